@@ -35,7 +35,7 @@ check: $(READY) ## format, lint, types, spelling, architecture, generated pages,
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 	$(RUN)/codespell
-	$(RUN)/python tools/docs.py --check
+	$(RUN)/python -m tools.docs --check
 	$(RUN)/pytest -q -n auto tests/repo
 	$(RUN)/python tools/audit.py
 
@@ -53,7 +53,7 @@ bench: install ## benchmarks, each figure beside that of the bare client
 	$(RUN)/python -m tests.bench
 
 docs: $(READY) ## write the generated pages
-	@$(RUN)/python tools/docs.py
+	@$(RUN)/python -m tools.docs
 
 sbom: $(READY) ## the software bill of materials, as CycloneDX: build/sbom.cdx.json
 	@$(RUN)/python tools/sbom.py

@@ -1,6 +1,6 @@
 """`python -m connectivity` is the program `connectivity`."""
 
-from connectivity.cli.console import main
+from connectivity.cli.main import main
 
 if __name__ == "__main__":
     main()

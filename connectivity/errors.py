@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
-from connectivity.masking import hide
+from connectivity.security.redaction import hide
 from mappings.errors import Fault
 
 

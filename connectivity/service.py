@@ -25,59 +25,62 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 import uvloop
 
-from connectivity import hosts, logs, masking, secrets
-from connectivity.aggregating import open_search
 from connectivity.api.app import application
 from connectivity.api.server import server_of
-from connectivity.asof import PastOptions, PastSearches
-from connectivity.client import Pauses
-from connectivity.definitions import Definitions
-from connectivity.desk_sessions import DeskSessions
-from connectivity.desks import Means, open_desks
-from connectivity.dispatch import Dispatcher
-from connectivity.erasing import Eraser
+from connectivity.config.settings import Settings, SparkMode, TracingSettings
+from connectivity.connections import secret_references
+from connectivity.connections.model import Connection
+from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import SettingsError
-from connectivity.expiry import Expiry
-from connectivity.feeds import Feed
-from connectivity.following import Following
-from connectivity.history import HistoryFeed
-from connectivity.indexing import Indexer
-from connectivity.inquiring import Inquirer
-from connectivity.keys import open_vault
-from connectivity.lifetimes import Lifetimes
-from connectivity.lock import DataFolderLocked, lock_folder
-from connectivity.managing import Manager
-from connectivity.metrics import store_figures
-from connectivity.model import Connection
-from connectivity.monitor import Monitor
-from connectivity.observing import MonitorObserver
-from connectivity.pipeline import Pipeline
-from connectivity.registry import Registry
-from connectivity.searching import Searching, SearchOptions
-from connectivity.settings import Settings, SparkMode, TracingSettings
-from connectivity.store import Store, StoreOptions
-from connectivity.streams import Bounds, Streams
-from connectivity.subscriptions import SubscriptionTable
-from connectivity.supervisor import Supervisor
-from connectivity.trial import try_out
-from connectivity.trimming import Trimmer
-from connectivity.twins.decide import Decider
-from connectivity.twins.streaming import may_stream
-from connectivity.watching import Watcher
-from connectivity.wide import wide_queries
+from connectivity.maintenance.erasure import Eraser
+from connectivity.maintenance.index_builder import Indexer
+from connectivity.maintenance.journal_trimmer import Trimmer
+from connectivity.maintenance.keyring import open_vault
+from connectivity.maintenance.pipeline_process import Pipeline
+from connectivity.maintenance.policy_expiry import Expiry
+from connectivity.management.client import Pauses
+from connectivity.management.manager import Manager
+from connectivity.management.observer import MonitorObserver
+from connectivity.management.registry import Registry
+from connectivity.management.subscription_table import SubscriptionTable
+from connectivity.management.supervisor import Supervisor
+from connectivity.management.trial import try_out
+from connectivity.management.watcher import Watcher
+from connectivity.monitoring import logs
+from connectivity.monitoring.prometheus import Monitor, store_figures
+from connectivity.security import egress, redaction
+from connectivity.sessions import Means, open_desks
+from connectivity.sessions.base import Lifetimes
+from connectivity.store.connection_repository import Definitions
+from connectivity.store.folder_lock import DataFolderLocked, lock_folder
+from connectivity.store.session_repository import DeskSessions
+from connectivity.store.spark_queries import wide_queries
+from connectivity.store.store import Store, StoreOptions
+from connectivity.subscriptions.aggregation_feed import open_search
+from connectivity.subscriptions.as_of_feed import PastOptions, PastSearches
+from connectivity.subscriptions.feed import Feed
+from connectivity.subscriptions.history_feed import HistoryFeed
+from connectivity.subscriptions.live_feed import Following
+from connectivity.subscriptions.manager import Bounds, Streams
+from connectivity.subscriptions.search_feed import Searching, SearchOptions
+from connectivity.subscriptions.search_requests import Inquirer
+from connectivity.twins.access import may_stream
+from connectivity.twins.decider import Decider
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.signals import DeskQuery, FollowQuery, Kind, SearchQuery, Subscribe
+from mappings.model.signals import DeskQuery, FollowQuery, Kind, SearchQuery, Subscribe
 from spark_store.errors import QueryError, StoreError
-from spark_store.journal import SqliteJournal
-from spark_store.search import SqliteSearch
-from spark_store.tables import Lake
+from spark_store.journal.journal import SqliteJournal
+from spark_store.lake.tables import Lake
+from spark_store.search.sqlite_search import SqliteSearch
 
 if TYPE_CHECKING:
-    from connectivity.tracing import Tracing
-    from spark_store.cold import Cold
+    from connectivity.monitoring.tracing import Tracing
+    from spark_store.lake.history_reader import Cold
+
 
 log = structlog.get_logger(__name__)
+
 
 DRAIN_SECONDS = 6.0
 """For answers on their way. Saying goodbye to brokers and to clients of the API takes two more at most."""
@@ -337,7 +340,7 @@ def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], Cold]:
 
     @cache
     def opened() -> Cold:
-        from spark_store.cold import Cold
+        from spark_store.lake.history_reader import Cold
 
         return Cold(lake, erased)
 
@@ -349,7 +352,7 @@ def _tracing(settings: TracingSettings) -> Tracing | None:
     if settings.endpoint is None:
         return None
     try:
-        from connectivity.tracing import Tracing
+        from connectivity.monitoring.tracing import Tracing
     except ImportError as error:
         raise SettingsError(
             f"tracing.endpoint: found {settings.endpoint}, and not the libraries that it needs ({error.name}); expected "
@@ -360,10 +363,10 @@ def _tracing(settings: TracingSettings) -> Tracing | None:
 
 async def _run(settings: Settings) -> None:
     own = (Path(settings.data_dir), *([settings.secrets.key_file] if settings.secrets.key_file is not None else []))
-    references = secrets.ReferenceRules(own, settings.secrets.folders)
+    references = secret_references.ReferenceRules(own, settings.secrets.folders)
     with (
-        hosts.in_force(settings.hosts.rules),
-        secrets.in_force(references),
+        egress.in_force(settings.hosts.rules),
+        secret_references.in_force(references),
         _listen(settings.api.host, settings.api.port) as listening,
     ):
         await _serve(settings, listening)
@@ -449,7 +452,7 @@ def main(settings: Settings) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     logs.configure(log_format=settings.log.format, level=settings.log.level)
     logs.log_what_nobody_caught()
-    masking.remember("settings", _secrets(settings))
+    redaction.remember("settings", _secrets(settings))
     # A dump of the memory would hold every secret.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:

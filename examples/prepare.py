@@ -20,9 +20,9 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from connectivity.brokers import load_broker
-from connectivity.files import load
-from connectivity.model import Connection
+from connectivity.connections.model import Connection
+from connectivity.management.files import load
+from connectivity.transports import load_broker
 from examples.brokers import Found
 from examples.programs import HERE, HOST
 

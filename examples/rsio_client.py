@@ -26,7 +26,7 @@ from typing import Self
 
 from examples.rsio_links import Link, connector
 from mappings.errors import DecodeError, EncodeError
-from mappings.reactive_streams_io import names, reasons
+from mappings.reactive_streams_io import errors, publisher_names
 from mappings.reactive_streams_io.endpoint import Endpoint, Role, State
 from mappings.reactive_streams_io.events import (
     Arrived,
@@ -61,7 +61,7 @@ class Ended(RuntimeError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.status = reasons.read(reason).status
+        self.status = errors.read(reason).status
 
 
 class Lost(Ended):
@@ -132,7 +132,7 @@ class Client:
         try:
             stream = self._endpoint.subscribe(publisher, window)
         except EncodeError as error:
-            raise Ended(reasons.write(error.fault)) from error
+            raise Ended(errors.write(error.fault)) from error
         coming = self._coming[stream] = asyncio.Queue()
         self._wake()
         taken = 0
@@ -341,27 +341,30 @@ class Client:
 def can_go_on(publisher: str) -> bool:
     """Whether elements say where they stand, and the publisher can begin anywhere."""
     try:
-        name = names.parse(publisher)
+        name = publisher_names.parse(publisher)
     except DecodeError:
         # The service may have publishers of which nothing is known here.
         return False
     match name:
-        case names.History(projection=None, fields=None, before=None, encoding="json") | names.Stream(encoding="json"):
+        case (
+            publisher_names.History(projection=None, fields=None, before=None, encoding="json")
+            | publisher_names.Stream(encoding="json")
+        ):
             return True
     return False
 
 
 def after(publisher: str, element: bytes) -> str | None:
     """What to ask for behind an element; None if it was the last one. `can_go_on` has to be True."""
-    name, found = names.parse(publisher), json.loads(element)
-    if isinstance(name, names.Stream):
+    name, found = publisher_names.parse(publisher), json.loads(element)
+    if isinstance(name, publisher_names.Stream):
         behind, last = found[OFFSET] + 1, name.to_offset
-        rest: names.Name = replace(name, all=False, last=None, since=None, from_offset=behind)
+        rest: publisher_names.Name = replace(name, all=False, last=None, since=None, from_offset=behind)
     else:
-        assert isinstance(name, names.History)
+        assert isinstance(name, publisher_names.History)
         behind, last = found["revision"] + 1, name.to_revision
         rest = replace(name, from_revision=behind, after=None)
-    return None if last is not None and 0 < last < behind else names.write(rest)
+    return None if last is not None and 0 < last < behind else publisher_names.write(rest)
 
 
 async def lines() -> AsyncGenerator[bytes, None]:

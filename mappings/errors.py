@@ -4,7 +4,7 @@
     ├── DecodeError                the other party sent what cannot be read
     │   ├── UnknownTopic           a topic path outside the grammar
     │   ├── UnknownPath            a path that no resource has
-    │   ├── RequestRefused         a request of the Streamr protocol (`mappings/streamr/faults.py`, like the next two)
+    │   ├── RequestRefused         a request of the Streamr protocol (`mappings/streamr/errors.py`, like the next two)
     │   ├── FrameRefused           bytes that are no frame of it
     │   ├── UnknownVersion         a version of it that is not spoken
     │   └── ProtocolError          octets after which a conversation cannot go on

@@ -16,9 +16,9 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
 from mappings.errors import Fault, MappingError, PlaceholderError
-from mappings.headers import HeaderMapping
-from mappings.placeholders import Scope, Template, parse
-from mappings.selection import Selection, SelectorRefused, parse_fields
+from mappings.model.field_selector import Selection, SelectorRefused, parse_fields
+from mappings.placeholders.header_mapping import HeaderMapping
+from mappings.placeholders.template import Scope, Template, parse
 
 INVALID = "connectivity:message.mapper.config.invalid"
 """An option that is unknown, missing, or of another type."""

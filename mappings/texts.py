@@ -1,9 +1,14 @@
-"""Two small things done to texts in many places: cutting a long one, and lower case for what may be no text.
-
-An answer quotes what it answers. So that it never grows with it, a quote is cut.
-"""
-
 from __future__ import annotations
+
+import json
+
+
+def json_text(value: object) -> str:
+    """A JSON value as one text: a string as it is, everything else in JSON notation."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
 
 LONGEST_QUOTE = 200
 """Characters of a message that its answer repeats at most."""

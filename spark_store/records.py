@@ -1,18 +1,19 @@
 """The rows of the journal, as Python values.
 
-An `Event` (from `mappings.signals`) is one entry; a `Snapshot` is an entity after its newest entry; an `Answer` is what a
-delivery was answered, kept in the same transaction so that a redelivery is answered again and not carried out again.
+An `Event` (from `mappings.model.signals`) is one entry; a `Snapshot` is an entity after its newest entry; an `Answer` is
+what a delivery was answered, kept in the same transaction so that a redelivery is answered again and not carried out again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
 from mappings.ids import EntityId, EntityType, namespace_of, partition_entity
-from mappings.signals import Event
+from mappings.model.signals import Event
 
 
 def entity_of(type: str, id: str) -> EntityId:
@@ -33,7 +34,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     A deleted entity keeps its last `policy` and its revision, because a re-creation goes on counting. A stream's partition
     has no more to it than its revision: its state is empty. Times are UTC text as in `Event.timestamp`. `state` must not be
-    changed: `spark_store.replay.evolve` makes a new one.
+    changed: `spark_store.history.replay.evolve` makes a new one.
     """
 
     entity: EntityId
@@ -227,3 +228,17 @@ class AuditEntry(NamedTuple):
     connection: str
     revision: int | None
     details: str | None = None
+
+
+SPARK_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
+"""The same for Spark's `date_format`, in a session whose time zone is UTC."""
+
+
+def as_text(instant: datetime) -> str:
+    """An instant that knows its time zone."""
+    return f"{instant.astimezone(UTC).isoformat(timespec='microseconds')[:-6]}Z"
+
+
+def now_text() -> str:
+    """What the clock says."""
+    return as_text(datetime.now(UTC))

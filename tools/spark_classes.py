@@ -20,15 +20,15 @@ from pathlib import Path
 
 import pyspark
 
-from connectivity.pipeline import parsed
+from connectivity.maintenance.pipeline_process import parsed
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
+from mappings.model.signals import Event
 from spark_store.errors import StoreError
-from spark_store.journal import SqliteJournal
+from spark_store.journal.journal import SqliteJournal
+from spark_store.lake.tables import Lake
+from spark_store.pipeline.session import JARS, find_jars, find_java, prepared_classes
+from spark_store.queries.spark_query import Limits, Sql, WideQueries, finder
 from spark_store.records import Change, Snapshot
-from spark_store.session import JARS, find_jars, find_java, prepared_classes
-from spark_store.tables import Lake
-from spark_store.wide import Limits, Sql, WideQueries, finder
 
 EVENTS = 40
 BATCH = 20

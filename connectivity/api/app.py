@@ -18,18 +18,18 @@ from typing import get_origin
 from fastapi import Depends, FastAPI, Request, Response
 
 from connectivity.api import connections, health, operations, search
-from connectivity.api.answers import Answering, JsonAnswer, install
-from connectivity.api.bodies import Bounds
-from connectivity.api.description import described
-from connectivity.api.faults import refused
-from connectivity.api.guard import Guard
+from connectivity.api.authentication import Guard
+from connectivity.api.errors import refused
 from connectivity.api.health import Readiness
+from connectivity.api.openapi import described
 from connectivity.api.operations import Erasures
-from connectivity.inquiry import Inquiries
-from connectivity.management import Management
-from connectivity.monitor import Monitor
-from connectivity.rules import did_you_mean
-from connectivity.settings import ApiSettings
+from connectivity.api.requests import Bounds
+from connectivity.api.responses import Answering, JsonAnswer, install
+from connectivity.config.problems import did_you_mean
+from connectivity.config.settings import ApiSettings
+from connectivity.management.interface import Management
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.subscriptions.search_requests import Inquiries
 
 DESCRIPTION = "/openapi.json"
 

@@ -18,12 +18,12 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from connectivity.api import conditions
-from connectivity.api.answers import JSON, JsonAnswer
-from connectivity.api.bodies import Bounds, content, expect_media_type, json_object
-from connectivity.api.description import TRIAL, answers, asked, body, nothing
-from connectivity.api.faults import refused
-from connectivity.api.guard import caller_of
+from connectivity.api import preconditions
+from connectivity.api.authentication import caller_of
+from connectivity.api.errors import refused
+from connectivity.api.openapi import TRIAL, answers, asked, body, nothing
+from connectivity.api.requests import Bounds, content, expect_media_type, json_object
+from connectivity.api.responses import JSON, JsonAnswer
 from connectivity.api.schemas import (
     CONNECTION_EXAMPLE,
     LOGS_EXAMPLE,
@@ -34,10 +34,10 @@ from connectivity.api.schemas import (
     TRIAL_EXAMPLE,
     TRIAL_RESULT_EXAMPLE,
 )
+from connectivity.config.problems import show
 from connectivity.errors import Problem
-from connectivity.management import Definition, Management, Sample
-from connectivity.rules import show
-from mappings.selection import Selection, SelectorRefused, parse_fields, select
+from connectivity.management.interface import Definition, Management, Sample
+from mappings.model.field_selector import Selection, SelectorRefused, parse_fields, select
 
 PREFIX = "/api/2/connections"
 
@@ -142,12 +142,12 @@ def router(management: Management, bounds: Bounds) -> APIRouter:
         fields: Fields = None,
         revision: Annotated[
             int | None,
-            Header(alias=conditions.AT_REVISION, ge=1, le=2**63 - 1, description="As it was at this revision."),
+            Header(alias=preconditions.AT_REVISION, ge=1, le=2**63 - 1, description="As it was at this revision."),
         ] = None,
         time: Annotated[
             str | None,
             Header(
-                alias=conditions.AT_TIME,
+                alias=preconditions.AT_TIME,
                 description="As it was at this time.",
                 examples=["2026-02-03T09:12:45Z"],
                 json_schema_extra={"format": "date-time"},
@@ -155,9 +155,9 @@ def router(management: Management, bounds: Bounds) -> APIRouter:
         ] = None,
     ) -> Response:
         selection = _selection(fields)
-        at = conditions.moment_of(revision, time)
+        at = preconditions.moment_of(revision, time)
         found = await management.definition(connection_id, at)
-        conditions.check_retrieve(request.headers, found)
+        preconditions.check_retrieve(request.headers, found)
         return JsonAnswer(_shown(found, selection), headers={"etag": found.tag})
 
     @api.put(
@@ -182,7 +182,7 @@ def router(management: Management, bounds: Bounds) -> APIRouter:
     )
     async def put(request: Request, connection_id: ConnectionId) -> Response:
         expect_media_type(request, JSON)
-        judge = conditions.judge_of(request.headers)
+        judge = preconditions.judge_of(request.headers)
         document = await json_object(request, bounds)
         found, is_new = await management.put(connection_id, document, caller_of(request).name, judge)
         return _created(found) if is_new else Response(status_code=204, headers={"etag": found.tag})
@@ -202,7 +202,7 @@ def router(management: Management, bounds: Bounds) -> APIRouter:
         openapi_extra={"parameters": CONDITIONAL},
     )
     async def delete(request: Request, connection_id: ConnectionId) -> Response:
-        await management.delete(connection_id, caller_of(request).name, conditions.judge_of(request.headers))
+        await management.delete(connection_id, caller_of(request).name, preconditions.judge_of(request.headers))
         return Response(status_code=204)
 
     @api.post(

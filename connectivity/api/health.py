@@ -13,10 +13,10 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
-from connectivity.api.answers import JsonAnswer
-from connectivity.api.description import HEALTH, answers, body, text
+from connectivity.api.openapi import HEALTH, answers, body, text
+from connectivity.api.responses import JsonAnswer
 from connectivity.api.schemas import READY_EXAMPLE
-from connectivity.monitor import Encode, Monitor
+from connectivity.monitoring.prometheus import Encode, Monitor
 
 Readiness = Callable[[], tuple[bool, Mapping[str, Any]]]
 """Whether the service is ready, and what the answer shows."""

@@ -11,14 +11,14 @@ from typing import Annotated, Any, Protocol
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from connectivity.api.answers import JSON, JsonAnswer
-from connectivity.api.bodies import Bounds, expect_media_type, json_object
-from connectivity.api.description import TOTAL, answers, asked, body, nothing
-from connectivity.api.faults import refused
-from connectivity.api.guard import admins_only, caller_of
+from connectivity.api.authentication import admins_only, caller_of
+from connectivity.api.errors import refused
+from connectivity.api.openapi import TOTAL, answers, asked, body, nothing
+from connectivity.api.requests import Bounds, expect_media_type, json_object
+from connectivity.api.responses import JSON, JsonAnswer
 from connectivity.api.schemas import AUDIT_EXAMPLE, ERASURE_EXAMPLE, SUBSCRIPTION_EXAMPLE
-from connectivity.erasing import NotErased, UnknownEntity, entity_of
-from connectivity.management import MOST_LISTED, Management
+from connectivity.maintenance.erasure import NotErased, UnknownEntity, entity_of
+from connectivity.management.interface import MOST_LISTED, Management
 from mappings.ids import EntityId
 
 _LONGEST_TEXT = 512

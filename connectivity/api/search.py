@@ -17,15 +17,15 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
-from connectivity.api.answers import JsonAnswer
-from connectivity.api.description import answers, body
-from connectivity.api.faults import refused
-from connectivity.api.guard import admins_only, caller_of, not_enough
+from connectivity.api.authentication import admins_only, caller_of, not_enough
+from connectivity.api.errors import refused
+from connectivity.api.openapi import answers, body
+from connectivity.api.responses import JsonAnswer
 from connectivity.api.schemas import FINDINGS_EXAMPLE, PLAN_EXAMPLE
+from connectivity.config.settings import Role
 from connectivity.errors import OperationRefused
-from connectivity.inquiry import Findings, Inquiries, Inquiry
-from connectivity.tokens import Role
-from mappings.selection import Selection, SelectorRefused, parse_fields
+from connectivity.subscriptions.search_requests import Findings, Inquiries, Inquiry
+from mappings.model.field_selector import Selection, SelectorRefused, parse_fields
 
 PREFIX = "/api/2/search/things"
 

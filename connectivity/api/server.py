@@ -2,7 +2,7 @@
 
 uvicorn waits for the head of a request as long as somebody likes to send it. Here a connection that is between two requests
 is closed once it has been silent or trickling for `api.read_timeout`; bodies are bounded where they are read
-(`connectivity.api.bodies`). Connections beyond `api.max_clients` are closed at once, so that they take no file descriptors
+(`connectivity.api.requests`). Connections beyond `api.max_clients` are closed at once, so that they take no file descriptors
 from the links to brokers.
 """
 
@@ -19,9 +19,9 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from connectivity.api.answers import JSON
-from connectivity.api.faults import fault, shown
-from connectivity.settings import ApiSettings
+from connectivity.api.errors import fault, shown
+from connectivity.api.responses import JSON
+from connectivity.config.settings import ApiSettings
 
 _GRACE_SECONDS = 1
 """How long answers on their way may take when the service stops."""

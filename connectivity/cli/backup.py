@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from connectivity.cli.given import AsJson, SettingsFile, loaded_settings
+from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import complain, print_fields, print_json
 
 MIB = 1 << 20
@@ -28,7 +28,7 @@ def backup(
 ) -> None:
     """Copy journal and lake, so that a service can go on from the copy. It may run meanwhile."""
     loaded = loaded_settings(settings)
-    from connectivity import backup as work
+    from connectivity.maintenance import backup as work
 
     try:
         made = work.back_up(loaded, folder, like)

@@ -10,19 +10,20 @@ Exit codes: 0 done; 1 the service refused, or a problem was found; 2 what was gi
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from connectivity.cli import tables
-from connectivity.cli.asking import NOT_FOUND, Refused, Service
-from connectivity.cli.completion import connection_ids
-from connectivity.cli.given import EXITS, AsJson, Paths, confirm, reaching
-from connectivity.cli.logs import Level
-from connectivity.cli.logs import follow as following
+from connectivity.cli.http_client import NOT_FOUND, NotReached, Refused, Service
+from connectivity.cli.options import EXITS, AsJson, Paths, confirm, connection_ids, reaching
 from connectivity.cli.output import (
     coloured,
     complain,
@@ -32,9 +33,83 @@ from connectivity.cli.output import (
     print_table,
     printable,
 )
+from connectivity.cli.tables import objects
 
 if TYPE_CHECKING:
     from connectivity.cli.plan import Step
+
+
+GRACE_SECONDS = 60.0
+"""How long a service that has come back may take until it knows the connection again."""
+
+_REMEMBERED = 100_000
+_FIRST_SERVER_FAULT = 500
+
+
+class Level(str, Enum):
+    """How it went."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+
+
+class Seen:
+    """The entries that were printed: each as often as it was in one answer at most."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def new(self, found: object) -> list[Mapping[str, Any]]:
+        """Those of an answer that are new, in its order."""
+        entries = objects(found.get("connectionLogs")) if isinstance(found, dict) else []
+        keys = [json.dumps(entry, sort_keys=True) for entry in entries]
+        before: Counter[str] = Counter()
+        fresh = []
+        for key, entry in zip(keys, entries, strict=True):
+            before[key] += 1
+            if before[key] > self._counts.get(key, 0):
+                fresh.append(entry)
+        for key, count in before.items():
+            self._counts[key] = max(count, self._counts.pop(key, 0))
+        while len(self._counts) > _REMEMBERED:
+            # The one that no answer has held for the longest time.
+            del self._counts[next(iter(self._counts))]
+        return fresh
+
+
+def follow_log(
+    service: Service,
+    connection: str,
+    seconds: float,
+    told: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Mapping[str, Any]]:
+    """New entries, without end. `told` hears when the service goes away and comes back.
+
+    Raises AskingFailed for what waiting does not mend: no right to ask, no such connection.
+    """
+    seen, away = Seen(), False
+    missed: float | None = None
+    while True:
+        try:
+            found = service.get("connections", connection, "logs")
+        except NotReached as error:
+            missed = clock()
+            if not away:
+                told(f"{error}; waiting")
+                away = True
+        except Refused as error:
+            is_back = missed is not None and clock() - missed <= GRACE_SECONDS
+            if error.answered < _FIRST_SERVER_FAULT and not (error.answered == NOT_FOUND and is_back):
+                raise
+        else:
+            if away:
+                told(f"{service.place.shown}: there again")
+                away = False
+            yield from seen.new(found)
+        sleep(seconds)
+
 
 app = typer.Typer(help="The connections of a running service.", epilog=EXITS, no_args_is_help=True)
 
@@ -117,14 +192,14 @@ def apply(
     A connection that somebody else has changed meanwhile is left as it is. What a file of the service owns is refused.
     """
     # These know what documents mean, and with that a good part of the service.
-    from connectivity.cli import applying
+    from connectivity.cli.apply import carry_out, there_for, wanted_of
     from connectivity.cli.plan import DOING, Action, decide, lines, summary
 
-    wanted = applying.wanted_of(paths, as_json=as_json)
+    wanted = wanted_of(paths, as_json=as_json)
     if not wanted:
         complain("found no connection in what was given, expected one at least")
         raise typer.Exit(2)
-    steps = decide(wanted, applying.there_for(service, wanted), secrets=secrets, prune=prune)
+    steps = decide(wanted, there_for(service, wanted), secrets=secrets, prune=prune)
     doing = [step for step in steps if step.action in DOING]
     is_refused = any(step.action is Action.REFUSED for step in steps)
     outcomes: dict[str, str | None] = {}
@@ -139,7 +214,7 @@ def apply(
         if doing and not (plan or is_refused):
             confirm(f"Do this ({summary(doing)})?", yes=yes)
             for step in doing:
-                outcomes[step.id] = applying.carry_out(service, step, wanted)
+                outcomes[step.id] = carry_out(service, step, wanted)
                 if not as_json:
                     _print_outcome(step.id, outcomes[step.id])
     finally:
@@ -190,15 +265,15 @@ def try_out(
 
     The service connects, from where it runs, and resolves references to secrets there.
     """
-    from connectivity.cli import applying
+    from connectivity.cli.apply import only_one, sample_of, trial_of, tried, wanted_of
 
     if sample is None and (header or address is not None or source):
         complain("--header, --source and --address belong to a --sample")
         raise typer.Exit(2)
-    document = applying.only_one(applying.wanted_of([path], as_json=as_json), connection)
-    wanted = applying.trial_of(document, applying.sample_of(sample), header or [], source, address)
+    document = only_one(wanted_of([path], as_json=as_json), connection)
+    wanted = trial_of(document, sample_of(sample), header or [], source, address)
     try:
-        found = applying.tried(service, wanted)
+        found = tried(service, wanted)
     except Refused as error:
         # What was found before it failed is worth as much.
         report = error.fault if as_json else error.fault.get("report")
@@ -307,7 +382,7 @@ def logs(
     if reset:
         _command(service, connection, "resetConnectionLogs")
     if follow:
-        for entry in following(service, connection, interval, complain):
+        for entry in follow_log(service, connection, interval, complain):
             if level in (None, entry.get("level")):
                 print_json_line(entry) if as_json else _print_entry(entry)
         return

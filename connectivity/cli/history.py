@@ -9,22 +9,109 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+import signal
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from connectivity.cli.export import EXITS as EXPORT_EXITS
-from connectivity.cli.export import export
-from connectivity.cli.given import AsJson, SettingsFile, TokenFile, Url, Way, loaded_settings, user
-from connectivity.cli.output import complain, print_fields, print_json, print_table, printable
+from connectivity.cli.options import AsJson, SettingsFile, TokenFile, Url, Way, loaded_settings, user
+from connectivity.cli.output import complain, counted, print_fields, print_json, print_table, printable
 
 if TYPE_CHECKING:
+    from connectivity.maintenance.export import HistoryExport
     from mappings.ids import EntityId
 
+
+EXITS = (
+    "Exit codes: 0 written; 1 there is no such entity, or failed, and may go well the next time; 2 arguments, settings, "
+    "limits or a file that cannot be used; 4 no pipeline answers wide queries; 130 cancelled."
+)
+A_YEAR = 31_536_000.0
+_LOOK_SECONDS = 0.2
+
+
+def export(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE.parquet", help="The file to write.")],
+    what: Annotated[
+        str | None,
+        typer.Argument(metavar="[ENTITY-OR-FILTER]", help="An entity's id, or a filter (RQL); nothing: everything."),
+    ] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", metavar="REVISION|TIME", help="The first revision, or the earliest time.")
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="REVISION|TIME", help="The last revision, or the time before which events lie."),
+    ] = None,
+    entity_type: Annotated[str | None, typer.Option("--type", help="`thing`, `policy` or `stream` alone.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Entities of this namespace alone.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, max=A_YEAR, metavar="SECONDS", help="How long it may take.")
+    ] = 3600.0,
+    max_rows: Annotated[int | None, typer.Option(min=0, metavar="ROWS", help="How many events it may find.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+    settings: SettingsFile = None,
+) -> None:
+    """Write events, ordered by entity and revision, into a Parquet file, complete up to now."""
+    loaded = loaded_settings(settings)
+    from connectivity.maintenance.export import ExportFailed, HistoryExport, Wanted
+
+    try:
+        wanted = Wanted(what, entity_type, namespace, begin, end)
+        written = _run(HistoryExport(loaded, wanted, seconds=timeout, rows=max_rows), out, force=force)
+    except ExportFailed as error:
+        complain(str(error))
+        raise typer.Exit(error.exit_code) from None
+    if as_json:
+        print_json(written)
+    else:
+        found = counted(written["rows"], "event") if written["rows"] else "nothing found, no events"
+        typer.echo(f"{written['file']}: {found}, {counted(written['bytes'], 'byte')}")
+
+
+def _run(work: HistoryExport, out: Path, *, force: bool) -> dict[str, Any]:
+    """In a thread of its own, so that Ctrl-C is heard at once, whatever a library waits for. Raises ExportFailed."""
+    written: list[dict[str, Any]] = []
+    failures: list[Exception] = []
+    shown = _shown if sys.stderr.isatty() else _silent
+
+    def run() -> None:
+        try:
+            written.append(work.run(out, force=force, progress=shown))
+        except Exception as error:
+            failures.append(error)
+
+    before = {number: signal.signal(number, lambda *_: work.cancel()) for number in (signal.SIGINT, signal.SIGTERM)}
+    worker = threading.Thread(target=run, name="export", daemon=True)
+    try:
+        worker.start()
+        while worker.is_alive():
+            worker.join(_LOOK_SECONDS)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if shown is _shown:
+            typer.echo("\r\033[K", nl=False, err=True)
+    if failures:
+        raise failures[0]
+    return written[0]
+
+
+def _shown(rows: int) -> None:
+    typer.echo(f"\r{rows:,} events", nl=False, err=True)
+
+
+def _silent(rows: int) -> None:
+    """Nobody looks."""
+
+
 app = typer.Typer(help="The history of entities: exported, or erased.", no_args_is_help=True)
-app.command(epilog=EXPORT_EXITS)(export)
+app.command(epilog=EXITS)(export)
 
 
 @app.command(
@@ -45,20 +132,20 @@ def erase(
         complain(f"{type} {entity}: its whole history would be erased, for good; say --yes if that is meant")
         raise typer.Exit(2)
     loaded = loaded_settings(settings)
-    from connectivity import erasing
-    from connectivity.cli.asking import AskingFailed
+    from connectivity.cli.http_client import AskingFailed
     from connectivity.errors import SettingsError
-    from connectivity.lock import DataFolderLocked
+    from connectivity.maintenance import erasure
+    from connectivity.store.folder_lock import DataFolderLocked
 
     try:
-        named = erasing.entity_of(entity, type)
+        named = erasure.entity_of(entity, type)
         try:
-            record = erasing.erase_here(Path(loaded.data_dir), named, user())
+            record = erasure.erase_here(Path(loaded.data_dir), named, user())
         except DataFolderLocked:
             record = _asked(Way(url, token_file, settings), {"entity": entity, "type": type, "by": user()})
-    except (erasing.UnknownEntity, erasing.NotErased, SettingsError) as error:
+    except (erasure.UnknownEntity, erasure.NotErased, SettingsError) as error:
         complain(str(error))
-        raise typer.Exit(2 if isinstance(error, erasing.NoEntity) else 1) from None
+        raise typer.Exit(2 if isinstance(error, erasure.NoEntity) else 1) from None
     except AskingFailed as error:
         complain(f"a service has the data folder: {error}")
         raise typer.Exit(error.exit_code) from None
@@ -67,22 +154,22 @@ def erase(
     else:
         print_fields(record)
     # It is done, whether this can be read or not.
-    with contextlib.suppress(erasing.NotErased):
+    with contextlib.suppress(erasure.NotErased):
         for remark in _remarks(Path(loaded.data_dir), named, record):
             typer.echo(printable(remark), err=as_json)
 
 
 def _remarks(data_dir: Path, entity: EntityId, record: Mapping[str, Any]) -> Iterator[str]:
     """What whoever has erased something may not expect. Raises NotErased."""
-    from connectivity import erasing
+    from connectivity.maintenance import erasure
 
-    if (earlier := erasing.before(data_dir, record)) is not None:
+    if (earlier := erasure.before(data_dir, record)) is not None:
         number, at = earlier["id"], earlier["asked"]
         yield (
             f"{record['entity']} was erased before, as number {number} at {at}: all of that is done again, with what "
             "came since"
         )
-    if erasing.has_policy(data_dir, entity):
+    if erasure.has_policy(data_dir, entity):
         yield (
             "its policy of the same id is left, with the subjects that it names; unless other things need it, erase it, "
             f"too: connectivity history erase {shlex.quote(entity.id)} --type policy"
@@ -93,11 +180,11 @@ def _remarks(data_dir: Path, entity: EntityId, record: Mapping[str, Any]) -> Ite
 def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     """List what was erased: by whom, when it was asked for, and when journal and lake were done."""
     loaded = loaded_settings(settings)
-    from connectivity import erasing
+    from connectivity.maintenance import erasure
 
     try:
-        found = erasing.recorded(Path(loaded.data_dir))
-    except erasing.NotErased as error:
+        found = erasure.recorded(Path(loaded.data_dir))
+    except erasure.NotErased as error:
         complain(str(error))
         raise typer.Exit(1) from None
     if as_json:

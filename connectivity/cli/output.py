@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from connectivity.files import FileProblem, LoadedFolder
+    from connectivity.management.files import FileProblem, LoadedFolder
+
 
 GOOD, BAD, UNSURE = "green", "red", "yellow"
 COLOURS = {
@@ -139,7 +140,7 @@ def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:
 
 def print_notes(loaded: LoadedFolder) -> None:
     """One line for each thing that a usable document asks for and this version does not do."""
-    from connectivity.carried import notes
+    from connectivity.validation.limitations import notes
 
     for connection_id, connection in loaded.connections.items():
         for note in notes(connection):

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from connectivity.cli.given import AsJson, SettingsFile, loaded_settings
+from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import complain, counted, print_fields, print_json, print_table
 
 EXITS = (
@@ -60,11 +60,11 @@ def retention(
             )
         return
     loaded = loaded_settings(settings)
-    from connectivity import pipeline
+    from connectivity.maintenance import pipeline_process
 
     try:
-        namespaces = pipeline.preview(loaded)
-    except pipeline.PipelineEnded as error:
+        namespaces = pipeline_process.preview(loaded)
+    except pipeline_process.PipelineEnded as error:
         complain(str(error))
         raise typer.Exit(error.exit_code) from None
     if as_json:
@@ -154,7 +154,7 @@ def rebuild(
     running service itself.
     """
     loaded = loaded_settings(settings)
-    from connectivity import rebuild as module
+    from connectivity.maintenance import rebuild as module
 
     outcome = module.rebuild(loaded, None if only is None else module.Half(only.value), complain)
     if outcome.reason is not None:
@@ -171,11 +171,11 @@ def rebuild(
 def status(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     """Say how far the lake is behind, what the last batch was, and what the tables consist of."""
     loaded = loaded_settings(settings)
-    from connectivity import pipeline
+    from connectivity.maintenance import pipeline_process
 
     try:
-        found = pipeline.status(loaded)
-    except pipeline.NotReadable as error:
+        found = pipeline_process.status(loaded)
+    except pipeline_process.NotReadable as error:
         complain(str(error))
         raise typer.Exit(1) from None
     if as_json:
@@ -197,11 +197,11 @@ def _answer(
 ) -> dict[str, Any]:
     """What a pipeline process answers; this one ends as it does where it fails."""
     loaded = loaded_settings(settings)
-    from connectivity import pipeline
+    from connectivity.maintenance import pipeline_process
 
     try:
-        return pipeline.answer(loaded, action, *options, told=told)
-    except pipeline.PipelineEnded as error:
+        return pipeline_process.answer(loaded, action, *options, told=told)
+    except pipeline_process.PipelineEnded as error:
         complain(str(error))
         raise typer.Exit(error.exit_code) from None
 
@@ -209,7 +209,7 @@ def _answer(
 def _become(action: str, settings: Path | None, *options: str) -> None:
     """This process becomes the pipeline's: its signals and its exit code are then the pipeline's own."""
     loaded = loaded_settings(settings)
-    from connectivity import pipeline
+    from connectivity.maintenance import pipeline_process
 
-    command = pipeline.command(loaded, action, *options)
-    os.execve(command[0], command, pipeline.environment())
+    command = pipeline_process.command(loaded, action, *options)
+    os.execve(command[0], command, pipeline_process.environment())

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from connectivity.cli import tables
-from connectivity.cli.asking import Service
-from connectivity.cli.given import AsJson, reaching
+from connectivity.cli.http_client import Service
+from connectivity.cli.options import AsJson, reaching
 from connectivity.cli.output import complain, print_json, print_table, printable
 
 _PAGE = 200

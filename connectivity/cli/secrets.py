@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from connectivity.cli.given import AsJson, SettingsFile, loaded_settings, user
+from connectivity.cli.options import AsJson, SettingsFile, loaded_settings, user
 from connectivity.cli.output import complain, counted, print_json
 from connectivity.errors import SealError, SettingsError
 
@@ -26,36 +26,37 @@ def new_key(
     ] = None,
 ) -> None:
     """Make a key: print it, or put it into a file before the keys that are there."""
-    from connectivity import keys, vault
+    from connectivity.maintenance import keyring
+    from connectivity.security.keys import key_id, key_text, new_key
 
-    made = vault.new_key()
+    made = new_key()
     if file is None:
-        typer.echo(vault.key_text(made))
+        typer.echo(key_text(made))
         return
     try:
-        keys.add_key(file, made)
+        keyring.add_key(file, made)
     except SettingsError as error:
         complain(str(error))
         raise typer.Exit(2) from None
-    typer.echo(f"{file}: key {vault.key_id(made)} seals from the next start on; the other keys there still open")
+    typer.echo(f"{file}: key {key_id(made)} seals from the next start on; the other keys there still open")
 
 
 @app.command()
 def rotate(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     """Seal all stored secrets under the newest key. The service has to be stopped."""
     loaded = loaded_settings(settings)
-    from connectivity import rotating
-    from connectivity.lock import DataFolderLocked
+    from connectivity.maintenance import keyring
+    from connectivity.store.folder_lock import DataFolderLocked
 
     try:
-        done = rotating.rotate_here(loaded, user())
+        done = keyring.rotate_here(loaded, user())
     except DataFolderLocked as error:
         complain(f"{error}; its secrets can be sealed anew while it is stopped")
         raise typer.Exit(error.exit_code) from None
     except SettingsError as error:
         complain(str(error))
         raise typer.Exit(2) from None
-    except (SealError, rotating.NotRotated) as error:
+    except (SealError, keyring.NotRotated) as error:
         complain(f"{error}; nothing has changed")
         raise typer.Exit(1) from None
     if as_json:

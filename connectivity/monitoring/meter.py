@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from connectivity.monitoring.entries import ConnectionLog, Kind, instant
-from connectivity.monitoring.facts import (
+from connectivity.monitoring.connection_log import ConnectionLog, Kind, instant
+from connectivity.monitoring.counters import (
     INBOUND,
     OUTBOUND,
     RESPONSES,

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from connectivity.lifecycle import Status
+from connectivity.connections.lifecycle import Status
 
 CLOSED: Final = "[DISCONNECTED] connection is closed"
 """What a client says that does not run."""

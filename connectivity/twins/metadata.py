@@ -5,7 +5,7 @@ takes something back, `get-metadata` asks what is said; a thing may also be crea
 pointers relative to the command's path, and the last segment names what is said. A `*` stands for every name at its place:
 of what is written, or of what is said so far. In `*/<key>` it stands for every part below the path that has no parts.
 
-What is said about a part may be read by whoever may read the part. How an event carries it: `mappings.metadata`.
+What is said about a part may be read by whoever may read the part. How an event carries it: `mappings.model.metadata`.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.twins import values
-from connectivity.twins.base import Case, encode
-from connectivity.twins.enforcer import DROP, Enforcer
+from connectivity.twins.context import Case, encode
 from connectivity.twins.paths import is_key
 from mappings.errors import DecodeError
 from mappings.ids import EntityType
-from mappings.metadata import METADATA, Change, evolved
-from mappings.pointer import MISSING, Segments, format_pointer, get, parse_pointer
-from mappings.selection import SelectorRefused, parse_pointers
+from mappings.model.field_selector import SelectorRefused, parse_pointers
+from mappings.model.json_pointer import MISSING, Segments, format_pointer, get, parse_pointer
+from mappings.model.metadata import METADATA, Change, evolved
 from spark_store.records import Snapshot
 
 PUT: Final = "put-metadata"

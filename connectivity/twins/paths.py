@@ -12,10 +12,10 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from connectivity.errors import TwinError
-from connectivity.twins import faults
+from connectivity.twins import errors
 from mappings.errors import DecodeError
 from mappings.ids import LONGEST_KNOWN, MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
-from mappings.pointer import Segments, format_pointer, parse_pointer
+from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
 
 MAX_NESTING: Final = 200
 """The deepest that a thing or policy may be nested."""
@@ -124,18 +124,18 @@ def _address(entity: EntityId, path: str) -> Address:
     try:
         found = _read(entity.type, path)
     except DecodeError as error:
-        raise faults.refusal("json.pointer.invalid", entity, path) from error
+        raise errors.refusal("json.pointer.invalid", entity, path) from error
     if found is None:
-        raise faults.refusal("protocoladapter:unknown.path", entity, path)
+        raise errors.refusal("protocoladapter:unknown.path", entity, path)
     if entity.type is EntityType.POLICY:
         _check_policy_keys(entity, found)
         return found
     for key in found.segments:
         if not is_key(key):
-            raise faults.refusal("json.key.invalid", entity, path, faults.shown(key))
+            raise errors.refusal("json.key.invalid", entity, path, errors.shown(key))
     if len(found.segments) > MAX_NESTING:
         detail = f"found {len(found.segments)} segments, expected at most {MAX_NESTING}"
-        raise faults.refusal("json.invalid", entity, path, detail)
+        raise errors.refusal("json.invalid", entity, path, detail)
     return found
 
 
@@ -143,11 +143,11 @@ def _check_policy_keys(entity: EntityId, found: Address) -> None:
     """Refuse a label or a policy's id that is none; subjects and resources are checked with their values."""
     match found.segments:
         case ("entries", label, *_) if not is_key(label):
-            raise faults.refusal(
-                "policies:entry.invalid", entity, found.pointer, f"found the label {faults.shown(label)}"
+            raise errors.refusal(
+                "policies:entry.invalid", entity, found.pointer, f"found the label {errors.shown(label)}"
             )
         case ("imports", id, *_) if parse_entity_id(EntityType.POLICY, id) is None:
-            raise faults.refusal("policies:id.invalid", entity, found.pointer, faults.shown(id))
+            raise errors.refusal("policies:id.invalid", entity, found.pointer, errors.shown(id))
 
 
 @lru_cache(maxsize=8192)

@@ -12,8 +12,10 @@ from typing import Any
 
 import msgspec
 
-from connectivity.twins import importing, policy_rules, policy_values, preconditions, values
-from connectivity.twins.base import (
+from connectivity.authorization import policy_imports
+from connectivity.authorization.enforcer import DROP, READ, WRITE, Enforcer
+from connectivity.twins import policy_values, preconditions, values
+from connectivity.twins.context import (
     Case,
     Decision,
     Step,
@@ -24,14 +26,13 @@ from connectivity.twins.base import (
     revision_tag,
     state_of,
 )
-from connectivity.twins.enforcer import DROP, READ, WRITE, Enforcer
-from connectivity.twins.expiring import left
-from connectivity.twins.faults import shown
+from connectivity.twins.errors import shown
+from connectivity.twins.policy_expiry import left
 from connectivity.twins.preconditions import Preconditions
 from connectivity.twins.retrieval import read_selection, view_of, with_hidden
 from mappings.ids import EntityType, parse_entity_id
-from mappings.pointer import MISSING, get
-from mappings.selection import select
+from mappings.model.field_selector import select
+from mappings.model.json_pointer import MISSING, get
 from spark_store.records import Snapshot
 
 VIEW = "policy-view"
@@ -86,15 +87,15 @@ def _check_own_id(case: Case, value: Mapping[str, Any]) -> None:
 def _create(
     case: Case, asked: Preconditions, before: Snapshot | None, policy: Mapping[str, Any], raw: bytes
 ) -> Decision:
-    policy_rules.check(case, policy)
-    if not policy_rules.may_administer(case, policy):
+    policy_values.check(case, policy)
+    if not policy_values.may_administer(case, policy):
         raise case.refuse("policies:policy.notcreatable")
     if before is None or before.is_deleted:
         asked.check_tags(case, None)
     else:
         asked.check_tags(case, lambda: revision_tag(before))
         raise case.refuse("policies:policy.conflict")
-    if not policy_rules.is_administered(policy):
+    if not policy_values.is_administered(policy):
         raise case.refuse("policies:policy.modificationinvalid")
     step = case.step(before, "created", raw, policy)
     tag = revision_tag(step.snapshot)
@@ -163,8 +164,8 @@ def _retrieve(case: Case, asked: Preconditions) -> Decision:
     snapshot = case.shown(snapshot)
     if view == _RESOLVED:
         # Nobody reads by way of this policy what he may not read where it comes from.
-        whole = importing.resolved(
-            state_of(snapshot), policy_rules.lookup_of(case), lambda found: policy_rules.may_take(case, found)
+        whole = policy_imports.resolved(
+            state_of(snapshot), policy_values.lookup_of(case), lambda found: policy_values.may_take(case, found)
         )
         snapshot = msgspec.structs.replace(snapshot, state=whole)
     present = get(state_of(snapshot), case.address.segments)
@@ -216,8 +217,8 @@ def _tag(case: Case, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str 
 def _checked(case: Case, before: Snapshot, step: Step) -> Step:
     """The step, if the policy that it leads to may be."""
     after = state_of(step.snapshot)
-    policy_rules.check(case, after, state_of(before))
-    if not policy_rules.is_administered(after):
+    policy_values.check(case, after, state_of(before))
+    if not policy_values.is_administered(after):
         is_entry = case.address.segments[:1] == ("entries",) and len(case.address.segments) > 1
         raise case.refuse("policies:entry.modificationinvalid" if is_entry else "policies:policy.modificationinvalid")
     return step

@@ -11,25 +11,51 @@ before anything about the thing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from connectivity.authorization.enforcer import ALWAYS_VISIBLE, READ, Enforcer
 from connectivity.errors import TwinError
-from connectivity.tags import Tags, parse_tags
 from connectivity.twins import metadata
-from connectivity.twins.base import Case
-from connectivity.twins.enforcer import ALWAYS_VISIBLE, READ, Enforcer
+from connectivity.twins.context import Case
 from mappings.errors import DecodeError
 from mappings.ids import EntityType
-from mappings.metadata import METADATA
-from mappings.pointer import Segments, format_pointer, parse_pointer
+from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
+from mappings.model.metadata import METADATA
 from spark_store import rql
 from spark_store.errors import QueryError
-from spark_store.partial import whole_thing
+from spark_store.history.event_view import whole_thing
 from spark_store.records import Snapshot
+
+_TAG: Final = re.compile(r'(W/)?("[^"*]*")')
+_TAGS: Final = re.compile(r'\s*(?:W/)?"[^"*]*"\s*(?:,\s*(?:W/)?"[^"*]*"\s*)*')
+
+
+class Tags(NamedTuple):
+    """The value of `if-match` or `if-none-match`: any tag at all, or these, each with its mark of weakness."""
+
+    is_any: bool
+    tags: tuple[tuple[bool, str], ...] = ()
+
+    def match_strongly(self, tag: str) -> bool:
+        return self.is_any or (False, tag) in self.tags
+
+    def match_weakly(self, tag: str) -> bool:
+        return self.is_any or any(tag == known for _, known in self.tags)
+
+
+def parse_tags(text: str) -> Tags | None:
+    """The tags that a header names: `*`, or one or more of `"…"` and `W/"…"`. None for anything else."""
+    if text.strip() == "*":
+        return Tags(True)
+    if _TAGS.fullmatch(text) is None:
+        return None
+    return Tags(False, tuple((bool(weak), tag) for weak, tag in _TAG.findall(text)))
+
 
 UPDATE: Final = "update"
 SKIP: Final = "skip"

@@ -1,4 +1,4 @@
-"""Retrieving a thing, a part of it, or several things; as they are, or one as it was (`connectivity.twins.past`).
+"""Retrieving a thing, a part of it, or several things; as they are, or one as it was (`connectivity.twins.retrieval`).
 
 Nothing that the caller may not read is told apart from what is not there (Ditto protocol, retrieve): a part is unknown to
 whoever has no READ permission on it or below it, and what he gets is the part of it that he may read.
@@ -7,18 +7,23 @@ whoever has no READ permission on it or below it, and what he gets is the part o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
+from connectivity.authorization.enforcer import DROP, READ, Enforcer
+from connectivity.errors import TwinError
 from connectivity.twins import metadata, values
-from connectivity.twins.base import Case, Decision, World, decision, encode, hash_tag, revision_tag, state_of
-from connectivity.twins.enforcer import DROP, READ, Enforcer
-from connectivity.twins.faults import shown
+from connectivity.twins.context import Case, Decision, World, decision, encode, hash_tag, revision_tag, state_of
+from connectivity.twins.errors import shown
 from connectivity.twins.preconditions import Preconditions
+from mappings.ditto.timestamps import parse_instant
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from mappings.metadata import METADATA
-from mappings.pointer import MISSING, get
-from mappings.selection import Selection, SelectorRefused, parse_fields, select
-from spark_store.records import Snapshot
+from mappings.model.field_selector import Selection, SelectorRefused, parse_fields, select
+from mappings.model.headers import FIELDS, invalid_header
+from mappings.model.json_pointer import MISSING, get
+from mappings.model.metadata import METADATA
+from mappings.model.signals import Command
+from spark_store.records import PastQuery, Snapshot
 
 
 def retrieve(case: Case, asked: Preconditions) -> Decision:
@@ -181,3 +186,63 @@ def _one_of_several(case: Case, entity: EntityId, selection: Selection | None) -
     if selection is None or seen is DROP:
         return None if seen is DROP else seen
     return select(_with_hidden(case, seen, snapshot, selection, enforcer), selection)
+
+
+REVISION: Final = "at-historical-revision"
+TIMESTAMP: Final = "at-historical-timestamp"
+_HEADERS: Final = frozenset({REVISION, TIMESTAMP})
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def asks_for_past(command: Command) -> bool:
+    """Whether a command names a past that it wants to see; those that change something cannot."""
+    return command.action == "retrieve" and not _HEADERS.isdisjoint(command.headers)
+
+
+def past_query(case: Case) -> PastQuery | None:
+    """What a retrieve of the past asks for; None where that is the present. Raises TwinError."""
+    revision, before = case.headers.get(REVISION), _instant(case)
+    newest = _visible(case)
+    if revision is not None and not 0 < revision <= newest:
+        raise unknown_past(case)
+    if before is None and revision == newest:
+        return None
+    if before is not None and before > _nanoseconds(case.now):
+        raise unknown_past(case)
+    return PastQuery(case.entity, newest if revision is None else revision, before)
+
+
+def unknown_past(case: Case) -> TwinError:
+    """The refusal where what was asked for is not known: never was, is to come, or is forgotten."""
+    revision, before = case.headers.get(REVISION), case.headers.get(TIMESTAMP)
+    asked = f"timestamp '{before}'" if revision is None else f"revision '{revision}'"
+    kind = "thing" if case.entity.type is EntityType.THING else "policy"
+    return case.refuse(f"{case.entity.type.group}:{kind}.history.notfound", asked)
+
+
+def _instant(case: Case) -> int | None:
+    text = case.headers.get(TIMESTAMP)
+    if text is None:
+        return None
+    if (instant := parse_instant(text)) is None:
+        raise TwinError(invalid_header(FIELDS[TIMESTAMP], text), case.entity.type.group)
+    return instant
+
+
+def _visible(case: Case) -> int:
+    """The newest revision of an entity that is there and may be read. Who may not learns nothing of its past."""
+    is_thing = case.entity.type is EntityType.THING
+    snapshot = case.living()
+    policy = snapshot.policy if snapshot is not None else None
+    enforcer = case.world.enforcer(policy, case.entity.namespace) if policy is not None else None
+    if snapshot is None or enforcer is None:
+        raise case.refuse("things:thing.notfound" if is_thing else "policies:policy.notfound")
+    if not enforcer.partial(case.subjects, READ, case.address.guarded):
+        raise case.refuse(f"{case.entity.type.group}:{case.address.resource.name}.notfound")
+    return snapshot.revision
+
+
+def _nanoseconds(timestamp: str) -> int:
+    """An instant as events write it."""
+    since = datetime.fromisoformat(timestamp) - _EPOCH
+    return ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000

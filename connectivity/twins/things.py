@@ -8,12 +8,15 @@ part is there, then size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from connectivity.twins import metadata, preconditions, values
-from connectivity.twins.base import (
+from connectivity.authorization.enforcer import DROP, READ, WRITE, Enforcer
+from connectivity.errors import TwinError
+from connectivity.twins import metadata, policy_values, preconditions, values
+from connectivity.twins.context import (
     MERGE_PATCH,
     Case,
     Decision,
@@ -25,16 +28,202 @@ from connectivity.twins.base import (
     revision_tag,
     state_of,
 )
-from connectivity.twins.creation import create
-from connectivity.twins.enforcer import DROP, WRITE, Enforcer
-from connectivity.twins.merge_patch import NOTHING, minimized, written_places
+from connectivity.twins.errors import shown
 from connectivity.twins.preconditions import SKIP_MINIMIZING, Preconditions
 from connectivity.twins.retrieval import retrieve
 from connectivity.twins.values import Value
-from mappings.metadata import Change
-from mappings.pointer import MISSING, format_pointer, get, parse_pointer, remove
+from mappings.ids import EntityType, parse_entity_id
+from mappings.model.json_pointer import MISSING, Segments, format_pointer, get, parse_pointer, remove
+from mappings.model.metadata import Change
+from spark_store.history.replay import MatchBudget, PatternRefused, is_delete_pattern, matching_keys, merge
 from spark_store.records import Snapshot
-from spark_store.replay import MatchBudget, PatternRefused, matching_keys, merge
+
+_REFERENCE: Final = re.compile(r"\{\{\s*ref:things/(?P<id>.+)/(?P<field>[^/\s]+)\s*\}\}", re.DOTALL)
+_ALL: Final = {"grant": ["READ", "WRITE"], "revoke": []}
+
+
+class _Guard(NamedTuple):
+    """The policy of a thing to be: its id and permissions, and the step that makes it where it is new."""
+
+    policy_id: str
+    enforcer: Enforcer
+    step: Step | None = None
+
+
+def create(case: Case, value: Value, asked: Preconditions) -> Decision:
+    """Create a thing; the answer is that of a create, whatever the action was. Raises TwinError."""
+    given = value.given or {}
+    guard = _requested_policy(case, given, (value.parsed or {}).get("policyId"))
+    if not guard.enforcer.unrestricted(case.subjects, WRITE, "thing:/"):
+        raise case.refuse("things:thing.notmodifiable")
+    before = case.world.snapshot(case.entity)
+    _check_tags(case, asked, before)
+    if before is not None and not before.is_deleted:
+        raise case.refuse("things:thing.conflict")
+    thing = values.whole_thing(case, value, guard.policy_id)
+    said = metadata.changes(case, metadata.read(case), thing.parsed, given, before)
+    step = case.step(before, "created", thing.raw, thing.parsed, metadata=said)
+    if len(encode(step.snapshot.state) if said else thing.raw) > case.limits.thing:
+        raise case.refuse("things:thing.toolarge", f"expected at most {case.limits.thing} bytes")
+    response = case.respond(
+        201, thing.raw, revision=step.snapshot.revision, tag=revision_tag(step.snapshot), action="create"
+    )
+    return decision([step] if guard.step is None else [guard.step, step], response)
+
+
+def _check_tags(case: Case, asked: Preconditions, before: Snapshot | None) -> None:
+    if before is None or before.is_deleted:
+        asked.check_tags(case, None)
+    else:
+        asked.check_tags(case, lambda: revision_tag(before))
+
+
+def _requested_policy(case: Case, given: Mapping[str, Any], policy_id: str | None) -> _Guard:
+    """The policy that the command asks for."""
+    inline, copied = given.get("_policy"), given.get("_copyPolicyFrom")
+    if inline is not None and copied is not None:
+        raise case.refuse("things:policy.conflicting")
+    if inline is not None:
+        return _inline(case, inline, policy_id)
+    if copied is not None:
+        return _copy(case, copied, policy_id)
+    if policy_id is not None:
+        return _existing(case, policy_id)
+    return _default(case)
+
+
+def _existing(case: Case, policy_id: str) -> _Guard:
+    readable = case.world.enforcer(policy_id)
+    enforcer = case.world.enforcer(policy_id, case.entity.namespace)
+    if readable is None or enforcer is None or not readable.partial(case.subjects, READ, "policy:/"):
+        raise case.refuse("policies:policy.notfound", about=policy_id)
+    return _Guard(policy_id, enforcer)
+
+
+def _default(case: Case) -> _Guard:
+    """A policy with the thing's id, under which the creator alone may do everything."""
+    if not case.subjects:
+        raise case.refuse("things:thing.notcreatable", str(case.entity), status=403)
+    policy = {
+        "policyId": str(case.entity),
+        "imports": {},
+        "entries": {
+            "DEFAULT": {
+                "subjects": {case.subjects[0]: {"type": "generated"}},
+                "resources": {"policy:/": _ALL, "thing:/": _ALL, "message:/": _ALL},
+                "importable": "implicit",
+            }
+        },
+    }
+    return _made(case, policy)
+
+
+def _inline(case: Case, inline: Any, policy_id: str | None) -> _Guard:
+    """The policy under `_policy`. Its id is the thing's `policyId`, else its own, else the thing's."""
+    if not isinstance(inline, dict):
+        raise case.refuse("json.invalid", "expected an object as _policy")
+    own = inline.get("policyId")
+    policy = policy_values.policy(case, inline, policy_id or own or str(case.entity))
+    if not policy_values.is_administered(policy):
+        raise case.refuse("things:policy.invalid")
+    return _made(case, policy)
+
+
+def _copy(case: Case, source: Any, policy_id: str | None) -> _Guard:
+    """A copy of another policy, which the caller must be able to read, and whose copy he must be able to change."""
+    if not isinstance(source, str):
+        raise case.refuse("json.invalid", "expected a string as _copyPolicyFrom")
+    if source.lstrip().startswith("{{"):
+        source = _policy_of_other(case, source)
+    entity = parse_entity_id(EntityType.POLICY, source)
+    if entity is None:
+        raise case.refuse("policies:id.invalid", shown(source))
+    snapshot, enforcer = case.world.snapshot(entity), case.world.enforcer(source)
+    if snapshot is None or snapshot.state is None or enforcer is None:
+        raise case.refuse("policies:policy.notfound", about=source)
+    if not enforcer.unrestricted(case.subjects, READ, "policy:/"):
+        raise case.refuse("policies:policy.notfound", about=source)
+    copy = {**snapshot.state, "policyId": policy_id or str(case.entity)}
+    if not policy_values.is_administered(copy):
+        # In another namespace not every entry counts that did where it comes from.
+        raise case.refuse("things:policy.invalid")
+    return _made(case, copy)
+
+
+def _policy_of_other(case: Case, text: str) -> str:
+    """The id of the policy of the thing that a reference names; the caller must be able to read it there."""
+    reference = _REFERENCE.fullmatch(text)
+    other = parse_entity_id(EntityType.THING, reference["id"]) if reference is not None else None
+    if reference is None or (other is None and reference["field"] == "policyId"):
+        raise case.refuse("placeholder:placeholder.reference.notsupported", shown(text))
+    if other is None or reference["field"] != "policyId":
+        raise case.refuse("placeholder:placeholder.reference.unknown.field", shown(reference["field"]))
+    snapshot = case.world.snapshot(other)
+    policy_id = snapshot.policy if snapshot is not None and not snapshot.is_deleted else None
+    enforcer = case.world.enforcer(policy_id, other.namespace) if policy_id is not None else None
+    if policy_id is None or enforcer is None or not enforcer.has(case.subjects, READ, "thing:/policyId"):
+        raise case.refuse("things:thing.notfound", about=other)
+    return policy_id
+
+
+def _made(case: Case, policy: Mapping[str, Any]) -> _Guard:
+    """The step that makes a policy; what hinders it is told as what hinders the thing, with its own status."""
+    policy_id = policy["policyId"]
+    entity = parse_entity_id(EntityType.POLICY, policy_id)
+    if entity is None:
+        raise case.refuse("policies:id.invalid", shown(policy_id))
+    before = case.world.snapshot(entity)
+    if before is not None and not before.is_deleted:
+        raise case.refuse("things:thing.notcreatable", policy_id)
+    if not policy_values.may_administer(case, policy):
+        raise case.refuse("things:thing.notcreatable", policy_id, status=403)
+    try:
+        policy_values.check(case, policy)
+    except TwinError as error:
+        raise case.refuse("things:thing.notcreatable", policy_id, status=error.fault.status) from error
+    enforcer = policy_values.enforcer_of(case, policy, case.entity.namespace)
+    return _Guard(policy_id, enforcer, case.step(before, "created", encode(policy), policy, entity=entity))
+
+
+NOTHING: Final[Any] = object()
+"""What `minimized` gives for a patch that changes nothing."""
+
+
+def written_places(patch: Any, path: Segments) -> Iterator[Segments]:
+    """Every place that a patch at `path` writes: its leaves, deletions included.
+
+    A delete pattern may name any member, so it writes the object that it is applied to.
+    """
+    if not isinstance(patch, Mapping) or not patch:
+        yield path
+        return
+    for key, member in patch.items():
+        if member is None and is_delete_pattern(key):
+            yield path
+        else:
+            yield from written_places(member, (*path, key))
+
+
+def minimized(target: Any, patch: Any) -> Any:
+    """The part of a patch that changes `target`, or NOTHING. Raises PatternRefused."""
+    return _minimized(target, patch, MatchBudget())
+
+
+def _minimized(target: Any, patch: Any, budget: MatchBudget) -> Any:
+    if not isinstance(patch, Mapping):
+        return NOTHING if is_same_json(target, patch) else patch
+    if not isinstance(target, Mapping):
+        return patch
+    kept: dict[str, Any] = {}
+    for key, member in patch.items():
+        if member is None:
+            if matching_keys(key, target, budget) if is_delete_pattern(key) else key in target:
+                kept[key] = None
+        elif key not in target:
+            kept[key] = member
+        elif (below := _minimized(target[key], member, budget)) is not NOTHING:
+            kept[key] = below
+    return kept or NOTHING
 
 
 def decide_thing(case: Case) -> Decision:

@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from connectivity.twins.base import Case, encode
-from connectivity.twins.faults import shown
+from connectivity.twins.context import Case, encode
+from connectivity.twins.errors import shown
 from connectivity.twins.paths import MAX_NESTING, is_key
 from mappings.ids import EntityType, parse_entity_id
-from spark_store.replay import is_delete_pattern
+from spark_store.history.replay import is_delete_pattern
 
 THING_MEMBERS: Final = ("thingId", "policyId", "definition", "attributes", "features")
 """The members of a thing that are stored, in the order in which they are written."""

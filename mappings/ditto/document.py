@@ -5,21 +5,64 @@ nobody behind may meet is looked for here, over the whole payload: text that is 
 integers beyond 64 bits and numbers beyond a double. Each of these looks has a cheap sign that almost no message bears; only
 a message that bears it is looked at closely. `refuse_nul` is such a look for commands alone: an answer may quote what a
 command must not hold. Where a member occurs twice the last one counts. What the members mean is the business of
-`mappings/codecs/ditto.py`.
+`mappings/mappers/ditto.py`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import lru_cache
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from mappings.ditto import faults
-from mappings.ditto.faults import MAX_NESTING
-from mappings.ditto.topics import entity_of
+from mappings.ditto import errors
+from mappings.ditto.errors import MAX_NESTING
 from mappings.errors import DecodeError, Fault
+from mappings.ids import LONGEST_KNOWN, EntityId, EntityType, parse_entity_id
+from mappings.model.topic_path import NONE, TopicPath, parse_topic, unknown_topic
+
+
+class Addressed(NamedTuple):
+    """A topic path and the entity that it names; None where it is about none."""
+
+    topic: TopicPath
+    entity: EntityId | None
+
+
+def read_topic(text: str) -> Addressed:
+    """The topic and its entity. Raises UnknownTopic, or DecodeError with `things:id.invalid` or `policies:id.invalid`."""
+    return _known(text) if len(text) <= LONGEST_KNOWN else _read(text)
+
+
+def _read(text: str) -> Addressed:
+    topic = parse_topic(text)
+    if topic.group == "connections":
+        raise unknown_topic(text)
+    if topic.criterion == "search":
+        return Addressed(topic, None)
+    if topic.namespace == NONE and topic.name == NONE and topic.action == "retrieve" and topic.group == "things":
+        return Addressed(topic, EntityId(EntityType.THING, NONE, NONE))
+    id = f"{topic.namespace}:{topic.name}"
+    entity = parse_entity_id(topic.entity_type, id)
+    if entity is None and topic.criterion != "errors":
+        raise DecodeError(errors.invalid_id(topic.group, id), group=topic.group)
+    return Addressed(topic, entity)
+
+
+_known = lru_cache(maxsize=8192)(_read)
+
+
+def entity_of(text: str) -> tuple[EntityId | None, str]:
+    """The entity and the group of a topic as far as they can be understood, for an answer about something else."""
+    try:
+        topic, entity = read_topic(text)
+    except DecodeError as error:
+        return error.entity, error.group
+    return entity, topic.group
+
 
 _LONG = 1 << 63
 
@@ -53,7 +96,7 @@ def read_message(payload: bytes) -> Message:
     except NOT_JSON:
         raise _refused(payload) from None
     if not is_sound(payload):
-        raise _error(faults.not_sound(payload), message.topic, message.headers)
+        raise _error(errors.not_sound(payload), message.topic, message.headers)
     return message
 
 
@@ -83,11 +126,11 @@ def _refused(payload: bytes) -> DecodeError:
     try:
         document = _decode_any(payload)
     except NOT_JSON:
-        return DecodeError(faults.not_json(payload))
+        return DecodeError(errors.not_json(payload))
     if not isinstance(document, dict):
-        return DecodeError(faults.not_json(payload))
-    fault = wrong_member(document) if is_sound(payload) else faults.not_sound(payload)
-    return _error(fault or faults.not_json(payload), document.get("topic"), document.get("headers"))
+        return DecodeError(errors.not_json(payload))
+    fault = wrong_member(document) if is_sound(payload) else errors.not_sound(payload)
+    return _error(fault or errors.not_json(payload), document.get("topic"), document.get("headers"))
 
 
 def _error(fault: Fault, topic: Any, headers: Any) -> DecodeError:
@@ -100,7 +143,7 @@ def wrong_member(document: dict[str, Any]) -> Fault | None:
     """Which member of a parsed message is missing or of another type than it has to be."""
     for name in ("topic", "path"):
         if document.get(name) is None:
-            return faults.field_missing(name)
+            return errors.field_missing(name)
     for name, type, called in (
         ("topic", str, "String"),
         ("headers", dict, "JsonObject"),
@@ -109,7 +152,7 @@ def wrong_member(document: dict[str, Any]) -> Fault | None:
     ):
         found = document.get(name)
         if found is not None and not isinstance(found, type):
-            return faults.wrong_type(name, found, called)
+            return errors.wrong_type(name, found, called)
     return None
 
 
@@ -161,12 +204,73 @@ def _is_kept(number: re.Match[bytes]) -> bool:
 def _nul_fault(value: Any) -> Fault | None:
     """The first key or string with U+0000 in it, as a fault."""
     if isinstance(value, str):
-        return faults.nul_in_text(value) if "\0" in value else None
+        return errors.nul_in_text(value) if "\0" in value else None
     if isinstance(value, dict):
         for key in value:
             if "\0" in key:
-                return faults.nul_in_key(key)
+                return errors.nul_in_key(key)
         value = list(value.values())
     if isinstance(value, list):
         return next((fault for member in value if (fault := _nul_fault(member)) is not None), None)
     return None
+
+
+Value: TypeAlias = Mapping[str, Any]
+
+
+def needed(value: Any) -> Value:
+    """The value of a command that cannot do without. Raises DecodeError."""
+    if value is None:
+        raise DecodeError(errors.field_missing("value"))
+    return as_object(value)
+
+
+def as_object(value: Any) -> Value:
+    """Raises DecodeError for anything but an object."""
+    if not isinstance(value, dict):
+        raise DecodeError(errors.not_convertible(value, "an object"))
+    return value
+
+
+def subscription_id(members: Value) -> str:
+    """Raises DecodeError where there is none."""
+    key = text(members, "subscriptionId")
+    if key is None:
+        raise DecodeError(errors.field_missing("subscriptionId"))
+    return key
+
+
+def text(members: Value, name: str) -> str | None:
+    """Raises DecodeError for a member that is no text."""
+    value = members.get(name)
+    if value is None or isinstance(value, str):
+        return value
+    raise DecodeError(errors.wrong_type(name, value, "String"))
+
+
+def texts(members: Value, name: str) -> tuple[str, ...]:
+    """A list of texts, each of them once; nothing where there is none. Raises DecodeError."""
+    value = members.get(name)
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise DecodeError(errors.wrong_type(name, value, "JsonArray"))
+    for each in value:
+        if not isinstance(each, str):
+            raise DecodeError(errors.not_convertible(each, "a string"))
+    return tuple(dict.fromkeys(value))
+
+
+def long(members: Value, name: str) -> int | None:
+    """A whole number in any spelling: `2`, `2.0`, `1e2`. Raises DecodeError."""
+    value = members.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DecodeError(errors.wrong_type(name, value, "Long"))
+    if isinstance(value, float) and not value.is_integer():
+        raise DecodeError(errors.not_convertible(value, "a long"))
+    number = int(value)
+    if not -_LONG <= number < _LONG:
+        raise DecodeError(errors.not_convertible(value, "a long"))
+    return number

@@ -14,15 +14,15 @@ from typing import Any
 
 import msgspec
 
-from mappings.ditto import faults
+from mappings.ditto import errors
 from mappings.ditto.document import Message as Document
 from mappings.ditto.document import compact, parse_value
 from mappings.ditto.paths import resource
 from mappings.errors import DecodeError, UnknownPath
-from mappings.headers import readable
 from mappings.ids import MAX_ID_LENGTH, EntityId, is_label, utf16_length
-from mappings.pointer import format_pointer, parse_pointer
-from mappings.signals import (
+from mappings.model.headers import readable
+from mappings.model.json_pointer import format_pointer, parse_pointer
+from mappings.model.signals import (
     Acknowledgement,
     Headers,
     Inbound,
@@ -32,8 +32,8 @@ from mappings.signals import (
     Message,
     MessageResponse,
 )
+from mappings.model.topic_path import TopicPath, unknown_topic
 from mappings.texts import shortened
-from mappings.topic import TopicPath, unknown_topic
 
 LARGEST_PAYLOAD = 256_000
 """The most bytes that the value of a message may have."""
@@ -76,7 +76,7 @@ def read_acknowledgements(
         ]
     status = status_of(document)
     if status is None:
-        raise DecodeError(faults.field_missing("status"))
+        raise DecodeError(errors.field_missing("status"))
     value = compact(document.value) if document.value else None
     return (Acknowledgement(entity, _checked_label(topic.subject), status, value, headers, channel),)
 
@@ -91,14 +91,14 @@ def status_of(document: Document) -> int | None:
 def checked_subject(subject: str) -> str:
     """The subject of a message, whatever it was written in. Raises DecodeError."""
     if not subject or _CONTROL.search(subject) is not None or utf16_length(subject) > MAX_ID_LENGTH:
-        raise DecodeError(faults.invalid_subject(subject))
+        raise DecodeError(errors.invalid_subject(subject))
     return subject
 
 
 def checked_payload(value: bytes | None) -> bytes | None:
     """The value of a message as JSON text, whatever it was written in. Raises DecodeError."""
     if value is not None and len(value) > LARGEST_PAYLOAD:
-        raise DecodeError(faults.too_large_payload(len(value), LARGEST_PAYLOAD))
+        raise DecodeError(errors.too_large_payload(len(value), LARGEST_PAYLOAD))
     return value
 
 
@@ -121,21 +121,21 @@ def _place(path: str, subject: str) -> tuple[str, str]:
                 return _DIRECTIONS[name], f"/{name}/messages/{subject}"
             case ("features", feature, name) if name in _DIRECTIONS:
                 return _DIRECTIONS[name], f"{format_pointer(('features', feature, name))}/messages/{subject}"
-    raise UnknownPath(faults.unknown_path(path))
+    raise UnknownPath(errors.unknown_path(path))
 
 
 def _members(value: Any, headers: dict[str, Any]) -> list[tuple[str, int, bytes | None, Headers]]:
     """Label, status, value and headers of each of several acknowledgements. Raises DecodeError."""
     if not isinstance(value, dict):
-        raise DecodeError(faults.not_convertible(value, "an object"))
+        raise DecodeError(errors.not_convertible(value, "an object"))
     found: list[tuple[str, int, bytes | None, Headers]] = []
     for label, members in value.items():
         for member in members if isinstance(members, list) else [members]:
             if not isinstance(member, dict):
-                raise DecodeError(faults.not_convertible(member, "an object"))
+                raise DecodeError(errors.not_convertible(member, "an object"))
             status, own = member.get("status"), member.get("headers")
             if not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 599:
-                raise DecodeError(faults.wrong_type(f"{shortened(label)}/status", status, "Integer"))
+                raise DecodeError(errors.wrong_type(f"{shortened(label)}/status", status, "Integer"))
             payload = _encode(member["payload"]) if "payload" in member else None
             merged = {**headers, **(readable(own) if isinstance(own, dict) else {})}
             found.append((_checked_label(label), status, payload, merged))
@@ -144,5 +144,5 @@ def _members(value: Any, headers: dict[str, Any]) -> list[tuple[str, int, bytes 
 
 def _checked_label(label: str) -> str:
     if not is_label(label):
-        raise DecodeError(faults.invalid_label(label))
+        raise DecodeError(errors.invalid_label(label))
     return label

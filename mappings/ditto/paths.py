@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from mappings.ditto import faults
+from mappings.ditto import errors
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import LONGEST_KNOWN, EntityType
-from mappings.pointer import format_pointer, parse_pointer
+from mappings.model.json_pointer import format_pointer, parse_pointer
 from mappings.texts import shortened
 
 _CHANGE = frozenset({"modify", "retrieve"})
@@ -51,7 +51,7 @@ def _read(type: EntityType, path: str) -> Resource:
     except DecodeError as error:
         raise DecodeError(replace(error.fault, message=shortened(error.fault.message))) from error
     if found is None:
-        raise UnknownPath(faults.unknown_path(path))
+        raise UnknownPath(errors.unknown_path(path))
     return found
 
 

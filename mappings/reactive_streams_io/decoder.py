@@ -15,10 +15,20 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from mappings.errors import ProtocolError
-from mappings.reactive_streams_io.frames import CORE, HELLOS, LAYOUTS, Frame, OnNext, OnNextPacked, OnSubscribe, Shape
+from mappings.reactive_streams_io.errors import VERSION, Mistake, broken, unsupported
+from mappings.reactive_streams_io.frames import (
+    CORE,
+    HELLOS,
+    LAYOUTS,
+    Frame,
+    OnNext,
+    OnNextPacked,
+    OnSubscribe,
+    Shape,
+    Short,
+    read_varint,
+)
 from mappings.reactive_streams_io.limits import IDS_OF_A_HELLO, LARGEST_ID, SHORTEST_TOKEN, Limits
-from mappings.reactive_streams_io.mistakes import VERSION, Mistake, broken, unsupported
-from mappings.reactive_streams_io.octets import Short, read_varint
 
 
 class Decoder:

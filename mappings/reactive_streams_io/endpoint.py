@@ -27,8 +27,9 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from mappings.errors import EncodeError, Fault, ProtocolError
-from mappings.reactive_streams_io import reasons
+from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.decoder import Decoder
+from mappings.reactive_streams_io.errors import VERSION, Mistake, broken
 from mappings.reactive_streams_io.events import Closed, Event, Interrupted, NotResumed, Opened, Resumed
 from mappings.reactive_streams_io.frames import (
     CODES,
@@ -54,10 +55,8 @@ from mappings.reactive_streams_io.frames import (
     encode,
 )
 from mappings.reactive_streams_io.limits import OBJECT, Limits
-from mappings.reactive_streams_io.mistakes import VERSION, Mistake, broken
 from mappings.reactive_streams_io.resumption import Resumables, Ticket
-from mappings.reactive_streams_io.session import Session
-from mappings.reactive_streams_io.speaking import Speaker
+from mappings.reactive_streams_io.session import Session, Speaker
 
 
 class State(Enum):
@@ -205,7 +204,7 @@ class Endpoint(Speaker):
         self._hello_is_sent = True
         return batch[0] if len(batch) == 1 else b"".join(batch)
 
-    def lose(self, now: float, reason: str = reasons.LOST) -> list[Event]:
+    def lose(self, now: float, reason: str = errors.LOST) -> list[Event]:
         """The transport is gone. A session that can be resumed is interrupted, any other one is over."""
         if self.state is State.CLOSED:
             return self.take_events()
@@ -213,7 +212,7 @@ class Endpoint(Speaker):
             self._end(reason)
         return self.take_events()
 
-    def close(self, now: float, reason: str = reasons.OK) -> list[Event]:
+    def close(self, now: float, reason: str = errors.OK) -> list[Event]:
         """Part from the peer: all streams end, and the connection is over once the peer has said goodbye too."""
         if self.state in (State.CLOSING, State.CLOSED):
             return self.take_events()
@@ -284,7 +283,7 @@ class Endpoint(Speaker):
         """The session goes on over another connection: part from the peer of this one, and leave the streams alone."""
         if self.state is not State.CLOSED:
             self.session = Session(self._limits, keeps_copies=False)
-            self._part(reasons.RESUMED_ELSEWHERE)
+            self._part(errors.RESUMED_ELSEWHERE)
 
     # What comes in.
 
@@ -417,7 +416,7 @@ class Endpoint(Speaker):
         return CORE | extended
 
     def _goodbye(self, reason: str) -> None:
-        self._say_goodbye(reasons.OK)
+        self._say_goodbye(errors.OK)
         self._end(reason)
 
     # Resuming.
@@ -530,8 +529,8 @@ class Endpoint(Speaker):
 
     def _late(self, now: float) -> None:
         if self.state is State.OPENING:
-            if not self._interrupt(now, reasons.LATE_HELLO):
-                self._part(reasons.LATE_HELLO, is_fault=True)
+            if not self._interrupt(now, errors.LATE_HELLO):
+                self._part(errors.LATE_HELLO, is_fault=True)
         elif self.state is State.CLOSING:
             self._end("no goodbye in time")
         elif self.state is State.RESUMING:
@@ -541,8 +540,8 @@ class Endpoint(Speaker):
         elif Extension.KEEPALIVE.value in self.in_force and now < self._heard + self._limits.silence_before_loss:
             self._pinged = now
             self._say(Ping(b""))
-        elif not self._interrupt(now, reasons.IDLE):
-            self._part(reasons.IDLE)
+        elif not self._interrupt(now, errors.IDLE):
+            self._part(errors.IDLE)
 
     # What goes out.
 
@@ -580,7 +579,7 @@ class Endpoint(Speaker):
         self._say(ClientHello(VERSION, extensions) if self.role is Role.CLIENT else ServerHello(VERSION, extensions))
 
     def _say_goodbye(self, reason: str) -> None:
-        self._say(Goodbye(reasons.cut(reason, self._limits.text_sent)))
+        self._say(Goodbye(errors.cut(reason, self._limits.text_sent)))
         self._has_said_goodbye = True
 
     def _part(self, reason: str, *, is_fault: bool = False) -> None:

@@ -16,7 +16,51 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mappings.reactive_streams_io.octets import varint
+from mappings.model.envelope import Envelope
+from mappings.reactive_streams_io.errors import Mistake, broken
+from mappings.reactive_streams_io.limits import UNBOUNDED
+
+LONGEST_VARINT = 9
+_SMALL = [bytes([value]) if value < 128 else bytes([value & 127 | 128, value >> 7]) for value in range(2048)]
+"""Those that are written again and again: ids, and the lengths of elements."""
+
+
+class Short(Exception):
+    """The octets end inside a frame. `needed` is where they have to reach at least, counted as they were."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(needed)
+        self.needed = needed
+
+
+def varint(value: int) -> bytes:
+    """A number as a varint. Raises ValueError below 0 and above 2^63−1."""
+    if 0 <= value < 2048:
+        return _SMALL[value]
+    if not 0 <= value <= UNBOUNDED:
+        raise ValueError(f"found {value}, expected 0 to {UNBOUNDED}")
+    written = bytearray()
+    while value > 127:
+        written.append(value & 127 | 128)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def read_varint(octets: bytes, at: int) -> tuple[int, int]:
+    """The number at a position, and the position behind it. Raises Short, ProtocolError."""
+    value = shift = 0
+    for index in range(at, at + LONGEST_VARINT):
+        if index >= len(octets):
+            raise Short(index + 1)
+        octet = octets[index]
+        if octet < 128:
+            if not octet and shift:
+                raise broken(Mistake.VARINT_NOT_MINIMAL)
+            return value | octet << shift, index + 1
+        value |= (octet & 127) << shift
+        shift += 7
+    raise broken(Mistake.VARINT_TOO_LONG)
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -240,3 +284,48 @@ def _of_size(element: bytes, size: int) -> bytes:
     if len(element) != size:
         raise ValueError(f"found an element of {len(element)} octets, expected {size}")
     return element
+
+
+CONTENT_TYPE = "application/vnd.rsio.v0"
+
+SUBPROTOCOL = "rsio.v0"
+"""What it is called among the subprotocols of a WebSocket."""
+
+ALPN = "rsio/0"
+"""What it is called among the protocols that the ends of a TLS connection agree on."""
+
+SESSION = "rsio-session"
+"""The header by which clients at one address are told apart: 16 to 64 hexadecimal digits, chosen anew at each start."""
+
+_HELLO = bytes([CODES[ClientHello]])
+_GOODBYE = CODES[Goodbye]
+_SEQ = CODES[Seq]
+
+
+def envelope(octets: bytes, session: str | None = None) -> Envelope:
+    """A message of frames."""
+    headers = {"content-type": CONTENT_TYPE}
+    if session is not None:
+        headers[SESSION] = session
+    return Envelope(octets, headers)
+
+
+def begins_session(octets: bytes) -> bool:
+    """Whether a client says hello with this message."""
+    return octets.startswith(_HELLO)
+
+
+def is_parting(octets: bytes) -> bool:
+    """Whether a message begins with a goodbye, behind its number if it has one."""
+    position = 0
+    if octets[:1] == bytes([_SEQ]):
+        position = 1
+        while position < len(octets) and octets[position] & 0x80:
+            position += 1
+        position += 1
+    return octets[position : position + 1] == bytes([_GOODBYE])
+
+
+def is_session(text: str) -> bool:
+    """Whether a text can name a session."""
+    return 16 <= len(text) <= 64 and all(each in "0123456789abcdefABCDEF" for each in text)

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mappings.options import Option, OptionProblem, Refused, address, flag, read_options
-from mappings.placeholders import Template
+from mappings.placeholders.address import AddressPattern
+from mappings.placeholders.template import Template
 from mappings.reactive_streams_io.frames import Extension
 from mappings.reactive_streams_io.limits import Limits
 from mappings.streamr import options as streamr
-from mappings.streamr.addresses import AddressPattern
 from mappings.streamr.options import StreamOptions
 
 LARGEST_ELEMENT = 64 << 20

@@ -15,7 +15,8 @@ from collections import deque
 from collections.abc import Sequence
 
 from mappings.errors import EncodeError, Fault
-from mappings.reactive_streams_io import reasons
+from mappings.reactive_streams_io import errors
+from mappings.reactive_streams_io.errors import Mistake, broken
 from mappings.reactive_streams_io.events import Cancelled, Requested, StreamEvent, Subscribed
 from mappings.reactive_streams_io.frames import (
     Cancel,
@@ -32,9 +33,8 @@ from mappings.reactive_streams_io.frames import (
     encode,
 )
 from mappings.reactive_streams_io.limits import Limits
-from mappings.reactive_streams_io.mistakes import Mistake, broken
-from mappings.reactive_streams_io.publishing import Publishing
-from mappings.reactive_streams_io.subscribing import Subscribing
+from mappings.reactive_streams_io.publisher import Publishing
+from mappings.reactive_streams_io.subscriber import Subscribing
 
 _keys = itertools.count(1)
 
@@ -185,7 +185,7 @@ class Session:
             self._say_octets(publishing.begin(0))
         subscriber = publishing.subscriber
         frame = (
-            OnComplete(subscriber) if error is None else OnError(subscriber, reasons.cut(error, self._limits.text_sent))
+            OnComplete(subscriber) if error is None else OnError(subscriber, errors.cut(error, self._limits.text_sent))
         )
         publishing.end(encode(frame))
         self._queue(publishing)
@@ -376,3 +376,49 @@ class Session:
     def _say_octets(self, frame: bytes) -> None:
         self._said.append(frame)
         self.said_octets += len(frame)
+
+
+class Speaker:
+    """Speaks in whatever `session` the connection has. What answers with a bool says False where the stream is over."""
+
+    session: Session
+
+    # Streams that the peer asked for.
+
+    def accept(self, stream: int, element_size: int = 0) -> bool:
+        """Begin a stream."""
+        return self.session.accept(stream, element_size)
+
+    def refuse(self, stream: int, error: str) -> bool:
+        """Answer a subscribe with an error. The stream begins, so that the peer knows which one, and fails."""
+        return self.session.end(stream, error)
+
+    def offer(self, stream: int, elements: Sequence[bytes]) -> bool:
+        """Let elements wait for the transport: as many as `wanted` says at most."""
+        return self.session.offer(stream, elements)
+
+    def complete(self, stream: int) -> bool:
+        """End a stream behind all that was offered."""
+        return self.session.end(stream, None)
+
+    def fail(self, stream: int, error: str) -> bool:
+        """Fail a stream behind all that was offered."""
+        return self.session.end(stream, error)
+
+    def wanted(self, stream: int) -> int:
+        """How many elements of a stream may be offered now."""
+        return self.session.wanted(stream)
+
+    def waiting(self, stream: int) -> int:
+        """Octets of a stream that the transport has not taken yet."""
+        return self.session.waiting(stream)
+
+    # Streams that we asked for.
+
+    def request(self, stream: int, demand: int) -> bool:
+        """Ask for more of a stream."""
+        return self.session.request(stream, demand)
+
+    def cancel(self, stream: int) -> bool:
+        """Want no more of a stream. Nothing of it is told from now on."""
+        return self.session.cancel(stream)

@@ -12,7 +12,7 @@ import hmac
 from collections.abc import Container, Iterable, Mapping
 
 from mappings.errors import Fault
-from mappings.streamr import faults
+from mappings.streamr import errors
 from mappings.streamr.requests import Publish, Request, Resend, Subscribe
 
 ANONYMOUS = "anonymous"
@@ -57,22 +57,22 @@ def permission_of(request: Request) -> str | None:
 
 def refused_as_unknown(request: Request) -> Fault:
     """The answer to a request with an unknown key."""
-    return faults.publish_unauthenticated(request.stream) if isinstance(request, Publish) else refused(request)
+    return errors.publish_unauthenticated(request.stream) if isinstance(request, Publish) else refused(request)
 
 
 def refused_as_missing(request: Request) -> Fault:
     """The answer to a request about a stream that does not exist. Only a publisher is told so."""
-    return faults.stream_not_found(request.stream) if isinstance(request, Publish) else refused(request)
+    return errors.stream_not_found(request.stream) if isinstance(request, Publish) else refused(request)
 
 
 def refused(request: Request) -> Fault:
     """The answer to a request without the permission it needs. Raises ValueError for one that needs none."""
     match request:
         case Publish():
-            return faults.publish_forbidden(request.stream)
+            return errors.publish_forbidden(request.stream)
         case Subscribe():
-            return faults.not_authorized(request.stream, request.partition)
+            return errors.not_authorized(request.stream, request.partition)
         case Resend():
-            return faults.resend_forbidden(request.stream, request.partition)
+            return errors.resend_forbidden(request.stream, request.partition)
         case _:
             raise ValueError(f"found {request!r}, expected a request that needs a permission")

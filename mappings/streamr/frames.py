@@ -10,19 +10,20 @@ the object as a text, which every one of them shows somehow. All three are read,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, TypeAlias
+from urllib.parse import parse_qs
 
 import msgspec
 
 from mappings.ditto.document import NOT_JSON, is_sound
-from mappings.envelope import Envelope
 from mappings.errors import Fault
-from mappings.streamr import faults
-from mappings.streamr.faults import NOTHING, About, FrameRefused, Sub, UnknownVersion, shown
-from mappings.streamr.messages import StreamMessage, read_message, write_message
+from mappings.model.envelope import Envelope
+from mappings.streamr import errors
+from mappings.streamr.errors import NOTHING, About, FrameRefused, Sub, UnknownVersion, shown
+from mappings.streamr.messages import VERSIONS, StreamMessage, read_message, write_message
 
 CONTENT_TYPE = "application/json"
 CONTROL_LAYER = 0
@@ -159,7 +160,7 @@ TOO_LARGE = "connectivity:message.toolarge"
 
 def frame_of(fault: Fault, correlation_id: str | None = None) -> Error:
     """The frame of whatever is wrong with a message; members of the fault say what it is about."""
-    said = faults.too_large() if fault.error == TOO_LARGE else fault
+    said = errors.too_large() if fault.error == TOO_LARGE else fault
     about = About(**{name: fault.extra[name] for name in About._fields if name in fault.extra})
     return error_of(said, about, correlation_id)
 
@@ -320,3 +321,41 @@ def _of(said: Mapping[str, Any], name: str, kind: type) -> Any:
 
 def _refused(why: str) -> FrameRefused:
     return FrameRefused(Fault(400, "streamr:frame.invalid", f"Not a frame: {why}"))
+
+
+CONTROL = "controlLayerVersion"
+MESSAGE = "messageLayerVersion"
+HEADER = "streamr-version"
+"""The header of a peer's requests that says which version of messages it has asked for."""
+
+_DIGITS = 4
+_MOST_MEMBERS = 100
+
+
+def message_version(query: str) -> int:
+    """The version of the messages that this peer is sent. Raises UnknownVersion for a pair that is not spoken."""
+    try:
+        members: Mapping[str, Sequence[str]] = parse_qs(query, max_num_fields=_MOST_MEMBERS)
+    except ValueError:
+        raise _unknown("a query of too many members") from None
+    if CONTROL not in members or MESSAGE not in members:
+        return VERSIONS[0]
+    control, message = members[CONTROL][-1], members[MESSAGE][-1]
+    if _number(control) != CONTROL_LAYER or (version := _number(message)) not in VERSIONS:
+        raise _unknown(f"{shown(control)} and {shown(message)}")
+    return version
+
+
+def version_in(headers: Mapping[str, str]) -> int | None:
+    """The version of messages that these headers of a request ask for; None where they ask for none that is spoken."""
+    version = _number(headers.get(HEADER, ""))
+    return version if version in VERSIONS else None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if len(text) <= _DIGITS and text.isascii() and text.isdecimal() else None
+
+
+def _unknown(found: str) -> UnknownVersion:
+    message = f"Unknown versions of control layer and messages: found {found}, expected 0 and 28, or 0 and 29"
+    return UnknownVersion(Fault(400, "streamr:version.unsupported", message))

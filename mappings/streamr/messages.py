@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from mappings.errors import Fault
-from mappings.streamr.faults import FrameRefused, UnknownVersion, shown
+from mappings.streamr.errors import FrameRefused, UnknownVersion, shown
 
 JSON_CONTENT = 27
 """The content type of JSON, and the only one."""

@@ -15,13 +15,12 @@ from typing import Any
 
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.options import FAILED, Option, OptionProblem, Refused, flag, read_options
+from mappings.placeholders.address import AddressPattern, PatternRefused
 from mappings.streamr.access import ANONYMOUS
-from mappings.streamr.addresses import AddressPattern, PatternRefused
-from mappings.streamr.faults import LONGEST_STREAM
+from mappings.streamr.errors import LONGEST_STREAM
 from mappings.streamr.frames import ErrorPayload, Style
-from mappings.streamr.names import POLICIES, THINGS
-from mappings.streamr.partitions import KeyHash
 from mappings.streamr.requests import LAST_PARTITION
+from mappings.streamr.streams import POLICIES, THINGS, KeyHash
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,8})(?P<unit>[smhd])", re.ASCII)

@@ -20,10 +20,10 @@ import msgspec
 from mappings.ditto.document import NOT_JSON, is_sound
 from mappings.errors import Fault
 from mappings.ids import EntityId
-from mappings.streamr import faults
-from mappings.streamr.faults import LONGEST_STREAM, About, RequestRefused, Sub
-from mappings.streamr.instants import EARLIEST, LATEST, NoInstant, read_instant
-from mappings.streamr.names import Policy, Thing, place_of
+from mappings.streamr import errors
+from mappings.streamr.errors import LONGEST_STREAM, About, RequestRefused, Sub
+from mappings.streamr.streams import PolicyStream, ThingStream, place_of
+from mappings.streamr.timestamps import EARLIEST, LATEST, NoInstant, read_instant
 
 LAST_PARTITION = 255
 """Partitions are one byte."""
@@ -128,7 +128,7 @@ Request: TypeAlias = Publish | Subscribe | Unsubscribe | Resend | Disconnect
 def twin_of(request: Request) -> EntityId | None:
     """The thing or policy that a request is about; None for a stream of its own."""
     place = None if isinstance(request, Disconnect) else place_of(request.stream)
-    return place.entity if isinstance(place, Thing | Policy) else None
+    return place.entity if isinstance(place, ThingStream | PolicyStream) else None
 
 
 # --- reading ------------------------------------------------------------------------------------------------------------
@@ -145,15 +145,15 @@ def read_request(payload: bytes, limits: Limits = Limits(), *, accept_non_json: 
     `accept_non_json` lets published contents be any text that is not empty.
     """
     if len(payload) > limits.request:
-        raise RequestRefused(faults.too_large())
+        raise RequestRefused(errors.too_large())
     members = _object(payload)
     version = members.get("version")
     if version is not None and not _is_number(version, 0):
-        raise RequestRefused(faults.unknown_version(version))
+        raise RequestRefused(errors.unknown_version(version))
     type = members.get("type")
     reader = _READERS.get(type) if isinstance(type, str) else None
     if reader is None:
-        raise RequestRefused(faults.unknown_type(type))
+        raise RequestRefused(errors.unknown_type(type))
     return reader(members, limits, accept_non_json)
 
 
@@ -161,9 +161,9 @@ def _object(payload: bytes) -> Members:
     try:
         document = _decode(payload)
     except NOT_JSON:
-        raise RequestRefused(faults.not_an_object()) from None
+        raise RequestRefused(errors.not_an_object()) from None
     if not isinstance(document, dict) or not is_sound(payload):
-        raise RequestRefused(faults.not_an_object())
+        raise RequestRefused(errors.not_an_object())
     return document
 
 
@@ -181,18 +181,18 @@ def _integer(value: Any) -> int | None:
 def _publish(members: Members, limits: Limits, accept_non_json: bool) -> Publish:
     stream = members.get("stream")
     if not isinstance(stream, str) or not stream:
-        raise RequestRefused(faults.publish_without_stream())
+        raise RequestRefused(errors.publish_without_stream())
     if not _is_lawful(stream):
-        raise RequestRefused(faults.stream_not_found(stream))
+        raise RequestRefused(errors.stream_not_found(stream))
     about = About(stream)
     # A twin's events have the service's time, and one partition.
-    is_twin = isinstance(place_of(stream), Thing | Policy)
+    is_twin = isinstance(place_of(stream), ThingStream | PolicyStream)
     instant = None if is_twin else _instant(members.get("ts"), about)
     content = _content(members.get("msg"), limits, accept_non_json and not is_twin, about)
     key = None if is_twin else members.get("pkey") or None
     if key is not None and not isinstance(key, str):
-        raise RequestRefused(faults.key_not_a_string(), about)
-    auth_key = _auth_key(members, faults.publish_unauthenticated(stream), about)
+        raise RequestRefused(errors.key_not_a_string(), about)
+    auth_key = _auth_key(members, errors.publish_unauthenticated(stream), about)
     return Publish(stream, content, instant, key, auth_key)
 
 
@@ -200,41 +200,41 @@ def _instant(value: Any, about: About) -> int | None:
     try:
         return read_instant(value)
     except NoInstant:
-        raise RequestRefused(faults.invalid_timestamp(value), about) from None
+        raise RequestRefused(errors.invalid_timestamp(value), about) from None
 
 
 def _content(value: Any, limits: Limits, is_any_text: bool, about: About) -> str:
     if not isinstance(value, str):
-        raise RequestRefused(faults.message_not_a_string(), about)
+        raise RequestRefused(errors.message_not_a_string(), about)
     if not value:
-        raise RequestRefused(faults.message_empty(), about)
+        raise RequestRefused(errors.message_empty(), about)
     if _size(value) > limits.content:
-        raise RequestRefused(faults.too_large(), about)
+        raise RequestRefused(errors.too_large(), about)
     if not is_any_text:
         try:
             _is_json(value)
         except NOT_JSON:
-            raise RequestRefused(faults.message_not_json(), about) from None
+            raise RequestRefused(errors.message_not_json(), about) from None
     return value
 
 
 def _subscribe(members: Members, _limits: Limits, _accept_non_json: bool) -> Subscribe:
     stream, partition = _stream(members), _partition(members) or 0
-    refusal, about = faults.not_authorized(stream, partition), _about(stream, partition)
+    refusal, about = errors.not_authorized(stream, partition), _about(stream, partition)
     return Subscribe(stream, partition, _auth_key(members, refusal, about))
 
 
 def _unsubscribe(members: Members, _limits: Limits, _accept_non_json: bool) -> Unsubscribe:
     stream, partition = _stream(members), _partition(members)
     if not _is_lawful(stream):
-        raise RequestRefused(faults.not_subscribed(stream, partition or 0), _about(stream, partition or 0))
+        raise RequestRefused(errors.not_subscribed(stream, partition or 0), _about(stream, partition or 0))
     return Unsubscribe(stream, partition)
 
 
 def _resend(members: Members, limits: Limits, _accept_non_json: bool) -> Resend:
     stream, partition = _stream(members), _partition(members) or 0
     sub = _sub(members.get("sub"), _about(stream, partition))
-    refusal, about = faults.resend_forbidden(stream, partition), _about(stream, partition, sub)
+    refusal, about = errors.resend_forbidden(stream, partition), _about(stream, partition, sub)
     selection = _selection(members, limits, about)
     return Resend(stream, partition, sub, selection, _auth_key(members, refusal, about))
 
@@ -263,7 +263,7 @@ def _size(text: str) -> int:
 def _stream(members: Members) -> str:
     stream = members.get("stream")
     if not isinstance(stream, str) or not stream:
-        raise RequestRefused(faults.without_stream())
+        raise RequestRefused(errors.without_stream())
     return stream
 
 
@@ -275,7 +275,7 @@ def _partition(members: Members) -> int | None:
     partition = _integer(value)
     if partition is None or not 0 <= partition <= LAST_PARTITION:
         stream = _stream(members)
-        raise RequestRefused(faults.invalid_partition(stream, value), _about(stream))
+        raise RequestRefused(errors.invalid_partition(stream, value), _about(stream))
     return partition
 
 
@@ -299,9 +299,9 @@ def _auth_key(members: Members, refusal: Fault, about: About) -> str | None:
 
 def _sub(value: Any, about: About) -> Sub:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-        raise RequestRefused(faults.resend_without_sub(), about)
+        raise RequestRefused(errors.resend_without_sub(), about)
     if isinstance(value, str) and _size(value) > LONGEST_SUB:
-        raise RequestRefused(faults.limit_exceeded(f"a subscription id has at most {LONGEST_SUB} bytes"), about)
+        raise RequestRefused(errors.limit_exceeded(f"a subscription id has at most {LONGEST_SUB} bytes"), about)
     return value
 
 
@@ -323,7 +323,7 @@ def _selection(members: Members, limits: Limits, about: About) -> Selection:
         selection = FromTime(min(max(math.ceil(value), EARLIEST), LATEST + 1)) if is_number else None
     if selection is None:
         options = {name: members[name] for name in _SELECTING if name in members}
-        raise RequestRefused(faults.unknown_resend_options(options), about)
+        raise RequestRefused(errors.unknown_resend_options(options), about)
     return selection
 
 

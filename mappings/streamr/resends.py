@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from mappings.streamr import faults
-from mappings.streamr.faults import About, RequestRefused, Sub
+from mappings.streamr import errors
+from mappings.streamr.errors import About, RequestRefused, Sub
 from mappings.streamr.frames import Error, Frame, NoResend, Resending, Resent, Unicast, error_of
 from mappings.streamr.messages import StreamMessage
 from mappings.streamr.requests import Resend, Selection
@@ -69,7 +69,7 @@ class Resends:
     def ask(self, request: Resend) -> Ticket:
         """Put a resend in the queue. Raises RequestRefused for one too many."""
         if len(self._waiting) + len(self._kept_back) >= self._limits.waiting:
-            fault = faults.limit_exceeded(f"{self._limits.waiting} waiting resends of a session")
+            fault = errors.limit_exceeded(f"{self._limits.waiting} waiting resends of a session")
             raise RequestRefused(fault, About(request.stream, request.partition, request.sub))
         self._number += 1
         ticket = Ticket(self._number, request)
@@ -157,5 +157,5 @@ class Conversation:
     def failed(self, reason: str, status: int = 503) -> Error:
         """The last frame of a resend that did not; `status` is 403, 404 or 503."""
         request = self._request
-        fault = faults.resend_failed(request.stream, request.partition, reason, status)
+        fault = errors.resend_failed(request.stream, request.partition, reason, status)
         return error_of(fault, About(request.stream, request.partition, request.sub))

@@ -19,11 +19,11 @@ from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from mappings.errors import Fault
-from mappings.streamr import faults
-from mappings.streamr.faults import About
+from mappings.model.absence import Unheard
+from mappings.streamr import errors
+from mappings.streamr.errors import About
 from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of
 from mappings.streamr.requests import Publish, Request, Subscribe, Unsubscribe
-from mappings.unheard import Unheard
 
 Spot: TypeAlias = tuple[str, int]
 """A stream and one of its partitions."""
@@ -179,7 +179,7 @@ class Sessions:
     @property
     def too_many(self) -> Fault:
         """What those are told for whom `open` has no session."""
-        return faults.limit_exceeded(f"{self._limits.sessions} sessions of a connection")
+        return errors.limit_exceeded(f"{self._limits.sessions} sessions of a connection")
 
     def subscribe(
         self,
@@ -202,7 +202,7 @@ class Sessions:
             found.clients.add(client)
             return [answer]
         if len(session.subscriptions) >= self._limits.subscriptions:
-            fault = faults.limit_exceeded(f"{self._limits.subscriptions} subscriptions of a session")
+            fault = errors.limit_exceeded(f"{self._limits.subscriptions} subscriptions of a session")
             return [Say(address, error_of(fault, about))]
         session.subscriptions[spot] = _Subscription(subjects, {client})
         return [Follow(address, spot), answer]
@@ -220,7 +220,7 @@ class Sessions:
         if partition is None:
             partition = partitions[0] if len(partitions) == 1 else 0
         if session is None or partition not in partitions:
-            fault = faults.not_subscribed(request.stream, partition)
+            fault = errors.not_subscribed(request.stream, partition)
             return [Say(address, error_of(fault, About(request.stream, partition)))]
         spot = (request.stream, partition)
         answer = Say(address, Unsubscribed(*spot))
@@ -275,7 +275,7 @@ class Sessions:
                 if spot[0] in streams and not judged(spot[0], found.subjects)
             ]
             for spot in lost:
-                fault = faults.not_authorized(*spot)
+                fault = errors.not_authorized(*spot)
                 effects += (self._leave(session, spot), Say(session.address, error_of(fault, About(*spot))))
         return effects
 

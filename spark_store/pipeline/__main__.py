@@ -1,10 +1,10 @@
 """The pipeline as a process: `python -m spark_store.pipeline ACTION --data-dir FOLDER`.
 
 `run` follows the journal until SIGTERM or SIGINT; the batch that runs is finished first. Meanwhile it answers wide queries
-(`spark_store.connect` says where). `optimize` compacts the tables, `retention` deletes what is past its time (or says what
-that is), `rebuild` makes `latest` anew from `events`. Without starting Spark, `verify` compares the tables with the journal
-and `status` says how far they are. Each line on standard output is one JSON object with `event`; what Java has to say goes
-to standard error.
+(`spark_store.lake.connect_address` says where). `optimize` compacts the tables, `retention` deletes what is past its time
+(or says what that is), `rebuild` makes `latest` anew from `events`. Without starting Spark, `verify` compares the tables
+with the journal and `status` says how far they are. Each line on standard output is one JSON object with `event`; what Java
+has to say goes to standard error.
 
 With `--with-parent` the process ends when its standard input does, so it does not outlive who started it.
 
@@ -32,20 +32,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
-from spark_store import durable
-from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError
-from spark_store.failure import Failure, note_failure
-from spark_store.faults import system_fault
-from spark_store.follower import expect_journal
-from spark_store.instants import as_text, now_text
-from spark_store.lake_status import read_status
-from spark_store.tables import EVENTS, TABLES, Lake
-from spark_store.watermark import Forgetting, Watermark
+from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError, system_fault
+from spark_store.journal.reader import expect_journal
+from spark_store.lake import durability
+from spark_store.lake.status import read_status
+from spark_store.lake.tables import EVENTS, TABLES, Lake
+from spark_store.lake.watermark import Failure, Forgetting, Watermark, note_failure
+from spark_store.records import as_text, now_text
 
 if TYPE_CHECKING:
-    from spark_store.pipeline.jobs import Target
     from spark_store.pipeline.retention import Retention
-    from spark_store.session import Connect
+    from spark_store.pipeline.session import Connect
+    from spark_store.pipeline.tables import Target
+
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
 NICE = 15
@@ -181,16 +180,16 @@ def stop_at_signals(stopping: threading.Event) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    from spark_store.connect import local_address, published
-    from spark_store.pipeline.maintenance import Upkeep
+    from spark_store.lake.connect_address import local_address, published
+    from spark_store.pipeline.session import Connect, connect_port, java_pid, put_first
     from spark_store.pipeline.stream import Stream, StreamOptions
-    from spark_store.session import Connect, connect_port, java_pid, put_first
+    from spark_store.pipeline.upkeep import Upkeep
 
     stopping = threading.Event()
     stop_at_signals(stopping)
     if given.with_parent:
         _watch_parent(stopping)
-    upkeep = Upkeep(
+    upkeep_options = Upkeep(
         batches=given.optimize_batches,
         files=given.optimize_files,
         optimize_every=given.optimize_every,
@@ -199,7 +198,7 @@ def _run(given: argparse.Namespace) -> int:
         forget_every=given.retention_every,
         retention=_retention(given),
     )
-    options = StreamOptions(given.batch_rows, given.interval, given.once, upkeep)
+    options = StreamOptions(given.batch_rows, given.interval, given.once, upkeep_options)
     connect = None if given.once or given.no_connect else Connect()
     with _target(given, stopping, connect=connect) as target, contextlib.ExitStack() as serving:
         put_first(target.spark)
@@ -215,23 +214,23 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _optimize(given: argparse.Namespace) -> int:
-    from spark_store import lake
-    from spark_store.pipeline import jobs, maintenance
+    from spark_store.lake import reader
+    from spark_store.pipeline import tables, upkeep
 
     with _target(given) as target:
-        jobs.prepare(target)
-        maintenance.optimize(target)
-        maintenance.vacuum(target)
-        tables, now = {table.name: lake.size(target.lake, table) for table in TABLES}, now_text()
-        compacted = {name: size.files for name, size in tables.items()}
-        done = {"optimized": now, "vacuumed": now, "tables": tables, "compacted": compacted}
-        maintenance.tell(target.lake, lambda _: done, "optimize", "vacuum")
-    say("optimized", tables={name: asdict(size) for name, size in tables.items()})
+        tables.prepare(target)
+        upkeep.optimize(target)
+        upkeep.vacuum(target)
+        sizes, now = {table.name: reader.size(target.lake, table) for table in TABLES}, now_text()
+        compacted = {name: size.files for name, size in sizes.items()}
+        done = {"optimized": now, "vacuumed": now, "tables": sizes, "compacted": compacted}
+        upkeep.tell(target.lake, lambda _: done, "optimize", "vacuum")
+    say("optimized", tables={name: asdict(size) for name, size in sizes.items()})
     return 0
 
 
 def _forget(given: argparse.Namespace) -> int:
-    from spark_store.pipeline import jobs, maintenance, retention
+    from spark_store.pipeline import retention, tables, upkeep
 
     rules, now = _retention(given), datetime.now(UTC)
     lake = Lake(given.data_dir)
@@ -243,10 +242,10 @@ def _forget(given: argparse.Namespace) -> int:
         if given.preview:
             say("preview", namespaces=[it.shown() for it in retention.preview(target, rules, now)])
         else:
-            jobs.prepare(target)
+            tables.prepare(target)
             events = retention.forget(target, rules, now)
             if not rules.is_forever:
-                maintenance.tell(target.lake, lambda it: {"retention": _by_hand(it, now, events)}, "retention")
+                upkeep.tell(target.lake, lambda it: {"retention": _by_hand(it, now, events)}, "retention")
             say("forgotten", events=events)
     return 0
 
@@ -267,7 +266,7 @@ def _rebuild(given: argparse.Namespace) -> int:
 
 
 def _verify(given: argparse.Namespace) -> int:
-    from spark_store.verify import VerifyOptions, verify
+    from spark_store.maintenance.verify import VerifyOptions, verify
 
     retention = _retention(given)
     options = VerifyOptions(
@@ -319,10 +318,17 @@ def _target(
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    from spark_store.pipeline.jobs import Target
+    from spark_store.pipeline.session import (
+        JARS,
+        SessionOptions,
+        lake_lock,
+        own_folder,
+        start_session,
+        sweep,
+        wait_for_lock,
+    )
     from spark_store.pipeline.stream import translated
-    from spark_store.scratch import own_folder, sweep
-    from spark_store.session import JARS, SessionOptions, lake_lock, start_session, wait_for_lock
+    from spark_store.pipeline.tables import Target
 
     lake = Lake(given.data_dir)
     begun = time.monotonic()
@@ -354,7 +360,7 @@ def _target(
             with lake_lock(spark, lake, seconds, stopping) if is_writing else contextlib.nullcontext():
                 if is_writing:
                     sweep(lake)
-                    if mended := durable.mend(lake):
+                    if mended := durability.mend(lake):
                         say("log mended", commits=[str(commit.relative_to(lake.folder)) for commit in mended])
                 yield Target.of(spark, given.data_dir)
         except (PySparkException, Py4JError, ConnectionError) as error:

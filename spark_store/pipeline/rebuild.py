@@ -24,22 +24,21 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from mappings.signals import Event
-from spark_store import durable, erasure, lake, lake_rows
-from spark_store.errors import LakeUnfit
-from spark_store.faults import system_fault
-from spark_store.folding import FOLDABLE, Folding, Ground, state_text
-from spark_store.follower import State
-from spark_store.instants import SPARK_FORMAT
-from spark_store.lake_rows import Part
-from spark_store.pipeline import jobs
-from spark_store.pipeline.jobs import Target
+from mappings.model.signals import Event
+from spark_store.errors import LakeUnfit, system_fault
+from spark_store.files import write_whole
+from spark_store.history.replay import FOLDABLE, Folding, Ground, state_text
+from spark_store.journal import erasure
+from spark_store.journal.reader import State
+from spark_store.lake import durability, reader
+from spark_store.lake import rows as lake_rows
+from spark_store.lake.rows import Part
+from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake
+from spark_store.maintenance.rebuild import as_snapshot
+from spark_store.pipeline import tables
 from spark_store.pipeline.snapshots import is_stream
-from spark_store.pipeline.transforms import latest_rows
-from spark_store.rebuild import as_snapshot
-from spark_store.records import entity_of
-from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake
-from spark_store.whole import write_whole
+from spark_store.pipeline.tables import Target, latest_rows
+from spark_store.records import SPARK_FORMAT, entity_of
 
 ROWS = 500_000
 """About so many events are one part."""
@@ -87,7 +86,7 @@ def rebuild_latest(target: Target, say: Say, rows: int = ROWS) -> Rebuilt:
     place = target.lake
     if not place.has(EVENTS):
         raise LakeUnfit(f"{place.path(EVENTS)}: expected a table to rebuild from, found none; restore it from a backup")
-    jobs.prepare(target)
+    tables.prepare(target)
     # A worker gets so much at once, however long the values are.
     target.spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(_BATCH_BYTES))
     progress = _progress(place, rows)
@@ -101,8 +100,8 @@ def rebuild_latest(target: Target, say: Say, rows: int = ROWS) -> Rebuilt:
         _remember(place, progress)
     _replace(target, progress.run)
     if progress.rebuilt.lost:
-        jobs.merge_latest(target, 1, 0)
-    durable.sync(place)
+        tables.merge_latest(target, 1, 0)
+    durability.sync(place)
     discard(place)
     return progress.rebuilt
 
@@ -119,7 +118,7 @@ def _progress(place: Lake, rows: int) -> Progress:
     discard(place)
     place.rebuild.mkdir(parents=True)
     # A number that is not above the last one would not be taken; no clock is sure to give such a one.
-    run = lake.last_transaction(place, LATEST, APP) + 1
+    run = reader.last_transaction(place, LATEST, APP) + 1
     begun = Progress(run, version, lake_rows.parts(place, rows))
     _remember(place, begun)
     return begun
@@ -146,7 +145,7 @@ def _staging(place: Lake) -> str:
 
 def _remember(place: Lake, progress: Progress) -> None:
     # What is said to be done must be there after a power cut.
-    durable.sync(place)
+    durability.sync(place)
     try:
         write_whole(_file(place), msgspec.json.encode(progress))
     except OSError as error:
@@ -155,7 +154,7 @@ def _remember(place: Lake, progress: Progress) -> None:
 
 def _fold(target: Target, progress: Progress) -> None:
     """One part, into the table beside the lake; a part that is there already is not taken a second time."""
-    condition = f"{progress.parts[progress.done].condition()} AND {erasure.spared(lake.pending(target.lake))}"
+    condition = f"{progress.parts[progress.done].condition()} AND {erasure.spared(reader.pending(target.lake))}"
     events = target.spark.read.format("delta").option("versionAsOf", progress.version).load(target.lake.path(EVENTS))
     items = event_items(events.where(condition))
     for known in _known(target):

@@ -2,7 +2,7 @@
 
 A rule keeps what is young enough, or among an entity's newest revisions; where it says both, each of the two keeps. What
 goes is therefore always the beginning of an entity's history, up to a border. Age is counted from the newest event in the
-lake where the clock is later; how far the clock is believed at all is said elsewhere (`spark_store.pipeline.trust`).
+lake where the clock is later; how far the clock is believed at all is said elsewhere (`spark_store.pipeline.clock`).
 Numbers are given in the order of writing. So what has a higher number than an event that is young enough is young too,
 though its time says otherwise: the clock was behind when it was written.
 
@@ -28,17 +28,16 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from mappings.ids import namespace_of
-from mappings.signals import Event
-from spark_store import durable, lake
-from spark_store.folding import Folding, state_text
-from spark_store.follower import Entry
-from spark_store.instants import SPARK_FORMAT
-from spark_store.pipeline import moments, snapshots
-from spark_store.pipeline.jobs import Target
+from mappings.model.signals import Event
+from spark_store.history.replay import Folding, state_text
+from spark_store.journal.reader import Entry
+from spark_store.lake import durability, reader
+from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
+from spark_store.pipeline import snapshots
 from spark_store.pipeline.snapshots import KEY
-from spark_store.records import Snapshot, entity_of
+from spark_store.pipeline.tables import Target
+from spark_store.records import SPARK_FORMAT, Snapshot, entity_of
 from spark_store.sql import literal
-from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
 
 _ARROW = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.string(), "boolean": pa.bool_()}
 _FOLDED_SCHEMA = pa.schema([(column.name, _ARROW[column.type]) for column in SNAPSHOTS.columns])
@@ -175,7 +174,7 @@ def forget(target: Target, retention: Retention, now: datetime) -> int:
     if retention.is_forever:
         return 0
     deleted = _forget_events(target, retention, now)
-    moments.thin(target)
+    snapshots.thin(target)
     return deleted
 
 
@@ -189,9 +188,9 @@ def _forget_events(target: Target, retention: Retention, now: datetime) -> int:
             return 0
         snapshots.append(target, _missing_snapshots(target, borders))
         # Events may not be gone after a power cut, and the snapshots that stand for them neither there.
-        durable.sync(target.lake)
+        durability.sync(target.lake)
         _delete(target, SNAPSHOTS, borders, "kept.revision < gone.border")
-        if lake.size(target.lake, MOMENTS).files:
+        if reader.size(target.lake, MOMENTS).files:
             _delete(target, MOMENTS, borders, "kept.revision < gone.border")
         _delete(target, EVENTS, borders, "kept.revision <= gone.border")
     finally:
@@ -201,9 +200,9 @@ def _forget_events(target: Target, retention: Retention, now: datetime) -> int:
 
 def _borders(target: Target, retention: Retention, now: datetime) -> DataFrame:
     """One row per entity that loses events: the last revision that goes, how many do, and from when they are."""
-    since = believed(lake.newest_time(target.lake), now)
+    since = believed(reader.newest_time(target.lake), now)
     # Up to the clock: what has a time to come proves nothing.
-    firsts = {age: lake.first_between(target.lake, _ago(since, age), now) for age in retention.ages}
+    firsts = {age: reader.first_between(target.lake, _ago(since, age), now) for age in retention.ages}
     expired = retention.expired_rows(target.read(EVENTS), target.read(LATEST), since, firsts)
     return expired.groupBy(*KEY, "namespace").agg(
         sql.max("revision").alias("border"),

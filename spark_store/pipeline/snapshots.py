@@ -7,12 +7,18 @@ what is there, and nobody else writes the lake meanwhile: so a snapshot is there
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from mappings.ids import EntityType
-from spark_store.pipeline.jobs import Target
-from spark_store.tables import LATEST, SNAPSHOTS
+from spark_store.lake import reader
+from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS
+from spark_store.pipeline import fault_injection
+from spark_store.pipeline.fault_injection import Point
+from spark_store.pipeline.tables import Target, append_once
 
 EVERY_REVISIONS = 100
 """How many events are replayed upon a snapshot at most, or about so many: as few as a page of a history holds."""
@@ -49,3 +55,44 @@ def append(target: Target, rows: DataFrame) -> int:
     finally:
         kept.unpersist()
     return number
+
+
+def keep(target: Target, seq: int) -> int:
+    """Keep the moment `seq`, which both tables have reached, unless that was done; how many things it has."""
+    if reader.last_transaction(target.lake, MOMENTS, APP) >= seq:
+        return 0
+    things = target.read(LATEST).where(sql.col("entity_type") == EntityType.THING.value)
+    rows = things.withColumn("moment", sql.lit(seq).cast("long")).select(*MOMENTS.column_names)
+    before = reader.rows(target.lake, MOMENTS)
+    with fault_injection.during(Point.DURING_MOMENT, target.spark, Path(target.lake.path(MOMENTS))):
+        append_once(target, MOMENTS, rows, APP, seq)
+    return reader.rows(target.lake, MOMENTS) - before
+
+
+def thin(target: Target) -> int:
+    """Delete the moments that spare too little by now; how many. Without Spark, and unchanged, unless there are any."""
+    rows = reader.moments(target.lake)
+    if 2 * sum([*rows.values()][:-1]) <= reader.rows(target.lake, EVENTS):
+        return 0
+    spared = spare(rows, reader.events_up_to(target.lake, list(rows)))
+    if spared:
+        # Whole partitions: no file is read or written for that.
+        target.spark.sql(
+            f"DELETE FROM {target.name(MOMENTS)} WHERE moment IN ({', '.join(map(str, spared))})"
+        ).collect()
+    return len(spared)
+
+
+def spare(rows: Mapping[int, int], events: Sequence[int]) -> list[int]:
+    """Which moments, in order and with their `rows`, may go, where `events` are left up to each since the one before.
+
+    One that stays has at most half as many rows as there are events since the one that stays before it. The newest stays.
+    """
+    found, since = [], 0
+    for moment, happened in list(zip(rows, events, strict=True))[:-1]:
+        since += happened
+        if since < 2 * rows[moment]:
+            found.append(moment)
+        else:
+            since = 0
+    return found

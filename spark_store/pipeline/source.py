@@ -25,8 +25,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.follower import Entry, Follower, State
-from spark_store.pipeline.columns import LONG, short_events
+from spark_store.journal.reader import Entry, Follower, State
+from spark_store.pipeline.arrow_reader import LONG, short_events
 
 EVENTS_SCHEMA = (
     "entity_type STRING, entity STRING, revision BIGINT, seq BIGINT, timestamp TIMESTAMP, action STRING, path STRING, "

@@ -1,10 +1,9 @@
 """The stream: takes what the journal has, batch after batch, into both tables, and publishes the watermark.
 
 A batch appends its events and merges the states of the entities it touched, both at the same time. When both are done and on
-the disk (`spark_store.durable`), it says how far the lake is now. Whatever was begun and not finished is done again: that
-changes nothing (see `jobs`).
-Where to begin is asked of the tables at every start and never of Spark's checkpoint, which is thrown away: it would be a
-second opinion on the same question, and one that a power cut can spoil.
+the disk (`spark_store.lake.durability`), it says how far the lake is now. Whatever was begun and not finished is done again:
+that changes nothing (see `jobs`). Where to begin is asked of the tables at every start and never of Spark's checkpoint,
+which is thrown away: it would be a second opinion on the same question, and one that a power cut can spoil.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
@@ -26,23 +25,61 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_store import durable, lake
-from spark_store.erasure import Erasure
-from spark_store.errors import StoreError, StoreUnavailable
-from spark_store.failure import forget_failure
-from spark_store.faults import spark_fault
-from spark_store.follower import Follower
-from spark_store.instants import as_text, now_text
-from spark_store.pipeline import crashes, erasing, jobs, maintenance, moments, retention, snapshots, trust
-from spark_store.pipeline.crashes import Point
-from spark_store.pipeline.jobs import Target
-from spark_store.pipeline.maintenance import Done, Due, Upkeep, due
-from spark_store.pipeline.progress import Found, plan
-from spark_store.pipeline.transforms import event_rows
-from spark_store.pipeline.trust import Look, Uptime
-from spark_store.session import put_first
-from spark_store.tables import APP, EVENTS, LATEST, MOMENTS, TABLES
-from spark_store.watermark import Batch, Forgetting, Watermark, publish_watermark, read_watermark
+from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable, spark_fault
+from spark_store.journal.erasure import Erasure
+from spark_store.journal.reader import Follower
+from spark_store.lake import durability, reader
+from spark_store.lake.check import refuse_hole
+from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, TABLES
+from spark_store.lake.watermark import Batch, Forgetting, Watermark, forget_failure, publish_watermark, read_watermark
+from spark_store.pipeline import erasure, fault_injection, retention, snapshots, tables, upkeep
+from spark_store.pipeline.clock import Look, Uptime, uptime
+from spark_store.pipeline.clock import look as look_at_clock
+from spark_store.pipeline.fault_injection import Point
+from spark_store.pipeline.session import put_first
+from spark_store.pipeline.tables import Target, event_rows
+from spark_store.pipeline.upkeep import Done, Due, Upkeep, due
+from spark_store.records import as_text, now_text
+
+
+class Found(NamedTuple):
+    """What there is at a start, as numbers of events; 0 for none.
+
+    `oldest` and `newest` of the journal (`oldest` is None where nothing is left in it), the last one in `events`, the last
+    one that `latest` says is merged into it (0, too, where it has columns that are not filled yet), and the published
+    watermark.
+    """
+
+    oldest: int | None
+    newest: int
+    appended: int
+    merged: int
+    watermark: int
+
+
+class Plan(NamedTuple):
+    """The events whose states have to be merged before anything else (none if first > last), and where to go on."""
+
+    first: int
+    last: int
+
+
+def plan(found: Found) -> Plan:
+    """What to make up for. `last` is where the stream begins.
+
+    Raises LakeUnfit where going on would lose events, or mix those of two journals.
+    """
+    if found.newest < found.appended:
+        raise LakeUnfit(
+            f"expected a journal that reaches to event {found.appended}, which the lake holds, found one that ends at "
+            f"{found.newest}; restore the newer journal, or move the folder `lake` away for a new one"
+        )
+    oldest = found.newest + 1 if found.oldest is None else found.oldest
+    refuse_hole(oldest, found.appended)
+    merged = min(found.watermark, found.appended, found.merged)
+    # Which entities a trimmed event has touched nobody knows any more: then all of them are merged.
+    return Plan(merged + 1 if merged + 1 >= oldest or merged >= found.appended else 1, found.appended)
+
 
 Say = Callable[..., None]
 """Told what happened: an event's name, and fields."""
@@ -114,7 +151,7 @@ class Stream:
         """The kind of upkeep that was begun last."""
         self._started = 0
         """Where the query began."""
-        self._look = trust.look(None, self._time(), trust.uptime())
+        self._look = look_at_clock(None, self._time(), uptime())
 
     def run(self) -> None:
         """Run until `stopping`, or until everything has been taken (`once`).
@@ -137,25 +174,25 @@ class Stream:
     def _catch_up(self) -> int:
         """Make the tables, finish what was begun, and find out where to go on. The number of the journal's newest event."""
         target = self._target
-        jobs.prepare(target)
+        tables.prepare(target)
         self._watermark = self._last_watermark()
         if (looked := self._watermark.retention) is not None:
-            self._look = trust.look(_look_of(looked), self._time(), trust.uptime())
+            self._look = look_at_clock(_look_of(looked), self._time(), uptime())
         if self._options.upkeep.retention.is_forever:
             # It is not tried again.
             self._note("retention", None)
-        self._kept = lake.last_transaction(target.lake, MOMENTS, APP)
+        self._kept = reader.last_transaction(target.lake, MOMENTS, APP)
         with Follower.open(target.lake.journal) as follower:
-            newest, appended = follower.newest(), jobs.appended(target)
-            merged = 0 if lake.has_gaps(target.lake, LATEST, "seq") else jobs.merged(target)
-            jobs.check_same_journal(target, follower, appended)
+            newest, appended = follower.newest(), tables.appended(target)
+            merged = 0 if reader.has_gaps(target.lake, LATEST, "seq") else tables.merged(target)
+            tables.check_same_journal(target, follower, appended)
             self._step_back(min(appended, merged))
             # Asked last: what is above the watermark nobody trims from now on.
             found = Found(follower.oldest_known(), newest, appended, merged, self._watermark.seq)
         decided = plan(found)
         if decided.first <= decided.last:
             self._say("catching up", first=decided.first, last=decided.last)
-            jobs.merge_latest(target, decided.first, decided.last)
+            tables.merge_latest(target, decided.first, decided.last)
         self._publish(decided.last)
         self._resume_upkeep()
         self._count_files()
@@ -169,15 +206,15 @@ class Stream:
         known = self._watermark
         if reached < known.seq:
             self._tell(seq=reached)
-        if (erased := erasing.noted(self._target.lake)) < known.erased:
+        if (erased := erasure.noted(self._target.lake)) < known.erased:
             self._tell(erased=erased, erased_at=None)
 
     def _resume_upkeep(self) -> None:
         """Upkeep is due when it would have been, had this process gone on from the one before it."""
         now, options = datetime.now(UTC), self._options
-        made = lake.made(self._target.lake, EVENTS) or now
-        grace = timedelta(0) if options.once else maintenance.GRACE
-        self._done = maintenance.resumed(self._done, self._watermark, made, now, options.upkeep, grace)
+        made = reader.made(self._target.lake, EVENTS) or now
+        grace = timedelta(0) if options.once else upkeep.GRACE
+        self._done = upkeep.resumed(self._done, self._watermark, made, now, options.upkeep, grace)
 
     def _last_watermark(self) -> Watermark:
         """What was published last. One that cannot be read is as good as none: the tables know what they hold."""
@@ -257,7 +294,7 @@ class Stream:
             try:
                 if self._stopping.is_set() or self._is_pausing:
                     raise _Stopping
-                crashes.reach(Point.BEFORE_READ, self._target.spark)
+                fault_injection.reach(Point.BEFORE_READ, self._target.spark)
                 checkpoint = self._target.lake.checkpoint
                 check_begin(_last_of(checkpoint, number - 1) if number else self._started, self._watermark.seq)
                 last = _last_of(checkpoint, number)
@@ -271,8 +308,8 @@ class Stream:
     def _move(self, entries: DataFrame, last: int) -> None:
         begun, first = time.monotonic(), self._watermark.seq + 1
         appended = self._at_once(
-            lambda: jobs.append_events(self._target, event_rows(entries), last),
-            lambda: jobs.merge_latest(self._target, first, last),
+            lambda: tables.append_events(self._target, event_rows(entries), last),
+            lambda: tables.merge_latest(self._target, first, last),
         )
         seconds = time.monotonic() - begun
         self._publish(last, Batch(last - first + 1, round(seconds, 3)))
@@ -298,17 +335,17 @@ class Stream:
             appending, merging = threads.submit(_timed, append), threads.submit(_timed, merge)
             first, _ = wait([appending, merging], return_when=FIRST_COMPLETED)
             if not any(it.exception() for it in first):
-                crashes.reach(Point.BETWEEN, self._target.spark)
+                fault_injection.reach(Point.BETWEEN, self._target.spark)
         merging.result()
         return appending.result()
 
     def _publish(self, seq: int, batch: Batch | None = None) -> None:
-        crashes.reach(Point.BEFORE_WATERMARK, self._target.spark)
+        fault_injection.reach(Point.BEFORE_WATERMARK, self._target.spark)
         self._tell(seq=seq, published=now_text(), batch=batch or self._watermark.batch)
 
     def _tell(self, **changes: Any) -> None:
         """Make what was done durable, and publish it."""
-        durable.sync(self._target.lake)
+        durability.sync(self._target.lake)
         self._watermark = msgspec.structs.replace(self._watermark, **changes)
         publish_watermark(self._target.lake.watermark, self._watermark)
 
@@ -319,7 +356,7 @@ class Stream:
         """
         while time.monotonic() >= self._erase_again and not self._stopping.is_set():
             with Follower.open(self._target.lake.journal) as follower:
-                todo = erasing.ready(follower.erasures(self._watermark.erased))[: erasing.AT_ONCE]
+                todo = erasure.ready(follower.erasures(self._watermark.erased))[: erasure.AT_ONCE]
             if not todo:
                 return
             self._erase_these(todo)
@@ -328,7 +365,7 @@ class Stream:
         with self._batch:
             failure = None
             try:
-                erasing.erase(self._target, todo)
+                erasure.erase(self._target, todo)
                 self._count_files()
                 self._watermark = msgspec.structs.replace(self._watermark, erased=todo[-1].id, erased_at=now_text())
             except (PySparkException, Py4JJavaError, StoreError) as error:
@@ -343,11 +380,11 @@ class Stream:
 
     def _count_files(self) -> None:
         """Look what the tables consist of, and how many of their files are new since they were compacted."""
-        tables = {table.name: lake.size(self._target.lake, table) for table in TABLES}
+        sizes = {table.name: reader.size(self._target.lake, table) for table in TABLES}
         compacted = self._watermark.compacted
-        added = sum(max(0, size.files - compacted.get(name, 0)) for name, size in tables.items())
-        self._watermark = msgspec.structs.replace(self._watermark, tables=tables)
-        entities = lake.rows(self._target.lake, LATEST)
+        added = sum(max(0, size.files - compacted.get(name, 0)) for name, size in sizes.items())
+        self._watermark = msgspec.structs.replace(self._watermark, tables=sizes)
+        entities = reader.rows(self._target.lake, LATEST)
         self._done = self._done._replace(files=added, events=self._watermark.seq - self._kept, entities=entities)
 
     def _keep_up(self) -> None:
@@ -374,7 +411,7 @@ class Stream:
         with self._batch:
             if self._at == "moment":
                 self._kept = self._watermark.seq
-            self._done = maintenance.without(self._done, self._at, now)
+            self._done = upkeep.without(self._done, self._at, now)
             self._note(self._at, reason)
             with contextlib.suppress(StoreError):
                 self._tell()
@@ -391,7 +428,7 @@ class Stream:
     def _keep_moment(self) -> None:
         """Keep the moment that both tables have reached. Batches go on meanwhile: rows that are newer do no harm."""
         seq = self._watermark.seq
-        self._say("moment", seq=seq, things=moments.keep(self._target, seq))
+        self._say("moment", seq=seq, things=snapshots.keep(self._target, seq))
         with self._batch:
             self._kept = seq
             self._note("moment", None)
@@ -415,7 +452,7 @@ class Stream:
 
     def _forget(self) -> None:
         """Delete what is past its time, by the time that is believed."""
-        look = self._look = trust.look(self._look, self._time(), trust.uptime())
+        look = self._look = look_at_clock(self._look, self._time(), uptime())
         believed, ahead = as_text(look.believed), look.ahead
         if ahead is not None:
             self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=believed)
@@ -430,13 +467,13 @@ class Stream:
     def _optimize(self) -> None:
         """Take the snapshots that are due, and compact."""
         self._say("snapshots", taken=snapshots.take(self._target))
-        maintenance.optimize(self._target)
-        compacted = {table.name: lake.size(self._target.lake, table).files for table in TABLES}
+        upkeep.optimize(self._target)
+        compacted = {table.name: reader.size(self._target.lake, table).files for table in TABLES}
         self._done = self._done._replace(optimized=datetime.now(UTC), batches=0)
         self._watermark = msgspec.structs.replace(self._watermark, optimized=now_text(), compacted=compacted)
 
     def _vacuum(self) -> None:
-        maintenance.vacuum(self._target)
+        upkeep.vacuum(self._target)
         self._done = self._done._replace(vacuumed=datetime.now(UTC))
         self._watermark = msgspec.structs.replace(self._watermark, vacuumed=now_text())
 
@@ -446,9 +483,9 @@ class Stream:
 
 def _look_of(looked: Forgetting) -> Look:
     """The look of an earlier process."""
-    uptime = Uptime(looked.boot, looked.seconds)
+    measured = Uptime(looked.boot, looked.seconds)
     clock, believed = (datetime.fromisoformat(it) for it in (looked.clock or looked.at, looked.at))
-    return Look(clock, believed, uptime, looked.steady, timedelta(seconds=looked.off))
+    return Look(clock, believed, measured, looked.steady, timedelta(seconds=looked.off))
 
 
 def _timed(work: Callable[[], None]) -> float:

@@ -11,10 +11,9 @@ beside them.
 """
 
 from spark_store.rql.ast import Predicate
-from spark_store.rql.bind import resolve_times
-from spark_store.rql.compiled import compiled
-from spark_store.rql.evaluate import evaluate, weight
-from spark_store.rql.foresee import fields, foresee, names_times
+from spark_store.rql.binding import resolve_times
+from spark_store.rql.evaluator import compiled, evaluate, weight
 from spark_store.rql.parser import parse
+from spark_store.rql.partial_evaluator import fields, foresee, names_times
 
 __all__ = ["Predicate", "compiled", "evaluate", "fields", "foresee", "names_times", "parse", "resolve_times", "weight"]

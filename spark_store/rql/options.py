@@ -14,11 +14,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from spark_store.asking import Sorting
 from spark_store.errors import InvalidOption, UnknownProperty
 from spark_store.rql.ast import Field, FieldKind, Operator
-from spark_store.rql.bind import bind
-from spark_store.rql.reading import Reader
+from spark_store.rql.binding import bind
+from spark_store.rql.parser import Reader
+from spark_store.rql.query import Sorting
 
 SIZE = 25
 """How many things a page has if nothing is said."""

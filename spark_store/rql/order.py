@@ -20,10 +20,10 @@ from enum import IntEnum
 from functools import cmp_to_key
 from typing import Any, TypeAlias
 
-from mappings.pointer import MISSING
-from spark_store.asking import Place, Sorting, Value
-from spark_store.rql.finding import Document, exact, find
-from spark_store.rql.search import May, is_readable
+from mappings.model.json_pointer import MISSING
+from spark_store.rql.query import Place, Sorting, Value
+from spark_store.rql.search_evaluator import May, is_readable
+from spark_store.rql.values import Document, exact, find
 
 
 class Rank(IntEnum):

@@ -21,17 +21,17 @@ from typing import Any
 
 import psutil
 
-from connectivity.history import HistoryFeed
-from connectivity.lanes import Ended
-from connectivity.model import Connection
-from connectivity.monitor import Monitor
-from connectivity.outbound import Route
-from connectivity.outbox import Outbox
-from connectivity.spec import parse
-from connectivity.store import Store
-from connectivity.streams import Bounds, Peer, Streams
-from mappings.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
-from spark_store.journal import SqliteJournal
+from connectivity.connections.model import Connection
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.store.store import Store
+from connectivity.subscriptions.history_feed import HistoryFeed
+from connectivity.subscriptions.manager import Bounds, Peer, Streams
+from connectivity.targets.outbox import Outbox
+from connectivity.targets.reply_target import Route
+from connectivity.transports.base import Done
+from connectivity.validation.validator import parse
+from mappings.model.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
+from spark_store.journal.journal import SqliteJournal
 from tests.bench import (
     as_of,
     beside,
@@ -220,7 +220,7 @@ async def _replay(journal: SqliteJournal, count: int) -> int:
     class Counting:
         connection_id, terminal_needs_request = "bench", True
 
-        def post(self, signal: Outbound, ended: Ended | None = None) -> None:
+        def post(self, signal: Outbound, ended: Done | None = None) -> None:
             nonlocal encoded
             messages = route.messages(signal)
             if isinstance(signal, Next):

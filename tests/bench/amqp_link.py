@@ -18,11 +18,11 @@ import aio_pika
 import aiormq
 import uvloop
 
-from connectivity.amqp.intake import IN_FLIGHT
-from connectivity.amqp.link import WINDOW
-from connectivity.brokers import load_broker
-from connectivity.brokers.base import Link
-from connectivity.model import Connection
+from connectivity.connections.model import Connection
+from connectivity.transports import load_broker
+from connectivity.transports.amqp.consumer import IN_FLIGHT
+from connectivity.transports.amqp.link import WINDOW
+from connectivity.transports.base import Link
 from tests.bench.mqtt_link import PAYLOAD, Stopwatch, drain, publish
 from tests.support.brokers.rabbitmq import RabbitMQ
 

@@ -16,21 +16,21 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from connectivity.asof import PastFeed, PastOptions, PastSearches
-from connectivity.feeds import Then
-from connectivity.searching import Asked
-from connectivity.store import Store
-from connectivity.twins.world import PresentWorld
-from mappings.signals import Event
-from spark_store.asking import Question
-from spark_store.journal import SqliteJournal
-from spark_store.lake import moment_before
+from connectivity.store.store import Store
+from connectivity.subscriptions.as_of_feed import PastFeed, PastOptions, PastSearches
+from connectivity.subscriptions.feed import Then
+from connectivity.subscriptions.search_feed import Asked
+from connectivity.twins.context import PresentWorld
+from mappings.model.signals import Event
+from spark_store.history.replay import fold
+from spark_store.journal.journal import SqliteJournal
+from spark_store.lake.reader import moment_before
+from spark_store.lake.tables import Lake
+from spark_store.queries.spark_query import WideQueries, finder
 from spark_store.records import Change
-from spark_store.replay import fold
 from spark_store.rql.options import read_options
-from spark_store.rql.search import read
-from spark_store.tables import Lake
-from spark_store.wide import WideQueries, finder
+from spark_store.rql.query import Question
+from spark_store.rql.search_evaluator import read
 from tests.bench.lake import pipeline, wait_for
 from tests.bench.pasts import BEGUN
 from tests.bench.report import Figure

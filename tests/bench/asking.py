@@ -15,8 +15,8 @@ from pathlib import Path
 
 from pyspark.sql import functions as sql
 
-from spark_store.session import SessionOptions, start_session
-from spark_store.tables import EVENTS, Lake
+from spark_store.lake.tables import EVENTS, Lake
+from spark_store.pipeline.session import SessionOptions, start_session
 from tests.bench.site import thing
 
 WARM = 5

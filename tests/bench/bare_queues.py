@@ -21,9 +21,9 @@ import aiormq
 import uvloop
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from connectivity.amqp.intake import IN_FLIGHT
-from connectivity.amqp.link import WINDOW
-from connectivity.kafka.configuration import LINGER_MS
+from connectivity.transports.amqp.consumer import IN_FLIGHT
+from connectivity.transports.amqp.link import WINDOW
+from connectivity.transports.kafka.client_config import LINGER_MS
 
 ACKED_EVERY = 100
 

@@ -17,14 +17,14 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from connectivity.feeds import Then
-from connectivity.history import HistoryFeed
-from connectivity.store import Store
+from connectivity.store.store import Store
+from connectivity.subscriptions.feed import Then
+from connectivity.subscriptions.history_feed import HistoryFeed
 from mappings.ids import EntityId
-from mappings.signals import HistoryQuery
-from spark_store.cold import Cold
-from spark_store.journal import SqliteJournal
-from spark_store.tables import Lake
+from mappings.model.signals import HistoryQuery
+from spark_store.journal.journal import SqliteJournal
+from spark_store.lake.history_reader import Cold
+from spark_store.lake.tables import Lake
 from tests.bench.pasts import EVENTS_EACH, write_long_past
 from tests.bench.report import Figure
 from tests.bench.site import run, thing

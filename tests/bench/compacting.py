@@ -15,12 +15,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from spark_store import lake
-from spark_store.pipeline import jobs, maintenance
+from spark_store.lake import reader
+from spark_store.lake.tables import EVENTS, Lake
+from spark_store.pipeline import tables, upkeep
 from spark_store.pipeline.__main__ import NICE
-from spark_store.pipeline.jobs import Target
-from spark_store.session import Connect, SessionOptions, put_first, start_session
-from spark_store.tables import EVENTS, Lake
+from spark_store.pipeline.session import Connect, SessionOptions, put_first, start_session
+from spark_store.pipeline.tables import Target
 
 
 def main(folder: Path) -> int:
@@ -31,14 +31,14 @@ def main(folder: Path) -> int:
         data = folder.with_name(f"{folder.name}-{number}")
         shutil.copytree(Lake(folder).folder, Lake(data).folder)
         target = Target.of(spark, data)
-        jobs.prepare(target)
-        before = lake.size(target.lake, EVENTS).files
+        tables.prepare(target)
+        before = reader.size(target.lake, EVENTS).files
         print("ready", flush=True)
         if not sys.stdin.readline():
             break
-        maintenance.optimize(target)
-        maintenance.vacuum(target)
-        print(json.dumps({"before": before, "after": lake.size(target.lake, EVENTS).files}), flush=True)
+        upkeep.optimize(target)
+        upkeep.vacuum(target)
+        print(json.dumps({"before": before, "after": reader.size(target.lake, EVENTS).files}), flush=True)
     spark.stop()
     return 0
 

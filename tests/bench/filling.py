@@ -27,15 +27,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from spark_store.follower import Follower
-from spark_store.pipeline import jobs
-from spark_store.pipeline.columns import short_events
-from spark_store.pipeline.jobs import Target
+from spark_store.journal.reader import Follower
+from spark_store.lake.tables import Lake
+from spark_store.pipeline import tables
+from spark_store.pipeline.arrow_reader import short_events
+from spark_store.pipeline.session import SessionOptions, start_session
 from spark_store.pipeline.source import EVENTS_SCHEMA, Range, cut
 from spark_store.pipeline.stream import Stream, StreamOptions
-from spark_store.pipeline.transforms import event_rows, latest_rows
-from spark_store.session import SessionOptions, start_session
-from spark_store.tables import Lake
+from spark_store.pipeline.tables import Target, event_rows, latest_rows
 from tests.bench.site import processor_seconds_of_all
 
 Spent = dict[str, list[float]]
@@ -111,14 +110,14 @@ class _EventsReader(DataSourceReader):
 def fill_prepared(target: Target, other: Target, rows: int, batch: int, spent: Spent) -> None:
     """The same append and merge, from data frames that are ready, into the tables of another lake."""
     seconds: Spent = {}
-    jobs.prepare(other)
+    tables.prepare(other)
     for last in range(batch, rows + 1, batch):
         first = last - batch + 1
         events = cached(event_rows(target.journal("bench_events", first, last)))
         states = cached(latest_rows(target.journal("journal_states", first, last)))
         with timed(seconds, "batch"):
-            jobs.append_events(other, events, last)
-            jobs.merge_rows(other, states, last)
+            tables.append_events(other, events, last)
+            tables.merge_rows(other, states, last)
         events.unpersist()
         states.unpersist()
     spent.setdefault("prepared", []).append(sum(seconds["batch"]))

@@ -22,14 +22,14 @@ from typing import Any
 import msgspec
 import uvloop
 
-from connectivity.monitor import Monitor
+from connectivity.monitoring.prometheus import Monitor
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
-from spark_store import indexing
-from spark_store.index_check import compare
-from spark_store.journal import SqliteJournal
+from mappings.model.signals import Event
+from spark_store.history.replay import fold
+from spark_store.journal.journal import SqliteJournal
+from spark_store.maintenance.index_check import compare
 from spark_store.records import Change
-from spark_store.replay import fold
+from spark_store.search import index_builder
 from tests.bench.monitoring import Way
 from tests.bench.report import Figure
 from tests.bench.site import STAMP, SUBJECT
@@ -187,7 +187,7 @@ def _made(path: Path, copy: Path, things: int) -> Iterator[Figure]:
         more = True
         while more:
             at = time.perf_counter()
-            more = journal.within(indexing.step)
+            more = journal.within(index_builder.step)
             journal.commit()
             longest = max(longest, time.perf_counter() - at)
         seconds = time.perf_counter() - begun

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from connectivity.happening import TWIN_EVENTS, Happening, Kept
-from connectivity.interest import Interest
-from connectivity.twins.enforcer import Enforcer
+from connectivity.authorization.enforcer import Enforcer
+from connectivity.targets.signal_context import TWIN_EVENTS, Happening, Kept
+from connectivity.targets.topic_filter import Interest
 from mappings.ids import EntityId, EntityType
-from mappings.signals import TwinEvent
+from mappings.model.signals import TwinEvent
 from spark_store.records import Snapshot
 from tests.bench.report import Figure
 

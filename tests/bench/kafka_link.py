@@ -16,13 +16,13 @@ import time
 import uvloop
 from confluent_kafka import Consumer, Producer
 
-from connectivity.brokers import load_broker
-from connectivity.brokers.base import Link, Outgoing
+from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError
-from connectivity.kafka import configuration
-from connectivity.kafka.options import Options
-from connectivity.model import Connection
-from mappings.envelope import Envelope
+from connectivity.transports import load_broker
+from connectivity.transports.base import Link, Outgoing
+from connectivity.transports.kafka import client_config
+from connectivity.transports.kafka.options import Options
+from mappings.model.envelope import Envelope
 from tests.bench.mqtt_link import PAYLOAD, Stopwatch, drain
 from tests.support.brokers.kafka import Kafka
 
@@ -68,7 +68,7 @@ async def publish(link: Link, count: int, address: str, headers: dict[str, str])
 
 def bare_publish(broker: Kafka, count: int, topic: str) -> str:
     document = connection(broker)
-    producer = Producer(configuration.producer_settings(document, Options.model_validate(document.own_options)))
+    producer = Producer(client_config.producer_settings(document, Options.model_validate(document.own_options)))
     confirmed = 0
 
     def reported(error: object, _: object) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 
-from spark_store.journal import SqliteJournal
-from spark_store.tables import Lake
-from spark_store.watermark import read_watermark
+from spark_store.journal.journal import SqliteJournal
+from spark_store.lake.tables import Lake
+from spark_store.lake.watermark import read_watermark
 from tests.bench.pasts import changes, write_long_past, write_past
 from tests.bench.report import Figure
 from tests.bench.site import processor_seconds_of_all, run

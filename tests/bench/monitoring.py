@@ -20,26 +20,26 @@ from typing import Any
 
 import uvloop
 
-from connectivity.arrivals import read
-from connectivity.brokers.base import Delivery, Done, Outcome, Outgoing
-from connectivity.dispatch import Dispatcher
-from connectivity.history import HistoryFeed
-from connectivity.inbound import Reader
-from connectivity.members import Member
-from connectivity.model import Connection
-from connectivity.monitor import Monitor
-from connectivity.monitoring.facts import About, Addresses, Fact, TargetFacts
+from connectivity.connections.model import Connection
+from connectivity.dispatch.dispatcher import Dispatcher
+from connectivity.monitoring.counters import About, Addresses, Fact, TargetFacts
 from connectivity.monitoring.meter import Meter
-from connectivity.outbound import routes_of
-from connectivity.outbox import Outbox
-from connectivity.spec import parse
-from connectivity.store import Store
-from connectivity.streams import Bounds, Streams
-from connectivity.targets import TargetRoute
-from connectivity.twins.decide import Decider
-from mappings.envelope import Envelope
-from mappings.signals import HistoryQuery, Subscribe
-from spark_store.journal import SqliteJournal
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.sources.delivery import read
+from connectivity.sources.reader import Reader
+from connectivity.store.store import Store
+from connectivity.subscriptions.history_feed import HistoryFeed
+from connectivity.subscriptions.manager import Bounds, Streams
+from connectivity.targets.directory import Member
+from connectivity.targets.outbox import Outbox
+from connectivity.targets.reply_target import routes_of
+from connectivity.targets.target import TargetRoute
+from connectivity.transports.base import Delivery, Done, Outcome, Outgoing
+from connectivity.twins.decider import Decider
+from connectivity.validation.validator import parse
+from mappings.model.envelope import Envelope
+from mappings.model.signals import HistoryQuery, Subscribe
+from spark_store.journal.journal import SqliteJournal
 from tests.bench.modify import THINGS, command
 from tests.bench.report import Figure
 from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, thing

@@ -17,11 +17,11 @@ import paho.mqtt.client as paho
 import uvloop
 from paho.mqtt.enums import CallbackAPIVersion
 
-from connectivity.brokers import load_broker
-from connectivity.brokers.base import Link, Outgoing
+from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError
-from connectivity.model import Connection
-from mappings.envelope import Envelope
+from connectivity.transports import load_broker
+from connectivity.transports.base import Link, Outgoing
+from mappings.model.envelope import Envelope
 from tests.support.brokers.mosquitto import Mosquitto
 
 PAYLOAD = b"x" * 400

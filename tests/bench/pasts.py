@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from mappings.ids import EntityId
-from mappings.signals import Event
-from spark_store.journal import SqliteJournal
+from mappings.model.signals import Event
+from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
 from tests.bench.site import thing
 

@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from spark_store import index, migrations
-from spark_store.asking import Access, Budget, Question, Thing
+from spark_store.journal import schema
 from spark_store.rql.options import read_options
-from spark_store.rql.search import read
-from spark_store.search import SqliteSearch
+from spark_store.rql.query import Access, Budget, Question, Thing
+from spark_store.rql.search_evaluator import read
+from spark_store.search import index
+from spark_store.search.sqlite_search import SqliteSearch
 from tests.bench.report import Figure
 
 THINGS = 100_000
@@ -82,7 +83,7 @@ def write_things(path: Path, number: int) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         for pragma in ("journal_mode = WAL", "synchronous = OFF", "cache_size = -262144"):
             file.execute(f"PRAGMA {pragma}").fetchall()
-        migrations.migrate(file, str(path))
+        schema.migrate(file, str(path))
         file.execute("CREATE TEMP TABLE raw (path, rank, value, thing)")
         file.execute("BEGIN")
         file.execute("INSERT INTO search_subjects (subject, policy) VALUES (?, ?)", (SUBJECT, POLICY))

@@ -14,24 +14,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from connectivity.arrivals import read
-from connectivity.brokers.base import Delivery, Done, Outgoing
-from connectivity.dispatch import Dispatcher
-from connectivity.feeds import Feed
-from connectivity.inbound import Reader
-from connectivity.monitor import Monitor
-from connectivity.outbound import Route
-from connectivity.outbox import Outbox
-from connectivity.searching import Searching
-from connectivity.spec import parse
-from connectivity.store import Store
-from connectivity.streams import Bounds, Streams
-from connectivity.twins.decide import Decider
-from mappings.envelope import Envelope
+from connectivity.dispatch.dispatcher import Dispatcher
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.sources.delivery import read
+from connectivity.sources.reader import Reader
+from connectivity.store.store import Store
+from connectivity.subscriptions.feed import Feed
+from connectivity.subscriptions.manager import Bounds, Streams
+from connectivity.subscriptions.search_feed import Searching
+from connectivity.targets.outbox import Outbox
+from connectivity.targets.reply_target import Route
+from connectivity.transports.base import Delivery, Done, Outgoing
+from connectivity.twins.decider import Decider
+from connectivity.validation.validator import parse
 from mappings.errors import Fault
-from mappings.signals import SearchQuery, Subscribe
-from spark_store.journal import SqliteJournal
-from spark_store.search import SqliteSearch
+from mappings.model.envelope import Envelope
+from mappings.model.signals import SearchQuery, Subscribe
+from spark_store.journal.journal import SqliteJournal
+from spark_store.search.sqlite_search import SqliteSearch
 from tests.bench.conversing import THINGS, request, subscribe
 from tests.bench.report import Figure
 from tests.bench.site import SUBJECT, fill, processor_seconds, run, serving, thing

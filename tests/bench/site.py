@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
-from spark_store.journal import SqliteJournal
+from mappings.model.signals import Event
+from spark_store.history.replay import fold
+from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change
-from spark_store.replay import fold
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import policy_for
 from tests.support.service_process import ServiceCommand

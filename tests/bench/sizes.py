@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mappings.codecs import load_codec
 from mappings.ids import new_subscription_id
+from mappings.mappers import load_codec
+from mappings.model.signals import Complete, Created, HistoryQuery, Kind, Next, Outbound
 from mappings.reactive_streams_io.elements import EventWriter
 from mappings.reactive_streams_io.frames import (
     OnComplete,
@@ -25,7 +26,6 @@ from mappings.reactive_streams_io.frames import (
     Subscribe,
     encode,
 )
-from mappings.signals import Complete, Created, HistoryQuery, Kind, Next, Outbound
 from tests.bench.report import Figure
 from tests.bench.site import events_of, thing
 

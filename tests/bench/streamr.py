@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
-from mappings.streamr.names import partition_of
-from spark_store.journal import SqliteJournal
+from mappings.model.signals import Event
+from mappings.streamr.streams import partition_of
+from spark_store.history.replay import fold
+from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
-from spark_store.replay import fold
 from tests.bench.report import Figure
 from tests.bench.site import STAMP, SUBJECT, fill, processor_seconds, run, serving, sink, thing
 from tests.support.brokers import free_port

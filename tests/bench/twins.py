@@ -15,10 +15,10 @@ from typing import Any
 import psutil
 
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
-from spark_store.journal import SqliteJournal
+from mappings.model.signals import Event
+from spark_store.history.replay import fold
+from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change
-from spark_store.replay import fold
 from tests.bench.modify import THINGS
 from tests.bench.report import Figure
 from tests.bench.site import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectivity import service
-from connectivity.cli.console import main
+from connectivity.cli.main import main
 from tests.bench.monitoring import SilentMonitor
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mappings.codecs.base import Codec
-from mappings.envelope import Envelope
 from mappings.errors import DecodeError
-from mappings.signals import Inbound, Outbound
+from mappings.mappers.base import Codec
+from mappings.model.envelope import Envelope
+from mappings.model.signals import Inbound, Outbound
 from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
 

@@ -10,21 +10,10 @@ import msgspec
 import pytest
 
 from mappings.ids import partition_entity
-from mappings.signals import Event
+from mappings.model.signals import Event
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
-from spark_store.journal import Journal
-from spark_store.records import (
-    Answer,
-    Beginning,
-    Cause,
-    Change,
-    Due,
-    Followed,
-    Numbered,
-    Oldest,
-    Place,
-    Snapshot,
-)
+from spark_store.journal.journal import Journal
+from spark_store.records import Answer, Beginning, Cause, Change, Due, Followed, Numbered, Oldest, Place, Snapshot
 from tests.support.journal_entries import (
     ALL,
     LAMP,

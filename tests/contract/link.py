@@ -12,11 +12,11 @@ from uuid import uuid4
 
 import pytest
 
-from connectivity.brokers import load_broker
-from connectivity.brokers.base import Delivery, Examination, Link, Outgoing, Sign
+from connectivity.connections.model import Connection, Target
 from connectivity.errors import ConnectivityError, Detail, LinkError
-from connectivity.model import Connection, Target
-from mappings.envelope import Envelope
+from connectivity.transports import load_broker
+from connectivity.transports.base import Delivery, Examination, Link, Outgoing, Sign
+from mappings.model.envelope import Envelope
 from tests.support.wait import PATIENCE, wait_until
 
 MANY = 300

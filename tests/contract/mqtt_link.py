@@ -9,14 +9,14 @@ from uuid import uuid4
 
 import pytest
 
-from connectivity.brokers import load_broker
-from connectivity.brokers.base import Outgoing
+from connectivity.connections.model import Connection, Target
 from connectivity.errors import Detail, PublishFailed
-from connectivity.model import Connection, Target
-from connectivity.mqtt import channel
-from connectivity.mqtt.examining import UNTOLD
-from connectivity.mqtt.link import IN_FLIGHT, MOST_HELD, MOST_WITHHELD, MqttLink
-from mappings.envelope import Envelope
+from connectivity.transports import load_broker
+from connectivity.transports.base import Outgoing
+from connectivity.transports.mqtt import async_client
+from connectivity.transports.mqtt.link import IN_FLIGHT, MOST_HELD, MOST_WITHHELD, MqttLink
+from connectivity.transports.mqtt.probe import UNTOLD
+from mappings.model.envelope import Envelope
 from tests.contract.link import MANY, BrokerBehaviour, LinkSetup, Publishing, Taker, examined, lost, numbered
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import Proxy
@@ -509,7 +509,7 @@ class MqttBehaviour(BrokerBehaviour):
         self, world: MqttWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Neither does it wait for what it does not read, nor does the broker miss its goodbye."""
-        monkeypatch.setattr(channel, "GOODBYE", 10 * PATIENCE)
+        monkeypatch.setattr(async_client, "GOODBYE", 10 * PATIENCE)
         link = await world.connect(lastWillTopic=f"{world.out}/will", lastWillMessage="gone")
         taker = Taker(link)
         await world.send([bytes(500)] * (IN_FLIGHT + 1000))

@@ -19,13 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappings.codecs import load_codec
-from mappings.codecs.base import PayloadMapper
-from mappings.envelope import Envelope
 from mappings.errors import DecodeError, EncodeError, PlaceholderError
+from mappings.mappers import load_codec
+from mappings.mappers.base import PayloadMapper
+from mappings.model.envelope import Envelope
+from mappings.model.signals import Inbound, Outbound
 from mappings.options import OptionsRefused
-from mappings.placeholder_values import PlaceholderContext
-from mappings.signals import Inbound, Outbound
+from mappings.placeholders.values import PlaceholderContext
 from tests.contract.codec import FEW
 from tests.support.paths import VECTORS
 from tests.support.vectors import ditto as vectors

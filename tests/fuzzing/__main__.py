@@ -18,9 +18,9 @@ import atheris
 
 FOLLOWED = [
     "mappings.reactive_streams_io",
-    "connectivity.reactive_streams_io",
-    "connectivity.desks",
-    "connectivity.lines",
+    "connectivity.sessions.reactive_streams_io",
+    "connectivity.sessions",
+    "connectivity.sessions.reply_channel",
 ]
 """Where it is seen which code is reached."""
 

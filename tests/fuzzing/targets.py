@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import given, settings
 
 from mappings.errors import DecodeError
-from mappings.reactive_streams_io import messages, names, reasons
+from mappings.reactive_streams_io import errors, frames, publisher_names
 from mappings.reactive_streams_io.endpoint import Role
 from mappings.reactive_streams_io.frames import ClientHello, ServerHello, encode
 from tests.support.dice import dice
@@ -49,11 +49,11 @@ def read(data: bytes) -> None:
     """Names, reasons and what a message begins with: read, or refused by the one error that there is."""
     text = data.decode("utf-8", "replace")
     with contextlib.suppress(DecodeError):
-        names.parse(text, with_trials=True)
-    fault = reasons.read(text)
+        publisher_names.parse(text, with_trials=True)
+    fault = errors.read(text)
     assert 100 <= fault.status < 600
-    assert len(reasons.write(fault).encode()) <= reasons.LONGEST
-    assert not (messages.begins_session(data) and messages.is_parting(data))
+    assert len(errors.write(fault).encode()) <= errors.LONGEST
+    assert not (frames.begins_session(data) and frames.is_parting(data))
 
 
 @ALONE

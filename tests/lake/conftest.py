@@ -11,8 +11,8 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from spark_store.connect import local_address
-from spark_store.session import Connect, SessionOptions, connect_port, java_pid, start_session
+from spark_store.lake.connect_address import local_address
+from spark_store.pipeline.session import Connect, SessionOptions, connect_port, java_pid, start_session
 from tests.support.dice import THOROUGH
 from tests.support.lake.pipeline_process import QUICK_JAVA, DataFolder
 

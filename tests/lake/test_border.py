@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_store.tables import EVENTS, Lake
+from spark_store.lake.tables import EVENTS, Lake
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import READ, Reader, client, connection, policy_for, source, topic

@@ -15,20 +15,20 @@ import pytest
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from pyspark.sql import SparkSession
 
-from connectivity.erasing import erase_here
+from connectivity.maintenance.erasure import erase_here
 from mappings.ids import EntityId, EntityType, parse_entity_id, partition_entity
-from spark_store import lake
-from spark_store.erasure import Erasure
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.follower import Follower
-from spark_store.lake_status import read_status
-from spark_store.pipeline import erasing, maintenance, moments, snapshots
-from spark_store.pipeline.erasing import ready
-from spark_store.pipeline.jobs import Target
+from spark_store.journal.erasure import Erasure
+from spark_store.journal.reader import Follower
+from spark_store.lake import reader
+from spark_store.lake.status import read_status
+from spark_store.lake.tables import ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
+from spark_store.lake.watermark import read_watermark
+from spark_store.pipeline import erasure, snapshots, upkeep
+from spark_store.pipeline.erasure import ready
 from spark_store.pipeline.rebuild import Progress
+from spark_store.pipeline.tables import Target
 from spark_store.records import Change, Snapshot
-from spark_store.tables import ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
-from spark_store.watermark import read_watermark
 from tests.support.journal_entries import change, event, timestamp
 from tests.support.lake.pipeline_process import DataFolder, differences, lamp, take_all
 from tests.support.lake.pipeline_tables import add_states, latest_row, write_all_tables, write_moment
@@ -105,7 +105,7 @@ def rows(place: Lake) -> list[list[Any]]:
 def test_only_what_the_newest_versions_need_is_left_whatever_the_clock_says(target: Target) -> None:
     """Of files that nobody has committed nothing either, and no checksum of one that went."""
     place = target.lake
-    needed = {table.name: set(lake.files(place, table)) for table in TABLES}
+    needed = {table.name: set(reader.files(place, table)) for table in TABLES}
     assert [len(it) for it in needed.values()] == [1, 1, 1, 1]
     for table in TABLES:
         for name in data_files(place)[table.name]:
@@ -113,12 +113,12 @@ def test_only_what_the_newest_versions_need_is_left_whatever_the_clock_says(targ
             file.with_name(f".{file.name}.crc").write_bytes(b"sum")
         Path(place.path(table), "never-committed.parquet").write_bytes(MARK.encode())
     before = rows(place)
-    erasing.clean(target)
+    erasure.clean(target)
     sums = {name: {str(Path(it).with_name(f".{Path(it).name}.crc")) for it in files} for name, files in needed.items()}
     assert data_files(place) == {name: files | sums[name] for name, files in needed.items()}
     assert next(iter(needed[MOMENTS.name])).startswith("moment=2/")
     assert rows(place) == before
-    erasing.clean(target)
+    erasure.clean(target)
     assert rows(place) == before, "twice"
 
 
@@ -126,17 +126,17 @@ def test_a_table_whose_folder_is_a_link_is_cleaned_too(target: Target, tmp_path:
     folder = Path(target.lake.path(EVENTS))
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    erasing.clean(target)
-    assert data_files(target.lake)["events"] == set(lake.files(target.lake, EVENTS))
+    erasure.clean(target)
+    assert data_files(target.lake)["events"] == set(reader.files(target.lake, EVENTS))
 
 
 def test_nothing_goes_from_a_table_that_lacks_a_file(target: Target) -> None:
     """Its log and its folder do not tell the same."""
-    (needed,) = lake.files(target.lake, SNAPSHOTS)
+    (needed,) = reader.files(target.lake, SNAPSHOTS)
     Path(target.lake.path(SNAPSHOTS), needed).unlink()
     before = data_files(target.lake)[SNAPSHOTS.name]
     with pytest.raises(LakeUnfit, match=r"snapshots/\S+: found no file, expected one that the table needs"):
-        erasing.clean(target)
+        erasure.clean(target)
     assert data_files(target.lake)[SNAPSHOTS.name] == before
 
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_removed_is_told(call: str, target: Target, monkeypatch: 
     monkeypatch.setattr(os, call, refuses)
     expected = r"lake/events\S*: what was erased cannot be removed: Permission denied"
     with pytest.raises(StoreUnavailable, match=expected):
-        erasing.clean(target)
+        erasure.clean(target)
 
 
 def interrupted_rebuild(site: DataFolder) -> None:
@@ -214,8 +214,8 @@ def test_nothing_is_left_of_the_entity_in_any_file(
             site.write(6, entities=3)
             take_all(spark, site)
             assert snapshots.take(target, 4) >= 1
-            assert moments.keep(target, read_watermark(site.lake.watermark).seq) >= 4
-        maintenance.optimize(target)
+            assert snapshots.keep(target, read_watermark(site.lake.watermark).seq) >= 4
+        upkeep.optimize(target)
         interrupted_rebuild(site)
         assert any("rebuild" in name for name in marked(site)), "the search goes over all of the folder"
         newest = max(row["revision"] for row in site.table(EVENTS) if row["entity"] == str(lamp(9)))
@@ -231,7 +231,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         def killed(_: Target) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(erasing, "clean", killed)
+        monkeypatch.setattr(erasure, "clean", killed)
         with pytest.raises(KeyboardInterrupt):
             take_all(spark, site)
         assert read_watermark(site.lake.watermark).erased == 0
@@ -239,7 +239,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         def damaged(_: Target) -> None:
             raise LakeUnfit("an old file is damaged")
 
-        monkeypatch.setattr(erasing, "clean", damaged)
+        monkeypatch.setattr(erasure, "clean", damaged)
         site.write(3, entities=3)
         said = take_all(spark, site)
         assert [fields["reason"] for name, fields in said if name == "erasure failed"] == ["an old file is damaged"]
@@ -283,7 +283,7 @@ def test_a_table_put_back_from_a_backup_is_erased_from_again(
     shutil.copytree(site.lake.path(SNAPSHOTS), tmp_path / "backup")
     erase_here(site.folder, lamp(6), "anna")
     take_all(spark, site)
-    assert [lake.last_transaction(site.lake, table, ERASURES) for table in TABLES] == [1, 1, 1, 1]
+    assert [reader.last_transaction(site.lake, table, ERASURES) for table in TABLES] == [1, 1, 1, 1]
     shutil.rmtree(site.lake.path(SNAPSHOTS))
     shutil.copytree(tmp_path / "backup", site.lake.path(SNAPSHOTS))
     # A process that starts knows of no other table.

@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId
-from mappings.signals import Event
+from mappings.model.signals import Event
+from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
 from spark_store.records import Change, Snapshot
-from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
 from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.pipeline_tables import write_lake
 from tests.support.paths import ROOT

@@ -11,19 +11,18 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from connectivity.erasing import erase_here
+from connectivity.maintenance.erasure import erase_here
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
+from mappings.model.signals import Event
 from spark_store.errors import LakeUnfit
-from spark_store.lake import moment_before
-from spark_store.pipeline import maintenance, moments, snapshots
-from spark_store.pipeline.columns import short_events
-from spark_store.pipeline.jobs import Target, append_events, appended, merge_latest, merge_rows, merged
-from spark_store.pipeline.maintenance import Upkeep
-from spark_store.pipeline.transforms import event_rows
+from spark_store.lake.reader import moment_before
+from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES
+from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
+from spark_store.pipeline import snapshots, upkeep
+from spark_store.pipeline.arrow_reader import short_events
+from spark_store.pipeline.tables import Target, append_events, appended, event_rows, merge_latest, merge_rows, merged
+from spark_store.pipeline.upkeep import Upkeep
 from spark_store.records import Change, Snapshot
-from spark_store.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES
-from spark_store.watermark import Watermark, publish_watermark, read_watermark
 from tests.support.journal_entries import TANK, change, published, timestamp
 from tests.support.lake.pipeline_process import DataFolder, Said, counted, differences, lamp, take_all
 from tests.support.lake.pipeline_tables import write_all_tables
@@ -119,7 +118,7 @@ def test_the_tables_stay_the_journal_whatever_is_lost(spark: SparkSession, site:
 def test_states_that_are_too_many_for_one_process_are_read_by_spark(
     spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_store.pipeline.jobs.FEW", 3)
+    monkeypatch.setattr("spark_store.pipeline.tables.FEW", 3)
     site.write(20, entities=7)
     take_all(spark, site)
     site.assert_equal()
@@ -216,8 +215,8 @@ def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: Da
     take_all(spark, site, max_batch_rows=10)
     target, before = Target.of(spark, site.folder), DeltaTable(site.lake.path(EVENTS))
     assert len(before.file_uris()) >= 4
-    maintenance.optimize(target)
-    maintenance.vacuum(target)
+    upkeep.optimize(target)
+    upkeep.vacuum(target)
     assert len(DeltaTable(site.lake.path(EVENTS)).file_uris()) == 1
     site.assert_equal()
     assert before.to_pyarrow_table().num_rows == 40, "who holds the older version goes on reading it"
@@ -257,7 +256,7 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: Spark
     after = datetime.fromisoformat(timestamp(9))
     assert ("moment", {"seq": 8, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=8))
     assert "moment" not in [event for event, _ in take_all(spark, site, upkeep=Upkeep(moment_events=8))]
-    assert moments.keep(target, 8) == 0, "Delta knows that this one is there"
+    assert snapshots.keep(target, 8) == 0, "Delta knows that this one is there"
     site.append([counted(lamp(0), 3)])
     assert "moment" not in [event for event, _ in take_all(spark, site, upkeep=Upkeep(moment_events=2))]
     # Twice as many events as there are entities, at least.
@@ -267,7 +266,7 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: Spark
     assert sorted(kept, key=str) == sorted(
         (row for row in site.table(LATEST) if row["entity_type"] == "thing"), key=str
     )
-    maintenance.optimize(target)
+    upkeep.optimize(target)
     site.assert_equal()
     # Deleted things count: before it went, the thing was there, and the moment does not know how it was.
     for since, found in ((0, 0), (1, 8), (1000, 8), (3000, 8), (4000, 18)):

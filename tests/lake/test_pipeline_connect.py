@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_store.errors import NoPipeline, PipelineLost
-from spark_store.wide import Limits, Sql, WideQueries, finder
+from spark_store.queries.spark_query import Limits, Sql, WideQueries, finder
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess
 from tests.support.wait import wait_until_sync
 

@@ -22,13 +22,13 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from spark_store import durable, lake
 from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
-from spark_store.pipeline.jobs import Target
-from spark_store.pipeline.maintenance import Upkeep
+from spark_store.lake import durability, reader
+from spark_store.lake.tables import EVENTS, LATEST, Table
+from spark_store.pipeline.session import java_pid
 from spark_store.pipeline.stream import Stream, StreamOptions, translated
-from spark_store.session import java_pid
-from spark_store.tables import EVENTS, LATEST, Table
+from spark_store.pipeline.tables import Target
+from spark_store.pipeline.upkeep import Upkeep
 from tests.support.journal_entries import change
 from tests.support.lake.checker import check
 from tests.support.lake.pipeline_process import STARVED, TRIES, WITHIN, DataFolder, Said, lamp, take_all
@@ -152,13 +152,13 @@ def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession
         site.lake.watermark.write_bytes(published)
         os.utime(site.lake.watermark, ns=(at, at))
         os.truncate(newest := log_files(site, table)[-1], 0)
-        assert durable.mend(site.lake) == [newest]
+        assert durability.mend(site.lake) == [newest]
         take_all(spark, site)
         site.assert_equal()
 
     # A page is not what was written: what is made of it would seem sound. A table that was put back has no other checksum.
     take_all(spark, site)
-    file = Path(site.lake.path(LATEST)) / next(iter(lake.files(site.lake, LATEST)))
+    file = Path(site.lake.path(LATEST)) / next(iter(reader.files(site.lake, LATEST)))
     file.with_name(f".{file.name}.crc").unlink()
     with damaged(file, spoilt(file)), pytest.raises(Py4JJavaError, match="could not verify page integrity") as caught:
         target.read(LATEST).collect()

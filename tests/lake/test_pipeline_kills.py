@@ -1,7 +1,8 @@
 """Exactly once, shown: driver, Java process and service are killed at every point of a batch, and the lake is the journal.
 
-The points are in `spark_store.pipeline.crashes`. After each kill the checker, a process of its own, looks at the lake as it
-was left: the journal's beginning, without hole or repeat. At the end everything is moved, and both are compared in full.
+The points are in `spark_store.pipeline.fault_injection`. After each kill the checker, a process of its own, looks at the
+lake as it was left: the journal's beginning, without hole or repeat. At the end everything is moved, and both are compared
+in full.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store.pipeline.crashes import VARIABLE, Point
-from spark_store.pipeline.maintenance import Upkeep
+from spark_store.pipeline.fault_injection import VARIABLE, Point
+from spark_store.pipeline.upkeep import Upkeep
 from tests.support.lake.checker import assert_whole
 from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, DataFolder, PipelineProcess, take_all
 from tests.support.lake.pipeline_service import PipelineService

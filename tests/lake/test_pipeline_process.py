@@ -17,17 +17,16 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store import lake, session
 from spark_store.errors import LakeBusy, LakeUnfit, StoreError, StoreUnavailable
-from spark_store.failure import read_failure
-from spark_store.migrations import STEPS
+from spark_store.journal.schema import STEPS
+from spark_store.lake import reader
+from spark_store.lake.tables import EVENTS
+from spark_store.lake.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_failure, read_watermark
 from spark_store.pipeline import __main__ as module
-from spark_store.pipeline import jobs, maintenance, retention
+from spark_store.pipeline import retention, session, tables, upkeep
 from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, EXIT_UNUSABLE, main
-from spark_store.pipeline.jobs import Target
-from spark_store.session import lake_lock
-from spark_store.tables import EVENTS
-from spark_store.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_watermark
+from spark_store.pipeline.session import lake_lock
+from spark_store.pipeline.tables import Target
 from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, DataFolder, PipelineProcess
 from tests.support.lake.pipeline_tables import write_events, write_lake
 from tests.support.lake.twin_changes import tamper
@@ -192,11 +191,11 @@ def test_of_a_journal_without_a_lake_nothing_would_go(
 def by_hand(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFolder:
     """Everything that is done by hand takes no time and changes nothing."""
     site.lake.pipeline.mkdir(parents=True)
-    monkeypatch.setattr(lake, "size", lambda *_: TableSize(4, 700))
+    monkeypatch.setattr(reader, "size", lambda *_: TableSize(4, 700))
     monkeypatch.setattr(module, "_target", lambda *_, **__: contextlib.nullcontext(SimpleNamespace(lake=site.lake)))
-    monkeypatch.setattr(jobs, "prepare", lambda _: None)
-    monkeypatch.setattr(maintenance, "optimize", lambda _: None)
-    monkeypatch.setattr(maintenance, "vacuum", lambda _: None)
+    monkeypatch.setattr(tables, "prepare", lambda _: None)
+    monkeypatch.setattr(upkeep, "optimize", lambda _: None)
+    monkeypatch.setattr(upkeep, "vacuum", lambda _: None)
     monkeypatch.setattr(retention, "forget", lambda *_: 17)
     return site
 

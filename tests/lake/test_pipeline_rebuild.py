@@ -14,14 +14,14 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from pyspark.sql import SparkSession
 
-from spark_store import lake_rows
 from spark_store.errors import LakeUnfit
-from spark_store.lake_rows import Part
+from spark_store.lake import rows as lake_rows
+from spark_store.lake.rows import Part
+from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake
+from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline import rebuild as module
-from spark_store.pipeline.jobs import Target
 from spark_store.pipeline.rebuild import Rebuilt, fold_rows, rebuild_latest
-from spark_store.tables import EVENTS, LATEST, SNAPSHOTS, Lake
-from spark_store.verify import VerifyOptions, verify
+from spark_store.pipeline.tables import Target
 from tests.support.lake.checker import check
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess, lamp, take_all
 from tests.support.lake.tables import fill

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from connectivity.history import HistoryFeed
-from connectivity.published import first_published
-from connectivity.store import Store
+from connectivity.store.past_state import first_published
+from connectivity.store.store import Store
+from connectivity.subscriptions.history_feed import HistoryFeed
 from mappings.ids import EntityId, partition_entity
-from mappings.signals import Event, HistoryQuery
-from spark_store.cold import Cold
-from spark_store.journal import SqliteJournal
-from spark_store.pipeline.jobs import Target
+from mappings.model.signals import Event, HistoryQuery
+from spark_store.history.replay import evolve
+from spark_store.journal.journal import SqliteJournal
+from spark_store.lake.history_reader import Cold
+from spark_store.lake.tables import LATEST, SNAPSHOTS
+from spark_store.maintenance.rebuild import rebuild_journal
+from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline.retention import Retention, Rule, forget
-from spark_store.rebuild import rebuild_journal
+from spark_store.pipeline.tables import Target
 from spark_store.records import Change, Snapshot
-from spark_store.replay import evolve
-from spark_store.tables import LATEST, SNAPSHOTS
-from spark_store.verify import VerifyOptions, verify
 from tests.support.journal_entries import LATER, MUCH, timestamp
 from tests.support.lake.pipeline_process import DataFolder, take_all
 

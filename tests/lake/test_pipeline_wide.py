@@ -15,16 +15,17 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
-from spark_store import erasure, rql
+from spark_store import rql
 from spark_store.errors import NoPipeline, QueryCancelled, QueryRefused, ResultTooLarge, TimeIsUp, TooManyRows
-from spark_store.export import Export
-from spark_store.follower import Follower
-from spark_store.journal import SqliteJournal
-from spark_store.selection import Selection
-from spark_store.session import connect_port, java_pid
+from spark_store.journal import erasure
+from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.reader import Follower
+from spark_store.lake.tables import EVENTS, LATEST
+from spark_store.pipeline.session import connect_port, java_pid
+from spark_store.queries.export import Export
+from spark_store.queries.selection import Selection
+from spark_store.queries.spark_query import Cancellation, Limits, Sql, Tables, WideQueries
 from spark_store.sql import literal
-from spark_store.tables import EVENTS, LATEST
-from spark_store.wide import Cancellation, Limits, Sql, Tables, WideQueries
 from tests.support.journal_entries import TANK, change, published, timestamp
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
 from tests.support.wait import wait_until_sync

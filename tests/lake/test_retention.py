@@ -9,15 +9,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
-from spark_store.pipeline import moments, snapshots
+from mappings.model.signals import Event
+from spark_store.history.replay import evolve
+from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS
+from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline import retention as module
-from spark_store.pipeline.jobs import Target
+from spark_store.pipeline import snapshots
 from spark_store.pipeline.retention import Forgotten, Retention, Rule, believed, fold, forget, preview
+from spark_store.pipeline.tables import Target
 from spark_store.records import Change, Snapshot
-from spark_store.replay import evolve
-from spark_store.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS
-from spark_store.verify import VerifyOptions, verify
 from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_process import DataFolder, take_all
 
@@ -146,7 +146,7 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     lamps.write(lamp("old", "still"), 1, 2)
     take_all(spark, site)
     assert snapshots.take(target, 4) == 4
-    assert moments.keep(target, 18) == 5
+    assert snapshots.keep(target, 18) == 5
     for revision in range(5, 9):
         for entity in (counted, both, old):
             lamps.write(entity, revision)

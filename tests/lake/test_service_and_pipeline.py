@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from spark_store.pipeline.crashes import VARIABLE, Point
-from spark_store.tables import EVENTS
-from spark_store.watermark import read_watermark
+from spark_store.lake.tables import EVENTS
+from spark_store.lake.watermark import read_watermark
+from spark_store.pipeline.fault_injection import VARIABLE, Point
 from tests.support.lake.checker import check
 from tests.support.lake.pipeline_process import QUICK_JAVA, WITHIN, DataFolder, take_all
 from tests.support.lake.pipeline_service import PipelineService

@@ -10,7 +10,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store.session import JARS, Java, find_java, java_pid, prepared_classes
+from spark_store.pipeline.session import JARS, Java, find_java, java_pid, prepared_classes
 from tools.spark_classes import is_fresh, main, run
 
 

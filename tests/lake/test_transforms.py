@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_store.lake.tables import EVENTS, LATEST
 from spark_store.pipeline.source import EVENTS_SCHEMA, STATES_SCHEMA
-from spark_store.pipeline.transforms import event_rows, latest_rows
-from spark_store.tables import EVENTS, LATEST
+from spark_store.pipeline.tables import event_rows, latest_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak(shard="lake")]
 

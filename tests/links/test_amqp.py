@@ -16,12 +16,12 @@ from aio_pika import ExchangeType
 from aio_pika.abc import AbstractExchange
 from structlog.testing import capture_logs
 
-from connectivity.amqp.intake import IN_FLIGHT
-from connectivity.amqp.link import WINDOW, AmqpLink
-from connectivity.amqp.publisher import MISSING_FOR
-from connectivity.brokers.base import Outgoing, Sign
 from connectivity.errors import Detail, NotConnected, PublishFailed
-from mappings.envelope import Envelope
+from connectivity.transports.amqp.consumer import IN_FLIGHT
+from connectivity.transports.amqp.link import WINDOW, AmqpLink
+from connectivity.transports.amqp.publisher import MISSING_FOR
+from connectivity.transports.base import Outgoing, Sign
+from mappings.model.envelope import Envelope
 from tests.contract.link import BrokerBehaviour, Publishing, Taker, lost, numbered, signs_of
 from tests.support.amqp_link import AmqpWorld
 from tests.support.brokers.rabbitmq import RabbitMQ

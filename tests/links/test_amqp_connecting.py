@@ -11,10 +11,10 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from connectivity.brokers.base import Outgoing
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
-from connectivity.hosts import HostRules, in_force
-from mappings.envelope import Envelope
+from connectivity.security.egress import HostRules, in_force
+from connectivity.transports.base import Outgoing
+from mappings.model.envelope import Envelope
 from tests.contract.link import Publishing, Taker, examined, lost, numbered
 from tests.support.amqp_link import AmqpWorld
 from tests.support.brokers import free_port

@@ -11,15 +11,15 @@ from uuid import uuid4
 
 import pytest
 
-from connectivity.brokers.base import Outgoing
+from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
-from connectivity.hosts import HostRules, in_force
-from connectivity.kafka.connecting import connect
-from connectivity.kafka.consuming import IN_FLIGHT
-from connectivity.kafka.link import KafkaLink
-from connectivity.kafka.partitions import Taken
-from connectivity.model import Connection
-from mappings.envelope import Envelope
+from connectivity.security.egress import HostRules, in_force
+from connectivity.transports.base import Outgoing
+from connectivity.transports.kafka.connector import connect
+from connectivity.transports.kafka.consumer import IN_FLIGHT
+from connectivity.transports.kafka.link import KafkaLink
+from connectivity.transports.kafka.partition import Taken
+from mappings.model.envelope import Envelope
 from tests.contract.link import BrokerBehaviour, Publishing, Taker, lost, numbered
 from tests.support.brokers import free_port
 from tests.support.brokers.kafka import Kafka

@@ -8,11 +8,11 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import KafkaError
 
+from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError
-from connectivity.kafka.connecting import connect
-from connectivity.kafka.link import KafkaLink
-from connectivity.kafka.publishing import Publishing
-from connectivity.model import Connection
+from connectivity.transports.kafka.connector import connect
+from connectivity.transports.kafka.link import KafkaLink
+from connectivity.transports.kafka.producer import Publishing
 from tests.support.brokers.kafka import Kafka
 from tests.support.wait import PATIENCE, wait_until
 

@@ -17,9 +17,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from connectivity.brokers.base import Finding
+from connectivity.connections.model import Connection
 from connectivity.errors import Detail
-from connectivity.model import Connection
+from connectivity.transports.base import Finding
 from tests.contract.link import examined
 from tests.support.brokers.kafka import Kafka
 

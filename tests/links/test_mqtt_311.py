@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from connectivity.brokers import load_broker
-from connectivity.brokers.base import Link, Outgoing
-from connectivity.model import Connection
-from mappings.envelope import Envelope
+from connectivity.connections.model import Connection
+from connectivity.transports import load_broker
+from connectivity.transports.base import Link, Outgoing
+from mappings.model.envelope import Envelope
 from tests.contract.link import LinkSetup, Publishing, Taker
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
 from tests.support.wait import wait_until

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.brokers.base import Outgoing, Sign
 from connectivity.errors import PublishFailed
-from connectivity.mqtt.limits import Limits
-from mappings.envelope import Envelope
+from connectivity.transports.base import Outgoing, Sign
+from connectivity.transports.mqtt.properties import Limits
+from mappings.model.envelope import Envelope
 from tests.contract.link import Publishing, Taker, numbered, signs_of
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
 from tests.support.brokers.mosquitto import Mosquitto

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import trustme
 
-from connectivity.brokers import load_broker
-from connectivity.brokers.base import Outgoing
-from connectivity.brokers.mqtt import Mqtt311
-from connectivity.brokers.mqtt_5 import Mqtt5
+from connectivity.connections.model import Connection
 from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.hosts import HostRules, in_force
-from connectivity.model import Connection
-from connectivity.mqtt.connecting import connect
-from mappings.envelope import Envelope
+from connectivity.security.egress import HostRules, in_force
+from connectivity.transports import load_broker
+from connectivity.transports.base import Outgoing
+from connectivity.transports.mqtt.connector import connect
+from connectivity.transports.mqtt.mqtt5 import Mqtt5
+from connectivity.transports.mqtt.mqtt311 import Mqtt311
+from mappings.model.envelope import Envelope
 from tests.contract.link import Publishing, Taker, lost
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Certificates, Mosquitto

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from connectivity.brokers import load_broker
-from connectivity.files import load
-from connectivity.uri import parse_uri
+from connectivity.management.files import load
+from connectivity.security.uri import parse_uri
+from connectivity.transports import load_broker
 from examples.programs import WANTED
 from tests.support.brokers import kafka, mosquitto, rabbitmq
 from tests.support.paths import ROOT

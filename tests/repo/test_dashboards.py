@@ -11,9 +11,9 @@ import promql_parser
 import pytest
 import yaml
 
-from connectivity.metrics import described
 from tests.support.markdown import anchors
 from tests.support.paths import ROOT
+from tools.docs.metrics import described
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "connectivity.json").read_text(encoding="utf-8"))
 RULES = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yml").read_text(encoding="utf-8"))

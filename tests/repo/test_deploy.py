@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from connectivity.settings import load_settings
-from connectivity.spec import lint
+from connectivity.config.settings_loader import load_settings
+from connectivity.validation.validator import lint
 from tests.support.paths import ROOT
 
 UNIT = ROOT / "deploy" / "systemd" / "connectivity.service"

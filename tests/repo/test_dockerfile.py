@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from connectivity.settings import load_settings
+from connectivity.config.settings_loader import load_settings
 from tests.support.paths import ROOT
 
 FILE = ROOT / "Dockerfile"

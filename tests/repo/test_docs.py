@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from connectivity.settings import load_settings
-from connectivity.spec import lint
-from connectivity.spec.checks import document_types
+from connectivity.config.settings_loader import load_settings
+from connectivity.validation.validator import lint
 from tests.support.markdown import FENCE, anchors, prose
 from tests.support.paths import ROOT
+from tools.docs.manual import manuals
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 EXAMPLES = sorted((ROOT / "examples" / "connections").iterdir())
@@ -121,7 +121,7 @@ def test_an_example_connection_has_no_problems(file: Path) -> None:
 
 
 def test_there_is_an_example_connection_for_every_type() -> None:
-    assert {document(file)["connectionType"] for file in EXAMPLES} == set(document_types())
+    assert {document(file)["connectionType"] for file in EXAMPLES} == set(manuals())
 
 
 def test_the_example_settings_can_be_used() -> None:

@@ -9,7 +9,7 @@ from collections import defaultdict
 
 from tests.support.paths import ROOT
 
-MODULES = ("tests/unit/mappings/test_ids.py", "tests/unit/mappings/test_topic.py")
+MODULES = ("tests/unit/mappings/test_ids.py", "tests/unit/mappings/model/test_topic_path.py")
 
 
 def test_the_tests_of_a_module_run_on_one_worker() -> None:

@@ -31,7 +31,7 @@ CANARY = "Kanarien%Vogel/8+"
 
 _MISTAKES = """
 import sys, threading
-from connectivity import client
+from connectivity.management import client
 serve = client.Client._serve
 
 async def failing(self, link):
@@ -42,7 +42,7 @@ async def failing(self, link):
     return await serve(self, link)
 
 client.Client._serve = failing
-from connectivity.cli.console import main
+from connectivity.cli.main import main
 main()
 """
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from connectivity.cli.console import app
+from connectivity.cli.main import app
 from tests.support.api.canned_server import PROGRAM
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.operating_page import walk

@@ -19,7 +19,7 @@ import yaml
 from deltalake import write_deltalake
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
-from connectivity.files import load
+from connectivity.management.files import load
 from examples import brokers as module
 from examples import lake
 from examples.brokers import Broker, Found, NoBroker, brokers

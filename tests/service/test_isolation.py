@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from connectivity.amqp.intake import IN_FLIGHT
+from connectivity.transports.amqp.consumer import IN_FLIGHT
 from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup, MqttSetup
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.clients.mqtt import Party

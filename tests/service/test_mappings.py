@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mappings.envelope import Envelope
+from mappings.model.envelope import Envelope
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.bare_mqtt import Bystander
 from tests.support.connection_documents import connection, policy_for, topic

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from connectivity.config.settings import Settings
 from connectivity.service import Service
-from connectivity.settings import Settings
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, policy_for, source, topic

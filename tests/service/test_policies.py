@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
-from spark_store.journal import SqliteJournal
+from mappings.model.signals import Event
+from spark_store.history.replay import evolve_parsed
+from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change
-from spark_store.replay import evolve_parsed
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import EVERYTHING, READ, Reader, client, connection, source, topic

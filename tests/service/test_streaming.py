@@ -1,7 +1,7 @@
 """Streaming subscriptions over a real Mosquitto: what a client sees on the wire.
 
 Case numbers are those of the cases for streaming subscriptions. Cases about time alone (idle, after-life) and about order
-inside the engine stand in tests/unit/connectivity/test_streams.py, where the clock can be moved.
+inside the engine stand in tests/unit/connectivity/subscriptions/test_manager.py, where the clock can be moved.
 """
 
 from __future__ import annotations

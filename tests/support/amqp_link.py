@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 from uuid import uuid4
 
-from connectivity.amqp.intake import IN_FLIGHT
-from connectivity.amqp.link import AmqpLink
-from connectivity.brokers import load_broker
-from connectivity.brokers.base import Link
-from connectivity.model import Connection
-from mappings.envelope import Envelope
+from connectivity.connections.model import Connection
+from connectivity.transports import load_broker
+from connectivity.transports.amqp.consumer import IN_FLIGHT
+from connectivity.transports.amqp.link import AmqpLink
+from connectivity.transports.base import Link
+from mappings.model.envelope import Envelope
 from tests.support.brokers.proxy import Proxy
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.bare_amqp import AmqpBystander

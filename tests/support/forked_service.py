@@ -18,13 +18,13 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 _LOADED = [
-    "connectivity.cli.console",
+    "connectivity.cli.main",
     "connectivity.service",
     "connectivity.api.app",
     "connectivity.api.server",
-    "connectivity.brokers.amqp_091",
-    "connectivity.brokers.kafka",
-    "connectivity.brokers.mqtt_5",
+    "connectivity.transports.amqp.connection_type",
+    "connectivity.transports.kafka.connection_type",
+    "connectivity.transports.mqtt.mqtt5",
 ]
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(_LOADED)
@@ -78,7 +78,7 @@ def _run(arguments: list[str], environment: dict[str, str], log: str) -> None:
     with open(log, "ab") as file:
         for number in (1, 2):
             os.dup2(file.fileno(), number)
-    from connectivity.cli.console import main
+    from connectivity.cli.main import main
 
     sys.argv[:] = ["connectivity", *arguments]
     main()

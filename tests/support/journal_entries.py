@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mappings.ids import EntityId, EntityType, partition_entity
-from mappings.signals import Event
-from spark_store.records import (
-    Answer,
-    Change,
-    DeliveryName,
-    Snapshot,
-)
+from mappings.model.signals import Event
+from spark_store.records import Answer, Change, DeliveryName, Snapshot
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")

@@ -10,9 +10,9 @@ import msgspec
 from hypothesis import strategies as st
 
 from mappings.ids import EntityId
-from mappings.signals import Event
+from mappings.model.signals import Event
+from spark_store.history.replay import evolve
 from spark_store.records import Snapshot
-from spark_store.replay import evolve
 from tests.support.journal_entries import timestamp
 
 

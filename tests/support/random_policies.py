@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.support.oracles.permissions import (
-    Policy,
-)
+from tests.support.oracles.permissions import Policy
 
 IDS = ("acme:a", "acme:b", "acme:c", "acme:missing")
 SUBJECTS = ("edge:a", "edge:b", "edge:c")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from spark_store import picture, reaching, walking
-from spark_store.asking import Budget, Hit, Place, Question
-from spark_store.index import LARGE, LONGEST
-from spark_store.search import SqliteSearch
+from spark_store.rql.query import Budget, Hit, Place, Question
+from spark_store.search import candidates, read_view, scan
+from spark_store.search.index import LARGE, LONGEST
+from spark_store.search.sqlite_search import SqliteSearch
 from tests.support import random_searches as searches
 from tests.support.oracles.search import Given, Partly
 
@@ -31,7 +31,7 @@ def drawn(search: SqliteSearch, question: Question, rights: Given, limit: int) -
 def narrow(patch: pytest.MonkeyPatch, bounds: Mapping[str, Any]) -> None:
     """Give the bounds, from which another way is taken, these values, so that few things take every way."""
     for name, value in bounds.items():
-        for module in (picture, reaching, walking):
+        for module in (read_view, candidates, scan):
             if hasattr(module, name):
                 patch.setattr(module, name, value)
 

@@ -5,7 +5,7 @@ literals of every type, and the borders are met too: 64 bits, fractions beside w
 empty forms, arrays in arrays, keys that look like places, wildcards or SQL.
 
 `things()` are as the service could hold them, with the fields beside the document. `filters()` are predicates as
-`spark_store.rql.search.read` gives them; `texts()` are filters as a client writes them.
+`spark_store.rql.search_evaluator.read` gives them; `texts()` are filters as a client writes them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from spark_store.asking import Sorting
 from spark_store.rql.ast import (
     And,
     Compare,
@@ -31,8 +30,9 @@ from spark_store.rql.ast import (
     Or,
     Predicate,
 )
-from spark_store.rql.bind import fit
+from spark_store.rql.binding import fit
 from spark_store.rql.options import order_by
+from spark_store.rql.query import Sorting
 
 EVERY_KEY = ["a", "b", "k", "0", "1", "*", "a b", " a", "a.b", "a~b", "k'\"]", "$ä", "['a']", "?"]
 KEYS = st.sampled_from(EVERY_KEY)

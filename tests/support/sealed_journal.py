@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from connectivity.settings import Settings
-from connectivity.vault import Vault
-from spark_store import definitions
-from spark_store.journal import SqliteJournal
+from connectivity.config.settings import Settings
+from connectivity.connections.vault import Vault
+from spark_store.journal import connections
+from spark_store.journal.journal import SqliteJournal
 from spark_store.records import AuditEntry, StoredRevision
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -39,7 +39,7 @@ def fill(folder: Path, key: bytes = OLD) -> Settings:
 
     def store(it: object) -> None:
         for row in rows:
-            definitions.store(it, row, AuditEntry(AT, row.by, row.action, row.id, row.revision))  # type: ignore[arg-type]
+            connections.store(it, row, AuditEntry(AT, row.by, row.action, row.id, row.revision))  # type: ignore[arg-type]
 
     with_journal(folder, store)
     return Settings(data_dir=folder)
@@ -58,7 +58,7 @@ def with_journal(folder: Path, step: object) -> object:
 def stored(folder: Path) -> list[StoredRevision]:
     found = with_journal(
         folder,
-        lambda it: [row for name in ("depot-7", "depot-8", "open-to-all") for row in definitions.revisions(it, name)],
+        lambda it: [row for name in ("depot-7", "depot-8", "open-to-all") for row in connections.revisions(it, name)],
     )
     assert isinstance(found, list)
     return found

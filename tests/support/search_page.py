@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from mappings.signals import Event
-from spark_store.journal import SqliteJournal
+from mappings.model.signals import Event
+from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
-from spark_store.rql.bind import fixed_width
+from spark_store.rql.binding import fixed_width
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "search.md").read_text("utf-8")

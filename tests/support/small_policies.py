@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.support.oracles.permissions import (
-    Policy,
-)
+from tests.support.oracles.permissions import Policy
 
 A, B, C = "edge:a", "edge:b", "edge:c"
 

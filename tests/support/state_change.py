@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from mappings.ids import EntityId
-from mappings.signals import Event
+from mappings.model.signals import Event
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import timestamp
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 
 from connectivity.errors import TwinError
-from connectivity.twins.decide import Decision, Limits, decide
-from connectivity.twins.world import PresentWorld
+from connectivity.twins.context import PresentWorld
+from connectivity.twins.decider import Decision, Limits, decide
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from mappings.signals import Command, Event
+from mappings.model.signals import Command, Event
+from spark_store.history.replay import evolve
 from spark_store.records import Snapshot
-from spark_store.replay import evolve
 
 OWNER = "edge:gateway-3"
 VIEWER = "edge:viewer"

@@ -1,4 +1,4 @@
-"""What all unit tests share: cheap log lines and cheap new journals."""
+"""What all unit tests share: cheap log lines, cheap new journals, and the connection type `memory`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from pathlib import Path
 import pytest
 import structlog
 
-from spark_store import journal
-from spark_store.journal import SqliteJournal
+from spark_store.journal import journal
+from spark_store.journal.journal import SqliteJournal
+
+# Registers its connection type.
+from tests.support import memory_transport as _memory_transport  # noqa: F401
 from tests.support.failing_sqlite import Fragile
 
 # By default structlog renders each traceback with rich: a third of a second for each exception that is logged.

@@ -20,7 +20,7 @@ PROGRAM = (
     sys.executable,
     "-c",
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    "from connectivity.cli.console import main; main()",
+    "from connectivity.cli.main import main; main()",
 )
 """`connectivity` as a process that can be interrupted, even where whoever runs the tests cannot."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectivity.erasing import NotErased, UnknownEntity
+from connectivity.maintenance.erasure import NotErased, UnknownEntity
 from mappings.ids import EntityId
 
 

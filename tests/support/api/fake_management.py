@@ -14,13 +14,13 @@ import httpx
 from fastapi import FastAPI
 
 from connectivity.api.app import application
+from connectivity.config.settings import ApiSettings
 from connectivity.errors import OperationRefused, Problem
-from connectivity.inquiry import Findings, Inquiry
-from connectivity.management import Definition, Judge, Moment, Owner, Sample
-from connectivity.monitor import Monitor
-from connectivity.settings import ApiSettings
-from connectivity.spec import lint
-from connectivity.uri import mask_uri
+from connectivity.management.interface import Definition, Judge, Moment, Owner, Sample
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.security.uri import mask_uri
+from connectivity.subscriptions.search_requests import Findings, Inquiry
+from connectivity.validation.validator import lint
 from mappings.errors import Fault
 from tests.support.api.fake_erasures import Erasures
 

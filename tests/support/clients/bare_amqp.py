@@ -16,7 +16,7 @@ from pamqp.base import Frame
 from pamqp.body import ContentBody
 from pamqp.header import ContentHeader
 
-from mappings.envelope import Envelope
+from mappings.model.envelope import Envelope
 
 PROPERTIES = {"content-type": "content_type", "correlation-id": "correlation_id", "reply-to": "reply_to"}
 

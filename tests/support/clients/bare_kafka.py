@@ -9,7 +9,7 @@ from typing import Self, cast
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from mappings.envelope import Envelope
+from mappings.model.envelope import Envelope
 from tests.support.wait import PATIENCE
 
 

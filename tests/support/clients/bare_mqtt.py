@@ -12,7 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from mappings.envelope import Envelope
+from mappings.model.envelope import Envelope
 from tests.support.wait import PATIENCE
 
 WINDOW = 100

@@ -12,23 +12,23 @@ from typing import Any
 
 import pytest
 
-from connectivity.definitions import Definitions
+from connectivity.connections.lifecycle import Status
+from connectivity.connections.model import Connection
+from connectivity.connections.vault import Vault
 from connectivity.errors import OperationRefused
-from connectivity.lifecycle import Status
-from connectivity.management import Definition, Judge
-from connectivity.managing import Manager
-from connectivity.model import Connection
-from connectivity.monitor import Monitor
-from connectivity.observing import MonitorObserver
-from connectivity.registry import Registry
-from connectivity.standings import logs_of, metrics_of
-from connectivity.store import Store, StoreOptions
-from connectivity.streams import Bounds, Streams
-from connectivity.subscriptions import SubscriptionTable
-from connectivity.vault import Vault
-from connectivity.watching import Watcher
+from connectivity.management.interface import Definition, Judge
+from connectivity.management.manager import Manager
+from connectivity.management.observer import MonitorObserver
+from connectivity.management.registry import Registry
+from connectivity.management.status_report import logs_of, metrics_of
+from connectivity.management.subscription_table import SubscriptionTable
+from connectivity.management.watcher import Watcher
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.store.connection_repository import Definitions
+from connectivity.store.store import Store, StoreOptions
+from connectivity.subscriptions.manager import Bounds, Streams
 from mappings.errors import INTERNAL_ERROR, Fault
-from spark_store.journal import SqliteJournal
+from spark_store.journal.journal import SqliteJournal
 from tests.support.failing_sqlite import Fragile
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)

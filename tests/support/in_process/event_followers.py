@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectivity.cursor import Cursor
+from connectivity.targets.event_cursor import Cursor
 from tests.support.in_process.service import ConnectionHarness, source, target, turn, until
 from tests.support.in_process.two_connections import NACKS
 

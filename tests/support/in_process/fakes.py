@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from connectivity.brokers.base import Delivery, Done, Outgoing, Readers, nobody_asks
 from connectivity.errors import LinkError
-from connectivity.feeds import Page, Then
-from connectivity.lanes import Ended, Posting
-from mappings.signals import Next, Outbound
+from connectivity.subscriptions.feed import Page, Then
+from connectivity.targets.outbox import Posting
+from connectivity.transports.base import Delivery, Done, Outgoing, Readers, nobody_asks
+from mappings.model.signals import Next, Outbound
 
 
 class Link:
@@ -53,7 +53,7 @@ class KeepingReply:
         self.postings: list[Posting] = []
         self.is_stalled = False
 
-    def post(self, signal: Outbound, ended: Ended | None = None) -> Posting | None:
+    def post(self, signal: Outbound, ended: Done | None = None) -> Posting | None:
         self.signals.append(signal)
         posting = Posting(1, ended)
         self.postings.append(posting)

@@ -18,9 +18,9 @@ from zlib import crc32
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from connectivity.brokers.base import Sign
 from connectivity.errors import PublishFailed
-from mappings.reactive_streams_io import reasons
+from connectivity.transports.base import Sign
+from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.endpoint import Role, State
 from mappings.reactive_streams_io.events import Interrupted
 from mappings.reactive_streams_io.frames import Extension, Goodbye, Seq
@@ -331,7 +331,7 @@ class Conversation:
             for frame in found[:-1]:
                 assert not isinstance(frame, Goodbye)
             if found and isinstance(found[-1], Goodbye):
-                assert found[-1].reason.startswith((*reasons.GOODBYES, "413 ", "503 ")), found[-1]
+                assert found[-1].reason.startswith((*errors.GOODBYES, "413 ", "503 ")), found[-1]
 
     def _ticket(self, visitor: Visitor) -> Any:
         return visitor.party.endpoint.ticket() if visitor.party.told(Interrupted) else None

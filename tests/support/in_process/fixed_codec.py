@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mappings.codecs.base import Codec
-from mappings.envelope import Envelope
-from mappings.signals import Inbound, Outbound
+from mappings.mappers.base import Codec
+from mappings.model.envelope import Envelope
+from mappings.model.signals import Inbound, Outbound
 
 
 class FixedCodec(Codec):

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from connectivity.happening import TWIN_EVENTS, Happening, Kept
-from connectivity.interest import Interest
-from connectivity.twins.enforcer import Enforcer
+from connectivity.authorization.enforcer import Enforcer
+from connectivity.targets.signal_context import TWIN_EVENTS, Happening, Kept
+from connectivity.targets.topic_filter import Interest
 from mappings.ids import EntityId
-from mappings.signals import Event, TwinEvent
+from mappings.model.signals import Event, TwinEvent
 from spark_store.records import Snapshot
 from tests.support.twin_world import OWNER, THING, TwinWorld, a_world
 

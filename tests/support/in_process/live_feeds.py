@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from connectivity.feeds import Feed, Then
-from connectivity.following import Following, Leeway, LiveFeed
-from connectivity.store import Store, StoreOptions
-from connectivity.streams import Bounds, Peer, Streams
-from connectivity.subscription import UNBOUNDED
+from connectivity.store.store import Store, StoreOptions
+from connectivity.subscriptions.engine import UNBOUNDED
+from connectivity.subscriptions.feed import Feed, Then
+from connectivity.subscriptions.live_feed import Following, Leeway, LiveFeed
+from connectivity.subscriptions.manager import Bounds, Peer, Streams
 from mappings.errors import Fault
 from mappings.ids import EntityId
-from mappings.signals import Cancel, Created, Event, FollowQuery, Kind, Request, Subscribe
+from mappings.model.signals import Cancel, Created, Event, FollowQuery, Kind, Request, Subscribe
 from tests.support.clock import Clock
 from tests.support.in_process.fakes import KeepingReply
 from tests.support.in_process.service import Disk, until

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Self
 
-from connectivity.brokers.base import Outcome
+from connectivity.transports.base import Outcome
 from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.frames import (
     CORE,

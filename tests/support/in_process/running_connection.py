@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 import pytest
 
-from connectivity import carried
-from connectivity import client as module
-from connectivity.brokers.base import BrokerType
-from connectivity.brokers.memory import MemoryBroker
-from connectivity.client import Pauses
-from connectivity.lifecycle import Status
-from connectivity.supervisor import Supervisor
+from connectivity.connections.lifecycle import Status
+from connectivity.management import client as module
+from connectivity.management.client import Pauses
+from connectivity.management.supervisor import Supervisor
+from connectivity.transports.base import BrokerType
+from connectivity.validation import limitations
 from tests.support.in_process.service import NOW, ConnectionHarness, connection, creation, pause, turn, until
+from tests.support.memory_transport import MemoryBroker
 from tests.support.wait import PATIENCE
 
 AT_ONCE = Pauses(0.001, 0.002)
@@ -103,5 +103,5 @@ def numbered(*numbers: int) -> list[bytes]:
 
 
 def with_broker(monkeypatch: pytest.MonkeyPatch, made: BrokerType) -> None:
-    for place in (module, carried):
+    for place in (module, limitations):
         monkeypatch.setattr(place, "load_broker", lambda _name: made)

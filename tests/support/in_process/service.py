@@ -17,46 +17,46 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
-from connectivity.aggregating import open_search
-from connectivity.arrivals import Arrival, read
-from connectivity.brokers.base import Delivery, Done, Outcome, Outgoing
-from connectivity.desks import Desks, Means, open_desks
-from connectivity.dispatch import Dispatcher
+from connectivity.connections.model import Connection
+from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import ConnectivityError
-from connectivity.feeds import Feed
-from connectivity.following import Following
-from connectivity.history import HistoryFeed
-from connectivity.inbound import Reader
-from connectivity.members import Member
-from connectivity.model import Connection
-from connectivity.monitor import Monitor
-from connectivity.outbound import routes_of
-from connectivity.outbox import Outbox
-from connectivity.scripts.host import ScriptHost
-from connectivity.searching import Reading, Searching
-from connectivity.store import Store, StoreOptions
-from connectivity.streams import Bounds, Streams
-from connectivity.targets import TargetRoute
-from connectivity.twins.decide import Decider
-from connectivity.twins.streaming import may_stream
-from mappings.envelope import Envelope
+from connectivity.mapping.script_host import ScriptHost
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.sessions import Desks, Means, open_desks
+from connectivity.sources.delivery import Arrival, read
+from connectivity.sources.reader import Reader
+from connectivity.store.store import Store, StoreOptions
+from connectivity.subscriptions.aggregation_feed import open_search
+from connectivity.subscriptions.feed import Feed
+from connectivity.subscriptions.history_feed import HistoryFeed
+from connectivity.subscriptions.live_feed import Following
+from connectivity.subscriptions.manager import Bounds, Streams
+from connectivity.subscriptions.search_feed import Reading, Searching
+from connectivity.targets.directory import Member
+from connectivity.targets.outbox import Outbox
+from connectivity.targets.reply_target import routes_of
+from connectivity.targets.target import TargetRoute
+from connectivity.transports.base import Delivery, Done, Outcome, Outgoing
+from connectivity.twins.access import may_stream
+from connectivity.twins.decider import Decider
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.signals import DeskQuery, Event, FollowQuery, SearchQuery, Subscribe
-from spark_store.cold import Cold
+from mappings.model.envelope import Envelope
+from mappings.model.signals import DeskQuery, Event, FollowQuery, SearchQuery, Subscribe
 from spark_store.errors import StoreUnavailable
-from spark_store.journal import Journal, SqliteJournal
-from spark_store.memory import MemoryJournal
+from spark_store.journal.journal import Journal, SqliteJournal
+from spark_store.lake.history_reader import Cold
 from spark_store.records import Change, DeliveryName, Snapshot
-from spark_store.search import SqliteSearch
+from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.clock import Clock
 from tests.support.in_process.fakes import Link
 from tests.support.in_process.session_rows import KeptRows
 from tests.support.in_process.slow_search import SlowSearch
+from tests.support.reference_journal import MemoryJournal
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
-    from connectivity.tracing import Tracing
+    from connectivity.monitoring.tracing import Tracing
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")

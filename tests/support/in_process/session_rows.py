@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from connectivity.desk_sessions import Rows
+from connectivity.store.session_repository import Rows
 from spark_store.errors import StoreUnavailable
 from spark_store.records import SessionKey, SessionRow
 

@@ -12,16 +12,16 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from mappings.ids import EntityId, EntityType
-from spark_store.asking import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights
 from spark_store.errors import BudgetExceeded, StoreUnavailable
-from spark_store.journal import Journal
-from spark_store.memory import MemoryJournal
-from spark_store.named import thing_of
-from spark_store.planning import Plan, Way, shown_order
+from spark_store.journal.journal import Journal
 from spark_store.records import Snapshot
 from spark_store.rql.order import compare, key_of, place_of
-from spark_store.rql.search import holds
-from spark_store.rql.to_sql import Every
+from spark_store.rql.query import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights
+from spark_store.rql.search_evaluator import holds
+from spark_store.search.index_sql import Every
+from spark_store.search.planner import Plan, Way, shown_order
+from spark_store.search.point_lookup import thing_of
+from tests.support.reference_journal import MemoryJournal
 
 
 class Looked(NamedTuple):

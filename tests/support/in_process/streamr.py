@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from mappings.ids import EntityId
 from mappings.streamr.access import fingerprint
-from mappings.streamr.names import partition_of
+from mappings.streamr.streams import partition_of
 from tests.support.in_process.service import ConnectionHarness, command, document, pause, until
 
 KEY, WRITER, OTHER = "K", "W", "O"

@@ -20,14 +20,31 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, ClassVar, NamedTuple, Self
 
-from connectivity.feeds import NOTHING, Feed
-from connectivity.history import HistoryFeed
-from connectivity.lanes import Ended, Posting
-from connectivity.streamr import live, resending
-from connectivity.streams import Peer
+from connectivity.sessions.streamr import live_subscription, resend
+from connectivity.subscriptions.feed import NOTHING, Feed
+from connectivity.subscriptions.history_feed import HistoryFeed
+from connectivity.subscriptions.manager import Peer
+from connectivity.targets.outbox import Posting
+from connectivity.transports.base import Done
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
+from mappings.model.signals import (
+    Cancel,
+    Complete,
+    Created,
+    DeskQuery,
+    Ending,
+    Failed,
+    FollowQuery,
+    HistoryQuery,
+    Kind,
+    Next,
+    Outbound,
+    Request,
+    Subscribe,
+)
 from mappings.reactive_streams_io.decoder import Decoder
+from mappings.reactive_streams_io.errors import read
 from mappings.reactive_streams_io.frames import (
     CORE,
     Frame,
@@ -43,32 +60,9 @@ from mappings.reactive_streams_io.frames import Cancel as CancelFrame
 from mappings.reactive_streams_io.frames import Request as RequestFrame
 from mappings.reactive_streams_io.frames import Subscribe as SubscribeFrame
 from mappings.reactive_streams_io.limits import Limits
-from mappings.reactive_streams_io.reasons import read
-from mappings.signals import (
-    Cancel,
-    Complete,
-    Created,
-    DeskQuery,
-    Ending,
-    Failed,
-    FollowQuery,
-    HistoryQuery,
-    Kind,
-    Next,
-    Outbound,
-    Request,
-    Subscribe,
-)
 from mappings.streamr.frames import FrameType
 from tests.support.in_process.all_protocols import KEY, OTHER_KEY, Pier
-from tests.support.in_process.service import (
-    LAMP,
-    OWNER,
-    pause,
-    searching,
-    streaming,
-    until,
-)
+from tests.support.in_process.service import LAMP, OWNER, pause, searching, streaming, until
 
 UNBOUNDED = 2**63 - 1
 _STATUSES = {Ending.NOT_FOUND: 404, Ending.IDLE: 408}
@@ -265,7 +259,7 @@ class Engine(Subscriber):
         self._kind = Kind.HISTORY
         self._told: list[Told] = []
 
-    def post(self, signal: Outbound, ended: Ended | None = None) -> Posting:
+    def post(self, signal: Outbound, ended: Done | None = None) -> Posting:
         match signal:
             case Created():
                 self._told.append(BEGUN)
@@ -424,7 +418,7 @@ class Streamr(Subscriber):
 
     def _subscribe(self, demand: int, wanted: Wanted) -> None:
         self.pier.holding.held.setdefault(self.address, [])
-        self.pier.patch.setattr(live if wanted.follow else resending, "WINDOW", demand)
+        self.pier.patch.setattr(live_subscription if wanted.follow else resend, "WINDOW", demand)
         key = KEY if self.subject == OWNER else OTHER_KEY
         request: dict[str, Any] = {"type": "subscribe", "stream": f"things/{wanted.entity}", "authKey": key}
         if not wanted.follow:

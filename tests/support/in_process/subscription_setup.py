@@ -6,19 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from connectivity.feeds import Feed
-from connectivity.streams import Bounds, Peer, Streams
+from connectivity.subscriptions.feed import Feed
+from connectivity.subscriptions.manager import Bounds, Peer, Streams
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.signals import (
-    Cancel,
-    Created,
-    Failed,
-    HistoryQuery,
-    Kind,
-    Request,
-    Subscribe,
-)
+from mappings.model.signals import Cancel, Created, Failed, HistoryQuery, Kind, Request, Subscribe
 from tests.support.clock import Clock
 from tests.support.in_process.fakes import KeepingReply, ListFeed
 

@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Self, cast
 
-from connectivity.desks.reactive_streams_io import RsioDesk
-from connectivity.lifecycle import Status
-from connectivity.model import Connection
-from connectivity.reactive_streams_io.counterparts import Counterpart
-from connectivity.reactive_streams_io.rooms import Room
-from connectivity.supervisor import Supervisor
-from connectivity.tcp.link import TcpLink
+from connectivity.connections.lifecycle import Status
+from connectivity.connections.model import Connection
+from connectivity.management.supervisor import Supervisor
+from connectivity.sessions.reactive_streams_io.handler import RsioDesk
+from connectivity.sessions.reactive_streams_io.peer import Counterpart
+from connectivity.sessions.reactive_streams_io.sessions import Room
+from connectivity.transports.tcp.link import TcpLink
 from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.frames import CORE, Frame
 from mappings.reactive_streams_io.limits import Limits

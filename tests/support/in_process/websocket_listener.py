@@ -13,14 +13,14 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from websockets.asyncio.client import ClientConnection, connect
 
-from connectivity.brokers import load_broker
-from connectivity.brokers.base import Delivery, Outgoing
-from connectivity.doors.lifetime import Times
-from connectivity.doors.link import DoorLink
+from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError
-from connectivity.model import Connection
-from connectivity.websocket.link import WebSocketLink
-from mappings.envelope import Envelope
+from connectivity.transports import load_broker
+from connectivity.transports.base import Delivery, Outgoing
+from connectivity.transports.listener.link import DoorLink
+from connectivity.transports.listener.timeouts import Times
+from connectivity.transports.websocket.link import WebSocketLink
+from mappings.model.envelope import Envelope
 from tests.contract.link import Publishing, Taker
 from tests.support.brokers import free_port
 from tests.support.wait import PATIENCE

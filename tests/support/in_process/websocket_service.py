@@ -8,8 +8,8 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from connectivity.lifecycle import Status
-from connectivity.supervisor import Supervisor
+from connectivity.connections.lifecycle import Status
+from connectivity.management.supervisor import Supervisor
 from tests.support.brokers import free_port
 from tests.support.in_process.running_connection import AT_ONCE
 from tests.support.in_process.service import NOW, ConnectionHarness

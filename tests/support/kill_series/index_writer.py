@@ -3,7 +3,7 @@
     python -m tests.support.kill_series.index_writer FILE SEED
 
 Things and policies come, change in places of every kind, go, come again and are erased, several to a transaction. A line is
-printed after each commit. Whoever kills it compares index and states (`spark_store.index_check`).
+printed after each commit. Whoever kills it compares index and states (`spark_store.maintenance.index_check`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any
 import msgspec
 
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
-from spark_store import erasure, indexing
-from spark_store.index import LARGE
-from spark_store.journal import SqliteJournal
+from mappings.model.signals import Event
+from spark_store.journal import erasure
+from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
+from spark_store.search import index_builder
+from spark_store.search.index import LARGE
 
 ENTITIES = 40
 
@@ -37,12 +38,12 @@ class Writer:
         self._journal.write([self._change(entity) for entity in sorted(entities)])
         dice = self._chance.random()
         if dice < 0.5:
-            self._journal.within(indexing.step)
+            self._journal.within(index_builder.step)
         elif dice < 0.515:
-            self._journal.within(indexing.begin_anew)
+            self._journal.within(index_builder.begin_anew)
         elif dice < 0.53:
             paths = [f"attributes/a:{self._chance.randrange(9)}" for _ in range(self._chance.randrange(3))]
-            self._journal.within(lambda it: indexing.declare(it, paths))
+            self._journal.within(lambda it: index_builder.declare(it, paths))
         elif dice < 0.55:
             erased = self._entity()
             self._journal.within(lambda it: erasure.begin(it, erased.type.value, erased.id, "2030", "nobody"))
@@ -73,7 +74,7 @@ class Writer:
 
 
 def main(path: str, seed: int) -> None:
-    indexing.STEP_ENTITIES, indexing.STEP_ROWS = 4, 40
+    index_builder.STEP_ENTITIES, index_builder.STEP_ROWS = 4, 40
     journal = SqliteJournal.open(path)
     writer = Writer(journal, seed)
     while True:

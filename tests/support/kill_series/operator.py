@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from connectivity.definitions import Definitions
+from connectivity.config.settings import Settings
 from connectivity.errors import OperationRefused
 from connectivity.service import Service
-from connectivity.settings import Settings
-from connectivity.store import Store
-from spark_store.journal import SqliteJournal
+from connectivity.store.connection_repository import Definitions
+from connectivity.store.store import Store
+from spark_store.journal.journal import SqliteJournal
 from tests.support.dice import dice
 
 OWN = ("annex", "depot", "gate")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from spark_store.index_check import compare
+from spark_store.maintenance.index_check import compare
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.connection_documents import policy_for
 from tests.support.kill_series.clients import join

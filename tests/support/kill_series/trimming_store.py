@@ -13,12 +13,12 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from connectivity.store import Store
-from connectivity.trimming import Trimmer
+from connectivity.maintenance.journal_trimmer import Trimmer
+from connectivity.store.store import Store
 from mappings.ids import EntityId, EntityType
-from spark_store.cold import Cold
-from spark_store.journal import SqliteJournal
-from spark_store.tables import Lake
+from spark_store.journal.journal import SqliteJournal
+from spark_store.lake.history_reader import Cold
+from spark_store.lake.tables import Lake
 from tests.support.journal_entries import change
 
 LATE = EntityId(EntityType.THING, "acme.site", "late")

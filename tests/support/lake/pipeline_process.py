@@ -21,12 +21,12 @@ from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import StoreUnavailable
-from spark_store.journal import SqliteJournal
-from spark_store.pipeline.jobs import Target
+from spark_store.journal.journal import SqliteJournal
+from spark_store.lake.tables import Lake, Table
+from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline.stream import Stream, StreamOptions
+from spark_store.pipeline.tables import Target
 from spark_store.records import Change
-from spark_store.tables import Lake, Table
-from spark_store.verify import VerifyOptions, verify
 from tests.support.journal_entries import change
 from tests.support.lake.checker import check
 from tests.support.wait import wait_until_sync

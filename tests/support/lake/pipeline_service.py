@@ -15,16 +15,16 @@ from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
 _PROGRAM = """
-from connectivity import pipeline
+from connectivity.maintenance import pipeline_process
 
-plain = pipeline.command
+plain = pipeline_process.command
 
 def command(*given):
     python, _, _, *arguments = plain(*given)
     return [python, "-c", {main!r}, *arguments, *{options!r}]
 
-pipeline.command = command
-from connectivity.cli.console import main
+pipeline_process.command = command
+from connectivity.cli.main import main
 main()
 """
 

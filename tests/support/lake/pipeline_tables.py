@@ -11,9 +11,9 @@ import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 
-from spark_store.follower import Entry, Follower, State
-from spark_store.tables import APP, ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake, Table
-from spark_store.watermark import Watermark, publish_watermark, read_watermark
+from spark_store.journal.reader import Entry, Follower, State
+from spark_store.lake.tables import APP, ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake, Table
+from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 
 _TYPES = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_(), "timestamp": pa.timestamp("us", "UTC")}
 

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
-from spark_store.cold import Cold
+from mappings.model.signals import Event
+from spark_store.lake.history_reader import Cold
+from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.records import Snapshot
-from spark_store.tables import APP, EVENTS, Lake
 from tests.support.journal_entries import LAMP, MUCH, event, revisions
 
 OTHER = EntityId(EntityType.THING, "acme.site", "lamp-8")

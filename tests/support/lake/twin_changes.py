@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
-from spark_store import erasure
-from spark_store.follower import Follower
-from spark_store.journal import SqliteJournal
+from mappings.model.signals import Event
+from spark_store.history.replay import evolve, fold
+from spark_store.journal import erasure
+from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.reader import Follower
 from spark_store.records import Change, Snapshot
-from spark_store.replay import evolve, fold
 from tests.support.journal_entries import TANK, timestamp
 from tests.support.lake.pipeline_process import DataFolder, lamp
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from connectivity.twins.enforcer import DROP
+from connectivity.authorization.enforcer import DROP
 
 Policy = dict[str, Any]
 

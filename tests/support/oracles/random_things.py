@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from connectivity.searching import Reading
+from connectivity.subscriptions.search_feed import Reading
 from mappings.ids import EntityType, parse_entity_id
-from mappings.signals import Event
-from spark_store.journal import Journal, SqliteJournal
-from spark_store.memory import MemoryJournal
+from mappings.model.signals import Event
+from spark_store.history.replay import evolve
+from spark_store.journal.journal import Journal, SqliteJournal
 from spark_store.records import Change
-from spark_store.replay import evolve
-from spark_store.search import SqliteSearch
+from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.in_process.slow_search import SlowSearch
 from tests.support.oracles.permissions import Policy, obvious_has, obvious_root
 from tests.support.random_policies import IDS, NAMESPACES, NOWS, SUBJECTS, a_policy
+from tests.support.reference_journal import MemoryJournal
 
 POLICIES = IDS[:3]
 NAMES = [f"{namespace}:{name}" for namespace in NAMESPACES for name in ("k", "l", "m")]

@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
-from spark_store import indexing, migrations
-from spark_store.asking import Access, Hit, Place, Question, Thing
-from spark_store.index import HEAD, Head, Index
+from spark_store.journal import schema
 from spark_store.rql.order import key_of, place_of
-from spark_store.rql.search import holds
+from spark_store.rql.query import Access, Hit, Place, Question, Thing
+from spark_store.rql.search_evaluator import holds
+from spark_store.search import index_builder
+from spark_store.search.index import HEAD, Head, Index
 
 _INSERT = """
     INSERT INTO entities (type, id, revision, created, modified, state, policy) VALUES ('thing', ?, ?, ?, ?, ?, ?)
@@ -30,7 +31,7 @@ class Shelf:
         self.connection = sqlite3.connect(path, isolation_level=None)
         self.connection.execute("PRAGMA journal_mode = WAL")
         self.connection.execute("PRAGMA synchronous = OFF")
-        migrations.migrate(self.connection, str(path))
+        schema.migrate(self.connection, str(path))
 
     def put(self, *things: Thing) -> None:
         self._change([(thing["thingId"], thing) for thing in things])
@@ -54,8 +55,8 @@ class Shelf:
     def declare(self, *paths: str) -> None:
         """Give these paths, and no others, an index of their own."""
         self.connection.execute("BEGIN")
-        indexing.declare(self.connection, paths)
-        while indexing.step(self.connection):
+        index_builder.declare(self.connection, paths)
+        while index_builder.step(self.connection):
             pass
         self.connection.execute("COMMIT")
 

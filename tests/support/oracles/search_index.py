@@ -9,10 +9,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spark_store.index import LARGE, LONGEST
-from spark_store.rql.bind import fixed_width
+from spark_store.rql.binding import fixed_width
 from spark_store.rql.order import Rank
-from spark_store.rql.to_sql import TEXT
+from spark_store.search.index import LARGE, LONGEST
+from spark_store.search.index_sql import TEXT
 
 
 class Indexed(NamedTuple):

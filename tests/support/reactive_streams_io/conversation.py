@@ -7,11 +7,13 @@ from itertools import islice
 from typing import Any
 
 from mappings.errors import DecodeError, EncodeError
-from mappings.reactive_streams_io import reasons, trials
+from mappings.reactive_streams_io import errors
+from mappings.reactive_streams_io.elements import element_size, ending, numbers
+from mappings.reactive_streams_io.elements import elements as trial_elements
 from mappings.reactive_streams_io.endpoint import Endpoint, Role
 from mappings.reactive_streams_io.events import Arrived, Cancelled, Event, Failed, Requested, Subscribed
 from mappings.reactive_streams_io.frames import Goodbye
-from mappings.reactive_streams_io.names import Trial, parse
+from mappings.reactive_streams_io.publisher_names import Trial, parse
 from tests.support.clock import Clock
 from tests.support.reactive_streams_io.examples import decoder, octets
 
@@ -27,9 +29,9 @@ class Feed:
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self._elements: Iterator[bytes] = (
-            trials.elements(trial)
+            trial_elements(trial)
             if trial.kind != "fixed"
-            else (element for number in range(trial.count) for element in trials.numbers(number + 1, 1, trial.size))
+            else (element for number in range(trial.count) for element in numbers(number + 1, 1, trial.size))
         )
         self._ahead = list(islice(self._elements, 1))
 
@@ -101,12 +103,12 @@ class Party:
         try:
             name = parse(event.publisher, with_trials=True)
         except DecodeError as error:
-            self.endpoint.refuse(event.stream, reasons.write(error.fault))
+            self.endpoint.refuse(event.stream, errors.write(error.fault))
             return
         if not isinstance(name, Trial):
             self.endpoint.refuse(event.stream, "404 rsio:publisher.notfound There is nothing but test publishers.")
             return
-        if self.endpoint.accept(event.stream, trials.element_size(name)):
+        if self.endpoint.accept(event.stream, element_size(name)):
             self.feeds[event.stream] = Feed(name)
             self.pump(event.stream)
 
@@ -120,16 +122,16 @@ class Party:
             try:
                 self.endpoint.offer(stream, page)
             except EncodeError as error:
-                self.endpoint.fail(stream, reasons.write(error.fault))
+                self.endpoint.fail(stream, errors.write(error.fault))
                 del self.feeds[stream]
                 return
         if feed.is_over:
             del self.feeds[stream]
-            fault = trials.ending(feed.trial)
+            fault = ending(feed.trial)
             if fault is None:
                 self.endpoint.complete(stream)
             else:
-                self.endpoint.fail(stream, reasons.write(fault))
+                self.endpoint.fail(stream, errors.write(fault))
 
     # What a subscriber was told.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from mappings.reactive_streams_io import reasons
+from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.endpoint import Role
 from mappings.reactive_streams_io.events import Accepted, Arrived, Cancelled, Closed, Completed, Failed, Subscribed
 from mappings.reactive_streams_io.frames import (
@@ -137,7 +137,7 @@ def held(conversation: tuple[Role, bool, list[bytes]]) -> None:
     if party.endpoint.is_closed and not party.endpoint.ticket():
         goodbyes = [frame for frame in found if isinstance(frame, Goodbye)]
         assert found[-1:] == goodbyes
-        assert goodbyes[0].reason.startswith(reasons.GOODBYES)
+        assert goodbyes[0].reason.startswith(errors.GOODBYES)
         assert len(closed) == 1
     elif not party.endpoint.is_closed:
         assert not closed

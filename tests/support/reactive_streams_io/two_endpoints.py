@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 from mappings.errors import EncodeError
-from mappings.reactive_streams_io import reasons
+from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.endpoint import Role, State
 from mappings.reactive_streams_io.events import (
     Accepted,
@@ -164,7 +164,7 @@ class Side(Party):
         assert len(goodbyes) <= 1
         assert found[len(found) - len(goodbyes) :] == goodbyes
         for goodbye in goodbyes:
-            assert goodbye.reason.startswith(reasons.GOODBYES), goodbye
+            assert goodbye.reason.startswith(errors.GOODBYES), goodbye
         assert len(self.told(Closed)) + len(self.told(Interrupted)) <= 1
         if self.endpoint.is_closed and not self.is_cut and not self.told(Interrupted):
             assert goodbyes

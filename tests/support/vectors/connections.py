@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from connectivity.spec import lint
+from connectivity.validation.validator import lint
 from tests.support.paths import VECTORS
 
 FOLDER = VECTORS / "connections"

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mappings.envelope import Envelope
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.signals import (
+from mappings.model.envelope import Envelope
+from mappings.model.signals import (
     Acknowledgement,
     Acknowledgements,
     Cancel,

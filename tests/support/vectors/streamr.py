@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from mappings.streamr import frames, requests
-from mappings.streamr.faults import About
+from mappings.streamr.errors import About
 from mappings.streamr.messages import StreamMessage, content_of
 from tests.support.paths import VECTORS
 

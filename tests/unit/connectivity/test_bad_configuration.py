@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from connectivity.lifecycle import Status
-from connectivity.vault import new_key
+from connectivity.connections.lifecycle import Status
+from connectivity.security.keys import new_key
 from mappings.errors import Fault
 from tests.support.in_process.connection_management import Bench, agree, document, refused
 from tests.support.in_process.running_connection import Running

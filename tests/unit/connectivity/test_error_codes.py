@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from connectivity.erasing import ERASED
-from connectivity.twins import faults
+from connectivity.maintenance.erasure import ERASED
+from connectivity.twins import errors
 from mappings.errors import Fault
 from tests.support.in_process.service import OWNER, ConnectionHarness, command, document, policy, source, streaming
 from tests.support.in_process.two_connections import acknowledgement, live, message, with_status
@@ -62,7 +62,7 @@ SENT, NEVER = rows()
 
 @cache
 def codes_in_the_code() -> frozenset[str]:
-    found = set(faults.codes())
+    found = set(errors.codes())
     for package in ("connectivity", "mappings", "spark_store"):
         for file in (ROOT / package).rglob("*.py"):
             text = file.read_text(encoding="utf-8")
@@ -90,8 +90,8 @@ def test_what_is_never_sent_is_not_in_the_code_and_says_why() -> None:
 
 
 def test_the_statuses_of_the_table_are_those_of_the_code() -> None:
-    for code in faults.codes():
-        assert faults.fault(code, "acme:x").status == SENT[code].status, code
+    for code in errors.codes():
+        assert errors.fault(code, "acme:x").status == SENT[code].status, code
 
 
 def test_every_code_of_the_table_is_produced_somewhere() -> None:
@@ -103,53 +103,53 @@ def test_every_code_of_the_table_is_produced_somewhere() -> None:
 
 
 ELSEWHERE = {
-    "acknowledgement:correlation-id.missing": "tests/unit/connectivity/test_exchange.py",
+    "acknowledgement:correlation-id.missing": "tests/unit/connectivity/dispatch/test_request_reply.py",
     "acknowledgement:label.not.unique": "tests/vectors/connections/shared.yaml",
-    "acknowledgement:request.timeout": "tests/unit/connectivity/test_exchange.py",
-    "command.timeout": "tests/unit/connectivity/test_exchange_live.py",
+    "acknowledgement:request.timeout": "tests/unit/connectivity/dispatch/test_request_reply.py",
+    "command.timeout": "tests/unit/connectivity/dispatch/test_request_reply_live.py",
     "connectivity:command.invalid": "tests/unit/connectivity/api/test_connections.py",
-    "connectivity:precondition.failed": "tests/unit/connectivity/api/test_conditions.py",
-    "connectivity:precondition.notmodified": "tests/unit/connectivity/api/test_conditions.py",
+    "connectivity:precondition.failed": "tests/unit/connectivity/api/test_preconditions.py",
+    "connectivity:precondition.notmodified": "tests/unit/connectivity/api/test_preconditions.py",
     "connectivity:connection.configuration.invalid": "tests/vectors/connections/shared.yaml",
-    "connectivity:connection.conflict": "tests/unit/connectivity/test_managing.py",
-    "connectivity:connection.failed": "tests/unit/connectivity/test_managing.py",
-    "connectivity:connection.history.notfound": "tests/unit/connectivity/test_managing.py",
-    "connectivity:connection.notfound": "tests/unit/connectivity/test_managing.py",
-    "connectivity:id.notsettable": "tests/unit/connectivity/test_managing.py",
+    "connectivity:connection.conflict": "tests/unit/connectivity/management/test_manager.py",
+    "connectivity:connection.failed": "tests/unit/connectivity/management/test_manager.py",
+    "connectivity:connection.history.notfound": "tests/unit/connectivity/management/test_manager.py",
+    "connectivity:connection.notfound": "tests/unit/connectivity/management/test_manager.py",
+    "connectivity:id.notsettable": "tests/unit/connectivity/management/test_manager.py",
     "connectivity:connection.id.invalid": "tests/vectors/connections/shared.yaml",
-    "connectivity:connection.unavailable": "tests/unit/connectivity/test_trial.py",
+    "connectivity:connection.unavailable": "tests/unit/connectivity/management/test_trial.py",
     "connectivity:connection.uri.invalid": "tests/vectors/connections/shared.yaml",
     "connectivity:message.mapper.config.failed": "tests/vectors/connections/shared.yaml",
     "connectivity:message.mapper.config.invalid": "tests/vectors/connections/shared.yaml",
     "connectivity:message.mapping.failed": "tests/vectors/mappings/raw_message.json",
     "connectivity:message.sending.failed": "tests/links/test_kafka.py",
-    "connectivity:subscription.conflict": "tests/unit/connectivity/test_subscriptions.py",
-    "connectivity:subscription.notfound": "tests/unit/connectivity/test_subscriptions.py",
+    "connectivity:subscription.conflict": "tests/unit/connectivity/management/test_subscription_table.py",
+    "connectivity:subscription.notfound": "tests/unit/connectivity/management/test_subscription_table.py",
     "connectivity:topic.invalid": "tests/vectors/connections/shared.yaml",
-    "internalerror": "tests/unit/connectivity/test_dispatch_trouble.py",
-    "live.response.limit": "tests/unit/connectivity/test_exchange_live.py",
-    "messages:payload.toolarge": "tests/unit/mappings/codecs/test_ditto.py",
+    "internalerror": "tests/unit/connectivity/dispatch/test_dispatcher_trouble.py",
+    "live.response.limit": "tests/unit/connectivity/dispatch/test_request_reply_live.py",
+    "messages:payload.toolarge": "tests/unit/mappings/mappers/test_ditto.py",
     "placeholder:function.signature.invalid": "tests/vectors/placeholders.txt",
-    "placeholder:function.too.complex": "tests/unit/mappings/test_placeholders.py",
+    "placeholder:function.too.complex": "tests/unit/mappings/placeholders/test_template.py",
     "placeholder:function.unknown": "tests/vectors/placeholders.txt",
-    "streaming.subscription.cancelled": "tests/unit/connectivity/test_subscriptions.py",
-    "streaming.subscription.limit": "tests/unit/connectivity/test_streams.py",
+    "streaming.subscription.cancelled": "tests/unit/connectivity/management/test_subscription_table.py",
+    "streaming.subscription.limit": "tests/unit/connectivity/subscriptions/test_manager.py",
     "streaming.subscription.timeout": "tests/vectors/ditto/said.json",
-    "thing-search:aggregation.invalid": "tests/unit/spark_store/test_aggregation.py",
-    "thing-search:aggregation.toolarge": "tests/unit/spark_store/test_aggregation.py",
-    "thing-search:budget.exceeded": "tests/unit/connectivity/test_searching.py",
-    "thing-search:past.behind": "tests/unit/connectivity/test_asof.py",
-    "thing-search:past.unavailable": "tests/unit/connectivity/test_searching.py",
-    "thing-search:past.unreachable": "tests/unit/connectivity/test_asof.py",
-    "thing-search:search.option.invalid": "tests/unit/connectivity/test_searching.py",
+    "thing-search:aggregation.invalid": "tests/unit/spark_store/search/test_aggregation.py",
+    "thing-search:aggregation.toolarge": "tests/unit/spark_store/search/test_aggregation.py",
+    "thing-search:budget.exceeded": "tests/unit/connectivity/subscriptions/test_search_feed.py",
+    "thing-search:past.behind": "tests/unit/connectivity/subscriptions/test_as_of_feed.py",
+    "thing-search:past.unavailable": "tests/unit/connectivity/subscriptions/test_search_feed.py",
+    "thing-search:past.unreachable": "tests/unit/connectivity/subscriptions/test_as_of_feed.py",
+    "thing-search:search.option.invalid": "tests/unit/connectivity/subscriptions/test_search_feed.py",
     "thing-search:subscription.aborted": "tests/vectors/ditto/said.json",
-    "thing-search:subscription.cancelled": "tests/unit/connectivity/test_subscriptions.py",
-    "thing-search:subscription.limit": "tests/unit/connectivity/test_searching.py",
+    "thing-search:subscription.cancelled": "tests/unit/connectivity/management/test_subscription_table.py",
+    "thing-search:subscription.limit": "tests/unit/connectivity/subscriptions/test_search_feed.py",
     "thing-search:subscription.not.found": "tests/vectors/ditto/said.json",
     "thing-search:subscription.protocol.error": "tests/vectors/ditto/said.json",
     "thing-search:subscription.timeout": "tests/vectors/ditto/said.json",
     "things:field.selection.invalid": "tests/vectors/connections/shared.yaml",
-    "things:thing.history.notfound": "tests/unit/connectivity/test_past.py",
+    "things:thing.history.notfound": "tests/unit/connectivity/store/test_past_state.py",
 }
 
 
@@ -346,7 +346,7 @@ async def test_a_code_is_produced_with_its_status_on_its_topic(code: str) -> Non
 
 
 def test_no_message_of_an_error_is_empty() -> None:
-    for code in faults.codes():
-        found: Fault = faults.fault(code, "acme:x", "/attributes/a", "something")
+    for code in errors.codes():
+        found: Fault = errors.fault(code, "acme:x", "/attributes/a", "something")
         assert found.message
         assert json.dumps(found.extra)

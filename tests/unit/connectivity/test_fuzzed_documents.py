@@ -13,15 +13,16 @@ from typing import Any, cast
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 
-from connectivity.carried import notes, reservations
-from connectivity.client import Pauses
-from connectivity.documents import is_encodable
+from connectivity.config.documents import is_encodable
+from connectivity.connections.model import Connection
+from connectivity.connections.vault import Vault, masked
 from connectivity.errors import DefinitionError
-from connectivity.model import Connection
-from connectivity.monitor import Monitor
-from connectivity.spec import lint, parse
-from connectivity.supervisor import Supervisor
-from connectivity.vault import Vault, masked, new_key
+from connectivity.management.client import Pauses
+from connectivity.management.supervisor import Supervisor
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.security.keys import new_key
+from connectivity.validation.limitations import notes, reservations
+from connectivity.validation.validator import lint, parse
 from tests.support.dice import examples
 from tests.support.in_process.service import NOW
 from tests.support.random_documents import USABLE, anything, from_schema, nearly_usable

@@ -13,20 +13,11 @@ from typing import Any
 
 import pytest
 
-from connectivity.streams import Live
+from connectivity.subscriptions.manager import Live
 from tests.support.dice import dice
 from tests.support.in_process.all_protocols import STRANGER, Pier
 from tests.support.in_process.service import pause, until
-from tests.support.in_process.subscribers import (
-    BEGUN,
-    COMPLETE,
-    PROTOCOLS,
-    UNBOUNDED,
-    Sign,
-    Told,
-    elements,
-    somebody,
-)
+from tests.support.in_process.subscribers import BEGUN, COMPLETE, PROTOCOLS, UNBOUNDED, Sign, Told, elements, somebody
 
 pytestmark = pytest.mark.usefixtures("sites")
 

@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from connectivity.twins.enforcer import DROP, READ, Enforcer
-from connectivity.twins.rights import ThingRights
-from connectivity.twins.world import PresentWorld
-from mappings.selection import parse_fields, select
-from spark_store.aggregation import Tally, read_aggregation
-from spark_store.asking import Budget, Question
+from connectivity.authorization.enforcer import DROP, READ, Enforcer
+from connectivity.twins.access import ThingRights
+from connectivity.twins.context import PresentWorld
+from mappings.model.field_selector import parse_fields, select
 from spark_store.errors import QueryError
-from spark_store.journal import SqliteJournal
+from spark_store.journal.journal import SqliteJournal
 from spark_store.rql.options import read_options
 from spark_store.rql.order import key_of, place_of
-from spark_store.rql.search import holds, read
-from spark_store.search import SqliteSearch
+from spark_store.rql.query import Budget, Question
+from spark_store.rql.search_evaluator import holds, read
+from spark_store.search.aggregation import Tally, read_aggregation
+from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.search_page import BLOCKS, PAGE, THINGS, WHOLE, fill, policy
 from tests.support.table import each_row
 

@@ -19,21 +19,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity import service as module
-from connectivity.brokers.memory import MemoryBroker
+from connectivity.config.settings import Settings
+from connectivity.connections.model import Connection, ConnectionStatus
 from connectivity.errors import Detail, NotConnected
-from connectivity.files import LoadedFolder
-from connectivity.lock import lock_folder
-from connectivity.model import Connection, ConnectionStatus
+from connectivity.management.files import LoadedFolder
+from connectivity.management.supervisor import Supervisor
 from connectivity.service import PortInUse, Service, _listen, main
-from connectivity.settings import Settings
-from connectivity.supervisor import Supervisor
+from connectivity.store.folder_lock import lock_folder
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Command, HistoryQuery, Kind, Subscribe
+from mappings.model.signals import Command, HistoryQuery, Kind, Subscribe
 from spark_store.errors import StoreUnavailable
-from spark_store.journal import SqliteJournal
+from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change
 from tests.support.in_process.service import command, connection, creation, searching, source, streaming, until
+from tests.support.memory_transport import MemoryBroker
 from tests.support.wait import PATIENCE
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")

@@ -21,7 +21,7 @@ from mappings.options import (
     templates,
     text,
 )
-from mappings.placeholders import PlaceholderContext, Template
+from mappings.placeholders.template import PlaceholderContext, Template
 from tests.support.table import each_row
 
 TABLE = (

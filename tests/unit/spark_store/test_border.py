@@ -17,20 +17,20 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectivity.erasing import steps
+from connectivity.maintenance.erasure import steps
 from mappings.ids import EntityId, EntityType, partition_entity
-from mappings.signals import Event, HistoryQuery
-from spark_store import erasure
-from spark_store.cold import Cold
+from mappings.model.signals import Event, HistoryQuery
 from spark_store.errors import HistoryUnavailable
-from spark_store.history import Trimmed, cold_page, open_range, page
-from spark_store.journal import Journal, SqliteJournal
-from spark_store.memory import MemoryJournal
+from spark_store.history.history import Trimmed, cold_page, open_range, page
+from spark_store.journal import erasure
+from spark_store.journal.journal import Journal, SqliteJournal
+from spark_store.lake.history_reader import Cold
+from spark_store.lake.tables import EVENTS, Lake
 from spark_store.records import Change
-from spark_store.tables import EVENTS, Lake
 from tests.support.dice import examples
 from tests.support.journal_entries import LAMP, LATER, MUCH, TANK, change, published, revisions, timestamp
 from tests.support.lake.tables import append_events, compact, forget, span
+from tests.support.reference_journal import MemoryJournal
 
 SECOND = 1_000_000_000
 NEIGHBOUR = EntityId(EntityType.THING, "acme.site", "lamp-8")
@@ -219,7 +219,7 @@ def test_events_that_the_lake_has_lost_at_the_end_of_what_is_read_at_once_are_to
     border = border._replace(cold=Cold(border.lake))
     forget(border.lake, "revision >= 9 AND revision <= 12")
     asked = open_range(border.journal, HistoryQuery(LAMP))
-    with patch("spark_store.cold.AHEAD", 10):
+    with patch("spark_store.lake.history_reader.AHEAD", 10):
         first = page(border.journal, asked, 0, 10, MUCH)
         assert first.trimmed is not None
         found = cold_page(border.cold, asked, first.trimmed, 10, MUCH, 40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from spark_store.lake_rows import Part
+from spark_store.lake.rows import Part
 from spark_store.pipeline.retention import Retention, Rule
 from spark_store.sql import literal
 

@@ -6,7 +6,7 @@ import anyio.to_thread
 import pytest
 
 from connectivity.api.app import application
-from connectivity.monitor import Monitor
+from connectivity.monitoring.prometheus import Monitor
 from tests.support.api.fake_management import DOCUMENT, ask, client_of, furnished
 from tests.support.table import each_row
 

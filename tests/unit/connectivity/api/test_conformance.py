@@ -20,7 +20,7 @@ from schemathesis.generation.meta import TestPhase
 from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
-from connectivity.api.description import described
+from connectivity.api.openapi import described
 from tests.support.api.fake_management import app_of, furnished
 from tests.support.dice import THOROUGH, dice
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.errors import OperationRefused
-from connectivity.management import Moment, Sample
+from connectivity.management.interface import Moment, Sample
 from mappings.errors import Fault
 from tests.support.api.fake_management import DOCUMENT, START, Desk, ask, furnished
 from tests.support.table import each_row

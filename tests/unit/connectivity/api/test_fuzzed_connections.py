@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from connectivity.api.app import application
-from connectivity.lifecycle import Status
-from connectivity.monitor import Monitor
-from connectivity.settings import ApiSettings
-from connectivity.vault import new_key
+from connectivity.config.settings import ApiSettings
+from connectivity.connections.lifecycle import Status
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.security.keys import new_key
 from tests.support.api.fake_erasures import Erasures
 from tests.support.api.fake_management import client_of
 from tests.support.dice import examples

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from connectivity.errors import OperationRefused
-from connectivity.inquiry import Inquiry
+from connectivity.subscriptions.search_requests import Inquiry
 from mappings.errors import Fault
 from tests.support.api.fake_management import Desk, ask, shared_app
 

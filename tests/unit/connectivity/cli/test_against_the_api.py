@@ -18,14 +18,14 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner, Result
 
 from connectivity.api.app import application
-from connectivity.cli.console import app
-from connectivity.inquiring import Inquirer
-from connectivity.monitor import Monitor
-from connectivity.searching import Searching
-from connectivity.settings import ApiSettings
-from connectivity.twins.world import PresentWorld
-from connectivity.vault import new_key
-from spark_store.search import SqliteSearch
+from connectivity.cli.main import app
+from connectivity.config.settings import ApiSettings
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.security.keys import new_key
+from connectivity.subscriptions.search_feed import Searching
+from connectivity.subscriptions.search_requests import Inquirer
+from connectivity.twins.context import PresentWorld
+from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.in_process.connection_management import NOW, Bench
 from tests.support.operating_page import walk
 from tests.support.search_page import fill
@@ -171,16 +171,16 @@ async def test_of_two_operators_the_second_hears_that_he_was_late(
     await shell("connections apply --yes lamp.yaml")
     shell.write("lamp.yaml", name="mine")
     (shell.folder / "other.yaml").write_text((shell.folder / "lamp.yaml").read_text().replace("mine", "theirs"))
-    from connectivity.cli import applying
+    from connectivity.cli import apply
 
-    carry_out, others = applying.carry_out, iter([None])
+    carry_out, others = apply.carry_out, iter([None])
 
     def late(service: Any, step: Any, wanted: Any) -> str | None:
         for _ in others:
             service.ask("PUT", "connections", "lamp", body={**wanted["lamp"].document, "name": "theirs"})
         return carry_out(service, step, wanted)
 
-    monkeypatch.setattr(applying, "carry_out", late)
+    monkeypatch.setattr(apply, "carry_out", late)
     assert "somebody has changed it meanwhile" in (await shell("connections apply --yes lamp.yaml", 1)).stderr
     assert yaml.safe_load((await shell("connections show lamp")).stdout)["name"] == "theirs"
 

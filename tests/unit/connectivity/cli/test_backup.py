@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from connectivity.cli.console import app
-from spark_store.journal import SqliteJournal
+from connectivity.cli.main import app
+from spark_store.journal.journal import SqliteJournal
 
 
 @pytest.fixture

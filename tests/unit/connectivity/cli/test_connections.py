@@ -14,7 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from connectivity.cli.console import app
+from connectivity.cli.main import app
 from tests.support.api.canned_server import HTML, PROGRAM, Answers, Canned, Says, canned, fault
 from tests.support.api.metrics_page import METRICS, STATUS
 from tests.support.brokers import free_port

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from connectivity.cli.console import app
+from connectivity.cli.main import app
 from mappings.ids import EntityType
-from spark_store.journal import SqliteJournal
+from spark_store.journal.journal import SqliteJournal
 from tests.support.journal_entries import LAMP, change, history
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync

@@ -18,7 +18,7 @@ from connectivity.cli.output import (
     printable,
 )
 from connectivity.errors import Problem
-from connectivity.files import FileProblem
+from connectivity.management.files import FileProblem
 
 PROBLEM = FileProblem(Path("a.yaml"), Problem("uri", '"ä"', "a port", "did you mean b?"))
 

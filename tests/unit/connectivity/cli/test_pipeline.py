@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from connectivity import pipeline
 from connectivity.cli import pipeline as module
-from connectivity.cli.console import app
-from spark_store.journal import SqliteJournal
+from connectivity.cli.main import app
+from connectivity.maintenance import pipeline_process
+from spark_store.journal.journal import SqliteJournal
 from tests.support.journal_entries import LAMP, history
 
 
@@ -48,19 +48,19 @@ def test_a_status_that_cannot_be_read_ends_with_1(settings: Path) -> None:
 
 def test_a_preview_is_a_table_or_json(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = [{"namespace": "acme", "events": 4, "entities": 1, "oldest": "2030", "newest": "2031"}]
-    monkeypatch.setattr(pipeline, "preview", lambda _: found)
+    monkeypatch.setattr(pipeline_process, "preview", lambda _: found)
     shown = run("retention", "--preview", "--settings", settings)
     assert shown.stdout == ("namespace  events  entities  oldest  newest\nacme       4       1         2030    2031\n")
     assert json.loads(run("retention", "--preview", "--json", "--settings", settings).stdout) == found
-    monkeypatch.setattr(pipeline, "preview", lambda _: [])
+    monkeypatch.setattr(pipeline_process, "preview", lambda _: [])
     assert run("retention", "--preview", "--settings", settings).stdout == "nothing would go\n"
 
 
 def test_a_preview_that_cannot_be_had_ends_as_its_process_did(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ended(_: object) -> None:
-        raise pipeline.PipelineEnded(4, "expected Java 17")
+        raise pipeline_process.PipelineEnded(4, "expected Java 17")
 
-    monkeypatch.setattr(pipeline, "preview", ended)
+    monkeypatch.setattr(pipeline_process, "preview", ended)
     result = run("retention", "--preview", "--settings", settings)
     assert (result.exit_code, result.stderr) == (4, "expected Java 17\n")
 
@@ -82,7 +82,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *said: dict[str, Any]) -> list[list
             told(line)
         return {name: value for name, value in said[-1].items() if name != "event"}
 
-    monkeypatch.setattr(pipeline, "answer", answer)
+    monkeypatch.setattr(pipeline_process, "answer", answer)
     return called
 
 
@@ -163,9 +163,9 @@ def test_an_index_that_is_being_made_is_no_difference(settings: Path, monkeypatc
 
 def test_what_ends_early_says_why_and_ends_alike(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ended(*_: object, **__: object) -> None:
-        raise pipeline.PipelineEnded(3, "held by another pipeline")
+        raise pipeline_process.PipelineEnded(3, "held by another pipeline")
 
-    monkeypatch.setattr(pipeline, "answer", ended)
+    monkeypatch.setattr(pipeline_process, "answer", ended)
     for action in ("optimize", "retention", "verify"):
         result = run(action, "--settings", settings)
         assert (result.exit_code, result.stdout, result.stderr) == (3, "", "held by another pipeline\n")
@@ -183,7 +183,7 @@ def test_the_other_becomes_a_pipeline_with_the_services_settings(
         given.update(variables)
 
     monkeypatch.setattr("connectivity.cli.pipeline.os.execve", become)
-    monkeypatch.setattr(pipeline, "environment", lambda: {"without": "secrets"})
+    monkeypatch.setattr(pipeline_process, "environment", lambda: {"without": "secrets"})
     assert run(action, "--settings", settings).exit_code == 0
     assert became[0][1:4] == ["-m", "spark_store.pipeline", action]
     assert became[0][-4:] == ["--master", "local[*]", "--memory", "2g"]

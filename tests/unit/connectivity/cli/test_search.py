@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from typer.testing import CliRunner, Result
 
-from connectivity.cli.console import app
+from connectivity.cli.main import app
 from tests.support.api.canned_server import Answers, Asked, Canned, Says, canned, fault
 
 LAMPS = [

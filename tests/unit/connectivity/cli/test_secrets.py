@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from connectivity.cli.console import app
-from connectivity.keys import OWN_FILE, add_key, read_key_file
-from connectivity.lock import lock_folder
-from connectivity.vault import KEY_BYTES, key_id, read_key
+from connectivity.cli.main import app
+from connectivity.maintenance.keyring import OWN_FILE, add_key, read_key_file
+from connectivity.security.keys import KEY_BYTES, key_id, read_key
+from connectivity.store.folder_lock import lock_folder
 from tests.support.sealed_journal import OLD, SECRETS, fill, opened
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from connectivity.lifecycle import Status
+from connectivity.connections.lifecycle import Status
 from connectivity.monitoring.status import (
     Recovery,
     Standing,

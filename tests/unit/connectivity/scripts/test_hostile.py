@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.scripts.host import ScriptHost
-from connectivity.scripts.hosted import HostedScripts
-from connectivity.scripts.protocol import Limits
-from mappings.envelope import Envelope
+from connectivity.mapping.script_host import HostedScripts, ScriptHost
+from connectivity.mapping.script_protocol import Limits
 from mappings.errors import DecodeError, EncodeError
-from mappings.scripted import Scripts
+from mappings.mappers.scripts import Scripts
+from mappings.model.envelope import Envelope
 from tests.support.table import Table
 from tests.support.wait import PATIENCE
 

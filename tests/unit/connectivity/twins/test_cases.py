@@ -14,27 +14,42 @@ from tests.support.table import each_row
 FILES = (
     *(ROOT / "tests" / "unit" / "connectivity" / "twins").glob("test_*.py"),
     *(
-        ROOT / "tests" / "unit" / "connectivity" / f"test_{name}.py"
-        for name in ("causes", "cursor", "expiry", "interest", "promises")
+        ROOT / "tests" / "unit" / "connectivity" / f"{name}.py"
+        for name in (
+            "dispatch/test_commands_causes",
+            "dispatch/test_weak_acknowledgements",
+            "maintenance/test_policy_expiry",
+            "targets/test_event_cursor",
+            "targets/test_topic_filter",
+        )
     ),
     *(ROOT / "tests" / "service" / f"test_{name}.py" for name in ("policies", "targets", "twins")),
 )
 ELSEWHERE = {
-    89: ("unit/connectivity/test_past.py", "test_row_03_the_state_after_each_revision"),
+    89: ("unit/connectivity/store/test_past_state.py", "test_row_03_the_state_after_each_revision"),
     90: ("service/test_streaming.py", "test_case_01_the_whole_history_of_a_thing"),
     91: ("service/test_streaming.py", "test_case_29_two_requests_in_a_row_add_up"),
     92: ("service/test_streaming.py", "test_the_range_that_is_asked_for"),
     93: ("service/test_streaming.py", "test_case_46_47_an_unreadable_filter_fails_at_the_first_request"),
     94: ("service/test_streaming.py", "test_case_56_57_an_unknown_id_is_not_found"),
     96: ("service/test_streaming.py", "test_case_24_41_the_history_of_a_policy"),
-    97: ("unit/connectivity/test_dispatch.py", "test_nothing_is_answered_or_settled_before_it_is_durable"),
+    97: ("unit/connectivity/dispatch/test_dispatcher.py", "test_nothing_is_answered_or_settled_before_it_is_durable"),
     101: (
-        "unit/connectivity/test_dispatch.py",
+        "unit/connectivity/dispatch/test_dispatcher.py",
         "test_twin_case_101_who_wants_no_answer_and_no_acknowledgement_is_told_nothing_and_settled",
     ),
-    102: ("unit/connectivity/test_exchange.py", "test_case_38_an_undeclared_label_is_refused_and_not_forwarded"),
-    104: ("unit/connectivity/test_exchange.py", "test_a_command_that_fails_ends_the_waiting_with_its_own_error"),
-    105: ("unit/connectivity/test_exchange.py", "test_case_40_failures_are_published_only_where_nacks_are_expected"),
+    102: (
+        "unit/connectivity/dispatch/test_request_reply.py",
+        "test_case_38_an_undeclared_label_is_refused_and_not_forwarded",
+    ),
+    104: (
+        "unit/connectivity/dispatch/test_request_reply.py",
+        "test_a_command_that_fails_ends_the_waiting_with_its_own_error",
+    ),
+    105: (
+        "unit/connectivity/dispatch/test_request_reply.py",
+        "test_case_40_failures_are_published_only_where_nacks_are_expected",
+    ),
     117: ("service/test_mqtt_5.py", "test_case_117_a_command_for_somebody_else_changes_nothing"),
 }
 

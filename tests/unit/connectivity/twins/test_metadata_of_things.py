@@ -9,27 +9,16 @@ import msgspec
 import pytest
 
 from connectivity.twins import metadata as module
-from connectivity.twins.decide import Limits
+from connectivity.twins.decider import Limits
 from mappings.ids import EntityId, EntityType
-from mappings.metadata import without_changes
-from mappings.pointer import Segments, format_pointer
-from mappings.signals import Event
-from spark_store.folding import Folding
-from spark_store.journal import SqliteJournal
+from mappings.model.json_pointer import Segments, format_pointer
+from mappings.model.metadata import without_changes
+from mappings.model.signals import Event
+from spark_store.history.replay import Folding, fold
+from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change
-from spark_store.replay import fold
 from tests.support.table import each_row
-from tests.support.twin_world import (
-    POLICY,
-    VIEWER,
-    TwinWorld,
-    a_world,
-    entry,
-    granting,
-    last,
-    revoking,
-    thing,
-)
+from tests.support.twin_world import POLICY, VIEWER, TwinWorld, a_world, entry, granting, last, revoking, thing
 
 
 def said(key: str, value: Any) -> dict[str, Any]:

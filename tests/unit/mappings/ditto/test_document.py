@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mappings.ditto.document import compact, is_sound, parse_value, read_message
-from mappings.ditto.faults import MAX_NESTING, SOUND_HINT
+from mappings.ditto.errors import MAX_NESTING, SOUND_HINT
 from mappings.errors import DecodeError
 from tests.support.dice import examples
 

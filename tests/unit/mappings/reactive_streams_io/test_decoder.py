@@ -20,9 +20,9 @@ from mappings.reactive_streams_io.frames import (
     Request,
     Subscribe,
     encode,
+    varint,
 )
 from mappings.reactive_streams_io.limits import Limits
-from mappings.reactive_streams_io.octets import varint
 from tests.support.cpu_budget import at_most
 from tests.support.reactive_streams_io.examples import EXAMPLES, Example, decoder, frames, octets
 from tests.support.table import each_row

@@ -7,9 +7,9 @@ import struct
 from typing import Any
 
 from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Event
 from mappings.reactive_streams_io.elements import EventWriter, packer
-from mappings.reactive_streams_io.names import Projection
-from mappings.signals import Event
+from mappings.reactive_streams_io.publisher_names import Projection
 from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")

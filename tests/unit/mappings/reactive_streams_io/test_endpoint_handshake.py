@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mappings.reactive_streams_io.endpoint import Role
+from mappings.reactive_streams_io.errors import LATE_HELLO
 from mappings.reactive_streams_io.events import Closed, Failed, Interrupted, Opened
-from mappings.reactive_streams_io.reasons import LATE_HELLO
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.reactive_streams_io.conversation import H, Party, greeted, is_goodbye, subscriber
 from tests.support.reactive_streams_io.examples import octets

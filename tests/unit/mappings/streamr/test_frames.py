@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.errors import Fault
-from mappings.streamr.faults import About, FrameRefused, Sub, UnknownVersion
+from mappings.streamr.errors import About, FrameRefused, Sub, UnknownVersion
 from mappings.streamr.frames import (
     Broadcast,
     Error,

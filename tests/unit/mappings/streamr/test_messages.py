@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappings.streamr.faults import FrameRefused, UnknownVersion
+from mappings.streamr.errors import FrameRefused, UnknownVersion
 from mappings.streamr.messages import (
     StreamMessage,
     content_of,

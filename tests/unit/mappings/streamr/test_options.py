@@ -9,11 +9,11 @@ import pytest
 
 from mappings.ids import EntityId, EntityType
 from mappings.options import OptionsRefused
+from mappings.placeholders.address import AddressPattern
 from mappings.streamr.access import fingerprint
-from mappings.streamr.addresses import AddressPattern
 from mappings.streamr.frames import ErrorPayload, Style
 from mappings.streamr.options import OPTIONS, StreamOptions, StreamrOptions, read_streamr
-from mappings.streamr.partitions import KeyHash
+from mappings.streamr.streams import KeyHash
 from tests.support.table import each_row
 
 TANKS = EntityId(EntityType.POLICY, "acme.site", "tanks")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mappings.streamr.faults import RequestRefused
+from mappings.streamr.errors import RequestRefused
 from mappings.streamr.requests import Limits, Publish, Range, Resend, read_request
 from tests.support.acceptance import accepted, accepts
 from tests.support.cpu_budget import at_most

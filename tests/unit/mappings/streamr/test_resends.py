@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappings.streamr.faults import About, RequestRefused
+from mappings.streamr.errors import About, RequestRefused
 from mappings.streamr.frames import Error, NoResend, Resending, Resent, Unicast, write_frame
 from mappings.streamr.messages import StreamMessage, content_of
 from mappings.streamr.requests import Range, Resend, read_request

@@ -7,23 +7,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mappings.streamr import faults
-from mappings.streamr.faults import About
+from mappings.streamr import errors
+from mappings.streamr.errors import About
 from mappings.streamr.frames import Subscribed, Unsubscribed, error_of
 from mappings.streamr.requests import All as Everything
 from mappings.streamr.requests import Disconnect, Publish, Request, Resend, Subscribe, Unsubscribe
-from mappings.streamr.sessions import (
-    Effect,
-    End,
-    Ended,
-    Follow,
-    Leave,
-    Say,
-    Session,
-    SessionLimits,
-    Sessions,
-    Verdict,
-)
+from mappings.streamr.sessions import Effect, End, Ended, Follow, Leave, Say, Session, SessionLimits, Sessions, Verdict
 from tests.support.clock import Clock
 from tests.support.dice import examples
 
@@ -46,7 +35,7 @@ def unsubscribe(
 
 
 def not_subscribed(address: str, partition: int = 0) -> list[Effect]:
-    return [Say(address, error_of(faults.not_subscribed("tank", partition), About("tank", partition)))]
+    return [Say(address, error_of(errors.not_subscribed("tank", partition), About("tank", partition)))]
 
 
 def allowed(address: str) -> bool:
@@ -155,9 +144,9 @@ def test_case_x06_whoever_may_not_read_any_longer_is_told_and_sent_no_more() -> 
     assert len(asked) == len(set(asked)) == 2, "once about the same"
     assert effects == [
         Leave(A, TANK),
-        Say(A, error_of(faults.not_authorized("tank", 0), About("tank", 0))),
+        Say(A, error_of(errors.not_authorized("tank", 0), About("tank", 0))),
         Leave(A, ("tank", 1)),
-        Say(A, error_of(faults.not_authorized("tank", 1), About("tank", 1))),
+        Say(A, error_of(errors.not_authorized("tank", 1), About("tank", 1))),
     ]
     assert sessions.recheck({"tank"}, may_read) == []
 
@@ -179,10 +168,10 @@ def test_limits_are_told() -> None:
     sessions = Sessions(SessionLimits(sessions=1, subscriptions=2))
     subscribe(sessions, A, 0)
     subscribe(sessions, A, 1)
-    too_many = faults.limit_exceeded("2 subscriptions of a session")
+    too_many = errors.limit_exceeded("2 subscriptions of a session")
     assert subscribe(sessions, A, 2) == [Say(A, error_of(too_many, About("tank", 2)))]
     assert subscribe(sessions, A, 1) == [Say(A, Subscribed("tank", 1))]
-    too_many = faults.limit_exceeded("1 sessions of a connection")
+    too_many = errors.limit_exceeded("1 sessions of a connection")
     assert subscribe(sessions, B) == [Say(B, error_of(too_many, About("tank", 0)))]
     assert sessions.open(B, PLANT, 0) is None
 

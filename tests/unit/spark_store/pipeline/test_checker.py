@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_store.tables import EVENTS, LATEST
-from spark_store.watermark import Watermark, publish_watermark
+from spark_store.lake.tables import EVENTS, LATEST
+from spark_store.lake.watermark import Watermark, publish_watermark
 from tests.support.lake.checker import assert_whole, check
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_events, write_lake, write_latest

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from connectivity.erasing import erase_here
+from connectivity.maintenance.erasure import erase_here
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.follower import Entry, State
-from spark_store.pipeline import columns
+from spark_store.journal.reader import Entry, State
+from spark_store.pipeline import arrow_reader
 from spark_store.pipeline.source import (
     PARTITION_ROWS,
     JournalEvents,
@@ -116,7 +116,7 @@ def test_times_are_times_and_what_is_none_is_an_error() -> None:
 
 def test_short_and_long_events_have_the_same_columns() -> None:
     (batch,) = arrow([entry(1)], Entry)
-    assert batch.schema == columns.EVENTS
+    assert batch.schema == arrow_reader.EVENTS
 
 
 def reader(site: DataFolder, start: int = 0, max_rows: int = 10) -> _EventsReader:
@@ -149,11 +149,11 @@ def test_a_range_of_offsets_is_the_same_events_whenever_it_is_read(site: DataFol
 
 def test_events_of_any_length_are_read_each_once(site: DataFolder) -> None:
     site.write(20)
-    long = b'"' + b"x" * (columns.LONG + 1) + b'"'
+    long = b'"' + b"x" * (arrow_reader.LONG + 1) + b'"'
     site.append([change(lamp(50), revision, long if revision % 2 else b"1") for revision in range(1, 5)])
     batches = list(reader(site).read(Range(1, 24)))
     assert sorted(seq for batch in batches for seq in batch.column("seq").to_pylist()) == list(range(1, 25))
-    assert {batch.schema.names == columns.EVENTS.names for batch in batches} == {True}
+    assert {batch.schema.names == arrow_reader.EVENTS.names for batch in batches} == {True}
 
 
 def test_a_hole_in_the_journal_stops_the_batch(site: DataFolder) -> None:

@@ -17,19 +17,20 @@ import msgspec
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from spark_store import durable, lake
-from spark_store.erasure import Erasure
 from spark_store.errors import StoreUnavailable
-from spark_store.follower import Follower
-from spark_store.instants import as_text
-from spark_store.pipeline import erasing, jobs, maintenance, moments, retention, snapshots, stream, trust
-from spark_store.pipeline.jobs import Target
-from spark_store.pipeline.maintenance import Due
+from spark_store.journal.erasure import Erasure
+from spark_store.journal.reader import Follower
+from spark_store.lake import durability, reader
+from spark_store.lake.tables import APP, ERASURES, TABLES, Lake, Table
+from spark_store.lake.watermark import TableSize, Watermark, publish_watermark, read_watermark
+from spark_store.pipeline import erasure, retention, snapshots, stream, upkeep
+from spark_store.pipeline import tables as tables_module
+from spark_store.pipeline.clock import Uptime
 from spark_store.pipeline.retention import Retention
 from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
-from spark_store.pipeline.trust import Uptime
-from spark_store.tables import APP, ERASURES, TABLES, Lake, Table
-from spark_store.watermark import TableSize, Watermark, publish_watermark, read_watermark
+from spark_store.pipeline.tables import Target
+from spark_store.pipeline.upkeep import Due
+from spark_store.records import as_text
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.tables import fill
 from tests.support.lake.twin_changes import trim
@@ -58,7 +59,7 @@ def done() -> list[str]:
 def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> Target:
     place = Lake(tmp_path)
     place.pipeline.mkdir(parents=True)
-    monkeypatch.setattr(durable, "sync", lambda it: done.append(f"sync {it == place}"))
+    monkeypatch.setattr(durability, "sync", lambda it: done.append(f"sync {it == place}"))
     spark: Any = Spark(done)
     return Target(spark, place, 1)
 
@@ -84,7 +85,7 @@ def test_a_lake_that_is_not_durable_moves_no_watermark(target: Target, monkeypat
     def refuses(_: Lake) -> None:
         raise StoreUnavailable("the disk refuses")
 
-    monkeypatch.setattr(durable, "sync", refuses)
+    monkeypatch.setattr(durability, "sync", refuses)
     with pytest.raises(StoreUnavailable):
         stream_of(target)._publish(7)
     assert not target.lake.watermark.exists()
@@ -94,14 +95,14 @@ def test_nothing_is_removed_before_what_replaces_it_is_durable(
     target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = len(TABLES)
-    monkeypatch.setattr(erasing, "_clean", lambda *_: done.append("clean"))
-    monkeypatch.setattr(erasing, "drop_shuffles", lambda _: done.append("shuffles"))
-    monkeypatch.setattr(erasing, "_note", lambda _, table, number: done.append(f"note {number} in {table.name}"))
-    erasing.erase(target, [Erasure(4, "thing", "acme:lamp", 5, "t", "anna", "t", None)])
+    monkeypatch.setattr(erasure, "_clean", lambda *_: done.append("clean"))
+    monkeypatch.setattr(erasure, "drop_shuffles", lambda _: done.append("shuffles"))
+    monkeypatch.setattr(erasure, "_note", lambda _, table, number: done.append(f"note {number} in {table.name}"))
+    erasure.erase(target, [Erasure(4, "thing", "acme:lamp", 5, "t", "anna", "t", None)])
     noted = [f"note 4 in {table.name}" for table in TABLES]
     assert done == [*["DELETE"] * tables, "sync True", *["clean"] * tables, "shuffles", *noted]
     done.clear()
-    maintenance.vacuum(target)
+    upkeep.vacuum(target)
     assert done == ["sync True", *["VACUUM"] * tables]
 
 
@@ -114,7 +115,7 @@ def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
     publish_watermark(target.lake.watermark, Watermark(45, erased=3, erased_at="t"))
     found = {"prepare": None, "appended": 45, "merged": 45, "check_same_journal": None}
     for name, value in found.items():
-        monkeypatch.setattr(jobs, name, lambda *_, value=value: value)
+        monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
 
     def noted(_: Lake, table: Table, app: str) -> int:
         return {ERASURES: 2 if table == older else 4, APP: 0}[app]
@@ -122,8 +123,8 @@ def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(lake, "last_transaction", noted)
-    monkeypatch.setattr(lake, "has_gaps", lambda *_: False)
+    monkeypatch.setattr(reader, "last_transaction", noted)
+    monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
     monkeypatch.setattr(Stream, "_publish", killed)
     with pytest.raises(KeyboardInterrupt):
         stream_of(target)._catch_up()
@@ -148,10 +149,10 @@ def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_
 
     found = {"prepare": lambda _: None, "appended": lambda _: 45, "merged": lambda _: 20, "check_same_journal": trimmed}
     for name, call in found.items():
-        monkeypatch.setattr(jobs, name, call)
-    monkeypatch.setattr(jobs, "merge_latest", merged)
-    monkeypatch.setattr(lake, "last_transaction", lambda *_: 0)
-    monkeypatch.setattr(lake, "has_gaps", lambda *_: False)
+        monkeypatch.setattr(tables_module, name, call)
+    monkeypatch.setattr(tables_module, "merge_latest", merged)
+    monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
+    monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
     with pytest.raises(KeyboardInterrupt):
         stream_of(target)._catch_up()
     assert known == [(20, 1, 45)]
@@ -166,13 +167,13 @@ def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start
     begun = datetime.now(UTC)
     publish_watermark(target.lake.watermark, Watermark(5, vacuumed=as_text(begun - timedelta(hours=1))))
     for name, value in {"prepare": None, "appended": 5, "merged": 5, "check_same_journal": None}.items():
-        monkeypatch.setattr(jobs, name, lambda *_, value=value: value)
-    monkeypatch.setattr(lake, "last_transaction", lambda *_: 0)
-    monkeypatch.setattr(lake, "has_gaps", lambda *_: False)
+        monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
+    monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
+    monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
     monkeypatch.setattr(Stream, "_count_files", lambda _: None)
     made = Stream(target, lambda *_, **__: None, StreamOptions(once=once), threading.Event())
     made._catch_up()
-    waits = maintenance.Upkeep().vacuum_every - (datetime.now(UTC) - made._done.vacuumed)
+    waits = upkeep.Upkeep().vacuum_every - (datetime.now(UTC) - made._done.vacuumed)
     assert waits.total_seconds() == pytest.approx(left, abs=30)
     # Never done: since the table was made.
     assert begun - timedelta(seconds=1) < made._done.optimized <= datetime.now(UTC)
@@ -223,7 +224,7 @@ def test_a_run_that_finds_nothing_new_starts_no_query(
 def test_a_moment_is_kept_beside_a_batch(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who fills a lake anew does not wait for it. What the watermark tells is told between batches."""
     kept: queue.SimpleQueue[int] = queue.SimpleQueue()
-    monkeypatch.setattr(moments, "keep", lambda _, seq: kept.put(seq))
+    monkeypatch.setattr(snapshots, "keep", lambda _, seq: kept.put(seq))
     counted = threading.Event()
     monkeypatch.setattr(Stream, "_count_files", lambda _: counted.set())
     filling = stream_of(target)
@@ -247,7 +248,7 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: Target, monkeyp
     def refuses(*_: Any) -> int:
         raise StoreUnavailable("the disk is full")
 
-    monkeypatch.setattr(moments, "keep", refuses)
+    monkeypatch.setattr(snapshots, "keep", refuses)
     filling = Stream(target, lambda event, **_: said.append(event), StreamOptions(), threading.Event())
     filling._done = filling._done._replace(events=300_000)
     filling._keep_up()
@@ -262,7 +263,7 @@ def test_other_upkeep_does_not_wait_for_one_that_fails(
     def refuses(*_: Any) -> int:
         raise StoreUnavailable("the disk is full")
 
-    monkeypatch.setattr(moments, "keep", refuses)
+    monkeypatch.setattr(snapshots, "keep", refuses)
     monkeypatch.setattr(Stream, "_count_files", lambda _: None)
     filling = stream_of(target)
     filling._done = filling._done._replace(events=300_000, vacuumed=datetime(2030, 1, 15, tzinfo=UTC))
@@ -287,7 +288,7 @@ def test_many_erasures_are_noted_as_they_are_done(target: Target, monkeypatch: p
             stopping.set()
 
     monkeypatch.setattr(Follower, "erasures", lambda _, after: asked[after:])
-    monkeypatch.setattr(erasing, "erase", erase)
+    monkeypatch.setattr(erasure, "erase", erase)
     monkeypatch.setattr(Stream, "_count_files", lambda _: None)
     running._erase()
     assert erased == [(1, 50), (51, 100)]
@@ -317,8 +318,8 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
         raise StoreUnavailable("as far as needed")
 
     monkeypatch.setattr(retention, "forget", forget)
-    monkeypatch.setattr(jobs, "prepare", lambda _: {})
-    monkeypatch.setattr(lake, "last_transaction", no_further)
+    monkeypatch.setattr(tables_module, "prepare", lambda _: {})
+    monkeypatch.setattr(reader, "last_transaction", no_further)
     monkeypatch.setattr(Stream, "_count_files", lambda _: None)
     running = started()
     running._do(Due(optimize=False, vacuum=False, forget=True))
@@ -340,7 +341,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     started()._do(Due(optimize=False, vacuum=False, forget=True))
     assert forgotten[2] == pytest.approx(begun, abs=600)
     for seconds in (20.0, 30.0):
-        monkeypatch.setattr(trust, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
+        monkeypatch.setattr(stream, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
         started()._do(Due(optimize=False, vacuum=False, forget=True))
         assert forgotten[-1] == pytest.approx(begun + 86400, abs=600)
     # A clock that is behind makes nothing older, and what is believed stays what it was.
@@ -371,8 +372,8 @@ def test_a_kind_of_upkeep_that_failed_is_told_until_it_has_gone_well(
 
     monkeypatch.setattr(stream, "due", lambda *_: todo.pop(0))
     monkeypatch.setattr(snapshots, "take", lambda _: 0)
-    monkeypatch.setattr(maintenance, "optimize", optimize)
-    monkeypatch.setattr(lake, "size", lambda *_: TableSize(1, 1))
+    monkeypatch.setattr(upkeep, "optimize", optimize)
+    monkeypatch.setattr(reader, "size", lambda *_: TableSize(1, 1))
     monkeypatch.setattr(Stream, "_count_files", lambda _: None)
     running = Stream(target, lambda event, **_: said.append(event), StreamOptions(), threading.Event())
     assert failures() == ["optimize: a damaged file"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_store.rql.ast import Operator
-from spark_store.rql.bind import bind
+from spark_store.rql.binding import bind
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mappings.ids import EntityId, EntityType
-from mappings.signals import Event
+from mappings.model.signals import Event
 from spark_store.errors import RqlSyntaxError
-from spark_store.partial import partial_thing
+from spark_store.history.event_view import partial_thing
 from spark_store.rql import evaluate, parse, resolve_times
 from tests.support.paths import ROOT
 from tests.support.table import each_row

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_store.asking import Sorting
 from spark_store.errors import InvalidOption
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import BY_ID, MAX_SORTED, Options, read_options
+from spark_store.rql.query import Sorting
 from tests.support.acceptance import accepted, accepts
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_store.asking import Place, Sorting
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import read_options
 from spark_store.rql.order import NOTHING, compare, key_of, place_of, value_of
-from spark_store.rql.search import holds, read
+from spark_store.rql.query import Place, Sorting
+from spark_store.rql.search_evaluator import holds, read
 from tests.support import random_searches as searches
 from tests.support.paths import VECTORS
 from tests.support.table import each_row

@@ -1,0 +1,287 @@
+"""Who may: what stands between a stranger and the API.
+
+A request is looked at in this order. One whose body ends at two places may hold another's, and is refused. So is a token in
+the query, whatever else the request says, since queries end up in the logs of whatever lies in between. Without any token in
+the settings it is the loopback interface that keeps others out, and a browser on this machine reaches that too: a page whose
+name is made to resolve to it sends its own name as `Host`, any page sends its `Origin`; neither gets at anything but probes.
+With tokens, everything but probes wants one, as a bearer token; its role says what its bearer may do. All tokens are
+compared, each in constant time.
+
+Who brings a wrong token waits for the answer: a tenth of a second at first, twice as long each time, four seconds at most,
+counted by address, and the log says so. A right token never waits. An address that keeps several wrong ones waiting is
+answered with 429 until one of them has been answered, without a look at what it brings, so that guessing side by side is no
+faster; everybody else goes on. A request without a token guesses nothing and does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Final
+from urllib.parse import parse_qsl
+
+import structlog
+from fastapi import Request
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from connectivity.api.errors import fault
+from connectivity.api.responses import error_answer
+from connectivity.config.settings import ApiSettings, ApiToken, Role, is_loopback
+from connectivity.errors import OperationRefused
+from mappings.errors import Fault
+
+log = structlog.get_logger(__name__)
+
+
+PROBES: Final = frozenset({"/health/live", "/health/ready"})
+READING: Final = frozenset({"GET", "HEAD"})
+
+_PORT: Final = re.compile(r":\d*\Z")
+_TOKEN_NAMES: Final = re.compile(
+    r"(?:x[_-]?)?(?:access|api|auth|authorization|bearer|id|private|refresh|session)?[_-]?"
+    r"(?:token|key|authorization|bearer|password|passwd|secret)",
+    re.IGNORECASE,
+)
+
+_FIRST_DELAY: Final = 0.1
+_LONGEST_DELAY: Final = 4.0
+_FORGOTTEN_AFTER: Final = 300.0
+_MOST_PEERS: Final = 4_096
+_MOST_WAITING: Final = 8
+"""Wrong tokens of one address that wait for their answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: what the audit log calls him, what he may, in whose name he searches."""
+
+    name: str
+    role: Role
+    subjects: tuple[str, ...] = ()
+    is_named: bool = False
+    """Whether the name is that of a token of its own; one that several share, and loopback, are nobody in particular."""
+
+
+ANYBODY: Final = Caller("api", Role.ADMIN)
+"""Who asks where no token is needed, and who brings the one of `api.token`."""
+
+
+class Keys:
+    """The tokens of the settings, as digests of one length."""
+
+    def __init__(self, settings: ApiSettings) -> None:
+        self._known = [(_digest(it.token.get_secret_value().encode()), _caller(it)) for it in settings.tokens]
+        if settings.token is not None and (text := settings.token.get_secret_value()):
+            self._known.append((_digest(text.encode()), ANYBODY))
+        self.are_needed = bool(self._known)
+
+    def caller(self, given: bytes) -> Caller | None:
+        """Whose token this is. Takes as long for one as for another."""
+        digest = _digest(given)
+        found = None
+        for known, caller in self._known:
+            if hmac.compare_digest(digest, known):
+                found = caller
+        return found
+
+
+class Delays:
+    """How long who brings wrong tokens has to wait, by address; a table of bounded size that forgets."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._peers: OrderedDict[str, _Peer] = OrderedDict()
+
+    def is_full(self, address: str) -> bool:
+        """Whether so many of this address wait that no more is looked at."""
+        peer = self._peers.get(address)
+        return peer is not None and peer.waiting >= _MOST_WAITING
+
+    def failed(self, address: str) -> float:
+        """A wrong token came from here: how many seconds its answer waits. Call `answered` afterwards."""
+        peer = self._peers.pop(address, None)
+        if peer is None or (self._now() - peer.last > _FORGOTTEN_AFTER and not peer.waiting):
+            peer = _Peer()
+        self._peers[address] = peer
+        while len(self._peers) > _MOST_PEERS:
+            self._peers.popitem(last=False)
+        peer.last = self._now()
+        peer.failures += 1
+        peer.waiting += 1
+        if peer.failures & (peer.failures - 1) == 0:
+            # Once, twice, four times, …: somebody has to see it, and nobody is to fill the log with it.
+            log.warning("a wrong token was brought", address=address, times=peer.failures)
+        return min(_FIRST_DELAY * (1 << min(peer.failures - 1, 16)), _LONGEST_DELAY)
+
+    def answered(self, address: str) -> None:
+        """One of those who waited has his answer."""
+        if (peer := self._peers.get(address)) is not None:
+            peer.waiting = max(peer.waiting - 1, 0)
+
+
+class _Peer:
+    __slots__ = ("failures", "last", "waiting")
+
+    def __init__(self) -> None:
+        self.failures, self.waiting, self.last = 0, 0, 0.0
+
+
+class Guard:
+    """Around the application: answers what is refused, and tells the rest who asks (`caller_of`)."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ApiSettings,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._app = app
+        self._host = settings.host
+        self._keys = Keys(settings)
+        self._delays = Delays()
+        self._sleep = sleep
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers, is_probe = Headers(scope=scope), scope["path"] in PROBES
+        found: Caller | Fault | None = two_lengths(headers) or misplaced_token(scope["query_string"])
+        if found is None:
+            foreign = foreign_page(headers, scope["method"], self._host, self._keys.are_needed)
+            found = foreign or await self._caller(headers, address_of(scope))
+            if is_probe and not isinstance(found, Caller):
+                # Anybody may ask; only who may see it all is told all.
+                found = None
+            elif isinstance(found, Caller) and not found.role.may(_role_of(scope["method"])):
+                found = not_enough(found, _role_of(scope["method"]))
+        if isinstance(found, Fault):
+            await error_answer(found, headers=_extra_headers(found))(scope, receive, send)
+            return
+        scope.setdefault("state", {})["caller"] = found
+        await self._app(scope, receive, send)
+
+    async def _caller(self, headers: Headers, address: str) -> Caller | Fault:
+        """Who asks, or why that is not known. Waits where a wrong token was brought."""
+        if not self._keys.are_needed:
+            return ANYBODY
+        if len(brought := headers.getlist("authorization")) > 1:
+            # Which of them counts is not for us to say: something before us may have looked at the other.
+            return fault("api:unauthorized", "One bearer token is needed, and several have come.")
+        scheme, _, given = "".join(brought).partition(" ")
+        if scheme.lower() != "bearer" or not given.strip():
+            return fault("api:unauthorized", "A bearer token is needed.")
+        if self._delays.is_full(address):
+            return fault("api:requests.toomany", "Too many wrong tokens have come from your address.")
+        # Header bytes come as Latin-1, whatever they were meant to be.
+        caller = self._keys.caller(given.strip().encode("latin-1"))
+        if caller is not None:
+            return caller
+        seconds = self._delays.failed(address)
+        try:
+            await self._sleep(seconds)
+        finally:
+            self._delays.answered(address)
+        return fault("api:unauthorized", "A bearer token is needed.")
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks. The guard has let him in."""
+    caller: Caller = request.state.caller
+    return caller
+
+
+async def admins_only(request: Request) -> None:
+    """For operations that change or show more than connections. Raises OperationRefused."""
+    caller = caller_of(request)
+    if not caller.role.may(Role.ADMIN):
+        raise OperationRefused(not_enough(caller, Role.ADMIN))
+
+
+def not_enough(caller: Caller, needed: Role) -> Fault:
+    """The refusal of one who may less."""
+    return fault("api:forbidden", f"The role '{caller.role.value}' may not do this; it takes '{needed.value}'.")
+
+
+def two_lengths(headers: Headers) -> Fault | None:
+    """The refusal of a body that is said to end at two places: to a proxy before us the rest may be another's request."""
+    if "transfer-encoding" in headers and "content-length" in headers:
+        return fault(
+            "api:request.invalid", "Found both 'transfer-encoding' and 'content-length', expected one of them."
+        )
+    return None
+
+
+def misplaced_token(query: bytes) -> Fault | None:
+    """The refusal of a query that has a parameter with the name of a token; its value is not looked at."""
+    if not query:
+        return None
+    for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if _TOKEN_NAMES.fullmatch(name.strip()):
+            return fault(
+                "api:token.misplaced",
+                f"The query has a parameter '{name[:40]}'.",
+                "Send a token as 'authorization: Bearer …', and take this one for known to others: make a new one.",
+            )
+    return None
+
+
+def foreign_page(headers: Headers, method: str, host: str, needs_token: bool) -> Fault | None:
+    """The refusal of what a page in a browser may have sent; None if it did not."""
+    named = headers.get("host", "")
+    name = _PORT.sub("", named)
+    if not needs_token and not (is_loopback(name) or name.strip("[]").lower() == host.strip("[]").lower()):
+        return fault("api:host.foreign", f"expected localhost or {host} as Host, found {named!r}")
+    origin = headers.get("origin")
+    if method not in READING and origin is not None and origin.partition("://")[2] != named:
+        return fault("api:origin.foreign", f"expected no Origin but {named}, found {origin!r}")
+    return None
+
+
+def address_of(scope: Scope) -> str:
+    """Whom failures are counted for: an IPv4 address, or the network that one owner of IPv6 addresses has.
+
+    What is no address (a proxy may forward any text) is one stranger, however it reads.
+    """
+    host = scope["client"][0] if scope.get("client") else ""
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return ""
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
+    return str(found)
+
+
+def _role_of(method: str) -> Role:
+    """What a method takes. `admins_only` asks for more where it stands."""
+    return Role.READ if method in READING else Role.WRITE
+
+
+def _extra_headers(found: Fault) -> dict[str, str]:
+    match found.status:
+        case 400 if found.error == "api:request.invalid":
+            # Whatever follows on this connection is not looked at.
+            return {"connection": "close"}
+        case 401:
+            return {"www-authenticate": "Bearer"}
+        case 429:
+            return {"retry-after": str(int(_LONGEST_DELAY))}
+        case _:
+            return {}
+
+
+def _digest(token: bytes) -> bytes:
+    return sha256(token).digest()
+
+
+def _caller(token: ApiToken) -> Caller:
+    return Caller(token.name, token.role, token.subjects, is_named=True)

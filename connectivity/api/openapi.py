@@ -1,0 +1,139 @@
+"""How operations describe themselves: what each is asked, what it answers, with examples, and every error code.
+
+`described` makes the whole OpenAPI document of an application; the connection in it is the JSON Schema that
+`connectivity schema` prints. What belongs to every request (tokens, unknown parameters, a body that is too large) is added
+here, so that an operation names its own codes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from connectivity.api.errors import CODES
+from connectivity.api.schemas import schemas
+
+HEALTH = "Health"
+TRIAL = "application/vnd.connectivity.trial+json"
+"""The media type of a connection that is tried together with a sample."""
+
+Answers = dict[int | str, dict[str, Any]]
+
+ALWAYS = ("api:parameter.invalid", "api:token.misplaced", "internalerror")
+GUARDED = ("api:unauthorized", "api:forbidden", "api:host.foreign", "api:requests.toomany")
+CHANGING = ("api:origin.foreign",)
+WITH_BODY = ("api:request.invalid", "api:body.toolarge", "api:body.timeout", "api:contenttype.unsupported")
+WITH_JSON = ("json.invalid",)
+EVERYWHERE = frozenset({*ALWAYS, *GUARDED, *CHANGING, *WITH_BODY, *WITH_JSON})
+"""What operations may be answered without saying so themselves: always, unless they are probes, where they change
+something, where they take a body, and where that is JSON."""
+
+_JSON = "application/json"
+
+TOTAL = "x-total-count"
+"""The header that says of how many the answer lists some."""
+
+_HEADERS: Mapping[str, dict[str, Any]] = {
+    "etag": {"description": "The revision.", "schema": {"type": "string", "pattern": r'^"rev:[0-9]+"$'}},
+    "location": {"description": "Where the connection is.", "schema": {"type": "string"}},
+    "www-authenticate": {"description": "How to show a token.", "schema": {"type": "string"}},
+    TOTAL: {"description": "How many there are.", "schema": {"type": "integer"}},
+    "retry-after": {"description": "Seconds to wait.", "schema": {"type": "integer"}},
+}
+_ERROR_HEADERS = {304: ("etag",), 401: ("www-authenticate",), 429: ("retry-after",)}
+
+
+def body(meaning: str, schema: str, example: Any, *headers: str) -> dict[str, Any]:
+    """An answer of JSON."""
+    content = {_JSON: {"schema": _reference(schema), "example": example}}
+    return {"description": meaning, "content": content, **_headers(headers)}
+
+
+def nothing(meaning: str, *headers: str) -> dict[str, Any]:
+    """An answer without a body."""
+    return {"description": meaning, **_headers(headers)}
+
+
+def text(meaning: str, *media_types: str) -> dict[str, Any]:
+    """An answer that is no JSON."""
+    return {"description": meaning, "content": {it: {"schema": {"type": "string"}} for it in media_types}}
+
+
+def asked(bodies: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+    """The request body: its schema and an example by media type."""
+    content = {kind: {"schema": _reference(schema), "example": example} for kind, (schema, example) in bodies.items()}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def answers(
+    wanted: Answers,
+    *codes: str,
+    is_probe: bool = False,
+    has_json: bool = False,
+    has_body: bool = False,
+    is_change: bool = False,
+) -> Answers:
+    """The answers of an operation: those that are wanted, and the errors with these codes and those of every request."""
+    every = {*codes, *ALWAYS}
+    if not is_probe:
+        every.update(GUARDED)
+    if is_change or has_json or has_body:
+        every.update(CHANGING)
+    if has_json or has_body:
+        every.update(WITH_BODY)
+    if has_json:
+        every.update(WITH_JSON)
+    by_status: dict[int, list[str]] = {}
+    for code in sorted(every):
+        by_status.setdefault(CODES[code].status, []).append(code)
+    errors: Answers = {status: _error(status, its) for status, its in sorted(by_status.items())}
+    return {**wanted, **errors}
+
+
+def _error(status: int, codes: list[str]) -> dict[str, Any]:
+    meaning = "\n".join(f"- `{code}`: {CODES[code].when}" for code in codes)
+    if status == 304:
+        return {"description": meaning, **_headers(_ERROR_HEADERS[304])}
+    examples = {
+        code: {"value": {"status": status, "error": code, "message": _sentence(CODES[code].when)}} for code in codes
+    }
+    content = {_JSON: {"schema": _reference("Error"), "examples": examples}}
+    return {"description": meaning, "content": content, **_headers(_ERROR_HEADERS.get(status, ()))}
+
+
+def _sentence(words: str) -> str:
+    plain = words.replace("`", "'")
+    return f"{plain[0].upper()}{plain[1:]}."
+
+
+def _headers(names: tuple[str, ...]) -> dict[str, Any]:
+    return {"headers": {name: _HEADERS[name] for name in names}} if names else {}
+
+
+def _reference(schema: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
+def described(app: FastAPI, needs_token: bool) -> dict[str, Any]:
+    """The OpenAPI document of the application."""
+    document = get_openapi(
+        title="Connectivity",
+        version="2",
+        description="Connections to brokers: what they are, what they do, and what operators may do with them.",
+        routes=app.routes,
+    )
+    probes = {"/health/live", "/health/ready"}
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            # The library's own answer to unfit parameters, which is not ours.
+            operation["responses"].pop("422", None)
+            if needs_token and path in probes:
+                operation["security"] = [{"bearer": []}, {}]
+    document["components"] = {"schemas": schemas()}
+    if needs_token:
+        document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"bearer": []}]
+    return document

@@ -1,0 +1,88 @@
+"""Conditional requests on connections: `if-match`, `if-none-match`, and which past a request is about.
+
+The tag of a connection is `"rev:n"`, n its revision (Ditto connections, HTTP resources). A change is judged at the moment
+when nothing can come in between any more, so of two operators who change the same revision one is told 412.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from starlette.datastructures import Headers
+
+from connectivity.api.errors import fault, refused
+from connectivity.errors import OperationRefused
+from connectivity.management.interface import Definition, Judge, Moment
+from connectivity.twins.preconditions import Tags, parse_tags
+from mappings.ditto.timestamps import parse_instant
+
+AT_REVISION = "at-historical-revision"
+AT_TIME = "at-historical-timestamp"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class NotAgreed(OperationRefused):
+    """A connection that is there, and not as the one who asks wants it. `tag` is the present one."""
+
+    def __init__(self, error: str, message: str, tag: str) -> None:
+        super().__init__(fault(error, message, f"The present revision is {tag}."))
+        self.tag = tag
+
+
+def judge_of(headers: Headers) -> Judge:
+    """What decides whether a change may happen. Raises OperationRefused for headers that cannot be understood."""
+    if_match, if_none_match = _tags(headers, "if-match"), _tags(headers, "if-none-match")
+
+    def judge(revision: int | None) -> None:
+        if revision is None:
+            if if_match is not None:
+                raise refused("connectivity:precondition.failed", "There is nothing that 'if-match' could match.")
+            return
+        tag = f'"rev:{revision}"'
+        if if_match is not None and not if_match.match_strongly(tag):
+            raise _failed("no tag of 'if-match' is the present one", tag)
+        if if_none_match is not None and if_none_match.match_weakly(tag):
+            raise _failed("a tag of 'if-none-match' is the present one", tag)
+
+    return judge
+
+
+def check_retrieve(headers: Headers, definition: Definition) -> None:
+    """Raises OperationRefused where the one who asks has this revision already, or wants another."""
+    if_match, if_none_match = _tags(headers, "if-match"), _tags(headers, "if-none-match")
+    if if_match is not None and not if_match.match_strongly(definition.tag):
+        raise _failed("no tag of 'if-match' is the present one", definition.tag)
+    if if_none_match is not None and if_none_match.match_weakly(definition.tag):
+        raise NotAgreed("connectivity:precondition.notmodified", "The connection is the one you know.", definition.tag)
+
+
+def moment_of(revision: int | None, time: str | None) -> Moment | None:
+    """The past that a request is about; None is the present. Raises OperationRefused for headers that do not fit."""
+    if revision is None and time is None:
+        return None
+    if time is None:
+        return Moment(revision=revision)
+    if revision is not None:
+        raise refused("header.invalid", f"found both '{AT_REVISION}' and '{AT_TIME}', expected one of them.")
+    nanoseconds = parse_instant(time)
+    if nanoseconds is None:
+        raise refused("header.invalid", f"'{AT_TIME}' is no instant.", "Write it like 2026-02-03T09:12:45Z.")
+    try:
+        return Moment(time=_EPOCH + timedelta(microseconds=nanoseconds // 1_000))
+    except OverflowError:
+        raise refused("header.invalid", f"'{AT_TIME}' is no instant that could be kept.") from None
+
+
+def _tags(headers: Headers, name: str) -> Tags | None:
+    texts = headers.getlist(name)
+    if not texts:
+        return None
+    tags = parse_tags(", ".join(texts))
+    if tags is None:
+        raise refused("header.invalid", f"'{name}' names no entity tags.", 'Write them like "rev:3", or *.')
+    return tags
+
+
+def _failed(why: str, present: str) -> NotAgreed:
+    return NotAgreed("connectivity:precondition.failed", f"The connection is not the one you know: {why}.", present)

@@ -1,0 +1,68 @@
+"""What a request brings: read within a bound of bytes and of time, and as JSON by the rules that connection files have."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, NamedTuple
+
+from fastapi import Request
+from starlette.requests import ClientDisconnect
+
+from connectivity.api.errors import refused
+from connectivity.config.documents import read_json
+
+
+class Bounds(NamedTuple):
+    """How many bytes a body may have, and how many seconds it may take to arrive."""
+
+    max_bytes: int = 1024 * 1024
+    seconds: float = 10.0
+
+
+def media_type(request: Request) -> str:
+    """The media type of the body, without parameters; empty where none is said."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def expect_media_type(request: Request, *expected: str) -> str:
+    """The media type of the body. Raises OperationRefused unless it is one of these."""
+    found = media_type(request)
+    if found not in expected:
+        # A page in a browser on this machine can send plain text without being asked, JSON it cannot.
+        raise refused(
+            "api:contenttype.unsupported",
+            f"The content-type '{found[:100]}' is not supported here.",
+            f"expected content-type {' or '.join(expected)}",
+        )
+    return found
+
+
+async def content(request: Request, bounds: Bounds) -> bytes:
+    """The body. Raises OperationRefused for one that is too large or too slow."""
+    too_large = refused("api:body.toolarge", f"The body is larger than {bounds.max_bytes} bytes.")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and len(length) < 20 and int(length) > bounds.max_bytes:
+        raise too_large
+    found = bytearray()
+    try:
+        async with asyncio.timeout(bounds.seconds):
+            async for part in request.stream():
+                found += part
+                if len(found) > bounds.max_bytes:
+                    raise too_large
+    except TimeoutError:
+        raise refused("api:body.timeout", f"The body did not arrive within {bounds.seconds:g} s.") from None
+    except ClientDisconnect:
+        # Nobody is there any more to read this.
+        raise refused("api:body.invalid", "The body ended too soon.") from None
+    return bytes(found)
+
+
+async def json_object(request: Request, bounds: Bounds) -> dict[str, Any]:
+    """The body as a JSON object. Raises OperationRefused."""
+    read = read_json(await content(request, bounds))
+    if read.problems:
+        raise refused("json.invalid", "The body is no JSON that can be used.", str(read.problems[0]), read.problems)
+    if not isinstance(read.document, dict):
+        raise refused("api:body.invalid", "The body is no JSON object.")
+    return read.document

@@ -1,0 +1,138 @@
+"""How the API answers: JSON written once, every error in the same form, HEAD wherever GET is, and never a trace of ours.
+
+`Answering` stands around everything else. What nobody expected is logged here with its trace, without the query, and
+answered with 500 and no details.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.routing import Match
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from connectivity.api.errors import fault, shown
+from connectivity.api.preconditions import NotAgreed
+from connectivity.config.problems import expected_of, nearest_choice, show
+from connectivity.errors import OperationRefused, Problem
+from mappings.errors import INTERNAL_ERROR, Fault
+
+log = structlog.get_logger(__name__)
+
+
+JSON = "application/json"
+
+_PLACES = {
+    "path": "connectivity:connection.id.invalid",
+    "header": "header.invalid",
+    "query": "api:parameter.invalid",
+}
+"""Where a value stood that does not fit → the code."""
+
+
+class JsonAnswer(Response):
+    """An answer whose body is this value as JSON."""
+
+    media_type = JSON
+
+    def render(self, content: Any) -> bytes:
+        try:
+            return msgspec.json.encode(content)
+        except (OverflowError, UnicodeEncodeError):
+            # A number of more than 64 bits, or half a character, that somebody's text holds.
+            return json.dumps(content, default=str).encode()
+
+
+def error_answer(
+    found: Fault,
+    problems: Sequence[Problem] = (),
+    headers: Mapping[str, str] | None = None,
+    report: Mapping[str, Any] | None = None,
+) -> Response:
+    """The answer that tells a fault. 304 has no body."""
+    if found.status == 304:
+        return Response(status_code=304, headers=dict(headers or {}))
+    return JsonAnswer(shown(found, problems, report), found.status, dict(headers or {}))
+
+
+def install(app: FastAPI) -> None:
+    """Make the application answer every error in our form."""
+
+    @app.exception_handler(OperationRefused)
+    async def _refused(_request: Request, error: OperationRefused) -> Response:
+        headers = {"etag": error.tag} if isinstance(error, NotAgreed) else None
+        return error_answer(error.fault, error.problems, headers, error.report)
+
+    @app.exception_handler(RequestValidationError)
+    async def _unfit(_request: Request, error: RequestValidationError) -> Response:
+        return _unfit_answer(error.errors())
+
+    @app.exception_handler(HTTPException)
+    async def _unrouted(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405:
+            allowed = allowed_methods(app, request.scope)
+            message = f"'{request.method}' is no method of this path."
+            return error_answer(
+                fault("api:method.notallowed", message, f"Use one of: {allowed}."), headers={"allow": allowed}
+            )
+        return error_answer(fault("api:path.notfound", "There is no such path."))
+
+
+def _unfit_answer(errors: Sequence[Any]) -> Response:
+    """The answer to parameters, headers or parts of the path that do not fit what is declared."""
+    problems = []
+    for error in errors:
+        expected = expected_of(error["type"], error.get("ctx", {}), error["msg"])
+        found = error.get("input")
+        problems.append(Problem(str(error["loc"][-1]), show(found), expected, nearest_choice(found, expected)))
+    place, name = errors[0]["loc"][0], errors[0]["loc"][-1]
+    code = "api:parameter.invalid" if name == "prefix" else _PLACES[place]
+    return error_answer(fault(code, f"'{name}' does not fit.", str(problems[0])), problems)
+
+
+def allowed_methods(app: FastAPI, scope: Scope) -> str:
+    """The methods that the path of this request has, as `allow` names them."""
+    found = [
+        method
+        for method in ("DELETE", "GET", "PATCH", "POST", "PUT")
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in app.routes)
+    ]
+    return ", ".join(sorted([*found, "HEAD"] if "GET" in found else found))
+
+
+class Answering:
+    """Around the whole application: HEAD is answered like GET, without the body; what nobody expected, with 500; and nothing
+    is for caches."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_head, has_begun = scope["method"] == "HEAD", False
+
+        async def sending(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            if message["type"] == "http.response.start":
+                # What is true now of connections and their hosts is nothing for a cache on the way, or on a disk.
+                message = {**message, "headers": [*message["headers"], (b"cache-control", b"no-store")]}
+            if is_head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        try:
+            await self._app({**scope, "method": "GET"} if is_head else scope, receive, sending)
+        except Exception:
+            log.exception("an API request failed", method=scope["method"], path=scope["path"])
+            if not has_begun:
+                await error_answer(INTERNAL_ERROR)(scope, receive, sending)

@@ -1,0 +1,1 @@
+"""Policies compiled to answer who may do what, and asking again when they change."""

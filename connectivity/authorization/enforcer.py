@@ -1,0 +1,265 @@
+"""Who may do what to which part of an entity: a policy, compiled.
+
+A policy grants and revokes permissions on resources, `thing:/…`, `policy:/…`, `message:/…` and `stream:/…`. All its
+entries together make one tree with a node for each segment of each resource; the nearest explicit statement on the way up
+from a path wins, and a revoke wins over a grant of the same node (Ditto protocol, effective permission). An enforcer is made
+once for a revision of a policy and asked many times; it never changes.
+
+An entry's subjects with an `expiry` in the past count no more. Since time passes without an event, an enforcer says with
+`expires` until when it holds; who keeps enforcers compiles the policy again from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+
+from connectivity.authorization.policy_imports import holds_in
+from mappings.ids import EntityId
+from mappings.model.metadata import METADATA
+
+READ: Final = "READ"
+WRITE: Final = "WRITE"
+
+DROP: Final[Any] = object()
+"""What `Enforcer.view` gives where nothing of a value may be read."""
+
+ALWAYS_VISIBLE: Final[Mapping[str, frozenset[str]]] = {
+    "thing": frozenset({"thingId", "_namespace", "_revision", "_modified", "_created"}),
+    "policy": frozenset({"policyId", "_namespace", "_revision", "_modified", "_created"}),
+}
+"""The members of an entity that whoever may read any part of it sees as well."""
+
+_NOBODY: Final[frozenset[str]] = frozenset()
+
+_ESCAPED: Final[Mapping[str, int]] = {"policy": 3, "stream": 0}
+"""In how many segments a tilde is written as `~0`, where not in all."""
+
+
+class _Node:
+    """One segment of a resource: who was granted or revoked what here, and who anywhere below."""
+
+    __slots__ = ("children", "depth", "granted", "granted_below", "parent", "revoked", "revoked_below")
+
+    def __init__(self, parent: _Node | None) -> None:
+        self.parent = parent
+        self.depth: int = 0 if parent is None else parent.depth + 1
+        self.children: dict[str, _Node] = {}
+        self.granted: dict[str, set[str]] = {}
+        self.revoked: dict[str, set[str]] = {}
+        self.granted_below: dict[str, set[str]] = {}
+        self.revoked_below: dict[str, set[str]] = {}
+
+    def child(self, segment: str) -> _Node:
+        found = self.children.get(segment)
+        if found is None:
+            found = self.children[segment] = _Node(self)
+        return found
+
+    def state(self, subject: str, permission: str) -> tuple[bool, int] | None:
+        """The nearest statement about a subject at this node or above: whether it grants, and its depth."""
+        node: _Node | None = self
+        while node is not None:
+            if subject in node.revoked.get(permission, _NOBODY):
+                return False, node.depth
+            if subject in node.granted.get(permission, _NOBODY):
+                return True, node.depth
+            node = node.parent
+        return None
+
+    def has(self, subjects: Sequence[str], permission: str) -> bool:
+        """Whether several subjects together hold a permission: the deeper statement wins, a tie denies."""
+        granted = revoked = -1
+        for subject in subjects:
+            if (state := self.state(subject, permission)) is not None:
+                if state[0]:
+                    granted = max(granted, state[1])
+                else:
+                    revoked = max(revoked, state[1])
+        return granted > revoked
+
+
+class Enforcer:
+    """The permissions that the entries of a policy give. Paths are resources as text: `thing:/attributes/site`.
+
+    `now` is the time as in `Event.timestamp`; subjects that have expired by then are left out. `expires` is when the
+    next one will, or None. Entries for other namespaces than `namespace` are left out; without one, none is. `made_of` are
+    the policies that had a say in it, those that it imports included, there or not.
+    """
+
+    __slots__ = ("_root", "expires", "made_of")
+
+    def __init__(
+        self,
+        policy: Mapping[str, Any],
+        now: str = "",
+        namespace: str | None = None,
+        made_of: frozenset[EntityId] = frozenset(),
+    ) -> None:
+        self._root = _Node(None)
+        self.made_of = made_of
+        self.expires: str | None = None
+        for entry in policy.get("entries", {}).values():
+            if namespace is not None and not holds_in(entry, namespace):
+                continue
+            subjects = self._effective(entry["subjects"], now)
+            for resource, permissions in entry["resources"].items():
+                self._add(resource, subjects, permissions)
+
+    def _effective(self, subjects: Mapping[str, Any], now: str) -> list[str]:
+        effective = []
+        for subject, about in subjects.items():
+            if (expiry := about.get("expiry")) is not None:
+                instant = six_digits(expiry)
+                if instant <= now:
+                    continue
+                self.expires = min(instant, self.expires or instant)
+            effective.append(subject)
+        return effective
+
+    def _add(self, resource: str, subjects: Sequence[str], permissions: Mapping[str, Sequence[str]]) -> None:
+        node = self._root
+        path = [node]
+        for segment in _segments(resource):
+            node = node.child(segment)
+            path.append(node)
+        for granted in permissions["grant"]:
+            node.granted.setdefault(granted, set()).update(subjects)
+            for above in path:
+                above.granted_below.setdefault(granted, set()).update(subjects)
+        for revoked in permissions["revoke"]:
+            node.revoked.setdefault(revoked, set()).update(subjects)
+            for above in path:
+                above.revoked_below.setdefault(revoked, set()).update(subjects)
+
+    def _find(self, path: str) -> tuple[_Node, bool]:
+        """The node of `path`, or the nearest one above it; and whether it is the node itself."""
+        node = self._root
+        for segment in _segments(path):
+            below = node.children.get(segment)
+            if below is None:
+                return node, False
+            node = below
+        return node, True
+
+    def has(self, subjects: Sequence[str], permission: str, path: str) -> bool:
+        """Whether the subjects hold the permission at the path itself."""
+        return self._find(path)[0].has(subjects, permission)
+
+    def unrestricted(self, subjects: Sequence[str], permission: str, path: str) -> bool:
+        """Whether they hold it at the path, and nothing below is revoked, not even where it is granted again."""
+        node, is_exact = self._find(path)
+        if not node.has(subjects, permission):
+            return False
+        revoked = node.revoked_below.get(permission) if is_exact else None
+        return revoked is None or revoked.isdisjoint(subjects)
+
+    def partial(self, subjects: Sequence[str], permission: str, path: str) -> bool:
+        """Whether they hold it at the path or anywhere below; only revokes at the path or above count against it."""
+        node, is_exact = self._find(path)
+        if node.has(subjects, permission):
+            return True
+        return is_exact and any(
+            not below.granted_below.get(permission, _NOBODY).isdisjoint(subjects) for below in node.children.values()
+        )
+
+    def view(self, value: Any, path: str, subjects: Sequence[str]) -> Any:
+        """What the subjects may READ of the JSON value at the path; DROP for nothing.
+
+        At the root of an entity, those members come along that every reader of any part may know.
+        """
+        if self.unrestricted(subjects, READ, path):
+            return value
+        node, is_exact = self._find(path)
+        seen = _view(node, value, subjects) if is_exact else (value if node.has(subjects, READ) else DROP)
+        type, _, pointer = path.partition(":")
+        if pointer.strip("/") or not isinstance(value, Mapping) or not self.partial(subjects, READ, path):
+            return seen
+        readable = {} if seen is DROP else seen
+        always = ALWAYS_VISIBLE.get(type, _NOBODY)
+        found = {
+            key: readable[key] if key in readable else value[key] for key in value if key in readable or key in always
+        }
+        if METADATA in value:
+            # What is said about a part is read by whoever may read the part.
+            found.pop(METADATA, None)
+            said = self.view(value[METADATA], path, subjects)
+            if said is not DROP and said:
+                found[METADATA] = said
+        return found
+
+    def may_stream(self, subjects: Sequence[str], type: str) -> bool:
+        """Whether they may read the whole history of a `thing` or `policy`, which is sent without filtering.
+
+        A thing's needs READ with no exception; of a policy, READ on any part is enough.
+        """
+        asks = self.unrestricted if type == "thing" else self.partial
+        return asks(subjects, READ, f"{type}:/")
+
+    def __repr__(self) -> str:
+        resources = ", ".join(sorted(_resources(self._root)))
+        return f"Enforcer({resources})"
+
+
+def _view(node: _Node, value: Any, subjects: Sequence[str]) -> Any:
+    """The readable part of a value at a node of the tree.
+
+    The elements of an array are seen by the array's own node, so that keys of objects inside arrays obey and indices
+    do not matter. An empty object or array remains only where reading is granted at the node.
+    """
+    if not node.children:
+        return value if node.has(subjects, READ) else DROP
+    if isinstance(value, Mapping):
+        members = {}
+        for key, member in value.items():
+            below, is_exact = _below(node, key)
+            seen = _view(below, member, subjects) if is_exact else (member if below.has(subjects, READ) else DROP)
+            if seen is not DROP:
+                members[key] = seen
+        return members if members or node.has(subjects, READ) else DROP
+    if isinstance(value, list):
+        elements = [seen for element in value if (seen := _view(node, element, subjects)) is not DROP]
+        return elements if elements or node.has(subjects, READ) else DROP
+    return value if node.has(subjects, READ) else DROP
+
+
+def _below(node: _Node, key: str) -> tuple[_Node, bool]:
+    """The node of a member, or the nearest one above it. Keys of a policy's resources have slashes in them."""
+    if "/" not in key:
+        below = node.children.get(key)
+        return (node, False) if below is None else (below, True)
+    for segment in filter(None, key.split("/")):
+        below = node.children.get(segment)
+        if below is None:
+            return node, False
+        node = below
+    return node, True
+
+
+@lru_cache(maxsize=8192)
+def _segments(path: str) -> tuple[str, ...]:
+    """`thing:/attributes/site` → `("thing", "attributes", "site")`.
+
+    The subjects and resources of a policy's entry are written there as they are, tildes included, and so are ids of streams.
+    """
+    type, _, pointer = path.partition(":")
+    parts = [part for part in pointer.split("/") if part]
+    escaped = _ESCAPED.get(type, len(parts))
+    return (type, *(part.replace("~0", "~") for part in parts[:escaped]), *parts[escaped:])
+
+
+@lru_cache(maxsize=1024)
+def six_digits(instant: str) -> str:
+    """An instant in ISO-8601 as text whose order is time order."""
+    utc = datetime.fromisoformat(instant).astimezone(UTC).replace(tzinfo=None)
+    return f"{utc.isoformat(timespec='microseconds')}Z"
+
+
+def _resources(node: _Node, path: str = "") -> Iterator[str]:
+    for segment, child in node.children.items():
+        below = f"{path}/{segment}" if path else f"{segment}:"
+        if child.granted or child.revoked:
+            yield below if path else f"{below}/"
+        yield from _resources(child, below)

@@ -1,0 +1,138 @@
+"""`connectivity connections apply` and `test`: what takes connection files.
+
+Both check the files first, and say the same problems as `validate`, but for references to secrets without a value here:
+the service follows those where it runs. `apply` then compares with what the service has, says
+what would change, and changes it under the condition that nobody else has meanwhile (`if-match`, `if-none-match`).
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from connectivity.cli.http_client import CHANGED_MEANWHILE, NOT_FOUND, Refused, Service
+from connectivity.cli.options import loaded_files
+from connectivity.cli.output import complain, print_problems
+from connectivity.cli.plan import Action, Step, There, Wanted
+
+MAX_SAMPLE = 16 * 1024 * 1024
+
+TRIAL = "application/vnd.connectivity.trial+json"
+
+
+def wanted_of(paths: Sequence[Path], *, as_json: bool) -> dict[str, Wanted]:
+    """The documents of files and folders. Ends the command with 2 for what is not there, with 1 for problems, told."""
+    loaded = loaded_files(paths, for_elsewhere=True)
+    if loaded.problems:
+        print_problems(loaded.problems, as_json=as_json)
+        raise typer.Exit(1)
+    return {name: Wanted(document, loaded.files[name]) for name, document in loaded.documents.items()}
+
+
+def there_for(service: Service, wanted: Mapping[str, Wanted]) -> dict[str, There]:
+    """What the service has, with the documents of those that are wanted. Raises AskingFailed."""
+    found: dict[str, There] = {}
+    for each in service.items("connections", fields="id,_owner,_file,_revision"):
+        each = _object(service, each)
+        name, file = str(each.get("id")), each.get("_file")
+        owner = str(file or "of a name that the service does not tell") if each.get("_owner") == "file" else None
+        found[name] = There(f'"rev:{each.get("_revision")}"', file=owner)
+    for name in wanted.keys() & {name for name, each in found.items() if each.file is None}:
+        try:
+            answer = service.ask("GET", "connections", name)
+        except Refused as error:
+            if error.answered != NOT_FOUND:
+                raise
+            del found[name]
+        else:
+            found[name] = There(answer.tag or found[name].tag, _object(service, answer.document))
+    return found
+
+
+def carry_out(service: Service, step: Step, wanted: Mapping[str, Wanted]) -> str | None:
+    """Do what the step says; why it could not be done, None if it was. Raises AskingFailed where nothing more can be."""
+    try:
+        if step.action is Action.GONE:
+            service.ask("DELETE", "connections", step.id, headers={"if-match": step.tag or "*"})
+        else:
+            condition = {"if-none-match": "*"} if step.tag is None else {"if-match": step.tag}
+            body = {**wanted[step.id].document, "id": step.id}
+            service.ask("PUT", "connections", step.id, body=body, headers=condition)
+    except Refused as error:
+        if error.answered == CHANGED_MEANWHILE:
+            return "somebody has changed it meanwhile, and nothing was done; look at the plan again"
+        return error.why
+    return None
+
+
+def only_one(wanted: Mapping[str, Wanted], name: str | None) -> Mapping[str, Any]:
+    """The document that is meant. Ends the command with 2 where that is not one."""
+    if name is None and len(wanted) == 1:
+        return next(iter(wanted.values())).document
+    if name is None or name not in wanted:
+        found = ", ".join(wanted) or "none"
+        complain(f"found the connections {found}; expected one, or --id with one of them")
+        raise typer.Exit(2)
+    return wanted[name].document
+
+
+def sample_of(file: Path | None) -> bytes | None:
+    """The message that a file holds; `-` is standard input. Ends the command with 2 where it cannot be read."""
+    if file is None:
+        return None
+    try:
+        if str(file) == "-":
+            return sys.stdin.buffer.read(MAX_SAMPLE + 1)
+        with file.open("rb") as opened:
+            return opened.read(MAX_SAMPLE + 1)
+    except OSError as error:
+        complain(f"{file}: expected a file that can be read: {error.strerror}")
+        raise typer.Exit(2) from None
+
+
+def tried(service: Service, trial: Mapping[str, Any]) -> Any:
+    """What the trial found. Raises AskingFailed."""
+    kind = TRIAL if "sample" in trial else "application/json"
+    body = trial if "sample" in trial else trial["connection"]
+    return service.ask("POST", "connections", query={"dry-run": "true"}, body=body, content_type=kind).document
+
+
+def trial_of(
+    document: Mapping[str, Any], sample: bytes | None, headers: Sequence[str], source: int, address: str | None
+) -> dict[str, Any]:
+    """What is to be tried out. Ends the command with 2 for a sample that is too large, and for a header that is none."""
+    if sample is None:
+        return {"connection": document}
+    if len(sample) > MAX_SAMPLE:
+        complain(f"found a larger sample, expected at most {MAX_SAMPLE} bytes")
+        raise typer.Exit(2)
+    message: dict[str, Any] = {"headers": dict(map(_header, headers)), "source": source}
+    try:
+        message["payload"] = sample.decode()
+    except UnicodeDecodeError:
+        message |= {"payload": base64.b64encode(sample).decode(), "encoding": "base64"}
+    if address is not None:
+        message["address"] = address
+    return {"connection": document, "sample": message}
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        complain(f"found the header {text!r}, expected name=value")
+        raise typer.Exit(2)
+    return name.strip(), value
+
+
+def _object(service: Service, found: Any) -> Mapping[str, Any]:
+    """What must be an object. Raises NotReached."""
+    from connectivity.config.documents import is_reasonable
+
+    if not isinstance(found, dict) or not is_reasonable(found):
+        raise service.misunderstood()
+    return found

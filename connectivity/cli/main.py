@@ -1,0 +1,99 @@
+"""The commands of `connectivity`. Each does little: it calls what does the work and says what came out.
+
+Exit codes. `validate`: 0 no problems, 1 problems, 2 a path that does not exist. `serve`: 0 stopped as asked, 1 the
+journal cannot be opened, 2 settings that cannot be used, 3 another service owns the data folder, 4 the API's port is in use.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from connectivity.cli import connections, history, operations, pipeline, secrets
+from connectivity.cli.backup import backup
+from connectivity.cli.operations import audit
+from connectivity.cli.options import EXITS, AsJson, Paths, loaded_files, loaded_settings
+from connectivity.cli.output import counted, print_json, print_notes, print_problems
+from connectivity.cli.search import search
+
+app = typer.Typer(
+    name="connectivity",
+    help="Replay the past of any digital twin, and follow what happens next, over the broker you already use.",
+    no_args_is_help=True,
+    # The library's own traces would print local variables, secrets among them.
+    pretty_exceptions_enable=False,
+)
+
+app.add_typer(connections.app, name="connections")
+app.add_typer(operations.app, name="subscriptions")
+app.command(epilog=EXITS)(audit)
+app.command(epilog=EXITS)(search)
+app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(history.app, name="history")
+app.command(
+    epilog="Exit codes: 0 done; 1 something cannot be read or written now; 2 the folder or the settings cannot be used; "
+    "5 journal and lake do not belong together."
+)(backup)
+app.add_typer(secrets.app, name="secrets")
+
+
+@app.command(epilog="Exit codes: 0 no problems; 1 problems; 2 a path that does not exist.")
+def validate(
+    paths: Paths,
+    as_json: AsJson = False,
+) -> None:
+    """Name the problems of connection files (JSON or YAML), and what of them has no effect."""
+    loaded = loaded_files(paths)
+    print_problems(loaded.problems, as_json=as_json)
+    if not as_json:
+        print_notes(loaded)
+    if loaded.problems:
+        raise typer.Exit(1)
+    if not as_json:
+        connections = counted(len(loaded.connections), "connection")
+        typer.echo(f"{connections} in {counted(loaded.read, 'file')}, no problems")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a connection."""
+    # Only what is used is imported: a command that asks the service starts several times as fast.
+    from connectivity.validation.schema import json_schema
+
+    print_json(json_schema())
+
+
+@app.command(
+    epilog="Exit codes: 0 stopped as asked; 1 the journal cannot be opened; 2 settings that cannot be used; "
+    "3 another service owns the data folder; 4 the API's port is in use."
+)
+def serve(
+    settings: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file of settings; CONNECTIVITY_… variables count more."),
+    ] = None,
+) -> None:
+    """Run the service until it is told to stop."""
+    loaded = loaded_settings(settings)
+    # Modules stay: the garbage collector need not search them, neither now nor while the service runs.
+    gc.disable()
+    # Only this command needs the brokers' client libraries, the store and the web server.
+    from connectivity import service
+
+    gc.freeze()
+    gc.enable()
+    raise typer.Exit(service.main(loaded))
+
+
+def main() -> None:
+    """The program `connectivity`."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a file holds must be printable wherever its problem is shown.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    app()

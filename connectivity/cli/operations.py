@@ -1,0 +1,71 @@
+"""`connectivity subscriptions …`: the subscriptions that are open, and their end by an operator's hand.
+
+Ids are shown by their first characters, since whoever knows one whole could use it. Exit codes as those of
+`connectivity connections`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from connectivity.cli import tables
+from connectivity.cli.http_client import Service
+from connectivity.cli.options import EXITS, AsJson, reaching
+from connectivity.cli.output import complain, print_json, print_table
+
+_MOST = 10_000
+"""So many the service lists at most."""
+
+app = typer.Typer(help="The open subscriptions of a running service.", epilog=EXITS, no_args_is_help=True)
+
+
+@app.command("list")
+@reaching
+def list_(
+    service: Service,
+    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 1_000,
+    as_json: AsJson = False,
+) -> None:
+    """List the open subscriptions: of which connection, to what, what they have asked for and were sent."""
+    found, total = service.some(limit, "connectivity", "subscriptions")
+    if len(found) < total:
+        complain(f"{len(found)} of {total} are listed; --limit {_MOST} is the most")
+    if as_json:
+        print_json(found)
+    elif rows := tables.same_names(found):
+        print_table(rows)
+    else:
+        typer.echo("no subscriptions")
+
+
+@app.command()
+@reaching
+def cancel(
+    service: Service,
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="How its id begins.")],
+    as_json: AsJson = False,
+) -> None:
+    """End the one subscription whose id begins so; its client is told that it failed."""
+    service.ask("DELETE", "connectivity", "subscriptions", prefix)
+    if as_json:
+        print_json([{"id": prefix, "done": "cancelled"}])
+    else:
+        typer.echo(f"{prefix}: cancelled")
+
+
+@reaching
+def audit(
+    service: Service,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Say who changed which connection, when and how, the newest first."""
+    found = service.items("audit", limit=str(limit))
+    if as_json:
+        print_json(found)
+    elif rows := tables.same_names(found):
+        print_table(rows)
+    else:
+        typer.echo("nothing was changed")

@@ -1,0 +1,211 @@
+"""What several commands are given, and what is made of it."""
+
+from __future__ import annotations
+
+import getpass
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from connectivity.cli.http_client import (
+    ANSWER_SECONDS,
+    URL_VARIABLE,
+    AskingFailed,
+    Service,
+    checked_token,
+    place_of,
+    reachable,
+    token_in,
+    token_variable,
+)
+from connectivity.cli.output import complain
+from connectivity.errors import SettingsError
+
+if TYPE_CHECKING:
+    from connectivity.config.settings import Settings
+    from connectivity.management.files import LoadedFolder
+
+
+EXITS = (
+    "Exit codes: 0 done; 1 the service refused, or a problem was found; 2 what was given cannot be used; "
+    "4 the token is missing, wrong, or has not the right; 5 no service was reached; 130 interrupted."
+)
+"""Of commands that ask a service, as their help says it."""
+INTERRUPTED = 130
+"""The exit code of a command that was interrupted, as shells have it."""
+
+SettingsFile = Annotated[
+    Path | None, typer.Option("--settings", metavar="FILE", help="YAML file of settings; variables count more.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Paths = Annotated[list[Path], typer.Argument(metavar="PATH…", help="Connection files, or folders of them.")]
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Where the service listens; else CONNECTIVITY_URL, else api.host and api.port of the settings.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="File that holds the token; else CONNECTIVITY_TOKEN, else api.token of the settings.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the service is found, as it was given."""
+
+    url: str | None = None
+    token_file: Path | None = None
+    settings: Path | None = None
+
+    def service(self, seconds: float = ANSWER_SECONDS) -> Service:
+        """The service, not asked anything yet. Raises BadAddress, SettingsError.
+
+        Settings are read only where they count. Their token goes to their own address; to another one only where the
+        settings were named, too.
+        """
+        url = self.url or os.environ.get(URL_VARIABLE) or None
+        token = token_in(self.token_file) if self.token_file is not None else token_variable()
+        if url is None or (token is None and self.settings is not None):
+            settings = _settings(self.settings)
+            url = url or _address(settings)
+            token = token or _token(settings)
+        return Service(place_of(url), token, seconds=seconds)
+
+
+_WAY = tuple(
+    inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+    for name, kind in (("url", Url), ("token_file", TokenFile), ("settings", SettingsFile))
+)
+
+
+def _settings(file: Path | None) -> Settings:
+    from connectivity.config.settings_loader import load_settings
+
+    return load_settings(file)
+
+
+def _address(settings: Settings) -> str:
+    return f"http://{reachable(settings.api.host)}:{settings.api.port}"
+
+
+def _token(settings: Settings) -> str | None:
+    secret = settings.api.token.get_secret_value() if settings.api.token is not None else ""
+    return checked_token(secret, "api.token") if secret else None
+
+
+def loaded_settings(file: Path | None) -> Settings:
+    """The settings. Ends the command with 2, and says why, where they cannot be used."""
+    try:
+        return _settings(file)
+    except SettingsError as error:
+        complain(str(error))
+        raise typer.Exit(2) from None
+
+
+def loaded_files(paths: Sequence[Path], *, for_elsewhere: bool = False) -> LoadedFolder:
+    """The connections of files and folders. Ends the command with 2, and says which, where something is not there.
+
+    `for_elsewhere`: the service that gets them may run on another machine (`connectivity.management.files.load`).
+    """
+    missing = [path for path in paths if not _exists(path)]
+    for path in missing:
+        complain(f"{path}: found nothing, expected a file or a folder")
+    if missing:
+        raise typer.Exit(2)
+    from connectivity.management.files import load
+
+    return load(paths, for_elsewhere=for_elsewhere)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        # A name too long to be one, a folder that may not be entered.
+        return False
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal, unless `--yes` has answered. Ends the command with 2 where nobody can be asked, with 1 at no."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        complain(f"{question} Say --yes if that is meant.")
+        raise typer.Exit(2)
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
+
+
+def reaching(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose first parameter is the service: it gets the options that say where that is.
+
+    Ends the command with the exit code of what stands in the way, and says what that is.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    _, *own = signature.parameters.values()
+
+    def run(**given: Any) -> None:
+        way = Way(given.pop("url"), given.pop("token_file"), given.pop("settings"))
+        try:
+            command(way.service(), **given)
+        except AskingFailed as error:
+            complain(str(error))
+            raise typer.Exit(error.exit_code) from None
+        except SettingsError as error:
+            complain(str(error))
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *_WAY)]
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
+
+
+def user() -> str:
+    """Who asks, as the system knows them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user may have no name.
+        return "unknown"
+
+
+PATIENCE = 1.0
+"""Seconds."""
+
+
+def connection_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """The ids that begin so, without those that are there already; none where the service cannot be asked."""
+    given = context.params
+    way = Way(_text(given.get("url")), _path(given.get("token_file")), _path(given.get("settings")))
+    try:
+        found = way.service(PATIENCE).items("connections", **{"ids-only": "true"})
+    except (AskingFailed, SettingsError):
+        return []
+    there = given.get("connections") or ()
+    return [each for each in found if isinstance(each, str) and each.startswith(incomplete) and each not in there]
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _path(value: Any) -> Path | None:
+    return Path(value) if value else None

@@ -1,0 +1,319 @@
+"""JSON and YAML files as plain values, and what is wrong with them where they cannot be read.
+
+YAML is read with its safe types only. Unlike the libraries, a name that stands twice in one object is a problem: the last
+one would silently win. Problems of syntax name line and column and show nothing of the text, since it may hold secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import stat
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
+
+from connectivity.config.problems import ROOT, json_path, show
+from connectivity.errors import Problem
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_DEPTH = 100
+MAX_VALUES = 100_000
+MAX_DIGITS = 1_000
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Read(NamedTuple):
+    """What a file holds. With problems, `document` is None unless the problems leave something to look at."""
+
+    document: Any
+    problems: list[Problem]
+
+
+class _Object(dict[Any, Any]):
+    """An object that remembers which of its names were written more than once."""
+
+    repeated: tuple[Any, ...] = ()
+
+
+def read_document(path: Path) -> Read:
+    """Read a `.json`, `.yaml` or `.yml` file. Never raises: whatever stands in the way becomes a problem."""
+    load = _LOADERS.get(path.suffix.lower())
+    if load is None:
+        return _unreadable(f"a file named *{path.suffix}", f"a file named {', '.join(f'*{s}' for s in _LOADERS)}")
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            return _unreadable("a folder", "a file")
+        if not stat.S_ISREG(status.st_mode):
+            # Reading a pipe would wait for its writer.
+            return _unreadable("a pipe, a socket or a device", "a regular file")
+        if status.st_size > MAX_BYTES:
+            return _unreadable("a larger file", f"at most {MAX_BYTES} bytes")
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return _unreadable(f"a byte at position {error.start} that is not UTF-8", "text in UTF-8")
+    except OSError as error:
+        return _unreadable(f"a file that cannot be read: {error.strerror}", "a readable file")
+    if not text.strip():
+        return _unreadable("an empty file", "a document")
+    return _loaded(load, text)
+
+
+def read_json(content: bytes) -> Read:
+    """Read what a request brings, by the same rules as a `.json` file. Never raises."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return _unreadable(f"a byte at position {error.start} that is not UTF-8", "text in UTF-8")
+    return _loaded(_load_json, text) if text.strip() else _unreadable("nothing", "JSON")
+
+
+def _loaded(load: Callable[[str], Any], text: str) -> Read:
+    try:
+        document = load(text)
+    except _Unreadable as error:
+        return _unreadable(str(error), error.expected)
+    if not is_reasonable(document):
+        return _unreadable("a larger document", f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep")
+    if problems := surrogates(document):
+        return Read(None, problems)
+    problems = [
+        Problem(json_path(*path), f"the name {show(path[-1])} more than once", "each name once in an object")
+        for path in _repeated_names(document, ())
+    ]
+    return Read(document, problems)
+
+
+def is_reasonable(document: object) -> bool:
+    """Whether a value is small and flat enough to be walked; one made of YAML aliases may be endless."""
+    waiting, count = [(document, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        count += 1
+        if depth > MAX_DEPTH or count > MAX_VALUES:
+            return False
+        if isinstance(value, dict):
+            waiting.extend((item, depth + 1) for item in value.values())
+        elif isinstance(value, list | tuple | set):
+            waiting.extend((item, depth + 1) for item in value)
+    return True
+
+
+def surrogates(document: object) -> list[Problem]:
+    """A problem for each text with half a character in it, which JSON can write (`"\\ud800"`) and nobody can encode."""
+    return [
+        Problem(json_path(*path), "a text with a lone surrogate", "text of Unicode characters")
+        for path in _texts_with_surrogates(document, ())
+    ]
+
+
+def _texts_with_surrogates(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, str) and not is_encodable(value):
+        yield path
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if isinstance(name, str) and not is_encodable(name):
+                yield (*path, name)
+            yield from _texts_with_surrogates(item, (*path, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _texts_with_surrogates(item, (*path, index))
+
+
+def is_encodable(text: str) -> bool:
+    """Whether the text holds whole characters only."""
+    return _SURROGATE.search(text) is None
+
+
+def _unreadable(found: str, expected: str) -> Read:
+    return Read(None, [Problem(ROOT, found, expected)])
+
+
+class _Unreadable(ValueError):
+    """A text that is no document: what was found, with its place, and what was expected."""
+
+    def __init__(self, found: str, expected: str) -> None:
+        super().__init__(found)
+        self.expected = expected
+
+
+def _repeated_names(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        for name in getattr(value, "repeated", ()):
+            yield (*path, name)
+        for name, item in value.items():
+            yield from _repeated_names(item, (*path, name))
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _repeated_names(item, (*path, index))
+
+
+# --- JSON ---------------------------------------------------------------------------------------------------------------
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = _Object(pairs)
+    if len(found) < len(pairs):
+        written = Counter(name for name, _ in pairs)
+        found.repeated = tuple(name for name in found if written[name] > 1)
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise _Unreadable(f"the number {name}", "JSON, which has no such number")
+
+
+def _finite(text: str) -> float:
+    """Python makes infinity of a number that is too large, and nobody could write that as JSON again."""
+    found = float(text)
+    if math.isinf(found):
+        raise _Unreadable("a number too large", "JSON with numbers below 1e308")
+    return found
+
+
+def _load_json(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
+    except json.JSONDecodeError as error:
+        raise _Unreadable(f"line {error.lineno}, column {error.colno}: {error.msg}", "JSON") from None
+    except _Unreadable:
+        raise
+    except (ValueError, RecursionError):
+        raise _Unreadable("a number too long or a value nested too deep", "JSON") from None
+
+
+# --- YAML ---------------------------------------------------------------------------------------------------------------
+
+_MERGE = "tag:yaml.org,2002:merge"
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"", re.DOTALL)
+
+
+class _Constructor(SafeConstructor):
+    """Safe types only, objects that remember repeated names, and merge keys that cannot make a document explode."""
+
+    _merged = 0
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put in what merge keys bring, counted beforehand: a chain of them can multiply with every line."""
+        for key, value in node.value:
+            if key.tag != _MERGE:
+                continue
+            for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(source, yaml.MappingNode):
+                    self.flatten_mapping(source)
+                    self._merged += len(source.value)
+                    if self._merged > MAX_VALUES:
+                        raise _Unreadable("a larger document", f"at most {MAX_VALUES} values brought in by merge keys")
+        super().flatten_mapping(node)
+
+    def construct_yaml_map(self, node: yaml.MappingNode) -> Generator[dict[Any, Any], None, None]:
+        found = _Object()
+        yield found
+        found.repeated = tuple(self._repeated(node))
+        found.update(self.construct_mapping(node))
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        """Bounded here, since Python does so for decimal digits alone and then cannot print what came in as others."""
+        if len(node.value) > MAX_DIGITS:
+            raise ValueError("a number too long")
+        return super().construct_yaml_int(node)
+
+    def _repeated(self, node: yaml.MappingNode) -> list[Hashable]:
+        """Before merge keys (`<<`) are put in: what they bring may be overridden on purpose."""
+        names = Counter(
+            self.construct_object(key)
+            for key, _ in node.value
+            if key.tag != _MERGE and isinstance(key, yaml.ScalarNode)
+        )
+        return [name for name, count in names.items() if count > 1]
+
+    yaml_constructors: ClassVar[dict[str | None, Any]] = {
+        **SafeConstructor.yaml_constructors,
+        "tag:yaml.org,2002:map": construct_yaml_map,
+        "tag:yaml.org,2002:int": construct_yaml_int,
+    }
+
+
+class _Loader(_Constructor, yaml.SafeLoader):
+    """Reads every text, slowly. What it makes of one counts, and what it says of one that it cannot read."""
+
+
+def _scanned_by_libyaml() -> Any:
+    """A loader that takes a seventh of the time, or None where PyYAML comes without libyaml.
+
+    Scanned texts are composed as those of the other loader are: PyYAML's own `CSafeLoader` composes in C, without a bound to
+    its recursion, so that a text of `[[[[…` ends the process.
+    """
+    try:
+        from yaml._yaml import CParser
+    except ImportError:
+        return None
+
+    class Fast(Composer, CParser, _Constructor, Resolver):
+        def __init__(self, text: str) -> None:
+            CParser.__init__(self, text)
+            Composer.__init__(self)
+            _Constructor.__init__(self)
+            Resolver.__init__(self)
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            scalar, in_brackets = self.peek_event(), parent is not None and parent.flow_style
+            if in_brackets and isinstance(scalar, yaml.ScalarEvent) and not scalar.style and "?" in scalar.value:
+                raise _ReadDifferently
+            return super().compose_node(parent, index)
+
+    return Fast
+
+
+class _ReadDifferently(yaml.YAMLError):
+    """libyaml would read more than the other loader does: a `?` within a word between brackets."""
+
+
+_READ_DIFFERENTLY = re.compile("[\t!\ufeff]|[|>][-+0-9]*#")
+"""Texts that libyaml reads otherwise or reads at all: tabs, tags, marks of byte order, a remark right behind `|` or `>`."""
+
+_fast_loader = _scanned_by_libyaml()
+
+
+def _construct(text: str) -> Any:
+    if _fast_loader is not None and _READ_DIFFERENTLY.search(text) is None:
+        with suppress(yaml.YAMLError):
+            return yaml.load(text, _fast_loader)
+    return yaml.load(text, _Loader)
+
+
+def _load_yaml(text: str) -> Any:
+    try:
+        return _construct(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        words = error.problem or "unreadable text"
+        if not isinstance(error, yaml.scanner.ScannerError | yaml.parser.ParserError):
+            # These quote names and tags, which may be a password that begins with * or !.
+            words = _QUOTED.sub("'…'", words)
+        raise _Unreadable(f"{place}{words}", "YAML") from None
+    except yaml.reader.ReaderError as error:
+        raise _Unreadable(f"position {error.position}: {error.reason}", "YAML") from None
+    except _Unreadable:
+        raise
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):
+        # What the loader's own conversions raise for an explicit tag or a date that does not fit its text.
+        raise _Unreadable("a value that does not fit its type, or one nested too deep", "YAML") from None
+
+
+_LOADERS: dict[str, Callable[[str], Any]] = {".json": _load_json, ".yaml": _load_yaml, ".yml": _load_yaml}
+
+SUFFIXES = tuple(_LOADERS)
+"""How the names of readable files end."""

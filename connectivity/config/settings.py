@@ -1,0 +1,501 @@
+"""The settings of the service: one YAML (or JSON) file, and `CONNECTIVITY_…` variables, which count more.
+
+A nested setting is a variable with two underscores: `api.port` is `CONNECTIVITY_API__PORT`. An empty variable counts as
+absent. Durations are a number with a unit (`500ms`, `0.5s`, `10m`, `12h`, `7d`, `2w`; without one it counts seconds) or,
+where that makes sense, `forever`. Sizes are bytes or have a unit (`512KiB`, `1MiB`). Relative paths begin at the working
+folder.
+
+`load_settings` names every problem at once, with the file or the variable it came from and the nearest known name. A host
+of the API that is not loopback is refused without a token.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
+
+from connectivity.config.quantities import (
+    FOREVER,
+    Duration,
+    Lasting,
+    Positive,
+    PositiveDuration,
+    off_is_a_word,
+    read_days,
+    read_lasting,
+    read_list,
+    read_memory,
+)
+from connectivity.security import egress
+from connectivity.security.keys import read_key
+from mappings.errors import DecodeError
+from mappings.model.json_pointer import format_pointer, parse_pointer
+from mappings.texts import lowered
+
+_SHORTEST_TOKEN = 16
+_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+
+
+class Role(str, Enum):
+    """What a token lets its bearer do. Each may what those before it may."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+    def may(self, needed: Role) -> bool:
+        """Whether this role is enough where `needed` is asked for."""
+        order = list(Role)
+        return order.index(self) >= order.index(needed)
+
+
+def _plain(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        raise ValueError("1 to 64 letters, digits and the characters . _ - @")
+    return name
+
+
+def _hard_to_guess(token: SecretStr) -> SecretStr:
+    if len(token) < _SHORTEST_TOKEN:
+        raise ValueError(f"a token of at least {_SHORTEST_TOKEN} characters")
+    return token
+
+
+class ApiToken(BaseModel):
+    """One of those who may use the HTTP API."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    name: Annotated[str, AfterValidator(_plain)] = Field(description="Who that is; the audit log says so.")
+    token: Annotated[SecretStr, AfterValidator(_hard_to_guess)] = Field(description="At least 16 characters.")
+    role: Annotated[Role, BeforeValidator(lowered)] = Field(
+        default=Role.READ, description="`read`, `write` or `admin`."
+    )
+    subjects: tuple[str, ...] = Field(
+        default=(), description="Authorization subjects in whose name things are searched."
+    )
+
+
+def unlike(tokens: tuple[ApiToken, ...]) -> tuple[ApiToken, ...]:
+    """The tokens, if no two share a name or a secret. Raises ValueError."""
+    if len({it.name for it in tokens}) < len(tokens) or len({it.token.get_secret_value() for it in tokens}) < len(
+        tokens
+    ):
+        raise ValueError("each name and each token once")
+    return tokens
+
+
+PREFIX = "CONNECTIVITY_"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens at `host`."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+class Section(BaseModel):
+    """One group of settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class ApiSettings(Section):
+    """Where the HTTP API listens, and who may use it."""
+
+    host: Annotated[str, Field(min_length=1)] = Field(
+        default="127.0.0.1", description="Address to listen at; one that is not loopback needs a token."
+    )
+    port: Annotated[int, Field(ge=0, le=65_535)] = Field(
+        default=8080, description="Port to listen at; 0 takes a free one and logs it."
+    )
+    token: SecretStr | None = Field(
+        default=None, description="Bearer token that lets its bearer do everything (`admin`)."
+    )
+    tokens: Annotated[tuple[ApiToken, ...], AfterValidator(unlike)] = Field(
+        default=(),
+        description="Further tokens: a list of `{name, token, role, subjects}`; `role` is `read` (the default), `write` or "
+        "`admin`. [Who may](api.md#who-may) tells the rest.",
+    )
+    max_body: Annotated[ByteSize, Field(ge=1)] = Field(
+        default=ByteSize(1024 * 1024), description="Bytes of the body of one request; beyond it is too large."
+    )
+    read_timeout: PositiveDuration = Field(
+        default=timedelta(seconds=10), description="How long the head of a request, and then its body, may take."
+    )
+    max_clients: Positive = Field(default=500, description="HTTP connections that are open at the same time.")
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether everything but probes wants a token. An empty token is none: it would let in whoever brings nothing."""
+        return bool(self.tokens or (self.token and self.token.get_secret_value()))
+
+    @model_validator(mode="after")
+    def _outside_needs_token(self) -> ApiSettings:
+        if not is_loopback(self.host) and not self.needs_token:
+            raise ValueError("api.token or api.tokens, since api.host is not loopback")
+        return self
+
+
+class JournalSettings(Section):
+    """What the journal keeps."""
+
+    hot_window: Lasting = Field(default=timedelta(days=7), description="What is never trimmed from the journal.")
+    redelivery_window: Duration = Field(
+        default=timedelta(minutes=10), description="How long deliveries are remembered, so that none is done twice."
+    )
+    historical_headers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list)] = Field(
+        default=(), description="Headers of a command that are kept with its event and shown in its history."
+    )
+
+
+class Kept(Section):
+    """Which events are kept: the young ones, and the newest ones of each entity; without either, all of them."""
+
+    days: Annotated[timedelta | None, BeforeValidator(read_days)] = Field(
+        default=None, description="Events of so many days are kept, however many they are."
+    )
+    revisions: Positive | None = Field(
+        default=None, description="So many of each entity's newest revisions are kept, however old they are."
+    )
+
+
+def _read_kept(value: object) -> object:
+    if isinstance(value, Kept):
+        return value
+    if isinstance(value, Mapping):
+        if not value:
+            raise ValueError(_EXPECTED_KEPT)
+        return value
+    try:
+        return Kept(days=read_lasting(value))
+    except (ValueError, ValidationError):
+        raise ValueError(_EXPECTED_KEPT) from None
+
+
+_EXPECTED_KEPT = f"a duration such as 30d, {FOREVER}, or an object with days, revisions or both"
+
+Keeping = Annotated[Kept, BeforeValidator(_read_kept)]
+
+
+def _read_retention(value: object) -> object:
+    is_one_rule = not isinstance(value, Mapping | Retention) or (
+        isinstance(value, Mapping) and bool(value) and set(value) <= set(Kept.model_fields)
+    )
+    return {"default": value} if is_one_rule else value
+
+
+class Retention(Section):
+    """Which events are kept: by namespace, and by default."""
+
+    model_config = ConfigDict(extra="allow")
+
+    default: Keeping = Field(default=Kept(), description="For namespaces without a rule of their own.")
+    __pydantic_extra__: dict[str, Keeping] = Field(init=False)
+
+    @property
+    def rules(self) -> Mapping[str, Kept]:
+        """Every rule, by namespace and `default`."""
+        return {"default": self.default, **(self.__pydantic_extra__ or {})}
+
+    def of(self, namespace: str) -> Kept:
+        """What is kept of this namespace."""
+        return (self.__pydantic_extra__ or {}).get(namespace, self.default)
+
+
+class LakeSettings(Section):
+    """What the lake keeps, and when it is put in order."""
+
+    retention: Annotated[Retention, NoDecode, BeforeValidator(_read_retention)] = Field(
+        default=Retention(),
+        description="Which events are kept: a duration, `forever`, `{days: 30, revisions: 1000}` (either of them keeps an "
+        "event; one may be left out), or an object of namespaces and `default` with such values.",
+    )
+    retention_every: PositiveDuration = Field(
+        default=timedelta(hours=1), description="How often is looked for events that are past their time."
+    )
+    optimize_every: PositiveDuration = Field(
+        default=timedelta(minutes=10), description="How often tables that have grown are compacted and clustered."
+    )
+    optimize_files: Positive = Field(
+        default=256, description="New files after which they are compacted at once; after 64 batches they are anyway."
+    )
+    vacuum_every: PositiveDuration = Field(
+        default=timedelta(minutes=10), description="How often files that nobody needs are removed."
+    )
+
+
+class SubscriptionSettings(Section):
+    """Timers and bounds of subscriptions."""
+
+    idle_timeout: PositiveDuration = Field(
+        default=timedelta(seconds=60), description="Without a request for so long, a subscription ends."
+    )
+    after_life: Duration = Field(
+        default=timedelta(seconds=10), description="How long an ended subscription still answers for itself."
+    )
+    open_timeout: PositiveDuration = Field(
+        default=timedelta(seconds=15), description="Accepted and not used yet: how long opening one may take."
+    )
+    max_per_connection: Positive = Field(default=10_000, description="Subscriptions of one connection.")
+    page_items: Positive = Field(default=500, description="Items that are drawn at once.")
+    page_bytes: Annotated[ByteSize, Field(ge=1)] = Field(
+        default=ByteSize(1024 * 1024), description="Bytes that are drawn at once."
+    )
+
+
+MOST_INDEXED = 32
+"""So many paths may have an index of their own."""
+
+
+def _is_indexed_path(text: str) -> str:
+    """A path of an attribute or of a property, without its leading slash. Raises ValueError."""
+    try:
+        place = parse_pointer(text)
+    except DecodeError as error:
+        raise ValueError(f"a path: {error}") from error
+    match place:
+        case ("attributes", _, *_):
+            pass
+        case ("features", feature, "properties" | "desiredProperties", _, *_) if feature != "*":
+            pass
+        case _:
+            raise ValueError("a path such as attributes/room or features/lamp/properties/on")
+    return format_pointer(place).removeprefix("/")
+
+
+class SearchSettings(Section):
+    """What searches may take."""
+
+    budget: PositiveDuration = Field(
+        default=timedelta(seconds=5), description="For so long things are looked for to fill one page."
+    )
+    budget_for_all: PositiveDuration = Field(
+        default=timedelta(seconds=60), description="For so long all that matches is looked at, to count or measure it."
+    )
+    workers: Positive = Field(default=2, description="Searches that look for things at the same time.")
+    past_timeout: PositiveDuration = Field(
+        default=timedelta(seconds=60), description="For so long Spark may look for things as they were."
+    )
+    indexed_paths: Annotated[
+        tuple[Annotated[str, AfterValidator(_is_indexed_path)], ...], NoDecode, BeforeValidator(read_list)
+    ] = Field(
+        default=(),
+        max_length=MOST_INDEXED,
+        description="Paths that many things have the same value at, such as `attributes/room`: each gets an index of its "
+        "own, in the order of ids. It is made while the service runs; every change of such a value costs a little more.",
+    )
+
+
+class ReconnectSettings(Section):
+    """Pauses between tries to connect: doubled each time, with jitter, from `min` to `max`."""
+
+    min: Duration = Field(default=timedelta(milliseconds=500), description="The first pause.")
+    max: Duration = Field(default=timedelta(seconds=30), description="The longest pause.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> ReconnectSettings:
+        if not timedelta(0) < self.min <= self.max:
+            raise ValueError("a min above 0 and a max not below it")
+        return self
+
+
+class LimitSettings(Section):
+    """What is refused for its size."""
+
+    payload: Annotated[ByteSize, Field(ge=1)] = Field(
+        default=ByteSize(1024 * 1024), description="Bytes of one payload; beyond it is too large."
+    )
+
+
+def _is_key(value: SecretStr) -> SecretStr:
+    read_key(value.get_secret_value())
+    return value
+
+
+SecretKey = Annotated[SecretStr, AfterValidator(_is_key)]
+"""A key in base64, checked."""
+
+
+class SecretSettings(Section):
+    """The keys that encrypt secrets which come through the API, and what references to secrets may name.
+
+    Without any key the service makes one in `data_dir`.
+    """
+
+    key: SecretKey | None = Field(
+        default=None, description="The key, 32 bytes in base64; `connectivity secrets new-key` prints one."
+    )
+    key_file: Path | None = Field(
+        default=None,
+        description="A file of keys, one a line, the newest first, that only its owner and group may read.",
+    )
+    old_keys: Annotated[tuple[SecretKey, ...], NoDecode, BeforeValidator(read_list)] = Field(
+        default=(), description="Former keys, which still open what they have sealed."
+    )
+    folders: Annotated[tuple[Path, ...], NoDecode, BeforeValidator(read_list)] = Field(
+        default=(),
+        description="Folders whose files `${file:PATH}` may name; without any, all files but the service's own.",
+    )
+
+
+def _is_host_entry(text: str) -> str:
+    egress.entry(text)
+    return text
+
+
+HostEntry = Annotated[str, AfterValidator(_is_host_entry)]
+
+
+class HostSettings(Section):
+    """Which hosts connections may reach. Link-local addresses and metadata services of clouds are always refused."""
+
+    private: Annotated[Literal["allow", "refuse"], BeforeValidator(lowered)] = Field(
+        default="allow",
+        description="`refuse`: only public addresses; not loopback, private networks, or whatever else is not routed.",
+    )
+    blocked: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(read_list)] = Field(
+        default=(), description="Addresses, networks (`10.0.0.0/8`) and names (`*.internal`) that are refused."
+    )
+    allowed: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(read_list)] = Field(
+        default=(), description="Addresses, networks and names that are allowed whatever the other two say."
+    )
+
+    @property
+    def rules(self) -> egress.HostRules:
+        """As `connectivity.security.egress` judges by them."""
+        return egress.HostRules(self.private == "allow", self.blocked, self.allowed)
+
+
+class SparkMode(str, Enum):
+    """Who runs the pipeline that moves events into the lake."""
+
+    EMBEDDED = "embedded"
+    EXTERNAL = "external"
+    OFF = "off"
+
+
+class SparkSettings(Section):
+    """Where Spark runs, if at all."""
+
+    mode: Annotated[SparkMode, BeforeValidator(off_is_a_word)] = Field(
+        default=SparkMode.EMBEDDED,
+        description="`embedded`: the service runs the pipeline; `external`: somebody else does; `off`: no lake, the "
+        "journal keeps everything.",
+    )
+    master: Annotated[str, Field(min_length=1)] = Field(default="local[*]", description="Spark's master.")
+    remote: Annotated[str, Field(pattern=r"^sc://[^/;\s]+")] | None = Field(
+        default=None,
+        description="The address of a Spark Connect server that answers wide queries in place of the pipeline, such as "
+        "`sc://spark.example:15002`. It has to see `data_dir` and to know Delta.",
+    )
+    jars: Path | None = Field(
+        default=None, description="Folder of Delta's jars; by default where `make install` puts them."
+    )
+    memory: Annotated[str, BeforeValidator(read_memory)] = Field(
+        default="1g", description="Memory of Spark's Java process, such as `1g` or `1500m`."
+    )
+    shared_data_dir: bool = Field(
+        default=False, description="Whether every worker of a cluster sees `data_dir` as the same folder."
+    )
+
+    @model_validator(mode="after")
+    def _workers_see_the_journal(self) -> SparkSettings:
+        """The journal is a file beside the service."""
+        if self.mode is SparkMode.EMBEDDED and not self.master.startswith("local") and not self.shared_data_dir:
+            raise ValueError("spark.master local[…], or spark.shared_data_dir true where every worker sees data_dir")
+        return self
+
+
+class LogSettings(Section):
+    """How the service logs."""
+
+    format: Annotated[Literal["text", "json"], BeforeValidator(lowered)] = Field(
+        default="text", description="`text` for people, `json` for machines."
+    )
+    level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lowered)] = Field(
+        default="info", description="The least important level that is logged."
+    )
+
+
+class TracingSettings(Section):
+    """Spans of OpenTelemetry; off without an endpoint. Needs the extra `tracing`."""
+
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = Field(
+        default=None, description="The collector, such as `http://localhost:4318` (OTLP over HTTP); none: no traces."
+    )
+    ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=1.0, description="Share of the traces that is recorded, of those that begin here."
+    )
+    service: Annotated[str, Field(min_length=1)] = Field(
+        default="connectivity", description="What the service is called in its traces."
+    )
+
+
+class Settings(BaseSettings):
+    """All settings. `Settings()` reads variables only; `load_settings` reads a file too and explains what is wrong."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+    )
+
+    connections_dir: Path = Field(
+        default=Path("connections"), description="Folder of connection files; changes are picked up while running."
+    )
+    data_dir: Path = Field(default=Path("data"), description="Folder of journal and lake.")
+    api: ApiSettings = ApiSettings()
+    journal: JournalSettings = JournalSettings()
+    lake: LakeSettings = LakeSettings()
+    subscriptions: SubscriptionSettings = SubscriptionSettings()
+    search: SearchSettings = SearchSettings()
+    reconnect: ReconnectSettings = ReconnectSettings()
+    limits: LimitSettings = LimitSettings()
+    secrets: SecretSettings = SecretSettings()
+    hosts: HostSettings = HostSettings()
+    spark: SparkSettings = SparkSettings()
+    log: LogSettings = LogSettings()
+    tracing: TracingSettings = TracingSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the library's signature
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Variables before what is given, which is the file's content."""
+        return env_settings, init_settings
+
+
+def model_of(field: FieldInfo) -> type[BaseModel]:
+    """The group that a field holds."""
+    candidates = (field.annotation, *get_args(field.annotation))
+    return next(it for it in candidates if isinstance(it, type) and issubclass(it, BaseModel))

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import (
+    BaseModel,
+    ValidationError,
+)
+from pydantic_settings.exceptions import SettingsError as UnreadableVariable
+
+from connectivity.config.documents import read_document
+from connectivity.config.problems import did_you_mean, expected_of, json_path, nearest_choice, show
+from connectivity.config.quantities import (
+    read_list,
+)
+from connectivity.config.settings import PREFIX, Kept, Settings, model_of
+from connectivity.errors import SettingsError
+
+_SECTIONS_WITH_RULES = {
+    "api": "a host that others reach, and no token",
+    "reconnect": "other values",
+    "spark": "a cluster",
+}
+"""What is found where a rule about several settings of a group is broken."""
+
+
+def load_settings(file: Path | None = None) -> Settings:
+    """The settings of a file and the environment. Raises SettingsError with every problem."""
+    content: Mapping[str, Any] = {}
+    problems: list[str] = []
+    if file is not None:
+        document, found = read_document(file)
+        problems += (f"{file}: {problem}" for problem in found)
+        if isinstance(document, dict):
+            content = document
+        elif not found and document is not None:
+            problems.append(f"{file}: found {show(document)}, expected an object of settings")
+    problems += _unknown_variables()
+    values = {str(name): value for name, value in content.items()}
+    # The library would take these for options of its own.
+    options = [name for name in values if name.startswith("_")]
+    problems += (_unknown(json_path(name), str(file), name, list(Settings.model_fields)) for name in options)
+    try:
+        settings = Settings(**{name: value for name, value in values.items() if name not in options})
+    except ValidationError as error:
+        problems += (_explained(details, content, file) for details in error.errors(include_url=False))
+    except UnreadableVariable as error:
+        problems.append(f"{_variable_of(error)}: expected JSON, or one variable for each setting in it")
+    else:
+        if not problems:
+            return settings
+    raise SettingsError("\n".join(problems))
+
+
+def _variable_of(error: UnreadableVariable) -> str:
+    """The library names the field in its message, and nothing else does."""
+    field = re.search(r'field "(\w+)"', str(error))
+    return PREFIX + (field[1].upper() if field else "…")
+
+
+def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> str:
+    """One line for one problem: the setting, where its value came from, what was found and what was expected."""
+    steps = [step for step in details["loc"] if step != "[key]"]
+    origin, value = _origin(steps, content, file)
+    name = json_path(*steps)
+    if details["type"] == "extra_forbidden":
+        return _unknown(name, origin, steps[-1], list(_section(steps[:-1]).model_fields))
+    found, expected = show(value), expected_of(details["type"], details.get("ctx", {}), details["msg"])
+    hint = nearest_choice(value, expected)
+    if steps[-1] == "token" or (steps[:2] == ["api", "tokens"] and (steps[2:] == [] or isinstance(steps[-1], int))):
+        found = "an unfit token"
+    elif steps[0] == "secrets":
+        found = "something else"
+    elif len(steps) == 1 and details["type"] == "value_error":
+        found = _SECTIONS_WITH_RULES[steps[0]]
+    elif steps == ["api"]:
+        found = "something else"
+    return f"{name} ({origin}): found {found}, expected {expected}" + (f" ({hint})" if hint else "")
+
+
+def _unknown(path: str, origin: str, name: str, known: list[str]) -> str:
+    """The line for a setting that is none. Its value is not shown: it may be a token under a mistyped name."""
+    hint = did_you_mean(name, known)
+    return f"{path} ({origin}): found an unknown setting, expected one of: {', '.join(known)}" + (
+        f" ({hint})" if hint else ""
+    )
+
+
+def _origin(steps: list[Any], content: Mapping[str, Any], file: Path | None) -> tuple[str, object]:
+    """The variable or the file that a value came from, and the value."""
+    variables = {name.upper(): (name, value) for name, value in os.environ.items() if value}
+    for length in range(len(steps), 0, -1):
+        key = PREFIX + "__".join(str(step) for step in steps[:length]).upper()
+        if key in variables:
+            name, text = variables[key]
+            return name, text if length == len(steps) else _below(_json_or_text(text), steps[length:])
+    value = _below(content, steps)
+    if value is None and (below := _variables_below(steps, variables)):
+        return below, None
+    return str(file) if file else "default", value
+
+
+def _json_or_text(text: str) -> object:
+    """What a variable for a whole group holds."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _below(value: Any, steps: list[Any]) -> object:
+    for step in steps:
+        if isinstance(value, str | int | float):
+            # Instead of an object with a `default`, that alone may be written; instead of a list, its values with commas.
+            listed = read_list(value)
+            if isinstance(step, int) and isinstance(listed, list) and step < len(listed):
+                return str(listed[step])
+            return value if step == "default" else None
+        try:
+            value = value[step]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return value
+
+
+def _variables_below(steps: list[Any], variables: Mapping[str, Any]) -> str:
+    prefix = PREFIX + "".join(f"{step}__" for step in steps).upper()
+    return ", ".join(name for key, (name, _) in variables.items() if key.startswith(prefix))
+
+
+def _section(steps: list[Any]) -> type[BaseModel]:
+    """The group of settings at this place."""
+    model: type[BaseModel] = Settings
+    for step in steps:
+        if isinstance(step, int):
+            continue
+        # Namespaces are no fields: each has a rule.
+        model = model_of(model.model_fields[step]) if step in model.model_fields else Kept
+    return model
+
+
+_FOR_THE_COMMAND_LINE = frozenset({"url", "token"})
+
+
+def _unknown_variables() -> Iterator[str]:
+    """Variables that look like settings and are none.
+
+    One without two underscores is only reported when it resembles a setting: the prefix may be used by others, such as
+    a cluster that announces its services in variables. Some are for the command line, which asks a service.
+    """
+    known = list(Settings.model_fields)
+    for name, value in os.environ.items():
+        if not name.upper().startswith(PREFIX) or not value:
+            continue
+        group, nested, _ = name.upper().removeprefix(PREFIX).lower().partition("__")
+        hint = did_you_mean(group, known)
+        if group not in known and (nested or (hint and group not in _FOR_THE_COMMAND_LINE)):
+            yield _unknown(group, name, group, known)

@@ -1,0 +1,1 @@
+"""What a connection is: its model, templates, secrets, and life cycle."""

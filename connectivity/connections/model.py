@@ -1,0 +1,576 @@
+"""What a connection is: a frozen tree of models that looks like its JSON.
+
+The meaning of a field stands at the field: description and examples go into the JSON Schema and into the reference page.
+Shapes are checked here (types, required fields, ranges of numbers); what concerns several fields, placeholders, filters and
+the single connection types is checked in `connectivity.validation.validator` and the brokers' files, which also know error
+codes. `connectivity.validation.validator.parse` is the usual way to get a `Connection`.
+
+The defaults of an incomplete reply-target are put in here, so every `Source` has one: it publishes to the address that
+the client's `reply-to` header names, and for types that carry headers the usual headers are mapped in and out. A
+reply-target with an address of its own is taken as it is; one with `enabled: false` publishes nothing. A block without an
+address keeps whatever else its author wrote.
+
+Secrets (the password in `uri`, private keys, passwords of a tunnel, options that came by reference) are hidden in
+`repr`, in validation errors and in `Connection.masked()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    Secret,
+    SecretStr,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
+from pydantic.alias_generators import to_camel
+
+from connectivity.security.uri import MASK, BrokerUri, is_secret_option, mask_uri, parse_uri
+from mappings.texts import lowered
+
+__all__ = [
+    "AcknowledgementRequests",
+    "BrokerUri",
+    "ClientCertificate",
+    "Connection",
+    "ConnectionStatus",
+    "Enforcement",
+    "MappingDefinition",
+    "PlainCredentials",
+    "PublicKeyCredentials",
+    "ReplyTarget",
+    "ResponseType",
+    "SecretUri",
+    "Source",
+    "SshTunnel",
+    "Target",
+]
+
+
+DEFAULT_REPLY_ADDRESS = "{{header:reply-to}}"
+DEFAULT_CONTENT_TYPE = "{{header:content-type}}"
+_REPLY_HEADERS = {"correlation-id": "{{header:correlation-id}}", "content-type": DEFAULT_CONTENT_TYPE}
+_SOURCE_HEADERS = {name: f"{{{{header:{name}}}}}" for name in ("correlation-id", "content-type", "reply-to")}
+_WITHOUT_HEADERS = frozenset({"mqtt"})
+_MOST_COUNTED = 64
+"""Clients of a connection, and consumers of each: beyond that a number is a slip, and each of them costs the broker."""
+_READ_ONLY = frozenset({"_revision", "_created", "_modified", "__lifecycle"})
+_LEGACY_MAPPING = "javascript"
+
+DIVERSION_OPTIONS = frozenset(
+    {
+        "is-diversion-source",
+        "is-diversion-target",
+        "preserve-normal-response-via-source",
+        "authorized-connections-as-sources",
+    }
+)
+"""The options in `specificConfig` that every connection type knows: they say which connections answer for which."""
+
+
+def _without_repeats(values: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+def _as_text(value: object) -> object:
+    """Numbers and booleans as JSON writes them: options are text, whatever the author's file made of them."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
+
+
+Text = Annotated[StrictStr, Field(min_length=1)]
+Texts = Annotated[tuple[Text, ...], AfterValidator(_without_repeats)]
+Templates = Mapping[StrictStr, StrictStr]
+
+
+class SecretUri(Secret[str]):
+    """A broker's address that may hold a password: shown masked, read with `get_secret_value()`."""
+
+    def _display(self) -> str:
+        return mask_uri(self.get_secret_value())
+
+
+class Model(BaseModel):
+    """What all parts of a connection share: camelCase names, no change after building, nothing unknown.
+
+    A known field with the value null counts as absent, as clients that write every field send it.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        known = set(cls.model_fields) | {field.alias for field in cls.model_fields.values()}
+        return {name: value for name, value in data.items() if value is not None or name not in known}
+
+
+class ConnectionStatus(str, Enum):
+    """What an operator wants, or sees. Only `open` makes the service connect."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+    FAILED = "failed"
+    MISCONFIGURED = "misconfigured"
+    UNKNOWN = "unknown"
+
+
+class ResponseType(str, Enum):
+    """What kind of answer a reply-target takes."""
+
+    RESPONSE = "response"
+    ERROR = "error"
+    NACK = "nack"
+
+
+class Enforcement(Model):
+    """Binds an identity that the transport carries to the entity that a payload speaks for."""
+
+    input: Text = Field(
+        description="Template for the sender's identity, resolved from the delivery: `{{ header:<name> }}`; with MQTT "
+        "`{{ source:address }}`, the topic it arrived on.",
+        examples=["{{ header:truck }}", "{{ source:address }}"],
+    )
+    filters: tuple[StrictStr, ...] = Field(
+        default=(),
+        description="Templates over `thing:`, `policy:` and `entity:` (id, namespace, name). A signal passes if any of "
+        "them equals the input.",
+        examples=[["{{ thing:id }}"], ["trucks/{{ thing:name }}/up"]],
+    )
+
+
+class AcknowledgementRequests(Model):
+    """Acknowledgements that the commands of a source ask for in addition to their own."""
+
+    includes: Texts = Field(
+        default=(),
+        description="Labels that are added to the requested acknowledgements of each command.",
+        examples=[["twin-persisted"]],
+    )
+    filter: Text | None = Field(
+        default=None,
+        description="Functions that the list of requested labels is sent through; without result none is requested.",
+        examples=["fn:filter(header:qos,'ne','0')"],
+    )
+
+
+class ReplyTarget(Model):
+    """Where the answers to a source's commands go, and the events of its subscriptions."""
+
+    enabled: StrictBool = Field(
+        default=True,
+        description="With `false` nothing is published in answer to the source's commands.",
+        examples=[False],
+    )
+    address: Text = Field(
+        default=DEFAULT_REPLY_ADDRESS,
+        description="Template of the address to publish to; its headers are those of the answered signal.",
+        examples=["{{ header:reply-to }}", "replies/{{ thing:name }}"],
+    )
+    header_mapping: Templates = Field(
+        default={},
+        description="Transport headers of the answer: name to template. Where no address is given either, "
+        "`correlation-id` and `content-type` are mapped by default, on types that carry headers.",
+        examples=[{"correlation-id": "{{ header:correlation-id }}"}],
+    )
+    expected_response_types: tuple[Annotated[ResponseType, BeforeValidator(lowered)], ...] = Field(
+        default=(ResponseType.RESPONSE, ResponseType.ERROR),
+        description="Which answers are published. An empty list: none. Events of subscriptions always are.",
+        examples=[["response", "error", "nack"]],
+    )
+
+
+class Source(Model):
+    """Addresses to consume commands from, and how their signals are read, allowed and answered."""
+
+    addresses: Annotated[Texts, Field(min_length=1)] = Field(
+        description="What to consume: MQTT topic filters, AMQP queues, Kafka topics, paths of a WebSocket door. No "
+        "placeholders.",
+        examples=[["fleet/+/cmd"], ["cmd.in"]],
+    )
+    consumer_count: Annotated[StrictInt, Field(ge=1, le=_MOST_COUNTED)] = Field(
+        default=1,
+        description="Consumers working in parallel for each address and client, at most 64.",
+        examples=[2],
+    )
+    qos: Annotated[StrictInt, Field(ge=0, le=2)] | None = Field(
+        default=None,
+        description="Quality of service: needed for MQTT (0, 1, 2), optional for Kafka (1: at least once).",
+        examples=[1],
+    )
+    authorization_context: Annotated[Texts, Field(min_length=1)] = Field(
+        description="Subjects that the source's commands are carried out for. Placeholders are resolved per delivery.",
+        examples=[["integration:fleet-commands"], ["device:{{ header:device_id }}"]],
+    )
+    enforcement: Enforcement | None = Field(
+        default=None,
+        description="Which entities a sender may speak for; absent: every one that the policy allows.",
+        examples=[{"input": "{{ header:truck }}", "filters": ["{{ thing:id }}"]}],
+    )
+    acknowledgement_requests: AcknowledgementRequests | None = Field(
+        default=None,
+        description="Acknowledgements to request for every command.",
+        examples=[{"includes": ["twin-persisted"]}],
+    )
+    header_mapping: Templates = Field(
+        default={},
+        description="Headers for the signals: name to template over the transport's headers. With a default "
+        "reply-target `correlation-id`, `content-type` and `reply-to` are mapped too, on types that carry headers.",
+        examples=[{"reply-to": "{{ header:reply-to }}"}],
+    )
+    payload_mapping: tuple[Text, ...] = Field(
+        default=(),
+        description="How payloads are read: wire protocols or names of `mappingDefinitions`; each reads every delivery, in "
+        "this order. Empty: `Ditto`.",
+        examples=[["Ditto"]],
+    )
+    reply_target: ReplyTarget = Field(
+        default_factory=ReplyTarget,
+        description="Where answers go; absent: to the address in the header `reply-to`.",
+        examples=[{"address": "fleet/{{ thing:name }}/res"}],
+    )
+    declared_acks: Texts = Field(
+        default=(),
+        description="Labels of acknowledgements that this source may send. Each begins with the connection's id and "
+        "a colon.",
+        examples=[["{{ connection:id }}:audited"]],
+    )
+
+    def with_default_headers(self) -> Source:
+        """This source with the header mappings that belong to a reply-target without an address of its own."""
+        reply = self.reply_target
+        if not reply.enabled or "address" in reply.model_fields_set:
+            return self
+        complete = {
+            "address": DEFAULT_REPLY_ADDRESS,
+            "header_mapping": _REPLY_HEADERS | dict(reply.header_mapping),
+        }
+        return self.model_copy(
+            update={
+                "header_mapping": _SOURCE_HEADERS | dict(self.header_mapping),
+                "reply_target": reply.model_copy(update=complete),
+            }
+        )
+
+
+class Target(Model):
+    """An address that receives the signals of its topics."""
+
+    address: Text = Field(
+        description="Template of the address to publish to: MQTT topic, AMQP `exchange/routingKey`, Kafka topic.",
+        examples=["fleet/{{ thing:name }}/events", "events/{{ thing:namespace }}.{{ topic:action }}"],
+    )
+    topics: Texts = Field(
+        description="Which signals: `_/_/things/twin/events` and its like, with `namespaces`, `filter` and "
+        "`extraFields` as percent-encoded parameters.",
+        examples=[["_/_/things/twin/events?namespaces=acme.depot&filter=gt(attributes/load,10)"]],
+    )
+    qos: Annotated[StrictInt, Field(ge=0, le=2)] | None = Field(
+        default=None,
+        description="Quality of service: needed for MQTT (0, 1, 2).",
+        examples=[1],
+    )
+    authorization_context: Annotated[Texts, Field(min_length=1)] = Field(
+        description="Subjects that must be allowed to read what is published. Taken literally.",
+        examples=[["integration:fleet-events"]],
+    )
+    issued_acknowledgement_label: Text | None = Field(
+        default=None,
+        description="Label of the acknowledgement given when the broker confirms. Begins with the connection's id and "
+        "a colon, or is `live-response`; only one target of a connection may have it.",
+        examples=["{{ connection:id }}:delivered"],
+    )
+    header_mapping: Templates = Field(
+        default={},
+        description="Transport headers: name to template.",
+        examples=[{"subject": "{{ topic:subject | fn:default(topic:action) }}"}],
+    )
+    payload_mapping: tuple[Text, ...] = Field(
+        default=(),
+        description="How signals are written: wire protocols or names of `mappingDefinitions`. Empty: `Ditto`.",
+        examples=[["Ditto"]],
+    )
+
+
+class MappingDefinition(Model):
+    """A wire protocol under a name of its own, with options and conditions."""
+
+    mapping_engine: Text = Field(description="The wire protocol.", examples=["Ditto"])
+    options: Mapping[StrictStr, Any] = Field(
+        description="What the wire protocol wants to know; `{}` for nothing.",
+        examples=[{}],
+    )
+    incoming_conditions: Templates = Field(
+        default={},
+        description="Name to functions: a delivery is read only if every condition keeps its value.",
+        examples=[{"isJson": "fn:filter(header:content-type,'like','*json*')"}],
+    )
+    outgoing_conditions: Templates = Field(
+        default={},
+        description="Name to functions: a signal is written only if every condition keeps its value.",
+        examples=[{"onlyTwin": "fn:filter(topic:channel,'eq','twin')"}],
+    )
+
+
+class ClientCertificate(Model):
+    """A client certificate for TLS."""
+
+    type: Literal["client-cert"] = Field(description="The kind of credentials.", examples=["client-cert"])
+    cert: StrictStr | None = Field(
+        default=None,
+        description="Certificate chain, PEM.",
+        examples=["${file:/run/secrets/client.crt}"],
+    )
+    key: SecretStr | None = Field(
+        default=None,
+        description="Private key, PEM, PKCS#8 (`BEGIN PRIVATE KEY`).",
+        examples=["${file:/run/secrets/client.key}"],
+    )
+
+
+class PlainCredentials(Model):
+    """User name and password for a tunnel."""
+
+    type: Literal["plain"] = Field(description="The kind of credentials.", examples=["plain"])
+    username: Text = Field(description="User name.", examples=["tunnel"])
+    password: SecretStr = Field(description="Password.", examples=["${env:TUNNEL_PASSWORD}"])
+
+
+class PublicKeyCredentials(Model):
+    """User name and key pair for a tunnel."""
+
+    type: Literal["public-key"] = Field(description="The kind of credentials.", examples=["public-key"])
+    username: Text = Field(description="User name.", examples=["tunnel"])
+    public_key: Text = Field(description="Public key, PEM (X.509).", examples=["${file:/run/secrets/tunnel.pub}"])
+    private_key: SecretStr = Field(
+        description="Private key, PEM, PKCS#8.", examples=["${file:/run/secrets/tunnel.key}"]
+    )
+
+
+class SshTunnel(Model):
+    """A tunnel through which the broker is reached.
+
+    Not carried out yet: a connection with an enabled tunnel is not opened.
+    """
+
+    enabled: StrictBool = Field(description="Whether the tunnel is used.", examples=[True])
+    credentials: Annotated[PlainCredentials | PublicKeyCredentials, Field(discriminator="type")] = Field(
+        description="How to log in at the tunnel's host.",
+        examples=[{"type": "plain", "username": "tunnel", "password": "${env:TUNNEL_PASSWORD}"}],
+    )
+    validate_host: StrictBool = Field(
+        description="Whether the host's key must have one of the known fingerprints.", examples=[False]
+    )
+    known_hosts: Texts = Field(
+        default=(),
+        description="Fingerprints `<algorithm>:<hash>`, with MD5, SHA1, SHA224, SHA256, SHA384 or SHA512.",
+        examples=[["SHA256:mJ0yHSeqHCsVFAvnxGrGMqDTbZYTVzDQLcKZJ5ZBxEw"]],
+    )
+    uri: Text = Field(description="`ssh://host:port`.", examples=["ssh://bastion.acme.example:22"])
+
+
+def _uri_is_address(value: object) -> object:
+    """Says what is wrong with an address before pydantic does, which would not know what was expected."""
+    text = value.get_secret_value() if isinstance(value, SecretUri) else value
+    if not isinstance(text, str):
+        raise ValueError("a string")
+    parse_uri(text)
+    return value
+
+
+class Connection(Model):
+    """A link to one broker: the sources to consume commands from and the targets to publish signals to."""
+
+    id: Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9\-_:]{1,100}$")] = Field(
+        description="Name of the connection: up to 100 letters, digits, `-`, `_`, `:`. In a file it may be missing: "
+        "the file's name counts then.",
+        examples=["depot-7_rabbit"],
+    )
+    name: StrictStr | None = Field(default=None, description="Free text for people.", examples=["Depot 7 commands"])
+    connection_type: Text = Field(
+        description="The broker's protocol: `mqtt`, `mqtt-5`, `amqp-091`, `kafka`, or `websocket` and `tcp` without a "
+        "broker. Never changes.",
+        examples=["mqtt-5"],
+    )
+    connection_status: ConnectionStatus = Field(
+        description="What is wanted: `open` or `closed`. Only `open` makes the service connect.",
+        examples=["open"],
+    )
+    uri: Annotated[SecretUri, BeforeValidator(_uri_is_address, json_schema_input_type=str)] = Field(
+        description="The broker, or where a door listens: `scheme://[user:password@]host:port[/path]`; reserved "
+        "characters percent-encoded.",
+        examples=["ssl://fleet:${env:MQTT_PASSWORD}@broker.acme.example:8883"],
+    )
+    credentials: ClientCertificate | None = Field(
+        default=None,
+        description="A client certificate; for a door, its own. User name and password belong into `uri`.",
+        examples=[{"type": "client-cert", "cert": "${file:client.crt}", "key": "${file:client.key}"}],
+    )
+    sources: tuple[Source, ...] = Field(
+        default=(),
+        description="What to consume, at most 4. The position is the source's index.",
+        examples=[[{"addresses": ["fleet/+/cmd"], "qos": 1, "authorizationContext": ["integration:fleet"]}]],
+    )
+    targets: tuple[Target, ...] = Field(
+        default=(),
+        description="Where to publish, at most 4.",
+        examples=[
+            [
+                {
+                    "address": "fleet/{{ thing:name }}/events",
+                    "topics": ["_/_/things/twin/events"],
+                    "qos": 1,
+                    "authorizationContext": ["integration:fleet"],
+                }
+            ]
+        ],
+    )
+    ssh_tunnel: SshTunnel | None = Field(
+        default=None,
+        description="A tunnel to the broker; not for Kafka. Not carried out yet: with an enabled one the connection is not "
+        "opened.",
+        examples=[
+            {
+                "enabled": True,
+                "credentials": {"type": "plain", "username": "tunnel", "password": "${env:TUNNEL_PASSWORD}"},
+                "validateHost": False,
+                "uri": "ssh://bastion.acme.example:22",
+            }
+        ],
+    )
+    client_count: Annotated[StrictInt, Field(ge=1, le=_MOST_COUNTED)] = Field(
+        default=1,
+        description="Clients that work side by side, each with a link of its own and all sources; a message comes to one. "
+        "At most 64.",
+        examples=[2],
+    )
+    failover_enabled: StrictBool = Field(
+        default=True, description="Whether a lost link is made again.", examples=[True]
+    )
+    validate_certificates: StrictBool = Field(
+        default=True,
+        description="TLS: whether the broker's certificate and host name are checked.",
+        examples=[True],
+    )
+    ca: StrictStr | None = Field(
+        default=None,
+        description="TLS: trusted certificates, PEM, in addition to those of the system.",
+        examples=["${file:/etc/ssl/acme-ca.pem}"],
+    )
+    processor_pool_size: Annotated[StrictInt, Field(ge=1)] = Field(
+        default=1, description="Payloads mapped in parallel, at most 5.", examples=[1]
+    )
+    specific_config: Mapping[StrictStr, Annotated[StrictStr, BeforeValidator(_as_text)]] = Field(
+        default={},
+        description="Options of the connection type, all of them text.",
+        examples=[{"cleanSession": "false"}],
+    )
+    mapping_definitions: Mapping[StrictStr, MappingDefinition] = Field(
+        default={},
+        description="Wire protocols with options, by a name that `payloadMapping` may use.",
+        examples=[{"twinOnly": {"mappingEngine": "Ditto", "options": {}}}],
+    )
+    tags: Texts = Field(default=(), description="Words to find the connection by.", examples=[["depot", "prod"]])
+
+    _referenced: frozenset[str] = PrivateAttr(default=frozenset())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_read_only_and_legacy_fields(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        kept = {name: value for name, value in data.items() if name not in _READ_ONLY}
+        return migrate_mapping_context(kept)
+
+    @field_validator("ca", mode="after")
+    @classmethod
+    def _blank_is_absent(cls, value: str | None) -> str | None:
+        return value if value and value.strip() else None
+
+    @field_validator("sources", mode="after")
+    @classmethod
+    def _default_headers(cls, sources: tuple[Source, ...], info: ValidationInfo) -> tuple[Source, ...]:
+        if info.data.get("connection_type") in _WITHOUT_HEADERS:
+            return sources
+        return tuple(source.with_default_headers() for source in sources)
+
+    @field_serializer("specific_config")
+    def _masked_options(self, options: Mapping[str, str]) -> dict[str, str]:
+        hidden = {name for name in options if name in self._referenced or is_secret_option(name)}
+        return {name: MASK if name in hidden else value for name, value in options.items()}
+
+    @cached_property
+    def broker_uri(self) -> BrokerUri:
+        """The parsed `uri`."""
+        return parse_uri(self.uri.get_secret_value())
+
+    @property
+    def own_options(self) -> dict[str, str]:
+        """What `specificConfig` says to the connection type itself."""
+        return {name: value for name, value in self.specific_config.items() if name not in DIVERSION_OPTIONS}
+
+    def masked(self) -> dict[str, Any]:
+        """The document of this connection, with every secret hidden: what may be shown and logged."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+    def with_secret_options(self, names: Iterable[str]) -> Connection:
+        """This connection, with the values of these `specificConfig` options hidden like other secrets."""
+        copy = self.model_copy()
+        copy._referenced = self._referenced | frozenset(names)
+        return copy
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        yield "id", self.id
+        yield "type", self.connection_type
+        yield "status", self.connection_status.value
+        yield "uri", mask_uri(self.uri.get_secret_value())
+        yield "sources", len(self.sources)
+        yield "targets", len(self.targets)
+
+
+def migrate_mapping_context(document: dict[str, Any]) -> dict[str, Any]:
+    """The document with the former single `mappingContext` as a definition that every source and target uses."""
+    if "mappingContext" not in document:
+        return document
+    context, migrated = document["mappingContext"], {k: v for k, v in document.items() if k != "mappingContext"}
+    if context is None:
+        return migrated
+    definitions = document.get("mappingDefinitions") or {}
+    if not isinstance(definitions, dict):
+        return document
+    migrated["mappingDefinitions"] = {**definitions, _LEGACY_MAPPING: context}
+    for name in ("sources", "targets"):
+        parts = document.get(name)
+        if isinstance(parts, list):
+            migrated[name] = [_using_legacy_mapping(part) for part in parts]
+    return migrated
+
+
+def _using_legacy_mapping(part: Any) -> Any:
+    if not isinstance(part, dict) or not isinstance(mappings := part.get("payloadMapping") or [], list):
+        return part
+    return {**part, "payloadMapping": [*mappings, _LEGACY_MAPPING]}

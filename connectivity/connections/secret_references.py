@@ -1,0 +1,201 @@
+"""Secrets by reference: `${env:NAME}` and `${file:PATH}` in a connection document.
+
+So that a document can lie in git and its passwords elsewhere. References are replaced while a `Connection` is built from
+its document, in `uri`, `credentials`, `ca`, `sshTunnel` and the values of `specificConfig`, and nowhere else; a text may
+hold several, with other text around them. Placeholders have neither prefix, so the two never meet.
+
+A value is taken literally: inside the user information of a `uri` it is percent-encoded here, so that a password may
+hold any character. A file's content loses its final line ends. A relative path starts at the folder of the document's
+file, or at the working folder for a document that has none. What is read is not searched for references again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from connectivity.config.documents import is_encodable
+from connectivity.config.problems import json_path
+from connectivity.errors import Problem
+
+PLACES = ("uri", "credentials", "ca", "sshTunnel", "specificConfig")
+"""The fields of a connection in which references are replaced."""
+
+MAX_FILE_BYTES = 1024 * 1024
+MAX_CHARACTERS = 16 * MAX_FILE_BYTES
+"""So much all references of a document may bring in: each may name the same large file."""
+
+REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^{}]*)\}")
+"""A name has no braces: so a text of many beginnings is read once, not once for each of them."""
+
+_OWN_VARIABLES = ("CONNECTIVITY_SECRETS", "CONNECTIVITY_API", "CONNECTIVITY_TOKEN")
+_SYSTEM_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceRules:
+    """Which files references may name: none that is in one of the `own` places, and with `folders` only those in them."""
+
+    own: Sequence[Path] = ()
+    folders: Sequence[Path] = ()
+
+    def refusal(self, path: Path) -> str | None:
+        """Why this file is not read; None: it may be."""
+        path = path.resolve()
+        if any(path.is_relative_to(place.resolve()) for place in self.own):
+            return "which is the service's own"
+        if any(path.is_relative_to(place) for place in _SYSTEM_FOLDERS):
+            return "which is no file but the system's view of itself"
+        if self.folders and not any(path.is_relative_to(place.resolve()) for place in self.folders):
+            return "which is in no folder of secrets.folders"
+        return None
+
+
+_rules = ReferenceRules()
+
+
+@contextmanager
+def in_force(rules: ReferenceRules) -> Iterator[None]:
+    """Read files by these rules meanwhile, in the whole process."""
+    global _rules
+    before, _rules = _rules, rules
+    try:
+        yield
+    finally:
+        _rules = before
+
+
+class Resolved(NamedTuple):
+    """A document without references.
+
+    `values` are the texts that came in, for hiding them wherever they may turn up; `options` are the names in
+    `specificConfig` whose values hold one. A reference that has no value stays as it was written.
+    """
+
+    document: Any
+    values: frozenset[str]
+    options: frozenset[str]
+    problems: list[Problem]
+
+
+class MissingSecret(ValueError):
+    """A reference without a value: `found` says why, `expected` what would do. Neither holds a secret."""
+
+    def __init__(self, found: str, expected: str) -> None:
+        super().__init__(f"found {found}, expected {expected}")
+        self.found, self.expected = found, expected
+
+
+def is_missing_here(problem: Problem) -> bool:
+    """Whether it is that a reference has no value on this machine, which may have one on another."""
+    return REFERENCE.match(problem.found) is not None
+
+
+def referenced_files(document: Any, base: Path | None = None) -> frozenset[Path]:
+    """The files that a document's references name, whether they can be read or not."""
+    if not isinstance(document, dict):
+        return frozenset()
+    texts = list(_texts([document.get(name) for name in PLACES]))
+    found = {match["name"] for text in texts for match in REFERENCE.finditer(text) if match["kind"] == "file"}
+    return frozenset((base or Path()) / name for name in found)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+
+
+def resolve(document: Any, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> Resolved:
+    """Replace the references of a connection document. Never raises: what is missing becomes a problem."""
+    if not isinstance(document, dict):
+        return Resolved(document, frozenset(), frozenset(), [])
+    reader = _Reader(os.environ if environ is None else environ, base or Path())
+    copy = {name: reader.walk(value, (name,)) if name in PLACES else value for name, value in document.items()}
+    options = frozenset(place[1] for place in reader.places if place[0] == "specificConfig" and len(place) > 1)
+    return Resolved(copy, frozenset(reader.values), options, reader.problems)
+
+
+class _Reader:
+    """Walks a document and collects what it replaces."""
+
+    def __init__(self, environ: Mapping[str, str], base: Path) -> None:
+        self._environ, self._base = environ, base
+        self.values: set[str] = set()
+        self.places: set[tuple[Any, ...]] = set()
+        self.problems: list[Problem] = []
+        self._left = MAX_CHARACTERS
+
+    def walk(self, value: Any, place: tuple[Any, ...]) -> Any:
+        if isinstance(value, dict):
+            return {name: self.walk(item, (*place, name)) for name, item in value.items()}
+        if isinstance(value, list):
+            return [self.walk(item, (*place, index)) for index, item in enumerate(value)]
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        credentials_end = value.rfind("@") if place == ("uri",) else -1
+        return REFERENCE.sub(lambda match: self._replacement(match, place, match.start() < credentials_end), value)
+
+    def _replacement(self, match: re.Match[str], place: tuple[Any, ...], encode: bool) -> str:
+        self.places.add(place)
+        try:
+            if self._left < 0:
+                raise MissingSecret(
+                    f"{match[0][:100]}, after more than {MAX_CHARACTERS} characters of others",
+                    "references to less than that",
+                )
+            value = _SOURCES[match["kind"]](match["name"], self._environ, self._base)
+            self._left -= len(value)
+        except MissingSecret as missing:
+            self.problems.append(Problem(json_path(*place), missing.found, missing.expected))
+            return match[0]
+        encoded = quote(value, safe="")
+        self.values.update((value, encoded) if encode else (value,))
+        return encoded if encode else value
+
+
+def _from_environment(name: str, environ: Mapping[str, str], _base: Path) -> str:
+    if name.upper().startswith(_OWN_VARIABLES):
+        raise MissingSecret(
+            f"${{env:{name}}}, which is the service's own", "a variable that is no setting of the service"
+        )
+    if name not in environ:
+        raise MissingSecret(f"${{env:{name}}}, which is not set", "the name of an environment variable that is set")
+    if not is_encodable(environ[name]):
+        raise MissingSecret(f"${{env:{name}}}, which is not UTF-8", "an environment variable that holds text")
+    return environ[name]
+
+
+def _from_file(name: str, _environ: Mapping[str, str], base: Path) -> str:
+    reference, expected = f"${{file:{name}}}", "the path of a readable text file"
+    try:
+        path = base / name
+        if not path.is_file():
+            raise MissingSecret(f"{reference}, which is not a file", expected)
+        if (why := _rules.refusal(path)) is not None:
+            raise MissingSecret(f"{reference}, {why}", "a file that references may name")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise MissingSecret(f"{reference}, which is larger than {MAX_FILE_BYTES} bytes", expected)
+        return path.read_text(encoding="utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise MissingSecret(f"{reference}, which is not UTF-8", expected) from None
+    except OSError as error:
+        raise MissingSecret(f"{reference}, which cannot be read: {error.strerror}", expected) from None
+    except ValueError as error:
+        if isinstance(error, MissingSecret):
+            raise
+        raise MissingSecret(f"{reference}, which is no path", expected) from None
+
+
+_SOURCES: Mapping[str, Callable[[str, Mapping[str, str], Path], str]] = {
+    "env": _from_environment,
+    "file": _from_file,
+}

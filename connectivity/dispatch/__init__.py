@@ -1,0 +1,1 @@
+"""Which signal goes where: commands, live channel, acknowledgements, announcements, responses."""

@@ -1,0 +1,241 @@
+"""Signals whose acknowledgements or live answers are awaited, and the one timer that they all share.
+
+A `Pending` is one such signal with its collector. It is found by entity and correlation id, which is all that an
+acknowledgement says about what it acknowledges. Whatever ends the waiting (the last label, the answer, the end of the time)
+calls `finish` once; a mistake in it is logged, and costs nobody else anything. Those that wait lie in one heap by the end of
+their time; one timer is set, for the first of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import Counter
+from collections.abc import Callable
+
+import structlog
+
+from connectivity.monitoring.log_context import conversation
+from connectivity.sources.acknowledgements import Collector, Wish
+from connectivity.sources.delivery import Arrival
+from connectivity.targets.outbox import Posting
+from connectivity.targets.reply_target import Route
+from connectivity.transports.base import Done
+from mappings.ids import LIVE_RESPONSE, EntityId
+from mappings.model.signals import Acknowledgement, Command, Live, LiveAnswer, LiveCommand, Message, Response
+
+log = structlog.get_logger(__name__)
+
+
+_MOST_OVER = 1000
+"""So many in the heap may be over, or half of it, before they are taken out ahead of their time."""
+
+
+class Pending:
+    """One signal that waits, to be answered by `route`. `ended` holds its delivery's place until it is called; None where
+    nothing is held.
+
+    What a command did has to be durable before anybody is told anything, and a live signal to be sent: until `is_done`,
+    neither acknowledgements nor the end of the time end the waiting. `fallback` is what a live signal is answered with when
+    its time is over, where its sender has said so.
+    """
+
+    __slots__ = (
+        "answer",
+        "arrival",
+        "collector",
+        "deadline",
+        "ended",
+        "fallback",
+        "in_heap",
+        "is_done",
+        "is_late",
+        "is_over",
+        "postings",
+        "route",
+        "signal",
+        "wish",
+    )
+
+    def __init__(
+        self,
+        signal: Command | Message | LiveCommand,
+        wish: Wish,
+        collector: Collector,
+        arrival: Arrival,
+        route: Route,
+        ended: Done | None,
+        deadline: float,
+    ) -> None:
+        self.signal = signal
+        self.wish = wish
+        self.collector = collector
+        self.arrival = arrival
+        self.route = route
+        self.ended = ended
+        self.deadline = deadline
+        self.is_done = not isinstance(signal, Command)
+        self.is_late = self.is_over = self.in_heap = False
+        self.answer: LiveAnswer | None = None
+        self.fallback: Response | None = None
+        self.postings: list[Posting] = []
+
+    def __repr__(self) -> str:
+        return f"<Pending {self.collector!r}, {'over' if self.is_over else 'open'}>"
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self.signal.headers.get("correlation-id")
+
+    def withdraw(self) -> None:
+        """What no link has taken yet is not sent any more."""
+        for posting in self.postings:
+            posting.withdrawn = True
+
+
+class Collecting:
+    """Everything that waits."""
+
+    def __init__(self, clock: Callable[[], float], finish: Callable[[Pending], None]) -> None:
+        """`clock` gives monotonic seconds; `finish` is called once for each that is complete or whose time is over."""
+        self._clock = clock
+        self._finish = finish
+        self._pending: dict[tuple[EntityId, str | None], Pending] = {}
+        self._heap: list[tuple[float, int, Pending]] = []
+        self._number = self._over = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        """When the timer is due, on the loop's clock: one that is due at once does not say so itself, on every loop."""
+        self._held: Counter[str] = Counter()
+        self._unheld: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def held(self, connection_id: str) -> int:
+        """How many deliveries of a connection wait for acknowledgements."""
+        return self._held[connection_id]
+
+    def unheld(self, connection_id: str) -> int:
+        """How many signals of a connection wait for an answer whose deliveries do not wait with them."""
+        return self._unheld[connection_id]
+
+    def begin(
+        self,
+        signal: Command | Message | LiveCommand,
+        wish: Wish,
+        channel: str,
+        arrival: Arrival,
+        route: Route,
+        ended: Done | None,
+    ) -> Pending:
+        """Wait for the labels of a signal that nobody waits for under the same correlation id (see `find`)."""
+        labels = wish.labels or (LIVE_RESPONSE,)
+        deadline = self._clock() + wish.timeout
+        pending = Pending(signal, wish, Collector(signal.entity, labels, channel), arrival, route, ended, deadline)
+        self._pending[_key(pending)] = pending
+        self._number += 1
+        heapq.heappush(self._heap, (deadline, self._number, pending))
+        pending.in_heap = True
+        self._count(pending, 1)
+        self._arm()
+        return pending
+
+    def find(self, signal: Command | Live | LiveAnswer | Acknowledgement) -> Pending | None:
+        """Who waits for this signal, or under the same correlation id as this one would."""
+        return self._pending.get((signal.entity, signal.headers.get("correlation-id")))
+
+    def acknowledge(self, pending: Pending, ack: Acknowledgement) -> bool:
+        """Note an acknowledgement. False where it comes too late, or nobody asked for it."""
+        if pending.is_over or pending.is_late or not pending.collector.take(ack):
+            return False
+        if pending.collector.is_complete and pending.is_done:
+            self._end(pending)
+        return True
+
+    def done(self, pending: Pending, *acks: Acknowledgement) -> None:
+        """What a command did is durable, as these say; or a live signal is being sent."""
+        if pending.is_over:
+            return
+        pending.is_done = True
+        for ack in acks:
+            pending.collector.take(ack)
+        if pending.is_late:
+            pending.collector.expire(pending.correlation_id, pending.wish.timeout)
+        if pending.collector.is_complete:
+            self._end(pending)
+
+    def drop(self, pending: Pending) -> None:
+        """Wait no longer, and say nothing."""
+        if pending.is_over:
+            return
+        pending.is_over = True
+        if self._pending.get(_key(pending)) is pending:
+            del self._pending[_key(pending)]
+        self._count(pending, -1)
+        self._over += pending.in_heap
+        if self._over > max(_MOST_OVER, len(self._heap) // 2):
+            self._heap = [entry for entry in self._heap if not entry[2].is_over]
+            heapq.heapify(self._heap)
+            self._over = 0
+
+    def close_connection(self, connection_id: str) -> None:
+        """Nobody there waits any more: the broker keeps what is unsettled."""
+        for pending in [each for each in self._pending.values() if each.arrival.route.connection_id == connection_id]:
+            self.drop(pending)
+        del self._held[connection_id], self._unheld[connection_id]
+
+    def expire(self) -> None:
+        """End the waiting of those whose time is over."""
+        now = self._clock()
+        try:
+            while self._heap and (self._heap[0][2].is_over or self._heap[0][0] <= now):
+                pending = heapq.heappop(self._heap)[2]
+                pending.in_heap = False
+                if pending.is_over:
+                    self._over -= 1
+                    continue
+                if not pending.is_done:
+                    pending.is_late = True
+                    continue
+                pending.withdraw()
+                pending.collector.expire(pending.correlation_id, pending.wish.timeout)
+                self._end(pending)
+        finally:
+            self._arm()
+
+    def _end(self, pending: Pending) -> None:
+        self.drop(pending)
+        try:
+            self._finish(pending)
+        except Exception:
+            log.exception(
+                "waiting for acknowledgements ended in an error",
+                connection=pending.arrival.route.connection_id,
+                entity=str(pending.signal.entity),
+                **conversation(pending.signal.headers),
+            )
+
+    def _count(self, pending: Pending, step: int) -> None:
+        counter = self._held if pending.ended is not None else self._unheld
+        counter[pending.arrival.route.connection_id] += step
+
+    def _arm(self) -> None:
+        """Set the timer for the first one."""
+        if not self._heap:
+            return
+        loop = asyncio.get_running_loop()
+        due = loop.time() + max(0.0, self._heap[0][0] - self._clock())
+        if self._timer is not None:
+            if self._due <= due:
+                return
+            self._timer.cancel()
+        self._timer, self._due = loop.call_at(due, self._expire), due
+
+    def _expire(self) -> None:
+        self._timer = None
+        self.expire()
+
+
+def _key(pending: Pending) -> tuple[EntityId, str | None]:
+    return pending.signal.entity, pending.correlation_id

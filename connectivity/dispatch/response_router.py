@@ -1,0 +1,94 @@
+"""Answers to commands on their way: to the reply-target of their source, or diverted to another connection.
+
+This is the one place that an answer leaves by. Events of subscriptions are no answers; they go to their reply-target and
+nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import structlog
+
+from connectivity.connections.templates import DIVERT_TO
+from connectivity.errors import ConnectivityError
+from connectivity.monitoring.log_context import conversation
+from connectivity.targets.directory import DIVERTED_FROM, Members
+from connectivity.targets.reply_target import Route, response_type, too_large
+from connectivity.targets.target import TargetRoute
+from connectivity.transports.base import Done
+from mappings.model.headers import response_required
+from mappings.model.signals import Answer
+
+log = structlog.get_logger(__name__)
+
+
+class Replies:
+    """Posts answers."""
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    def post(self, route: Route, answer: Answer, ended: Done, *, unasked: bool = False) -> None:
+        """Send an answer to a signal of this source. `ended` is called once, when every broker that gets it has it.
+
+        `unasked`: an answer to something that could not even be read.
+        """
+        if DIVERT_TO not in answer.headers:
+            route.post(answer, ended, unasked=unasked)
+            return
+        diverted = self._members.diverted(answer, response_type(answer), route.connection_id, route.index)
+        if diverted is None:
+            route.post(answer, ended, unasked=unasked)
+            return
+        target = diverted.target
+        if target is None:
+            log.warning(
+                "an answer is not diverted",
+                connection=route.connection_id,
+                source=route.index,
+                to=answer.headers[DIVERT_TO],
+                error=diverted.reason,
+                **conversation(answer.headers),
+            )
+        if not (unasked or response_required(answer.headers)):
+            target = None
+        if diverted.is_preserved:
+            both = _Both(ended) if target is not None else ended
+            route.post(answer, both, unasked=unasked)
+            ended = both
+        if target is not None:
+            _divert(target, answer, route.connection_id, ended)
+        elif not diverted.is_preserved:
+            route.facts.not_diverted.note(answer, words=diverted.reason or None)
+            ended(None)
+
+
+def _divert(target: TargetRoute, answer: Answer, origin: str, ended: Done) -> None:
+    _send(target, replace(answer, headers={**answer.headers, DIVERTED_FROM: origin}), ended)
+
+
+def _send(target: TargetRoute, answer: Answer, ended: Done) -> None:
+    def told(error: ConnectivityError | None) -> None:
+        if (instead := too_large(answer, error)) is not None:
+            _send(target, instead, ended)
+        else:
+            ended(error)
+
+    if target.post(answer, told) is None:
+        ended(None)
+
+
+class _Both:
+    """Passes on the second of two endings, with the first failure."""
+
+    def __init__(self, ended: Done) -> None:
+        self._ended = ended
+        self._error: ConnectivityError | None = None
+        self._open = 2
+
+    def __call__(self, error: ConnectivityError | None) -> None:
+        self._error = self._error or error
+        self._open -= 1
+        if self._open == 0:
+            self._ended(self._error)

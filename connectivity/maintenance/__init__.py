@@ -1,0 +1,1 @@
+"""Background and operator jobs on journal and lake."""

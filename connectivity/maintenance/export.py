@@ -1,0 +1,183 @@
+"""`connectivity history export`: what its arguments mean, and how its errors end a command.
+
+The work is `spark_store.queries.export`. Here words become a selection: an entity or a filter, revisions or times; and each
+error gets the exit code that a script can act on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from connectivity.config.settings import Settings
+from connectivity.errors import ConnectivityError
+from connectivity.store.spark_queries import wide_queries
+from mappings.ids import MAX_ID_LENGTH, EntityType, parse_entity_id, utf16_length
+from mappings.texts import shortened
+from spark_store import rql
+from spark_store.errors import (
+    LimitExceeded,
+    NoPipeline,
+    NoWideQueries,
+    OutputUnusable,
+    QueryCancelled,
+    QueryError,
+    StoreError,
+    TimeIsUp,
+)
+from spark_store.journal.reader import Follower
+from spark_store.lake.tables import Lake
+from spark_store.queries.selection import Selection
+from spark_store.queries.spark_query import Cancellation, Limits
+
+EXIT_FAILED, EXIT_UNUSABLE, EXIT_NO_PIPELINE, EXIT_CANCELLED = 1, 2, 4, 130
+TYPES = tuple(type.value for type in EntityType)
+_EXPECTED = "expected the id of an entity, such as acme.site:lamp-7, or a filter"
+_FILTER = re.compile(r"\s*[a-zA-Z]*\s*\(")
+"""How a text begins that is meant as a filter, though it may be none."""
+
+
+class ExportFailed(ConnectivityError):
+    """No file was written; `exit_code` is what the command ends with."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The arguments of an export, as words. `what` is an entity's id or a filter; None is everything."""
+
+    what: str | None = None
+    type: str | None = None
+    namespace: str | None = None
+    begin: str | None = None
+    end: str | None = None
+
+
+def selection(wanted: Wanted, now: datetime) -> Selection:
+    """What the words mean; `now` is aware and stands for `time:now`. Raises ExportFailed."""
+    if wanted.type is not None and wanted.type not in TYPES:
+        raise _unusable(f"--type: expected one of {', '.join(TYPES)}, found {wanted.type}")
+    entity, predicate = _subject(wanted.what, wanted.type, now)
+    first, since = _bound("--from", wanted.begin)
+    last, until = _bound("--to", wanted.end)
+    for low, high in ((first, last), (since, until)):
+        if low is not None and high is not None and low > high:  # type: ignore[operator]
+            raise _unusable(f"--from, --to: expected a range, found {wanted.begin}, which is after {wanted.end}")
+    return Selection(entity, wanted.type, wanted.namespace, first, last, since, until, predicate)
+
+
+def _subject(what: str | None, type: str | None, now: datetime) -> tuple[str | None, rql.Predicate | None]:
+    """An entity's id, or a filter. No text is both: a filter begins with an operator and a parenthesis."""
+    if what is None:
+        return None, None
+    if not what.strip():
+        raise _unusable(f"{_EXPECTED}, found nothing")
+    is_stream = type == "stream" and "(" not in what
+    if is_stream or parse_entity_id(EntityType.THING, what) is not None:
+        return what, None
+    if _FILTER.match(what) is None:
+        if (length := utf16_length(what)) > MAX_ID_LENGTH:
+            limit = f"expected an id of at most {MAX_ID_LENGTH} characters, or a filter"
+            raise _unusable(f"{limit}, found {length} of them: {shortened(what)!r}")
+        raise _unusable(f"{_EXPECTED}, found {what!r}")
+    try:
+        predicate = rql.resolve_times(rql.parse(what), now)
+    except QueryError as error:
+        raise _unusable(f"{_EXPECTED}; {error}") from error
+    if type not in (None, EntityType.THING.value):
+        raise _unusable(f"--type: expected thing beside a filter, which is about things, found {type}")
+    return None, predicate
+
+
+def _bound(name: str, text: str | None) -> tuple[int | None, datetime | None]:
+    """A revision, or an instant."""
+    if text is None:
+        return None, None
+    if text.isascii() and text.isdigit() and 0 < int(text) < 2**63:
+        return int(text), None
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError:
+        instant = None
+    if instant is None or instant.tzinfo is None:
+        raise _unusable(
+            f"{name}: expected a revision from 1 or a time with its zone, such as 2030-01-15T07:30:00Z, found {text!r}"
+        )
+    return None, instant
+
+
+def _unusable(message: str) -> ExportFailed:
+    return ExportFailed(message, EXIT_UNUSABLE)
+
+
+class HistoryExport:
+    """One export, which any thread may cancel."""
+
+    def __init__(self, settings: Settings, wanted: Wanted, *, seconds: float, rows: int | None) -> None:
+        """Raises ExportFailed for words that mean nothing."""
+        self._settings = settings
+        self._selection = selection(wanted, datetime.now(UTC))
+        self._limits = Limits(seconds, rows)
+        self._cancellation = Cancellation()
+
+    def cancel(self) -> None:
+        """Stop, in Spark too; a signal handler may say so."""
+        self._cancellation.cancel()
+
+    def run(self, out: Path, *, force: bool, progress: Callable[[int], object]) -> dict[str, Any]:
+        """Write the file: `{file, rows, bytes, first_revision, last_revision}`. Raises ExportFailed.
+
+        `progress` is told how many events were written so far.
+        """
+        # What it needs of Arrow takes a moment to load, and wrong arguments shall be said at once.
+        from spark_store.queries.export import Export
+
+        self._check_known()
+        export = Export(wide_queries(self._settings), self._limits, self._cancellation, progress)
+        try:
+            written = export.run(self._selection, out, force=force)
+        except StoreError as error:
+            raise ExportFailed(str(error), _exit_code(error)) from error
+        return {
+            "file": str(written.file),
+            "rows": written.rows,
+            "bytes": written.bytes,
+            "first_revision": written.first_revision,
+            "last_revision": written.last_revision,
+        }
+
+    def _check_known(self) -> None:
+        """See that an entity that is named is one. Raises ExportFailed."""
+        entity = self._selection.entity
+        if entity is None:
+            return
+        types = [self._selection.entity_type] if self._selection.entity_type is not None else TYPES
+        try:
+            with Follower.open(Lake(self._settings.data_dir).journal) as follower:
+                is_known = any(follower.state(type, entity) is not None for type in types)
+        except StoreError as error:
+            raise ExportFailed(str(error), _exit_code(error)) from error
+        if not is_known:
+            kinds = " or ".join(type for type in types)
+            raise ExportFailed(f"{shortened(entity)}: expected a {kinds} that has a history, found none", EXIT_FAILED)
+
+
+def _exit_code(error: StoreError) -> int:
+    match error:
+        case QueryCancelled():
+            return EXIT_CANCELLED
+        case NoPipeline() | NoWideQueries():
+            return EXIT_NO_PIPELINE
+        case TimeIsUp():
+            return EXIT_FAILED
+        case OutputUnusable() | LimitExceeded():
+            return EXIT_UNUSABLE
+        case _:
+            return EXIT_FAILED

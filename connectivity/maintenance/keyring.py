@@ -1,0 +1,184 @@
+"""The keys that seal secrets, as the settings name them, and the one that the service makes for itself.
+
+The first of these seals, all of them open: `secrets.key`, the lines of `secrets.key_file`, the lines of `secrets.key` in the
+data folder, `secrets.old_keys`. Where no key is named, the service makes that last file (mode 0600) when the first secret is
+to be sealed, and says so in the log: whoever gives a password through the API finds it kept, not refused. A key beside the
+data protects copies of `journal.db` alone, and no copy of the whole folder.
+
+A key file has one key a line, the newest first. One that others than its owner and group may read, or anybody else may
+write, is refused: its secrets would be open to whoever is on the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from connectivity.config.settings import Settings
+from connectivity.connections.vault import Vault
+from connectivity.errors import ConnectivityError, SettingsError
+from connectivity.security import redaction
+from connectivity.security.keys import KEY_BYTES, key_id, key_text, new_key, read_key
+from connectivity.store.folder_lock import lock_folder
+from spark_store.errors import StoreError
+from spark_store.journal import connections
+from spark_store.journal.journal import SqliteJournal
+from spark_store.records import AuditEntry, StoredRevision, as_text
+
+log = structlog.get_logger(__name__)
+
+
+OWN_FILE = "secrets.key"
+"""The key file in the data folder."""
+
+_UNSAFE = stat.S_IWGRP | stat.S_IRWXO
+_MAX_FILE_BYTES = 64 * 1024
+
+
+def open_vault(settings: Settings) -> Vault:
+    """The vault of a service with these settings. Raises SettingsError for a key file that cannot be used."""
+    own = Path(settings.data_dir) / OWN_FILE
+    return Vault(keys_of(settings), lambda: _first_key(own))
+
+
+def keys_of(settings: Settings) -> Sequence[bytes]:
+    """All keys, the one that seals first. Raises SettingsError for a key file that cannot be used."""
+    named = settings.secrets
+    own = Path(settings.data_dir) / OWN_FILE
+    keys = [read_key(named.key.get_secret_value())] if named.key is not None else []
+    if named.key_file is not None:
+        keys += read_key_file(named.key_file, "secrets.key_file")
+    if own.exists():
+        keys += read_key_file(own, "data_dir")
+    keys += [read_key(key.get_secret_value()) for key in named.old_keys]
+    redaction.remember("keys", map(key_text, keys))
+    return list(dict.fromkeys(keys))
+
+
+def read_key_file(file: Path, setting: str) -> list[bytes]:
+    """The keys of a file. Raises SettingsError, which names `setting`, for one that cannot be used."""
+    try:
+        with file.open("rb") as opened:
+            mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+            if mode & _UNSAFE:
+                expected = f"expected one that only its owner and group may read (chmod 600 {file})"
+                raise SettingsError(f"{setting} {file}: found a file with mode {mode:04o}, {expected}")
+            lines = opened.read(_MAX_FILE_BYTES).decode("ascii").split()
+        keys = [read_key(line) for line in lines]
+    except OSError as error:
+        raise SettingsError(f"{setting} {file}: expected a readable key file, found: {error.strerror}") from error
+    except ValueError:
+        # The text itself may be a key with a slip of the pen.
+        keys = []
+    if not keys:
+        raise SettingsError(
+            f"{setting} {file}: expected {KEY_BYTES} bytes in base64 on each line, found something else"
+        )
+    return keys
+
+
+def add_key(file: Path, key: bytes) -> None:
+    """Put a key at the head of a key file, which is made if it is missing. A crash leaves the file as it was.
+
+    Raises SettingsError for a file that is no key file, or cannot be written.
+    """
+    earlier = read_key_file(file, "key file") if file.exists() else []
+    written = "".join(f"{key_text(each)}\n" for each in (key, *earlier))
+    draft = file.with_name(f".{file.name}.new")
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            draft.unlink()
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as opened:
+            opened.write(written)
+            opened.flush()
+            os.fsync(opened.fileno())
+        draft.rename(file)
+        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise SettingsError(f"key file {file}: expected a file that can be written, found: {error.strerror}") from error
+
+
+def _first_key(file: Path) -> bytes:
+    """The key that the service makes for itself."""
+    key = new_key()
+    redaction.remember("own key", [key_text(key)])
+    add_key(file, key)
+    log.warning(
+        "a key for secrets was made",
+        file=str(file),
+        key=key_id(key),
+        hint="keep a copy of it apart from the data folder, or set secrets.key_file: without it no stored secret opens",
+    )
+    return key
+
+
+ACTION = "rotate secrets"
+
+
+class NotRotated(ConnectivityError):
+    """There is no key, or the store cannot be used now. Nothing has changed."""
+
+
+class Rotated(NamedTuple):
+    """What was done: the key under which all secrets are now, how many changed, in how many revisions of connections."""
+
+    key: str
+    secrets: int
+    revisions: int
+    unneeded: tuple[str, ...]
+    """The other keys that the settings name: they open nothing any more."""
+
+
+def rotate_here(settings: Settings, by: str) -> Rotated:
+    """Seal everything that a data folder has under the newest key.
+
+    Raises DataFolderLocked, SettingsError for keys that cannot be used, UnknownKey and AlteredSecret, NotRotated.
+    """
+    data_dir = Path(settings.data_dir)
+    vault = Vault(keys_of(settings))
+    if not vault.key_ids:
+        raise NotRotated("found no key, expected secrets.key, secrets.key_file, or one that the service has made")
+    try:
+        with lock_folder(data_dir), contextlib.closing(SqliteJournal.open(data_dir / "journal.db")) as journal:
+            return _rotate(journal, vault, by)
+    except StoreError as error:
+        raise NotRotated(str(error)) from error
+
+
+def _rotate(journal: SqliteJournal, vault: Vault, by: str) -> Rotated:
+    newest, *others = vault.key_ids
+    secrets = 0
+
+    def resealed(stored: StoredRevision) -> str | None:
+        nonlocal secrets
+        found = vault.reseal(json.loads(stored.document or "{}"))
+        secrets += found.changed
+        return json.dumps(found.document) if found.changed else None
+
+    try:
+        revisions = journal.within(lambda it: connections.rewrite(it, resealed))
+        entry = AuditEntry(as_text(datetime.now(UTC)), by, ACTION, "", None, f"{secrets} under key {newest}")
+        if revisions:
+            journal.within(lambda it: connections.audit(it, entry))
+        journal.commit()
+    except BaseException:
+        journal.rollback()
+        raise
+    with contextlib.suppress(StoreError):
+        # What the old key has sealed leaves the log too; at the latest when nobody has the journal open any more. All
+        # secrets are under the new key by now, so nothing here may say that they are not.
+        journal.scrub()
+    return Rotated(newest, secrets, revisions, tuple(others))

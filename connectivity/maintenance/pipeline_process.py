@@ -1,0 +1,479 @@
+"""The pipeline that moves the journal into the lake, seen from the service: a process that is started, watched, stopped.
+
+With `spark.mode: embedded` the service runs `python -m spark_store.pipeline` and starts it again when it ends, with growing
+pauses. No client feels that: the journal has everything, and what the lake lacks it gets later. Two ends are final until
+the service starts again: Spark cannot run on this machine, or lake and journal do not fit together. They are said once, in
+the log and in the details of `/health/ready`; the service goes on without a lake, and the journal keeps everything.
+
+What the pipeline says on its standard output are JSON objects, which appear in the service's own log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import structlog
+
+from connectivity.config.settings import PREFIX, Settings, SparkMode
+from connectivity.errors import ConnectivityError
+from connectivity.monitoring.prometheus import Figure
+from spark_store.errors import StoreError
+from spark_store.journal.reader import Follower
+from spark_store.lake.lag import Lag, measure
+from spark_store.lake.tables import Lake
+from spark_store.lake.watermark import UPKEEP, Watermark, read_watermark
+
+log = structlog.get_logger(__name__)
+
+
+PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
+"""Seconds between an end and the next start: doubled each time, until the pipeline has worked again (see `_has_worked`)."""
+
+FINAL = {2, 4, 5}
+"""Exit codes after which another start would end the same way (see `spark_store.pipeline.__main__`)."""
+
+_QUIET = {"batch", "upkeep"}
+"""What happens too often for a log that people read."""
+
+_WARNING = {"upkeep failed", "erasure failed", "watermark lost", "clock went back", "clock went ahead"}
+"""What somebody may want to look after, though the pipeline goes on."""
+
+_UPKEEP = {"upkeep", "upkeep failed"}
+
+_ANSWERS = {"preview", "optimized", "forgotten", "verified"}
+"""What a process that was asked something says last."""
+
+_FOLLOWING = {"following", "batch"}
+"""What is said by a pipeline that follows the journal."""
+
+LONGEST_LINE = 1 << 20
+"""What is longer is cut."""
+
+_READ_BYTES = 1 << 16
+
+
+class NotReadable(ConnectivityError):
+    """Journal or watermark cannot be read now."""
+
+
+class PipelineEnded(ConnectivityError):
+    """A pipeline process ended before it had answered."""
+
+    def __init__(self, exit_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.exit_code = exit_code if exit_code > 0 else 1
+
+
+def environment() -> dict[str, str]:
+    """What a pipeline process is given: everything but the settings that hold the service's own secrets."""
+    own = (f"{PREFIX}SECRETS", f"{PREFIX}API")
+    return {name: value for name, value in os.environ.items() if not name.upper().startswith(own)}
+
+
+def command(settings: Settings, action: str, *options: str) -> list[str]:
+    """The command line of a pipeline process."""
+    spark = settings.spark
+    found = [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(settings.data_dir)]
+    found += _schedule(settings)
+    found += ["--master", spark.master, "--memory", spark.memory]
+    if spark.shared_data_dir:
+        found.append("--shared-data-dir")
+    if spark.jars is not None:
+        found += ["--jars", str(spark.jars)]
+    if retention := _retention(settings):
+        found += ["--retention", json.dumps(retention)]
+    if spark.remote is not None:
+        # Another Spark answers wide queries.
+        found.append("--no-connect")
+    return [*found, *options]
+
+
+def _schedule(settings: Settings) -> list[str]:
+    """When upkeep is due: times in seconds."""
+    kept = settings.lake
+    return [
+        f"--optimize-every={kept.optimize_every.total_seconds():.15g}",
+        f"--optimize-files={kept.optimize_files}",
+        f"--vacuum-every={kept.vacuum_every.total_seconds():.15g}",
+        f"--retention-every={kept.retention_every.total_seconds():.15g}",
+    ]
+
+
+def _retention(settings: Settings) -> Mapping[str, Mapping[str, float]]:
+    """`{namespace or "default": {"seconds": …, "revisions": …}}`; empty where everything is kept."""
+    found: dict[str, dict[str, float]] = {}
+    for name, kept in settings.lake.retention.rules.items():
+        found[name] = {} if kept.days is None else {"seconds": kept.days.total_seconds()}
+        if kept.revisions is not None:
+            found[name]["revisions"] = kept.revisions
+    return found if any(found.values()) else {}
+
+
+def ask(
+    settings: Settings, action: str, *options: str, told: Callable[[dict[str, Any]], object] = lambda _: None
+) -> list[dict[str, Any]]:
+    """What a pipeline process says until it ends; `told` hears each line at once.
+
+    What Java has to say stays aside. The process ends when this one does. Raises PipelineEnded where it failed.
+    """
+    said: list[dict[str, Any]] = []
+    with (
+        tempfile.TemporaryFile() as aside,
+        subprocess.Popen(
+            command(settings, action, "--with-parent", *options),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=aside,
+            env=environment(),
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            if (found := parsed(line.decode(errors="replace").strip())) is not None:
+                said.append(found)
+                told(found)
+        exit_code = process.wait()
+        aside.seek(0)
+        words = aside.read().decode(errors="replace").split("\n")
+    if exit_code and not (said and said[-1]["event"] in _ANSWERS):
+        reasons = [str(it["reason"]) for it in said if it["event"] == "failed"]
+        raise PipelineEnded(exit_code, next(iter([*reasons, *filter(None, reversed(words))]), "it said nothing"))
+    return said
+
+
+def answer(
+    settings: Settings, action: str, *options: str, told: Callable[[dict[str, Any]], object] = lambda _: None
+) -> dict[str, Any]:
+    """As `ask`: the last thing that it says. Raises PipelineEnded where it failed."""
+    said = ask(settings, action, *options, told=told)
+    if not said or said[-1]["event"] not in _ANSWERS:
+        raise PipelineEnded(1, "it said nothing")
+    return {name: value for name, value in said[-1].items() if name != "event"}
+
+
+def preview(settings: Settings) -> list[dict[str, Any]]:
+    """What retention would delete now, by namespace: a pipeline process is asked. Raises PipelineEnded."""
+    namespaces: list[dict[str, Any]] = answer(settings, "retention", "--preview")["namespaces"]
+    return namespaces
+
+
+def status(settings: Settings) -> dict[str, Any]:
+    """How far the lake is; with `spark.mode: off` nothing lags. Raises NotReadable."""
+    # Loads pyarrow, which a service without a lake does without.
+    from spark_store.lake.status import read_status
+
+    mode = settings.spark.mode
+    try:
+        found = read_status(Lake(settings.data_dir), datetime.now(UTC))
+    except StoreError as error:
+        raise NotReadable(str(error)) from error
+    if mode is SparkMode.OFF:
+        found |= {"lag_events": None, "lag_seconds": None}
+    return {"mode": mode.value, **found}
+
+
+def pipeline_figures(is_up: bool | None, watermark: Watermark | None, pending: int | None) -> Iterator[Figure]:
+    """The lake and its pipeline, as metrics; None is what is not known, or not ours to know.
+
+    `is_up`: whether the pipeline follows the journal; `pending`: erasures that are to be carried out.
+    """
+    if is_up is not None:
+        yield Figure("connectivity_pipeline_up", "1 while the pipeline follows the journal.", {(): is_up})
+    if watermark is not None:
+        yield from _figures_of(watermark)
+    if pending is not None:
+        text = "Erasures that journal or lake have not carried out yet."
+        yield Figure("connectivity_lake_erasures_pending", text, {(): pending})
+
+
+def _figures_of(watermark: Watermark) -> Iterator[Figure]:
+    """What the pipeline says of itself; what has not been done yet has no figure."""
+    tables = watermark.tables.items()
+    yield Figure(
+        "connectivity_lake_table_files", "Files of a table.", {(name,): size.files for name, size in tables}, ("table",)
+    )
+    yield Figure(
+        "connectivity_lake_table_bytes", "Bytes of a table.", {(name,): size.bytes for name, size in tables}, ("table",)
+    )
+    done = {
+        "batch": watermark.published,
+        "optimize": watermark.optimized,
+        "vacuum": watermark.vacuumed,
+        "retention": watermark.retention.happened if watermark.retention is not None else None,
+    }
+    yield Figure(
+        "connectivity_pipeline_last_run_timestamp_seconds",
+        "When the pipeline did this last, in seconds since 1970.",
+        {(kind,): datetime.fromisoformat(at).timestamp() for kind, at in done.items() if at is not None},
+        ("kind",),
+    )
+    failing = {**dict.fromkeys(UPKEEP, False), **dict.fromkeys(watermark.upkeep_failures, True)}
+    failing["erasure"] = watermark.erasure_failure is not None
+    yield Figure(
+        "connectivity_pipeline_failing",
+        "1 while this failed the last time that the pipeline tried it; new events arrive all the same.",
+        {(kind,): is_failing for kind, is_failing in failing.items()},
+        ("kind",),
+    )
+    if watermark.retention is not None:
+        text = "Events that retention deleted the last time."
+        yield Figure("connectivity_lake_retention_events", text, {(): watermark.retention.events})
+    if watermark.batch is not None:
+        text = "Events of the last batch."
+        yield Figure("connectivity_pipeline_batch_events", text, {(): watermark.batch.rows})
+        text = "How long the last batch took."
+        yield Figure("connectivity_pipeline_batch_seconds", text, {(): watermark.batch.seconds})
+
+
+@dataclass(slots=True)
+class Trouble:
+    """How often the pipeline has ended without having worked in between."""
+
+    ends: int = 0
+
+    def pause(self, exit_code: int) -> float | None:
+        """Seconds until the next start after this end; None: no other start."""
+        if exit_code in FINAL:
+            return None
+        self.ends += 1
+        return min(PAUSE_MAX, PAUSE_MIN * 2.0 ** min(self.ends - 1, 16))
+
+    def over(self) -> None:
+        self.ends = 0
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one process has said."""
+
+    reason: str | None = None
+    last: deque[str] = field(default_factory=lambda: deque(maxlen=20))
+
+
+class _Seen(NamedTuple):
+    """What a look found: the watermark, the lag, and how many erasures wait; None what could not be read."""
+
+    watermark: Watermark | None = None
+    lag: Lag | None = None
+    pending: int | None = None
+
+
+class Pipeline:
+    """The pipeline of one service. `details` says what it does, for people."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.details = {
+            SparkMode.OFF: "off: the journal keeps everything",
+            SparkMode.EXTERNAL: "external",
+            SparkMode.EMBEDDED: "starting",
+        }[settings.spark.mode]
+        self._settings = settings
+        self._lake = Lake(settings.data_dir)
+        self._follower: Follower | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._trouble = Trouble()
+        self._is_following = False
+        self._upkeep = ""
+        self._seen = _Seen()
+        self._looking = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.details}>"
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while one runs."""
+        return self._process.pid if self._process is not None else None
+
+    async def look(self) -> None:
+        """Find out what `lag` and `figures` show: in a thread, since the disk may be busy."""
+        if self._settings.spark.mode is not SparkMode.OFF:
+            self._seen = await asyncio.to_thread(self._look)
+
+    def lag(self) -> Lag | None:
+        """How far the lake was behind at the last `look`; None where there is none, or where that could not be read."""
+        return self._seen.lag
+
+    def _look(self) -> _Seen:
+        with self._looking:
+            try:
+                watermark = read_watermark(self._lake.watermark)
+            except StoreError as error:
+                log.debug("the watermark cannot be read", reason=str(error))
+                return _Seen()
+            try:
+                if self._follower is None:
+                    self._follower = Follower.open(self._lake.journal)
+                lag = measure(self._follower, watermark.seq, datetime.now(UTC))
+                return _Seen(watermark, lag, len(self._follower.erasures(watermark.erased)))
+            except StoreError as error:
+                log.debug("the lake's lag cannot be read", reason=str(error))
+                return _Seen(watermark)
+
+    def figures(self) -> Iterator[Figure]:
+        """What a scrape shows of the lake and its pipeline, as of the last `look`; nothing where there is none, or while it
+        cannot be read."""
+        if self._settings.spark.mode is SparkMode.OFF:
+            return
+        is_up = self._is_following if self._settings.spark.mode is SparkMode.EMBEDDED else None
+        watermark, _, pending = self._seen
+        yield from pipeline_figures(is_up, watermark, pending)
+
+    def start(self) -> None:
+        """Run the pipeline from now on, if it is the service's to run."""
+        if self._settings.spark.mode is SparkMode.EMBEDDED:
+            self._running = asyncio.create_task(self._run_forever(), name="pipeline")
+
+    def stop(self) -> None:
+        """Ask the pipeline to end after the batch it is at, and start it no more."""
+        self._stopping.set()
+        self._signal(signal.SIGTERM)
+
+    async def close(self, seconds: float) -> None:
+        """`stop`, and wait so long; then it is killed, which the lake can bear."""
+        self.stop()
+        if self._running is not None:
+            _, late = await asyncio.wait([self._running], timeout=seconds)
+            if late:
+                log.info("pipeline is killed amid a batch", seconds=seconds)
+                self._signal(signal.SIGKILL)
+            await self._running
+        await asyncio.to_thread(self._close_follower)
+
+    def _close_follower(self) -> None:
+        """Waits for a look, which may wait for the disk."""
+        with self._looking:
+            if self._follower is not None:
+                self._follower.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def _run_forever(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                exit_code, run = await self._run()
+            except Exception as error:
+                # No memory for a process, for example, or something that it said and nobody expected: no reason to end.
+                log.exception("pipeline cannot be heard")
+                exit_code, run = 1, _Run(reason=str(error))
+            if self._stopping.is_set():
+                return
+            reason = run.reason or _killed(exit_code) or (run.last[-1] if run.last else "it said nothing")
+            pause = self._trouble.pause(exit_code)
+            if pause is None:
+                self.details = f"stopped: {reason}"
+                log.error("pipeline cannot run: the journal keeps everything", exit_code=exit_code, reason=reason)
+                return
+            self.details = f"restarting: {reason}"
+            log.warning("pipeline ended", exit_code=exit_code, reason=reason, pause=pause, output=list(run.last))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
+
+    async def _run(self) -> tuple[int, _Run]:
+        """One process, from start to end: its exit code, and what it said."""
+        run = _Run()
+        self._process = process = await asyncio.create_subprocess_exec(
+            *command(self._settings, "run", "--with-parent"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={**environment(), "PYTHONUNBUFFERED": "1"},
+        )
+        log.info("pipeline started", pid=process.pid)
+        try:
+            if self._stopping.is_set():
+                self._signal(signal.SIGTERM)
+            assert process.stdout is not None
+            async for line in lines(process.stdout):
+                self._hear(line.decode(errors="replace").strip(), run)
+            return await process.wait(), run
+        except Exception:
+            # Nobody would hear it, and it would be in the way of the next one.
+            self._signal(signal.SIGKILL)
+            await process.wait()
+            raise
+        finally:
+            self._process, self._is_following = None, False
+            if process.stdin is not None:
+                process.stdin.close()
+
+    def _hear(self, line: str, run: _Run) -> None:
+        """One line of the process: an event of its own, or something that Java or a library has to say."""
+        said = parsed(line)
+        if said is None:
+            if line:
+                run.last.append(line)
+                log.debug("pipeline output", line=line)
+            return
+        event = str(said.pop("event"))
+        if event == "failed":
+            run.reason = str(said.get("reason"))
+            return
+        if _has_worked(event, said):
+            self._trouble.over()
+        if event in _UPKEEP:
+            self._upkeep = f"; upkeep failed: {said['reason']}" if "reason" in said else ""
+        if event in _FOLLOWING or event in _UPKEEP:
+            self._is_following = True
+            self.details = f"following{self._upkeep}"
+        level = log.debug if event in _QUIET else log.warning if event in _WARNING else log.info
+        level(f"pipeline {event}", **said)
+
+
+def _killed(exit_code: int) -> str | None:
+    """The signal that ended a process. What its Java process had to say of that is no reason."""
+    if exit_code >= 0:
+        return None
+    number = -exit_code
+    # Those of real time have no names.
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return f"the process was ended by {name}; what it was at is done again by the next one"
+
+
+async def lines(stream: asyncio.StreamReader, longest: int = LONGEST_LINE) -> AsyncIterator[bytes]:
+    """The lines of `stream` without their ends, cut after `longest` bytes; the last one may lack its end."""
+    line = bytearray()
+    while found := await stream.read(_READ_BYTES):
+        *ended, rest = found.split(b"\n")
+        for part in ended:
+            yield bytes(line + part)[:longest]
+            line.clear()
+        line += rest[: longest - len(line)]
+    if line:
+        yield bytes(line)
+
+
+def _has_worked(event: str, said: Mapping[str, Any]) -> bool:
+    """Whether the pipeline has done what it is for. That it has found its place proves it only where nothing waits: what
+    ends it amid a batch ends it amid the same batch after the next start."""
+    return event == "batch" or (event == "following" and "seq" in said and said["seq"] == said.get("newest"))
+
+
+def parsed(line: str) -> dict[str, Any] | None:
+    """What a pipeline process says with this line; None where that is somebody else's."""
+    if not line.startswith('{"event": '):
+        return None
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None
+    return found

@@ -1,0 +1,117 @@
+"""Rebuild: `latest` made anew from the lake's events, then the journal's current state from its own events and the lake's,
+and the search index from the current state.
+
+The first half is the pipeline's, in a process of its own, which ends with this one; the second half happens here, while no
+service runs: this process holds the data folder's lock from the beginning to the end. Both halves go on where they were
+when they were interrupted, so a rebuild that was killed is started again, and that is all. The index can also be made anew
+alone, by a service that runs as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from connectivity.config.settings import Settings
+from connectivity.maintenance.index_builder import want_anew
+from connectivity.maintenance.pipeline_process import command, environment, parsed
+from connectivity.store.folder_lock import DataFolderLocked, lock_folder
+from spark_store.errors import LakeUnfit, SchemaTooNew, StoreError
+from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.reader import expect_journal
+from spark_store.lake.tables import EVENTS, Lake
+from spark_store.maintenance.rebuild import rebuild_index, rebuild_journal
+
+EXIT_FAILED, EXIT_BUSY, EXIT_UNFIT = 1, 3, 5
+"""As the pipeline's own (see `spark_store.pipeline.__main__`)."""
+
+
+class Half(str, Enum):
+    """What is made anew alone."""
+
+    LATEST = "latest"
+    JOURNAL = "journal"
+    INDEX = "index"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How it ended, and what was changed: counts by half. `reason` says why it did not end well."""
+
+    exit_code: int = 0
+    reason: str | None = None
+    changed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def rebuild(settings: Settings, only: Half | None = None, tell: Callable[[str], None] = lambda _: None) -> Outcome:
+    """Make both anew, or only one of them. `tell` is told how it goes on."""
+    outcome = Outcome()
+    lake = Lake(settings.data_dir)
+    try:
+        # The lock would be a file of a folder that nobody has meant.
+        expect_journal(lake.journal)
+        with contextlib.nullcontext() if only is Half.LATEST else lock_folder(Path(settings.data_dir)):
+            if only is None:
+                # The pipeline asks it what was erased, and cannot bring an older file to the newest schema.
+                SqliteJournal.open(lake.journal).close()
+            if only is Half.LATEST or (only is None and lake.has(EVENTS)):
+                _rebuild_latest(settings, outcome, tell)
+            if only is Half.INDEX:
+                outcome.changed[only.value] = {"indexed": rebuild_index(lake)}
+            elif only is not Half.LATEST and outcome.exit_code == 0:
+                made = rebuild_journal(lake, say=lambda checked: tell(f"journal: {checked} entities"))
+                outcome.changed[Half.JOURNAL.value] = made._asdict()
+    except DataFolderLocked as error:
+        if only is Half.INDEX:
+            return _wanted(settings, outcome)
+        outcome.exit_code = EXIT_BUSY
+        outcome.reason = f"the journal is rebuilt while no service runs: {error}"
+    except StoreError as error:
+        outcome.exit_code = EXIT_UNFIT if isinstance(error, LakeUnfit | SchemaTooNew) else EXIT_FAILED
+        outcome.reason = str(error)
+    return outcome
+
+
+def _wanted(settings: Settings, outcome: Outcome) -> Outcome:
+    """A running service makes the index anew by itself, beside everything else."""
+    try:
+        want_anew(Path(settings.data_dir))
+        outcome.changed[Half.INDEX.value] = {"asked": "the running service, whose log says when it is made"}
+    except OSError as error:
+        outcome.exit_code, outcome.reason = EXIT_FAILED, f"{settings.data_dir}: {error.strerror}"
+    return outcome
+
+
+def _rebuild_latest(settings: Settings, outcome: Outcome, tell: Callable[[str], None]) -> None:
+    last = "it said nothing"
+    with subprocess.Popen(
+        command(settings, "rebuild", "--with-parent"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment(),
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            said = parsed(line) or {}
+            match said.pop("event", None):
+                case "folded":
+                    tell(f"latest: part {said['part']} of {said['parts']}")
+                case "rebuilt":
+                    outcome.changed[Half.LATEST.value] = said
+                case "failed":
+                    outcome.reason = str(said["reason"])
+                case None if line.strip():
+                    last = line.strip()
+        outcome.exit_code = process.wait()
+    if outcome.exit_code != 0 and outcome.reason is None:
+        outcome.reason = f"the pipeline's process ended with {outcome.exit_code}: {last}"
+    # Killed by a signal.
+    outcome.exit_code = EXIT_FAILED if outcome.exit_code < 0 else outcome.exit_code

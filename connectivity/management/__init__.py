@@ -1,0 +1,1 @@
+"""Opens connections and keeps them as the operator wants them."""

@@ -1,0 +1,236 @@
+"""One client of a connection: a link to the broker, and the next one when that has died.
+
+A link that dies is thrown away and the next one made after a pause that grows. A client runs every source of its connection
+and publishes what the outbox gives it. Clients of one connection know nothing of each other: when one's link dies, the
+others go on. It is the place where unexpected errors of a source end.
+
+What this version does not carry out (`connectivity.validation.limitations`) is not tried: only another document helps, and
+that comes with a client of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+
+from connectivity.connections.lifecycle import Input, Lifecycle, State, back_off
+from connectivity.connections.model import Connection
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Renewed
+from connectivity.monitoring.connection_log import ConnectionLog, Kind
+from connectivity.sources.consumer import Holding, Intake
+from connectivity.sources.reader import Reader
+from connectivity.targets.outbox import Outbox
+from connectivity.transports import load_broker
+from connectivity.transports.base import Link, Readers, nobody_asks
+from connectivity.validation.limitations import refusal
+
+log = structlog.get_logger(__name__)
+
+
+_GOOD: Final = Kind("connection", "other", None, True)
+_BAD: Final = Kind("connection", "other", None, False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pauses:
+    """Seconds before a try to connect: the first pause and the longest."""
+
+    shortest: float = 0.5
+    longest: float = 30.0
+
+
+class Client:
+    """Keeps one link of a connection. `changed` is called when its state has changed."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        number: int,
+        readers: Sequence[Reader],
+        holding: Holding,
+        outbox: Outbox,
+        entries: ConnectionLog,
+        *,
+        pauses: Pauses,
+        changed: Callable[[], None],
+        now: Callable[[], datetime],
+        heard: Readers = nobody_asks,
+    ) -> None:
+        """`number`: which of the connection's clients it is, from 0. `entries`: where operators read what has happened.
+
+        `heard` is told what the links know of those who read what they publish.
+        """
+        self.lifecycle = Lifecycle()
+        self.has_attempted = False
+        """Whether the first attempt to connect has ended, one way or the other."""
+        self.link: Link | None = None
+        self._connection = connection
+        self.number = number
+        self.since: datetime | None = None
+        """When its status changed last."""
+        self._entries = entries
+        self._now = now
+        self._readers = readers
+        self._holding = holding
+        self._outbox = outbox
+        self._pauses = pauses
+        self._changed = changed
+        self._heard = heard
+        self._taking: list[asyncio.Task[None]] = []
+        self._task: asyncio.Task[None] | None = None
+        self._has_stood = 0.0
+        """How many seconds the last link lived."""
+        self._log = log.bind(connection=connection.id)
+        if connection.client_count > 1:
+            self._log = self._log.bind(client=number)
+
+    def __repr__(self) -> str:
+        return f"<Client {self.number} of {self._connection.id}, {self.lifecycle!r}>"
+
+    @property
+    def is_running(self) -> bool:
+        return self._task is not None and not self._task.done()
+
+    def open(self) -> None:
+        """Begin to connect."""
+        if not self.is_running:
+            name = f"connection {self._connection.id}, client {self.number}"
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
+
+    def stop_taking(self) -> None:
+        """Take no more deliveries; publishing goes on until `close`."""
+        self._step(Input.CLOSE)
+        for taking in self._taking:
+            taking.cancel()
+
+    async def close(self) -> None:
+        """Leave the broker."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        if self.link is not None:
+            await self.link.close()
+            self.link = None
+        self._step(Input.CLOSED)
+
+    def _step(self, happened: Input, error: LinkError | None = None, *, was_steady: bool = False) -> None:
+        before = self.lifecycle.status
+        self.lifecycle.step(happened, error, was_steady=was_steady)
+        if self.since is None or self.lifecycle.status is not before:
+            self.since = self._now()
+        self._changed()
+
+    def _write(self, kind: Kind, words: str) -> None:
+        """Tell operators what has become of the client."""
+        several = self._connection.client_count > 1
+        self._entries.write(kind, f"{words} (client {self.number})" if several else words)
+
+    async def _run(self) -> None:
+        self._step(Input.OPEN)
+        if (reason := refusal(self._connection)) is not None:
+            error: LinkError = ConnectionRefused(Detail.REFUSED, reason)
+            self._log.warning("connection not opened", reason=str(error))
+            self._write(_BAD, f"Connection failed due to: {error}. It is not tried again.")
+            self.has_attempted = True
+            self._step(Input.LOST, error)
+            return
+        while True:
+            self._has_stood = 0.0
+            error = await self._connect_and_serve()
+            self.link = None
+            was_steady = self._has_stood > self._pauses.longest or isinstance(error, Renewed)
+            self.has_attempted = True
+            self._step(Input.LOST, error, was_steady=was_steady)
+            if self.lifecycle.state is State.CLOSING:
+                return
+            if not self._connection.failover_enabled:
+                self._log.warning("connection lost, and its document wants no other try", reason=str(error))
+                self._write(_BAD, f"Connection failed due to: {error}. It is not tried again.")
+                return
+            pause = back_off(
+                self.lifecycle.tries,
+                error,
+                shortest=self._pauses.shortest,
+                longest=self._pauses.longest,
+                jitter=random.random(),
+            )
+            self._log.warning("connection lost", reason=str(error), tries=self.lifecycle.tries, pause=round(pause, 2))
+            kind = _GOOD if isinstance(error, Renewed) else _BAD
+            self._write(kind, f"Connection failed due to: {error}. Will reconnect after PT{pause:.2f}S.")
+            await asyncio.sleep(pause)
+            if self.lifecycle.state is State.CLOSED:
+                # Told to stop while it waited; what other clients have on its way may still take its time.
+                return
+            self._step(Input.RETRY_DUE)
+
+    async def _connect_and_serve(self) -> LinkError:
+        """One link from birth to death; returns why it died."""
+        connect = load_broker(self._connection.connection_type).connect
+        assert connect is not None, "a type that is not carried has been refused"
+        try:
+            link = self.link = await connect(self._connection, self.number)
+        except LinkError as error:
+            return error
+        except Exception as error:
+            self._log.exception("connecting failed for a reason that nobody foresaw")
+            return NotConnected(Detail.CONNECTING, f"failed: {type(error).__name__}")
+        link.readers = self._heard
+        self.has_attempted = True
+        self._step(Input.CONNECTED)
+        self._write(_GOOD, "Connection successful")
+        broker = self._connection.broker_uri
+        self._log.info("connected", broker=f"{broker.host}:{broker.port}")
+        made = time.monotonic()
+        why: LinkError | None = None
+        try:
+            why = await self._serve(link)
+            return why
+        except Exception as error:
+            self._log.exception("a link was given up for a reason that nobody foresaw")
+            why = NotConnected(Detail.CONNECTING, f"serving failed: {type(error).__name__}")
+            return why
+        finally:
+            self._has_stood = time.monotonic() - made
+            self._outbox.detach(self.number, was_silent=why is None or not _is_hang_up(why))
+
+    async def _serve(self, link: Link) -> LinkError:
+        taking = self._taking = []
+        try:
+            # What waits is published within the call.
+            self._outbox.attach(link, self.number)
+            taking += [asyncio.create_task(Intake(reader, self._holding).run(link)) for reader in self._readers]
+            ends: list[asyncio.Future[Any]] = [link.lost, *taking]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            if not link.lost.done() and (stopped := self._stopped(taking)) is not None:
+                return stopped
+            # Either the link has died, or it is about to say so, or the connection is being closed.
+            return await asyncio.shield(link.lost)
+        finally:
+            for each in taking:
+                each.cancel()
+            await asyncio.gather(*taking, return_exceptions=True)
+            if self.lifecycle.state is not State.CLOSING:
+                await link.close()
+
+    def _stopped(self, taking: Sequence[asyncio.Task[None]]) -> LinkError | None:
+        """The mistake of our own that ended a source while its link lives."""
+        for each in taking:
+            if each.done() and not each.cancelled() and (error := each.exception()) is not None:
+                self._log.error("a source stopped", exc_info=error)
+                return NotConnected(Detail.CONNECTING, f"a source stopped: {type(error).__name__}")
+        return None
+
+
+def _is_hang_up(error: LinkError) -> bool:
+    """Whether it may have been the broker that ended a link, which can be its way to refuse a message."""
+    return error.detail is not Detail.TIMEOUT and not isinstance(error, Renewed)

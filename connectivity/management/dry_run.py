@@ -1,0 +1,219 @@
+"""A message on trial: what a source would make of it, and where its answers would go. Nothing is dispatched or sent.
+
+The message goes the way of a delivery, through the same reader: header mapping, payload mapping with its scripts,
+placeholders, enforcement. Of each signal that comes out the answers are rehearsed too, one that says that all went well and
+one that does not, since what the twin says to it nobody asks.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from connectivity.connections.model import Connection
+from connectivity.connections.templates import DIVERT_TO
+from connectivity.errors import OperationRefused, Problem
+from connectivity.management import interface
+from connectivity.management.interface import Sample
+from connectivity.mapping.script_host import ScriptHost
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.sources.reader import Heard, Reader
+from connectivity.targets.outbox import Outbox
+from connectivity.targets.reply_target import (
+    ADDRESS_UNRESOLVED,
+    NO_REPLY_TARGET,
+    NOT_EXPECTED,
+    UNWRITTEN,
+    Route,
+    routes_of,
+)
+from connectivity.transports.base import Delivery, Outcome
+from mappings.errors import Fault, MappingError
+from mappings.model.envelope import Envelope
+from mappings.model.signals import (
+    Cancel,
+    Command,
+    Created,
+    ErrorResponse,
+    Failed,
+    Inbound,
+    LiveCommand,
+    LiveResponse,
+    Message,
+    MessageResponse,
+    Outbound,
+    Request,
+    Response,
+    Spoken,
+    Subscribe,
+)
+from mappings.model.topic_path import topic_of
+
+Shown: TypeAlias = dict[str, Any]
+
+WHY_NOT: Mapping[str, str] = {
+    NO_REPLY_TARGET: "the source's replyTarget is not enabled",
+    NOT_EXPECTED: "the message wants no answer, or expectedResponseTypes of the replyTarget leaves this kind out",
+    ADDRESS_UNRESOLVED: "the replyTarget's address has no value for it: map what the address needs in the headerMapping "
+    "of the source",
+    UNWRITTEN: "the payload mapping writes nothing of it",
+}
+
+REFUSED = Fault(404, "things:thing.notfound", "An example of an error: this is only a trial.")
+_STATUSES = {"create": 201, "retrieve": 200}
+_CHANGED = 204
+
+
+async def rehearse(connection: Connection, sample: Sample, *, max_payload: int, now: Callable[[], datetime]) -> Shown:
+    """What becomes of the message, as JSON.
+
+    `signals`: each with `topic`, `path`, `headers`, `value`, its `mapper`, and in `replies` its `response` and `error`
+    (`created` and `failed` of a subscription): `messages` with `address`, `headers` and `payload`, or `nothing`, the
+    reason why none is sent. `error`: what cannot be read or is not allowed, with its `replies`. Raises OperationRefused for
+    a source that the connection does not have.
+    """
+    if not 0 <= sample.source < len(connection.sources):
+        expected = (
+            f"the index of a source, from 0 to {len(connection.sources) - 1}" if connection.sources else "a source"
+        )
+        problem = Problem("sample.source", str(sample.source), expected)
+        raise OperationRefused(interface.invalid([problem]), [problem])
+    host = ScriptHost()
+    try:
+        routes = routes_of(connection, sample.source, Outbox(), Monitor().meter(connection.id), now, host)
+        reader = Reader(*routes, max_payload=max_payload)
+        address = sample.address or connection.sources[sample.source].addresses[0]
+        delivery = Delivery(Envelope(sample.payload, dict(sample.headers)), address, None, False, _nobody)
+        prepared = await reader.prepare([delivery])
+        received = reader.receive(delivery, *prepared)
+        shown: Shown = {
+            "source": sample.source,
+            "address": address,
+            "subjects": list(received.subjects),
+            "signals": [await _shown(heard) for heard in received.signals],
+        }
+        if received.error is not None:
+            assert received.route is not None
+            fault = received.error.fault
+            shown["error"] = {
+                "status": fault.status,
+                "error": fault.error,
+                "message": fault.message,
+                "description": fault.description,
+                "replies": {"error": await _sent(received.route, received.error, unasked=True)},
+            }
+        return shown
+    finally:
+        await host.close()
+
+
+def _nobody(_delivery: Delivery, _outcome: Outcome) -> None:
+    """Nobody waits for the end of a message that no broker has delivered."""
+
+
+async def _shown(heard: Heard) -> Shown:
+    signal, route = heard.signal, heard.route
+    shown: Shown = {
+        "mapper": route.mapper.name,
+        "topic": str(topic_of(signal)),
+        "path": getattr(signal, "path", "/"),
+        "headers": dict(signal.headers),
+        "value": _value(signal),
+    }
+    for name in ("fields", "status"):
+        if (found := getattr(signal, name, None)) is not None:
+            shown[name] = found
+    shown["replies"] = {kind: await _sent(route, answer) for kind, answer in answers_to(signal)}
+    if DIVERT_TO in signal.headers:
+        shown["divertedTo"] = signal.headers[DIVERT_TO]
+    return shown
+
+
+def _value(signal: Inbound) -> Any:
+    match signal:
+        case Subscribe(query=query):
+            members = {
+                name: value for name, value in asdict(query).items() if name != "entity" and value not in (None, ())
+            }
+            return {
+                name: payload_as_json(value) if isinstance(value, bytes) else value for name, value in members.items()
+            }
+        case Request(key=key, demand=demand):
+            return {"subscriptionId": key, "demand": demand}
+        case Cancel(key=key):
+            return {"subscriptionId": key}
+        case Spoken(request=bytes() as octets):
+            return {"octets": octets.hex(" ")}
+        case Spoken(request=request):
+            members = {name: value for name, value in asdict(request).items() if name != "auth_key"}
+            return {"type": type(request).__name__.lower(), **members}
+        case _:
+            return None if signal.value is None else payload_as_json(signal.value)
+
+
+def answers_to(signal: Inbound) -> Sequence[tuple[str, Outbound]]:
+    """What may be said to a signal: an example of success and one of failure; nothing to what is itself an answer."""
+    headers = signal.headers
+    match signal:
+        case Command(entity=entity, action=action, path=path):
+            value = b"{}" if action == "retrieve" else None
+            good: Outbound = Response(entity, action, path, _STATUSES.get(action, _CHANGED), value, headers)
+            return ("response", good), ("error", ErrorResponse(entity, entity.type.group, REFUSED, headers))
+        case LiveCommand(entity=entity, action=action, path=path):
+            good = LiveResponse(entity, action, path, _STATUSES.get(action, _CHANGED), None, headers)
+            return ("response", good), ("error", ErrorResponse(entity, "things", REFUSED, headers, "live"))
+        case Message(entity=entity, direction=direction, subject=subject, path=path):
+            good = MessageResponse(entity, direction, subject, path, 200, None, headers)
+            return ("response", good), ("error", ErrorResponse(entity, "things", REFUSED, headers, "live"))
+        case Subscribe(kind=kind, query=query, key=key):
+            key = key or "example"
+            created = Created(kind, key, query.entity, headers)
+            return ("created", created), ("failed", Failed(kind, key, query.entity, headers, REFUSED))
+        case Request(kind=kind, key=key, entity=entity):
+            return (("failed", Failed(kind, key, entity, headers, REFUSED)),)
+        case Spoken():
+            return (("error", ErrorResponse(None, "things", REFUSED, headers)),)
+        case _:
+            return ()
+
+
+async def _sent(route: Route, signal: Outbound, *, unasked: bool = False) -> Shown:
+    """What would be sent to say a signal."""
+    try:
+        messages = await route.rehearse(signal, unasked=unasked)
+    except MappingError as error:
+        return {"nothing": f"it cannot be written: {error}"}
+    if isinstance(messages, str):
+        return {"nothing": WHY_NOT[messages]}
+    return {
+        "messages": [
+            {
+                "address": each.address,
+                "headers": dict(each.envelope.headers),
+                "payload": payload_as_json(each.envelope.payload),
+            }
+            for each in messages
+        ]
+    }
+
+
+def payload_as_json(payload: bytes) -> Any:
+    """A payload as JSON has it: its value, or as text, or what is no text in base64."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(payload).decode()
+    try:
+        return json.loads(text, parse_float=_finite, parse_constant=str)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _finite(text: str) -> float | str:
+    """A number too large for JSON's readers stays a text."""
+    number = float(text)
+    return text if number in (float("inf"), float("-inf")) else number

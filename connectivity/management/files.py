@@ -1,0 +1,213 @@
+"""Connection files: `.json`, `.yaml` and `.yml`, each one connection or a list of them.
+
+A missing `id` is the file's name without its ending. The same `id` twice is a problem in both places, and neither is
+loaded. Whatever is wrong with one file or one connection never stops the others. Of a folder the files directly in it are
+read, except those whose name begins with a dot.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from connectivity.config.documents import SUFFIXES, read_document
+from connectivity.config.problems import ROOT, show
+from connectivity.connections.model import Connection
+from connectivity.connections.secret_references import is_missing_here, referenced_files
+from connectivity.errors import DefinitionError, Problem
+from connectivity.security.uri import MASK
+from connectivity.validation.validator import parse
+
+EXPECTED = "a connection or a list of connections"
+
+
+class FileProblem(NamedTuple):
+    """A problem and the file that it is in."""
+
+    file: Path
+    problem: Problem
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFolder:
+    """The usable connections by id, the document and the file of each, and what is wrong with the rest.
+
+    `read` counts the files that were looked at. `secrets` are those that connections refer to, each with its `stamp` from
+    before it was read. A connection that ran and whose file is now among `broken_files` was not necessarily removed by its
+    owner.
+    """
+
+    connections: dict[str, Connection] = field(default_factory=dict)
+    documents: dict[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+    files: dict[str, Path] = field(default_factory=dict)
+    problems: list[FileProblem] = field(default_factory=list)
+    secrets: dict[Path, object] = field(default_factory=dict)
+    read: int = 0
+
+    @property
+    def broken_files(self) -> frozenset[Path]:
+        return frozenset(problem.file for problem in self.problems)
+
+
+class Entry(NamedTuple):
+    """One connection document of a file, and its connection: None for one with problems, or with secrets from elsewhere.
+
+    `path` is where in the file it stands; the `id` of the document is there, and may be anything.
+    """
+
+    file: Path
+    path: str
+    document: dict[str, Any]
+    connection: Connection | None
+    problems: Sequence[FileProblem]
+
+
+class ReadFile(NamedTuple):
+    """What one file holds, whatever other files do. `problems` are those of the file as a whole."""
+
+    entries: Sequence[Entry]
+    problems: Sequence[FileProblem]
+    secrets: Mapping[Path, object]
+    """Files that its connections refer to, each with its `stamp` from before it was read."""
+
+
+def stamp(file: Path) -> object:
+    """What tells a file's contents apart, or why it cannot be had: a link that leads nowhere hides no other file."""
+    try:
+        return stamp_of(file.stat())
+    except (OSError, RuntimeError, ValueError) as error:
+        return str(error)
+
+
+def stamp_of(status: os.stat_result) -> object:
+    """What differs whenever the content of a file does, be it another file under its name."""
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def load(paths: Iterable[Path], *, for_elsewhere: bool = False) -> LoadedFolder:
+    """The connections of files and folders together, so that an `id` in two of them is seen. Never raises.
+
+    `for_elsewhere`: a reference to a secret is followed by a service on another machine, and `*****` is the secret that it
+    has. Neither needs a value here: their documents are there then, and no connections.
+    """
+    problems: list[FileProblem] = []
+    files = list(_files(paths, problems))
+    loaded = joined({file: read_file(file, for_elsewhere=for_elsewhere) for file in files})
+    return replace(loaded, problems=problems + loaded.problems)
+
+
+def read_file(file: Path, *, for_elsewhere: bool = False) -> ReadFile:
+    """The connections of one file. Never raises: whatever is wrong is among the problems. `for_elsewhere` as in `load`."""
+    document, found = read_document(file)
+    problems = [FileProblem(file, problem) for problem in found]
+    if document is None and found:
+        return ReadFile((), problems, {})
+    members = [("", document)]
+    if isinstance(document, list):
+        members = [(f"[{index}]", member) for index, member in enumerate(document)]
+    entries: list[Entry] = []
+    secrets: dict[Path, object] = {}
+    for path, member in members:
+        if isinstance(member, dict):
+            has_id = member.get("id") is not None
+            written = member if has_id else {**member, "id": file.stem}
+            secrets.update((secret, stamp(secret)) for secret in referenced_files(written, file.parent))
+            entries.append(_entry(file, path, written, for_elsewhere))
+        else:
+            problems.append(FileProblem(file, Problem(path or ROOT, show(member), EXPECTED)))
+    return ReadFile(entries, problems, secrets)
+
+
+def _entry(file: Path, path: str, document: dict[str, Any], for_elsewhere: bool) -> Entry:
+    try:
+        return Entry(file, path, document, parse(document, base=file.parent), ())
+    except DefinitionError as error:
+        found = [
+            FileProblem(file, replace(it, path=_below(path, it.path)))
+            for it in error.problems
+            if not (for_elsewhere and _is_known_elsewhere(document, it))
+        ]
+        return Entry(file, path, document, None, found)
+
+
+def joined(files: Mapping[Path, ReadFile]) -> LoadedFolder:
+    """What files hold together: an `id` that is in several places is loaded from none."""
+    loaded = LoadedFolder(read=len(files))
+    places: dict[str, list[Entry]] = {}
+    for content in files.values():
+        for entry in content.entries:
+            if isinstance(name := entry.document["id"], str):
+                places.setdefault(name, []).append(entry)
+    for content in files.values():
+        loaded.problems.extend(content.problems)
+        loaded.secrets.update(content.secrets)
+        for entry in content.entries:
+            name = entry.document["id"]
+            _join(entry, places[name] if isinstance(name, str) else [], loaded)
+    return loaded
+
+
+def _join(entry: Entry, same_id: Sequence[Entry], loaded: LoadedFolder) -> None:
+    if len(same_id) > 1:
+        other = next(it for it in same_id if it is not entry)
+        found = f"{show(entry.document['id'])}, which is also in {other.file}{other.path and ' at ' + other.path}"
+        problem = Problem(_below(entry.path, "id"), found, "an id that no other connection has")
+        loaded.problems.append(FileProblem(entry.file, problem))
+    loaded.problems.extend(entry.problems)
+    if len(same_id) == 1 and not entry.problems:
+        name = entry.document["id"]
+        if entry.connection is not None:
+            loaded.connections[name] = entry.connection
+        loaded.documents[name] = entry.document
+        loaded.files[name] = entry.file
+
+
+def _files(paths: Iterable[Path], problems: list[FileProblem]) -> Iterator[Path]:
+    seen: set[Path] = set()
+    for path in paths:
+        for file in _members(path, problems):
+            if (real := _real(file)) not in seen:
+                seen.add(real)
+                yield file
+
+
+def _real(file: Path) -> Path:
+    """The file behind all links; one that leads nowhere stays as it is, and reading it says what is wrong with it."""
+    try:
+        return file.resolve()
+    except (OSError, RuntimeError):
+        return file.absolute()
+
+
+def _members(path: Path, problems: list[FileProblem]) -> list[Path]:
+    try:
+        if not path.is_dir():
+            return [path]
+        return sorted(
+            file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+        )
+    except OSError as error:
+        found = f"a folder that cannot be read: {error.strerror}"
+        problems.append(FileProblem(path, Problem(ROOT, found, "a readable folder")))
+        return []
+
+
+def _is_known_elsewhere(document: dict[str, Any], problem: Problem) -> bool:
+    """Whether it is a secret whose value only the service knows."""
+    value: Any = document
+    for name in problem.path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value == MASK or is_missing_here(problem)
+
+
+def _below(place: str, path: str) -> str:
+    """The path of a problem within the whole file."""
+    if path == ROOT:
+        return place or ROOT
+    return f"{place}{path}" if path.startswith("[") or not place else f"{place}.{path}"

@@ -1,0 +1,596 @@
+"""What operators ask about connections, carried out: `connectivity.management.interface` on what is stored and what runs.
+
+Each command has the order of Ditto's connections, side effects: it is checked, then stored, then done. What was answered is
+durable; what cannot be stored is not done. Commands on one connection wait for each other, those on others do not, and
+questions are answered from the present. A command that has begun is finished, whether or not the one who asked still waits.
+
+A connection has one owner. What a file owns the API does not change; it may be opened and closed in spite of its file, until
+the file changes. A stored connection is checked again when it is opened and when the service starts, since what it refers to
+may be gone: then it stays closed, and says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Protocol, TypeVar
+from uuid import uuid4
+
+import structlog
+
+from connectivity.connections.lifecycle import Status
+from connectivity.connections.model import Connection, ConnectionStatus
+from connectivity.connections.vault import Vault
+from connectivity.errors import ConnectivityError, DefinitionError, OperationRefused
+from connectivity.management import interface
+from connectivity.management.interface import (
+    MOST_LISTED,
+    Definition,
+    Document,
+    Judge,
+    Management,
+    Moment,
+    Owner,
+    Sample,
+)
+from connectivity.management.reconciler import CLOSED, OPEN, Wanted
+from connectivity.management.registry import Registry
+from connectivity.management.subscription_table import SHOWN, SubscriptionTable
+from connectivity.management.supervisor import Supervisor
+from connectivity.store.connection_repository import Definitions
+from connectivity.validation.validator import parse
+from spark_store.errors import StoreError
+from spark_store.records import AuditEntry, FileNote, StoredRevision
+
+log = structlog.get_logger(__name__)
+
+
+Answer = TypeVar("Answer")
+
+OPEN_SECONDS = 55.0
+"""How long an operator waits for the clients of a connection that is being opened."""
+
+TRIALS_AT_ONCE = 8
+"""So many connections are tried at the same time; each may have links, and processes for its scripts. The others wait."""
+
+_SHORT = 2048
+"""Characters of a document that takes about a millisecond to read."""
+
+_LISTED_AT_ONCE = 200
+"""So many connections are listed before others have their turn on the loop."""
+
+UNKNOWN = "unknown"
+"""The status that is wanted of a connection that does not say: it does not open."""
+
+_ACTIONS = {OPEN: "open", CLOSED: "close"}
+
+
+class Observer(Protocol):
+    """What is seen of a connection; `running` is its supervisor, None where it does not run."""
+
+    def status(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+        """As `Management.status`."""
+
+    def metrics(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+        """As `Management.metrics`."""
+
+    def logs(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+        """As `Management.logs`."""
+
+    def reset_metrics(self, connection_id: str, running: Supervisor | None, /) -> None:
+        """Count from zero."""
+
+    def enable_logs(self, connection_id: str, running: Supervisor | None, /) -> None:
+        """Keep log entries for the usual time, from now."""
+
+    def reset_logs(self, connection_id: str, running: Supervisor | None, /) -> None:
+        """Forget the log entries."""
+
+    def forget(self, connection_id: str) -> None:
+        """The connection is deleted."""
+
+
+class Trial(Protocol):
+    """Whoever connects on trial."""
+
+    async def __call__(self, connection: Connection, sample: Sample | None) -> Mapping[str, Any]:
+        """As `Management.test`."""
+
+
+class Manager(Management):
+    """The connections of a service, for its operators."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        definitions: Definitions,
+        vault: Vault,
+        observer: Observer,
+        subscriptions: SubscriptionTable,
+        trial: Trial | None = None,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        patience: float = OPEN_SECONDS,
+    ) -> None:
+        """`patience`: how many seconds an operator waits for the clients of a connection that is being opened."""
+        self._registry = registry
+        self._definitions = definitions
+        self._vault = vault
+        self._observer = observer
+        self._subscriptions = subscriptions
+        self._trial = trial
+        self._now = now
+        self._patience = patience
+        self._trying = asyncio.Semaphore(TRIALS_AT_ONCE)
+        self._last: dict[str, int] = {}
+        """The last revision of every id that the API owns or owned."""
+        self._doubtful: set[str] = set()
+        """Ids of which the store may have what it said it could not store."""
+        self._working: set[asyncio.Task[Any]] = set()
+
+    async def load(self) -> None:
+        """Take up what is stored. Before the folder is looked at: what the API owns stays the API's.
+
+        Raises StoreUnavailable.
+        """
+        self._registry.notes.update((note.id, note) for note in self._definitions.file_notes())
+        stored = self._definitions.current()
+        for it in stored:
+            self._last[it.id] = it.revision
+            if it.document is None:
+                self._leave(it.id, it.revision, it.modified)
+        found = await asyncio.to_thread(lambda: [self._read(it) for it in stored if it.document is not None])
+        for wanted in found:
+            for problem in wanted.problems:
+                log.error("a stored connection cannot be used", connection=wanted.id, problem=problem)
+            self._registry.put(wanted)
+        self._registry.settle(wanted.id for wanted in found if wanted.running is not None)
+
+    def _leave(self, connection_id: str, revision: int, modified: str) -> None:
+        """The API has deleted this: a file that takes the id counts on."""
+        notes = self._registry.notes
+        if (note := notes.get(connection_id)) is None or note.revision < revision:
+            notes[connection_id] = FileNote(connection_id, revision, "", modified, None)
+            self._registry.remove(connection_id)
+
+    def _read(self, stored: StoredRevision) -> Wanted:
+        """A stored connection, checked again."""
+        document = json.loads(stored.document or "{}")
+        connection, problems = self._checked_again(document)
+        return Wanted(
+            stored.id,
+            Owner.API,
+            document,
+            connection,
+            stored.revision,
+            datetime.fromisoformat(stored.modified),
+            problems=problems,
+        )
+
+    def _checked_again(self, stored: Document) -> tuple[Connection | None, tuple[str, ...]]:
+        try:
+            return parse(dict(self._vault.unseal(stored))), ()
+        except DefinitionError as error:
+            return None, tuple(str(problem) for problem in error.problems)
+        except ConnectivityError as error:
+            return None, (str(error),)
+
+    # questions
+
+    def ids(self) -> Sequence[str]:
+        return sorted(self._registry.known)
+
+    async def definitions(self) -> Sequence[Definition]:
+        shown: list[Definition] = []
+        for wanted in sorted(self._registry.known.values(), key=lambda it: it.id):
+            if len(shown) % _LISTED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+            shown.append(self._shown(wanted))
+        return shown
+
+    async def definition(self, connection_id: str, at: Moment | None = None) -> Definition:
+        if at is None or (at.revision is None and at.time is None):
+            return self._shown(self._wanted(connection_id))
+        return self._past(connection_id, at)
+
+    def _past(self, connection_id: str, at: Moment) -> Definition:
+        wanted = self._registry.known.get(connection_id)
+        if wanted is not None and wanted.owner is Owner.FILE:
+            # Its past is in the history of the file.
+            is_now = wanted.revision == at.revision if at.time is None else wanted.modified <= at.time
+            if is_now:
+                return self._shown(wanted)
+            raise OperationRefused(interface.no_history(connection_id))
+        found = self._revisions(connection_id)
+        if not found:
+            raise OperationRefused(interface.not_found(connection_id))
+        for revision in found:
+            modified = datetime.fromisoformat(revision.modified)
+            if revision.revision == at.revision if at.time is None else modified <= at.time:
+                if revision.document is None:
+                    break
+                document = self._vault.masked(json.loads(revision.document))
+                return Definition(connection_id, document, revision.revision, Owner.API, modified)
+        raise OperationRefused(interface.no_history(connection_id))
+
+    async def revisions(self, connection_id: str) -> Sequence[Mapping[str, Any]]:
+        found = self._revisions(connection_id)
+        wanted = self._registry.known.get(connection_id)
+        if wanted is not None and wanted.owner is Owner.FILE:
+            revision = {
+                "revision": wanted.revision,
+                "modified": wanted.modified,
+                "by": str(wanted.file),
+                "action": "file",
+            }
+            return [revision]
+        if not found:
+            raise OperationRefused(interface.not_found(connection_id))
+        return [
+            {
+                "revision": it.revision,
+                "modified": datetime.fromisoformat(it.modified),
+                "by": it.by,
+                "action": it.action,
+            }
+            for it in found
+        ]
+
+    def _revisions(self, connection_id: str) -> list[StoredRevision]:
+        with _stored():
+            return self._definitions.revisions(connection_id)
+
+    async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
+        with _stored():
+            found = self._definitions.audited(limit)
+        return [{**it._asdict(), "at": datetime.fromisoformat(it.at)} for it in found]
+
+    def _wanted(self, connection_id: str) -> Wanted:
+        if (found := self._registry.known.get(connection_id)) is None:
+            raise OperationRefused(interface.not_found(connection_id))
+        return found
+
+    def _shown(self, wanted: Wanted) -> Definition:
+        return Definition(
+            wanted.id,
+            {**self._vault.masked(wanted.document), "connectionStatus": wanted.status},
+            wanted.revision,
+            wanted.owner,
+            wanted.modified,
+            wanted.file,
+            wanted.override,
+            wanted.problems,
+        )
+
+    # changes
+
+    async def create(self, document: Document, by: str) -> Definition:
+        named = document.get("id")
+        connection_id = named if isinstance(named, str) else str(uuid4())
+
+        async def staged() -> Definition:
+            self._refuse_known(connection_id)
+            written = {"connectionStatus": UNKNOWN, **document}
+            wanted = await self._checked({**written, "id": connection_id if named is None else named})
+            self._refuse_known(connection_id)
+            wanted = await self._store(wanted, by, "create")
+            self._registry.settle([connection_id])
+            return self._shown(wanted)
+
+        return await self._staged(connection_id, staged)
+
+    async def put(self, connection_id: str, document: Document, by: str, judge: Judge) -> tuple[Definition, bool]:
+        async def staged() -> tuple[Definition, bool]:
+            former = self._registry.known.get(connection_id)
+            if former is not None:
+                _refuse_file(former)
+            if (named := document.get("id", connection_id)) != connection_id:
+                raise OperationRefused(interface.other_id(connection_id, named))
+            wanted = await self._checked({**document, "id": connection_id}, former)
+            if former is None:
+                self._refuse_known(connection_id)
+            judge(None if former is None else former.revision)
+            wanted = await self._store(wanted, by, "create" if former is None else "modify")
+            if former is None:
+                self._registry.settle([connection_id])
+                return self._shown(wanted), True
+            await self._run(connection_id)
+            return self._shown(wanted), False
+
+        return await self._staged(connection_id, staged)
+
+    async def delete(self, connection_id: str, by: str, judge: Judge) -> None:
+        async def staged() -> None:
+            wanted = self._wanted(connection_id)
+            _refuse_file(wanted)
+            judge(wanted.revision)
+            revision, modified = await self._add(connection_id, None, by, "delete")
+            self._leave(connection_id, revision, modified.isoformat())
+            await self._registry.carry_out(connection_id)
+            self._observer.forget(connection_id)
+
+        await self._staged(connection_id, staged)
+
+    async def open(self, connection_id: str, by: str) -> None:
+        async def staged() -> None:
+            wanted = await self._set_status(connection_id, OPEN, by)
+            self._observer.enable_logs(wanted.id, self._registry.get(wanted.id))
+            running = self._registry.get(connection_id)
+            # One that runs and has no link is tried again at once.
+            await self._run(connection_id, anew=running is not None and running.status is not Status.OPEN)
+
+        await self._staged(connection_id, staged)
+
+    async def close(self, connection_id: str, by: str) -> None:
+        async def staged() -> None:
+            await self._set_status(connection_id, CLOSED, by)
+            await self._registry.carry_out(connection_id)
+
+        await self._staged(connection_id, staged)
+
+    async def _set_status(self, connection_id: str, status: str, by: str) -> Wanted:
+        """Make a status what is wanted, durably."""
+        wanted = self._wanted(connection_id)
+        if wanted.owner is Owner.FILE:
+            return await self._override(wanted, status, by)
+        if status == OPEN:
+            # What it refers to may have changed since it was stored.
+            connection, problems = await asyncio.to_thread(self._checked_again, wanted.document)
+            if connection is None:
+                self._registry.put(replace(wanted, problems=problems))
+                raise OperationRefused(interface.unusable(connection_id, problems))
+            wanted = replace(wanted, connection=connection, problems=())
+        if wanted.status == status:
+            self._registry.put(wanted)
+            await self._noted(AuditEntry(self._time(), by, _ACTIONS[status], connection_id, wanted.revision))
+            return wanted
+        document = {**wanted.document, "connectionStatus": status}
+        connection = wanted.connection and wanted.connection.model_copy(
+            update={"connection_status": ConnectionStatus(status)}
+        )
+        return await self._store(replace(wanted, document=document, connection=connection), by, _ACTIONS[status])
+
+    async def _override(self, wanted: Wanted, status: str, by: str) -> Wanted:
+        own = str(wanted.document.get("connectionStatus", CLOSED))
+        override = None if status == own else status
+        entry = AuditEntry(self._time(), by, _ACTIONS[status], wanted.id, wanted.revision)
+        if override == wanted.override:
+            await self._noted(entry)
+            return wanted
+        revision = wanted.revision + 1
+        note = FileNote(wanted.id, revision, wanted.digest, self._time(), override)
+        with self._stored_for(wanted.id):
+            await self._definitions.override(note, entry._replace(revision=revision))
+        latest = self._registry.known.get(wanted.id)
+        if latest is None or latest.digest != wanted.digest:
+            # The file has changed meanwhile, and so ended this before it began.
+            return self._wanted(wanted.id)
+        return self._overrule(latest, note)
+
+    async def _run(self, connection_id: str, *, anew: bool = False) -> None:
+        """Make it run as it is wanted, and wait for its clients if it is to be open."""
+        running = await self._registry.carry_out(connection_id, anew=anew)
+        if running is None:
+            return
+        try:
+            async with asyncio.timeout(self._patience):
+                await running.attempted.wait()
+        except TimeoutError:
+            raise OperationRefused(interface.failed(connection_id, f"no answer within {self._patience:g} s")) from None
+        if running.status is not Status.OPEN:
+            raise OperationRefused(interface.failed(connection_id, running.status_details))
+
+    def _refuse_known(self, connection_id: str) -> None:
+        known = self._registry.known.get(connection_id)
+        if known is not None:
+            _refuse_file(known)
+            raise OperationRefused(interface.exists(connection_id))
+
+    async def _checked(self, document: Document, former: Wanted | None = None) -> Wanted:
+        """The document as it is to be stored, with its connection. Raises OperationRefused with all its problems."""
+        connection, complete = await self._usable(document, former)
+        if former is not None and (kind := former.document.get("connectionType")) != connection.connection_type:
+            raise OperationRefused(interface.other_type(connection.id, str(kind), connection.connection_type))
+        with _secret(connection.id):
+            sealed = self._vault.seal(complete)
+        return Wanted(connection.id, Owner.API, sealed, connection, 0, self._now())
+
+    async def _usable(self, document: Document, former: Wanted | None) -> tuple[Connection, Document]:
+        """The connection of a document, and the document with the secrets that stand masked in it."""
+        try:
+            with _secret(str(document["id"])):
+                complete = self._vault.keep(document, None if former is None else former.document)
+            # A short one is read in less time than a thread takes to have its turn beside a busy loop.
+            is_short = len(json.dumps(complete, default=str)) <= _SHORT
+            return parse(complete) if is_short else await asyncio.to_thread(parse, complete), complete
+        except DefinitionError as error:
+            raise OperationRefused(interface.invalid(error.problems), error.problems) from None
+
+    async def _store(self, wanted: Wanted, by: str, action: str) -> Wanted:
+        """Store the next revision of a connection, and have it wanted."""
+        with self._registry.claim(wanted.id):
+            revision, modified = await self._add(wanted.id, wanted.document, by, action)
+            stored = replace(wanted, revision=revision, modified=modified, problems=())
+            self._registry.put(stored)
+        return stored
+
+    async def _add(self, connection_id: str, document: Document | None, by: str, action: str) -> tuple[int, datetime]:
+        note = self._registry.notes.get(connection_id)
+        revision = max(self._last.get(connection_id, 0), note.revision if note is not None else 0) + 1
+        modified = self._now()
+        text = None if document is None else json.dumps(document, ensure_ascii=False)
+        row = StoredRevision(connection_id, revision, text, modified.isoformat(), by, action)
+        with self._stored_for(connection_id):
+            await self._definitions.add(row, AuditEntry(row.modified, by, action, connection_id, revision))
+        self._last[connection_id] = revision
+        return revision, modified
+
+    @contextlib.contextmanager
+    def _stored_for(self, connection_id: str) -> Iterator[None]:
+        """What the store cannot do is refused, and looked for again."""
+        with _stored():
+            try:
+                yield
+            except StoreError:
+                self._doubtful.add(connection_id)
+                raise
+
+    async def recover(self) -> None:
+        """Call it about once a second: take up what was stored although the store could not say so."""
+        for connection_id in list(self._doubtful):
+            if self._registry.is_taken(connection_id):
+                # Who has his turn with it may wait for long. The next round, or the next command, looks again.
+                continue
+            async with self._registry.turn(connection_id):
+                await self._look_again(connection_id)
+
+    async def _look_again(self, connection_id: str) -> None:
+        """A commit that failed may have been carried out all the same."""
+        if connection_id not in self._doubtful or not self._definitions.is_available:
+            return
+        known = self._registry.known.get(connection_id)
+        if known is not None and known.owner is Owner.FILE:
+            await self._look_for_override(known)
+            return
+        found = self._revisions(connection_id)
+        self._doubtful.discard(connection_id)
+        if not found or found[0].revision <= self._last.get(connection_id, 0):
+            return
+        newest = found[0]
+        self._last[connection_id] = newest.revision
+        log.warning("a change was stored that was said not to be", connection=connection_id, revision=newest.revision)
+        if newest.document is None:
+            self._leave(connection_id, newest.revision, newest.modified)
+        else:
+            self._registry.put(await asyncio.to_thread(self._read, newest))
+        await self._registry.carry_out(connection_id)
+
+    async def _look_for_override(self, wanted: Wanted) -> None:
+        with _stored():
+            notes = {note.id: note for note in self._definitions.file_notes()}
+        self._doubtful.discard(wanted.id)
+        note = notes.get(wanted.id)
+        if note is None or note.revision <= wanted.revision or note.digest != wanted.digest:
+            return
+        log.warning("a change was stored that was said not to be", connection=wanted.id, revision=note.revision)
+        self._overrule(wanted, note)
+        await self._registry.carry_out(wanted.id)
+
+    def _overrule(self, wanted: Wanted, note: FileNote) -> Wanted:
+        """What an operator wants of a connection that a file owns counts from now on."""
+        self._registry.notes[wanted.id] = note
+        modified = datetime.fromisoformat(note.modified)
+        found = replace(wanted, revision=note.revision, modified=modified, override=note.override)
+        self._registry.put(found)
+        return found
+
+    async def _staged(self, connection_id: str, staged: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+        """Carry out a command in its turn, to its end, whether or not somebody waits for it."""
+
+        async def whole() -> Answer:
+            async with self._registry.turn(connection_id):
+                await self._look_again(connection_id)
+                return await staged()
+
+        return await self._to_its_end(whole())
+
+    async def _to_its_end(self, whole: Coroutine[Any, Any, Answer]) -> Answer:
+        task = asyncio.get_running_loop().create_task(whole)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+        return await asyncio.shield(task)
+
+    # what is seen
+
+    async def test(self, document: Document, sample: Sample | None = None) -> Mapping[str, Any]:
+        # The id counts as far as the document itself speaks of it, in labels and templates; the broker hears another one.
+        named = document if document.get("id") is not None else {**document, "id": f"{uuid4()}-dry-run"}
+        former = self._registry.known.get(str(named["id"]))
+        if former is not None and former.owner is Owner.FILE:
+            former = None
+        # What is masked in the document are the secrets of the stored one.
+        connection, _ = await self._usable(named, former)
+        if self._trial is None:
+            return {}
+        async with self._trying:
+            return await self._trial(connection, sample)
+
+    def status(self, connection_id: str) -> Mapping[str, Any]:
+        return self._observer.status(self._wanted(connection_id), self._registry.get(connection_id))
+
+    def metrics(self, connection_id: str) -> Mapping[str, Any]:
+        return self._observer.metrics(self._wanted(connection_id), self._registry.get(connection_id))
+
+    def logs(self, connection_id: str) -> Mapping[str, Any]:
+        return self._observer.logs(self._wanted(connection_id), self._registry.get(connection_id))
+
+    async def reset_metrics(self, connection_id: str, by: str) -> None:
+        await self._seen(self._observer.reset_metrics, connection_id, by, "reset metrics")
+
+    async def enable_logs(self, connection_id: str, by: str) -> None:
+        await self._seen(self._observer.enable_logs, connection_id, by, "enable logs")
+
+    async def reset_logs(self, connection_id: str, by: str) -> None:
+        await self._seen(self._observer.reset_logs, connection_id, by, "reset logs")
+
+    async def _seen(
+        self, act: Callable[[str, Supervisor | None], object], connection_id: str, by: str, action: str
+    ) -> None:
+        async def whole() -> None:
+            wanted = self._wanted(connection_id)
+            await self._noted(AuditEntry(self._time(), by, action, connection_id, wanted.revision))
+            act(connection_id, self._registry.get(connection_id))
+
+        await self._to_its_end(whole())
+
+    def subscription_count(self) -> int:
+        return self._subscriptions.subscription_count()
+
+    def subscriptions(self, limit: int = MOST_LISTED) -> Sequence[Mapping[str, Any]]:
+        return self._subscriptions.subscriptions(limit)
+
+    async def cancel_subscription(self, prefix: str, by: str) -> None:
+        async def whole() -> None:
+            live = self._subscriptions.one(prefix)
+            await self._noted(
+                AuditEntry(self._time(), by, "cancel subscription", live.connection_id, None, prefix[:SHOWN])
+            )
+            self._subscriptions.cancel(live, by)
+
+        await self._to_its_end(whole())
+
+    async def _noted(self, entry: AuditEntry) -> None:
+        with _stored():
+            await self._definitions.audit(entry)
+
+    def _time(self) -> str:
+        return self._now().isoformat()
+
+
+@contextlib.contextmanager
+def _stored() -> Iterator[None]:
+    """What the store cannot do is refused."""
+    try:
+        yield
+    except StoreError as error:
+        raise OperationRefused(interface.unavailable(str(error))) from error
+
+
+def _refuse_file(wanted: Wanted) -> None:
+    if wanted.owner is Owner.FILE:
+        raise OperationRefused(interface.owned_by_file(wanted.id, wanted.file))
+
+
+@contextlib.contextmanager
+def _secret(connection_id: str) -> Iterator[None]:
+    """A secret that cannot be sealed or opened is a problem of the document's."""
+    try:
+        yield
+    except DefinitionError:
+        raise
+    except ConnectivityError as error:
+        raise OperationRefused(interface.unusable(connection_id, [str(error)])) from None

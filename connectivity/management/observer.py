@@ -1,0 +1,62 @@
+"""What operators are shown of a connection, whether it runs or not.
+
+What runs is asked by its supervisor. What does not is closed, or misconfigured where its document cannot be used; it has no
+log, and still shows what it had counted, as long as that is remembered (Ditto connections, status, metrics, logs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from connectivity.management.reconciler import Wanted
+from connectivity.management.status_report import closed_status, logs_of, metrics_of, unusable_status
+from connectivity.management.supervisor import Supervisor
+from connectivity.monitoring.prometheus import Monitor
+
+
+class MonitorObserver:
+    """Knows what has been counted and written down of every connection."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+
+    def status(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+        """As `Management.status`."""
+        if running is not None:
+            shown = running.status_report(wanted.status)
+        elif wanted.connection is None:
+            shown = unusable_status(wanted.id, wanted.status, "; ".join(wanted.problems))
+        else:
+            shown = closed_status(wanted.id, wanted.status)
+        problems = {"problems": list(wanted.problems)} if wanted.problems else {}
+        override = {"override": wanted.override} if wanted.override else {}
+        return {**shown, **override, **problems}
+
+    def metrics(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+        """As `Management.metrics`."""
+        if running is not None:
+            return running.metrics_report()
+        return metrics_of(self._monitor.known(wanted.id), wanted.connection)
+
+    def logs(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+        """As `Management.logs`."""
+        return running.logs_report() if running is not None else logs_of(self._monitor.known(wanted.id))
+
+    def reset_metrics(self, connection_id: str, _running: Supervisor | None) -> None:
+        """Count from zero."""
+        self._monitor.known(connection_id).reset()
+
+    def enable_logs(self, _connection_id: str, running: Supervisor | None) -> None:
+        """Keep a log for the usual time, from now; there is none of what does not run."""
+        if running is not None:
+            running.enable_logs()
+
+    def reset_logs(self, _connection_id: str, running: Supervisor | None) -> None:
+        """Forget the entries of the log."""
+        if running is not None:
+            running.reset_logs()
+
+    def forget(self, connection_id: str) -> None:
+        """The connection is deleted: one that is made under its id begins anew."""
+        self._monitor.erase(connection_id)

@@ -1,0 +1,167 @@
+"""What connection files say, compared with what was known before, and what has to be done for it. Pure: no clock, no task.
+
+    said(reading, …)          the connections that files own now, and what is to be noted of them
+    steps(wanted, running)    what makes one running connection what it should be
+
+A file that cannot be used any more takes nothing away: what it said last goes on, with the problems beside it. A document
+that differs from the one noted is a new revision, and ends whatever an operator wanted in spite of the former one. An id
+that the API owns stays the API's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+from connectivity.config.problems import show
+from connectivity.connections.model import Connection, ConnectionStatus
+from connectivity.errors import Problem
+from connectivity.management.files import FileProblem, LoadedFolder
+from connectivity.management.interface import Document, Owner
+from spark_store.records import FileNote
+
+OPEN = ConnectionStatus.OPEN.value
+CLOSED = ConnectionStatus.CLOSED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a connection is to be, from whoever owns it.
+
+    `document` is as its owner has it, and may hold secrets: `digest` tells such documents of files apart. `connection` is
+    None for one that is stored and cannot be used; then `problems` say why.
+    """
+
+    id: str
+    owner: Owner
+    document: Document = field(repr=False)
+    connection: Connection | None
+    revision: int
+    modified: datetime
+    file: Path | None = None
+    override: str | None = None
+    problems: tuple[str, ...] = ()
+    digest: str = ""
+
+    @property
+    def status(self) -> str:
+        """What is wanted: `open`, or something else that does not open."""
+        return self.override or str(self.document.get("connectionStatus", CLOSED))
+
+    @property
+    def running(self) -> Connection | None:
+        """What should run; None for nothing."""
+        connection = self.connection
+        if connection is None or self.status != OPEN:
+            return None
+        if connection.connection_status == OPEN:
+            return connection
+        return connection.model_copy(update={"connection_status": ConnectionStatus.OPEN})
+
+
+class Said(NamedTuple):
+    """What files say: connections by id, notes that differ from those that were there, and all problems."""
+
+    wanted: dict[str, Wanted]
+    notes: list[FileNote]
+    problems: Sequence[FileProblem]
+
+
+def said(
+    loaded: LoadedFolder,
+    before: Mapping[str, Wanted],
+    notes: Mapping[str, FileNote],
+    taken: Container[str],
+    digests: Mapping[str, str],
+    now: datetime,
+) -> Said:
+    """Compare a reading of the folder with the connections that files owned `before`.
+
+    `notes` are those of earlier, `taken` the ids that the API owns, `digests` what tells documents apart.
+    """
+    wanted: dict[str, Wanted] = {}
+    changed: list[FileNote] = []
+    problems = list(loaded.problems)
+    for connection_id, connection in loaded.connections.items():
+        file = loaded.files[connection_id]
+        if connection_id in taken:
+            problems.append(FileProblem(file, owned_by_api(connection_id)))
+            continue
+        note = notes.get(connection_id)
+        found = digests[connection_id]
+        former = before.get(connection_id)
+        if former is not None and former.connection is connection and note is not None and note.digest == found:
+            wanted[connection_id] = former if not former.problems else replace(former, problems=())
+            continue
+        if note is None or note.digest != found:
+            note = FileNote(connection_id, 1 if note is None else note.revision + 1, found, now.isoformat(), None)
+            changed.append(note)
+        wanted[connection_id] = Wanted(
+            connection_id,
+            Owner.FILE,
+            loaded.documents[connection_id],
+            connection,
+            note.revision,
+            datetime.fromisoformat(note.modified),
+            file,
+            note.override,
+            digest=found,
+        )
+    broken = loaded.broken_files
+    for connection_id in before.keys() - wanted.keys():
+        former = before[connection_id]
+        if connection_id in taken:
+            continue
+        if former.file in broken:
+            told = tuple(str(problem) for problem in problems if problem.file == former.file)
+            wanted[connection_id] = replace(former, problems=told)
+        elif (note := notes.get(connection_id)) is not None and note.digest:
+            changed.append(note._replace(digest="", override=None))
+    return Said(wanted, changed, problems)
+
+
+def owned_by_api(connection_id: str) -> Problem:
+    """A file names a connection that the API owns."""
+    return Problem(
+        "id",
+        f"{show(connection_id)}, which was made through the API and goes on",
+        "an id of its own",
+        "delete the connection through the API, and the file owns it",
+    )
+
+
+def digest_of(document: Document) -> str:
+    """What differs whenever documents do."""
+    text = json.dumps(document, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+class Step(Enum):
+    """One thing to be done with a running connection."""
+
+    CLOSE = "close"
+    OPEN = "open"
+    ADOPT = "adopt"
+    """Only what is for people differs: no link is made anew for that."""
+
+
+def steps(wanted: Connection | None, running: Connection | None) -> tuple[Step, ...]:
+    """What makes `running` what is `wanted`; None is a connection that does not run."""
+    if wanted is None:
+        return () if running is None else (Step.CLOSE,)
+    if running is None:
+        return (Step.OPEN,)
+    if wanted == running:
+        return ()
+    return (Step.ADOPT,) if _essence(wanted) == _essence(running) else (Step.CLOSE, Step.OPEN)
+
+
+def _essence(connection: Connection) -> Connection:
+    """The connection without what is for people only."""
+    return connection.model_copy(update={"name": None, "tags": ()})

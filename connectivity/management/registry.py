@@ -1,0 +1,302 @@
+"""The connections that run, kept as their owners want them: files of a folder, or the API.
+
+`known` says of every connection what it is to be; a connection runs while it is to be open, and costs nothing before. When
+something changes, each connection that differs is brought there by itself: what is done with one is done in turn, everything
+else goes on. So the last state wins, however often a file is written meanwhile.
+
+A file that has become unusable stops nothing, nor does a folder that has vanished: what was said before goes on, and log and
+status say what is wrong. Files are read in `connectivity.management.watcher` and compared in
+`connectivity.management.reconciler`; what operators ask is in `connectivity.management.manager`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from weakref import WeakValueDictionary
+
+import structlog
+
+from connectivity.connections.model import Connection
+from connectivity.management.files import FileProblem, LoadedFolder
+from connectivity.management.interface import Document, Owner
+from connectivity.management.reconciler import Said, Step, Wanted, digest_of, said, steps
+from connectivity.management.supervisor import Supervisor
+from connectivity.management.watcher import FolderGone, Watcher
+from spark_store.errors import StoreUnavailable
+from spark_store.records import FileNote
+
+log = structlog.get_logger(__name__)
+
+
+DRAIN_SECONDS = 3.0
+"""How long the answers of a connection whose document changed may take to leave."""
+
+
+async def _keep_no_notes(_notes: Sequence[FileNote]) -> None:
+    """Where nothing outlives the process."""
+
+
+class Registry:
+    """The connections of a service."""
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        make: Callable[[Connection], Supervisor],
+        ended: Callable[[str], None],
+        on_known: Callable[[Callable[[str], bool]], object] = lambda is_wanted: None,  # noqa: ARG005 - callers name it
+        *,
+        shown: Callable[[Document], Document] = dict,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        keep_notes: Callable[[Sequence[FileNote]], Awaitable[None]] = _keep_no_notes,
+    ) -> None:
+        """`make` builds a supervisor; `ended` is told the id of a connection that is closed for good.
+
+        `on_known` is given a question that it may ask at once: whether a connection is to be open, or may be for all that is
+        known. `shown` hides the secrets of a document; `keep_notes` stores what is noted of files, and may raise
+        StoreUnavailable.
+        """
+        self._on_known = on_known
+        self._watcher = watcher
+        self._make = make
+        self._ended = ended
+        self._shown = shown
+        self._now = now
+        self._keep_notes = keep_notes
+        self._supervisors: dict[str, Supervisor] = {}
+        self._known: dict[str, Wanted] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._settling: set[asyncio.Task[None]] = set()
+        self.has_looked = False
+        """Whether the folder has been looked at: until then there are connections that nobody knows of."""
+        self.gone = ""
+        """The folder and why it cannot be read, as long as that is so."""
+        self._is_stale = False
+        """Whether files may own an id now that they could not at the last look."""
+        self._may_hide = True
+        """Whether there may be connections that nobody can read just now."""
+        self._removed: set[str] = set()
+        """Ids of which it is known that there is no connection, whatever is in files that nobody can read."""
+        self._claimed: set[str] = set()
+        """Ids that the API is about to own."""
+        self.notes: dict[str, FileNote] = {}
+        """What is noted of connections that files own or owned."""
+        self._unkept: dict[str, FileNote] = {}
+        self.problems: Sequence[FileProblem] = ()
+        """What is wrong with files."""
+        self._is_closing = False
+
+    def __iter__(self) -> Iterator[Supervisor]:
+        return iter(self._supervisors.values())
+
+    def __getitem__(self, connection_id: str) -> Supervisor:
+        return self._supervisors[connection_id]
+
+    def get(self, connection_id: str) -> Supervisor | None:
+        """The supervisor of a connection that runs."""
+        return self._supervisors.get(connection_id)
+
+    @property
+    def known(self) -> Mapping[str, Wanted]:
+        """Every connection there is."""
+        return self._known
+
+    # one connection
+
+    @contextlib.asynccontextmanager
+    async def turn(self, connection_id: str) -> AsyncIterator[None]:
+        """Wait for one's turn with a connection: nobody else opens, closes or changes it meanwhile."""
+        lock = self._locks.setdefault(connection_id, asyncio.Lock())
+        async with lock:
+            yield
+
+    def is_taken(self, connection_id: str) -> bool:
+        """Whether somebody has his turn with a connection."""
+        lock = self._locks.get(connection_id)
+        return lock is not None and lock.locked()
+
+    @contextlib.contextmanager
+    def claim(self, connection_id: str) -> Iterator[None]:
+        """Keep files from taking an id that is being stored."""
+        self._claimed.add(connection_id)
+        try:
+            yield
+        finally:
+            self._claimed.discard(connection_id)
+            # A file that was kept from it is looked at again, if it came to nothing.
+            self._is_stale |= connection_id not in self._known
+
+    def put(self, wanted: Wanted) -> None:
+        """A connection is to be this from now on. Nothing is done for it before `carry_out` or `settle`."""
+        self._known[wanted.id] = wanted
+        self._removed.discard(wanted.id)
+
+    def remove(self, connection_id: str) -> None:
+        """There is no such connection any more; a file that waits for the id is looked at again."""
+        self._known.pop(connection_id, None)
+        self._removed.add(connection_id)
+        self._is_stale = True
+
+    async def carry_out(self, connection_id: str, *, anew: bool = False) -> Supervisor | None:
+        """Make a connection run as it is wanted, in one's turn; `anew` with a new link in any case.
+
+        Does not wait for the broker. The supervisor of a connection that is open now.
+        """
+        wanted = self._known.get(connection_id)
+        target = None if wanted is None else wanted.running
+        running = self._supervisors.get(connection_id)
+        todo = steps(target, None if running is None else running.connection)
+        if anew and target is not None and running is not None:
+            todo = (Step.CLOSE, Step.OPEN)
+        for step in todo:
+            if step is Step.CLOSE:
+                await self._close(connection_id, "is gone" if wanted is None else "changed")
+            elif self._is_closing:
+                break
+            elif step is Step.OPEN and target is not None:
+                self._supervisors[connection_id] = supervisor = self._make(target)
+                supervisor.open()
+            elif running is not None and target is not None:
+                running.connection = target
+        if Step.CLOSE in todo and Step.OPEN not in todo:
+            self.tell_known()
+        return self._supervisors.get(connection_id)
+
+    def settle(self, connection_ids: Iterable[str]) -> None:
+        """Make these run as they are wanted, each in its turn, without waiting for it."""
+        for connection_id in connection_ids:
+            task = asyncio.get_running_loop().create_task(self._settle(connection_id))
+            self._settling.add(task)
+            task.add_done_callback(self._settling.discard)
+
+    async def _settle(self, connection_id: str) -> None:
+        try:
+            async with self.turn(connection_id):
+                await self.carry_out(connection_id)
+        except Exception:
+            log.exception("a connection could not be made what it should be", connection=connection_id)
+
+    async def _close(self, connection_id: str, what: str) -> None:
+        """`what` has become of its document."""
+        log.info(f"connection closed, its document {what}", connection=connection_id)
+        try:
+            await self._supervisors[connection_id].close(DRAIN_SECONDS)
+        except Exception:
+            # What is left of it ends with its link; another one can be made.
+            log.exception("a connection did not close in order", connection=connection_id)
+        # Only now: whoever stops the service meanwhile must still find it.
+        del self._supervisors[connection_id]
+        self._ended(connection_id)
+
+    def tell_known(self) -> None:
+        """Say which connections are to be open."""
+        self._on_known(self._may_be_open)
+
+    def _may_be_open(self, connection_id: str) -> bool:
+        wanted = self._known.get(connection_id)
+        if wanted is None:
+            return self._may_hide and connection_id not in self._removed
+        return wanted.running is not None
+
+    # the folder
+
+    async def refresh(self) -> None:
+        """Look at the folder, and make what runs what it says now. Touches no connection that did not change."""
+        await self.look()
+        while self._settling:
+            await asyncio.gather(*self._settling)
+
+    async def look(self) -> None:
+        """Look at the folder, and begin to make what runs what it says now."""
+        anew, self._is_stale = self._is_stale, False
+        try:
+            # Scripts are loaded on trial, each in a process of its own; what runs meanwhile goes on.
+            reading = await asyncio.to_thread(self._read, anew)
+        except FolderGone as error:
+            self.has_looked = True
+            if not self.gone:
+                hint = "make it, or set connections_dir"
+                log.error("the folder of connections cannot be read; what runs goes on", folder=str(error), hint=hint)
+            self.gone = str(error)
+            self._may_hide = True
+        else:
+            if reading is not None:
+                loaded, digests = reading
+                self._take(said(loaded, self._owned(Owner.FILE), self.notes, self._taken(), digests, self._now()))
+                # Only of what could be read is anything known.
+                self._may_hide = bool(loaded.problems)
+                self.tell_known()
+            self.gone = ""
+            self.has_looked = True
+        await self._write_notes()
+
+    def _read(self, anew: bool) -> tuple[LoadedFolder, Mapping[str, str]] | None:
+        """In a worker thread: what the files hold, if that has changed, and what tells the documents apart."""
+        loaded = self._watcher.look(anew=anew)
+        if loaded is None:
+            return None
+        known = self._known
+        return loaded, {
+            connection_id: former.digest
+            if (former := known.get(connection_id)) is not None and former.document is document
+            # Of the document as it is shown: what rests in the journal says nothing of a secret.
+            else digest_of(self._shown(document))
+            for connection_id, document in loaded.documents.items()
+        }
+
+    def _take(self, found: Said) -> None:
+        """What the files say counts from now on."""
+        told = set(self.problems)
+        for problem in found.problems:
+            if problem not in told:
+                _tell(problem)
+        self.problems = found.problems
+        former = self._owned(Owner.FILE)
+        for connection_id in former.keys() - found.wanted.keys():
+            del self._known[connection_id]
+        self._known.update(found.wanted)
+        self._removed.difference_update(found.wanted)
+        for note in found.notes:
+            self.notes[note.id] = self._unkept[note.id] = note
+        self.settle(
+            connection_id
+            for connection_id in [*former, *(id for id in found.wanted if id not in former)]
+            if found.wanted.get(connection_id) is not former.get(connection_id) and self._has_to_do_with(connection_id)
+        )
+
+    def _has_to_do_with(self, connection_id: str) -> bool:
+        """Whether a connection runs or is to run: the others cost nothing."""
+        wanted = self._known.get(connection_id)
+        return connection_id in self._supervisors or (wanted is not None and wanted.running is not None)
+
+    def _owned(self, owner: Owner) -> dict[str, Wanted]:
+        return {connection_id: wanted for connection_id, wanted in self._known.items() if wanted.owner is owner}
+
+    def _taken(self) -> Container[str]:
+        return self._owned(Owner.API).keys() | self._claimed
+
+    async def _write_notes(self) -> None:
+        """Store what was noted. What cannot be stored now is stored later; nothing depends on it meanwhile."""
+        if not self._unkept:
+            return
+        notes = list(self._unkept.values())
+        with contextlib.suppress(StoreUnavailable):
+            await self._keep_notes(notes)
+            for note in notes:
+                if self._unkept.get(note.id) is note:
+                    del self._unkept[note.id]
+
+    # the end
+
+    def stop(self) -> None:
+        """Nothing is opened any more."""
+        self._is_closing = True
+
+
+def _tell(found: FileProblem) -> None:
+    log.error(
+        "connection file has a problem", file=str(found.file), path=found.problem.path, problem=str(found.problem)
+    )

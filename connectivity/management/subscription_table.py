@@ -1,0 +1,121 @@
+"""The open subscriptions as operators see them: what each of them waits for, and a way to end one.
+
+The id of a subscription is all that its client has to show, so nobody is shown a whole one. Its first characters are enough
+to tell it from the others here, and to say which one is meant. (An id that a client has chosen itself may be short; it is
+of use on that client's own session alone.)
+
+What ends a subscription is a command of `connectivity.management.interface`; the table is read from
+`connectivity.subscriptions.manager` when somebody asks, and costs nothing while nobody does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import structlog
+
+from connectivity.errors import OperationRefused
+from connectivity.subscriptions.manager import Live, Streams
+from mappings.errors import Fault
+from mappings.model.signals import Kind
+
+log = structlog.get_logger(__name__)
+
+
+SHOWN = 8
+"""So many characters of an id are shown."""
+
+CANCELLED: Mapping[Kind, Fault] = {
+    Kind.HISTORY: Fault(
+        410,
+        "streaming.subscription.cancelled",
+        "The subscription was cancelled by an operator.",
+        "Subscribe again, from the revision after the last one that came, if the events are still wanted.",
+    ),
+    Kind.SEARCH: Fault(
+        410,
+        "thing-search:subscription.cancelled",
+        "The subscription was cancelled by an operator.",
+        "Subscribe again, for what is behind the last thing that came, if the things are still wanted.",
+    ),
+    Kind.LIVE: Fault(
+        410,
+        "streaming.subscription.cancelled",
+        "The subscription was cancelled by an operator.",
+        "Subscribe again, if what is still to come is wanted.",
+    ),
+}
+
+
+class SubscriptionTable:
+    """What `Management` says of subscriptions."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    def subscription_count(self) -> int:
+        """How many are open."""
+        return sum(1 for _ in self._streams)
+
+    def subscriptions(self, limit: int) -> Sequence[Mapping[str, Any]]:
+        """So many of those that are open at most: `id` (its first characters), `connection`, `entity` (None where there is
+        none), `demand`, `sent` (elements since it was opened), `idle` (whole seconds)."""
+        return [self._row(live) for live in islice(self._streams, limit)]
+
+    def one(self, prefix: str) -> Live:
+        """The one subscription whose id begins so.
+
+        Raises OperationRefused: `connectivity:subscription.notfound` (404), `connectivity:subscription.conflict` (409, there
+        are several).
+        """
+        found = list(islice((live for live in self._streams if prefix and live.key.startswith(prefix)), 2))
+        if not found:
+            raise OperationRefused(_unknown(prefix))
+        if len(found) > 1:
+            raise OperationRefused(_ambiguous(prefix))
+        return found[0]
+
+    def cancel(self, live: Live, by: str) -> None:
+        """End it, if it has not ended; its client is sent `failed` with `CANCELLED` of its kind."""
+        log.info(
+            "a subscription was cancelled",
+            connection=live.connection_id,
+            subscription=live.key[:SHOWN],
+            entity=_entity(live),
+            by=by,
+        )
+        self._streams.revoke(live, CANCELLED[live.kind])
+
+    def _row(self, live: Live) -> Mapping[str, Any]:
+        return {
+            "id": live.key[:SHOWN],
+            "connection": live.connection_id,
+            "entity": _entity(live),
+            "demand": live.demand,
+            "sent": live.sent,
+            "idle": self._streams.idle(live),
+        }
+
+
+def _entity(live: Live) -> str | None:
+    return str(live.entity) if live.entity is not None else None
+
+
+def _unknown(prefix: str) -> Fault:
+    return Fault(
+        404,
+        "connectivity:subscription.notfound",
+        f"Found no open subscription whose id begins with '{prefix[:SHOWN]}'.",
+        "List the subscriptions; it may have ended.",
+    )
+
+
+def _ambiguous(prefix: str) -> Fault:
+    return Fault(
+        409,
+        "connectivity:subscription.conflict",
+        f"Found several open subscriptions whose ids begin with '{prefix[:SHOWN]}', expected one.",
+        "Say more of the id.",
+    )

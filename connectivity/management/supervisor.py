@@ -1,0 +1,344 @@
+"""One connection, kept as its document wants it: so many clients, one status, one outbox.
+
+Each client keeps a link of its own (`connectivity.management.client`); here is what they have in common. What an operator
+reads of a connection is that of its clients together: open if all of them are, otherwise the worst of them with its reason.
+
+Closing takes nothing more in, ends the connection's subscriptions, and lets the answers that are on their way arrive.
+
+A target with the topic of connection announcements hears when its connection has opened and when it is about to close, the
+last before it leaves the broker; a link that is lost is not announced (Ditto connections, connection announcements).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from connectivity.connections.lifecycle import State, Status, overall
+from connectivity.connections.model import Connection
+from connectivity.connections.target_topics import CONNECTION_ANNOUNCEMENTS
+from connectivity.dispatch.dispatcher import Dispatcher
+from connectivity.errors import ConnectivityError, Detail
+from connectivity.management.client import Client, Pauses
+from connectivity.management.status_report import (
+    client_standing,
+    closed_status,
+    logs_of,
+    metrics_of,
+    source_standings,
+    target_standings,
+    waiting_standing,
+)
+from connectivity.mapping.script_host import ScriptHost
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.status import report
+from connectivity.sources.consumer import Holding
+from connectivity.sources.reader import Reader
+from connectivity.store.store import Store
+from connectivity.targets.directory import Member
+from connectivity.targets.outbox import AddressedOutbox, Outbox
+from connectivity.targets.reply_target import routes_of
+from connectivity.targets.target import TargetRoute
+from connectivity.transports import load_broker
+from connectivity.transports.base import Link
+from connectivity.validation.limitations import reservations, shortfalls
+from mappings.ids import new_correlation_id
+from mappings.model.signals import ConnectionAnnouncement
+from spark_store.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from connectivity.monitoring.tracing import Tracing
+
+
+log = structlog.get_logger(__name__)
+
+
+_PARTING = 5 / 6
+"""How much of the time is for sessions that do not say goodbye. What is on its way goes out meanwhile."""
+
+
+class Supervisor:
+    """Keeps one connection."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        dispatcher: Dispatcher,
+        store: Store,
+        monitor: Monitor,
+        *,
+        pauses: Pauses,
+        max_payload: int,
+        now: Callable[[], datetime],
+        tracing: Tracing | None = None,
+    ) -> None:
+        self.connection = connection
+        self._now = now
+        self._is_announced = self._is_linked = False
+        """Whether the connection's targets have been told that it is open."""
+        self.attempted = asyncio.Event()
+        """Set when every client's first attempt to connect has ended, one way or the other."""
+        self._dispatcher = dispatcher
+        self._store = store
+        self._meter = monitor.meter(connection.id)
+        self._outbox = outbox_of(connection)
+        self._host = ScriptHost()
+        self._reservations = "; ".join(reservations(connection))
+        tracer = tracing.of(connection) if tracing is not None else None
+        readers = [
+            Reader(
+                *routes_of(connection, index, self._outbox, self._meter, now, self._host, tracer),
+                max_payload=max_payload,
+            )
+            for index in range(len(connection.sources))
+        ]
+        targets = [
+            TargetRoute(connection, index, self._outbox, self._meter, now, self._host, tracer)
+            for index in range(len(connection.targets))
+        ]
+        declared = frozenset().union(*(reader.route.declared for reader in readers))
+        self._targets = targets
+        self._meter.keep(
+            {address for source in connection.sources for address in source.addresses},
+            {target.address for target in connection.targets},
+        )
+        self._member = Member(connection, targets, declared)
+        self._opening: asyncio.Task[None] | None = None
+        self._routes = [route for reader in readers for route in reader.routes]
+        holding = Holding(dispatcher.handle, store)
+        self.clients = [
+            Client(
+                connection,
+                number,
+                readers,
+                holding,
+                self._outbox,
+                self._meter.log,
+                pauses=pauses,
+                changed=self._client_changed,
+                now=now,
+                heard=partial(dispatcher.reader, connection.id),
+            )
+            for number in range(connection.client_count)
+        ]
+
+    def __repr__(self) -> str:
+        return f"<Supervisor {self.connection.id}, {self.status_details}>"
+
+    @property
+    def status(self) -> Status:
+        return overall([client.lifecycle.status for client in self.clients])
+
+    @property
+    def status_details(self) -> str:
+        """What operators read: begins with one of the words of `Detail`, the broker's own follow."""
+        if self._opening is not None:
+            return self._details_of_opening()
+        states = [client.lifecycle.state for client in self.clients]
+        if all(state in (State.CLOSING, State.CLOSED) for state in states):
+            return str(states[0].value)
+        status = self.status
+        if status is Status.OPEN:
+            return self._details_of_open(self.clients, self._conditions())
+        worst = next((client for client in self.clients if client.lifecycle.status is status), self.clients[0])
+        error = worst.lifecycle.error
+        details = str(error) if error is not None else Detail.CONNECTING.value
+        if len(states) > 1:
+            details += f" ({states.count(State.OPEN)} of {len(states)} clients connected)"
+        return "; ".join((details, *self._conditions()))
+
+    def _conditions(self) -> Iterator[str]:
+        for index, condition in self._dispatcher.cursors.conditions(self.connection.id):
+            yield f"targets[{index}] {condition}"
+
+    def _details_of_opening(self) -> str:
+        """What is said while the clients wait for the store."""
+        if not self._store.is_available:
+            return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.reason}"
+        return f"{Detail.CONNECTING.value}: the places of its targets are being stored"
+
+    def _details_of_open(self, clients: Sequence[Client], conditions: Iterable[str]) -> str:
+        """What is said of these clients, which are connected, and these conditions of targets."""
+        if not self._store.is_available:
+            return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.reason}"
+        for client in clients:
+            if client.link is not None and (condition := client.link.condition) is not None:
+                return condition
+        held = self._dispatcher.held(self.connection.id)
+        besides = [f"{held} deliveries wait for acknowledgements"] if held else []
+        besides += conditions
+        if self._reservations:
+            besides.append(self._reservations)
+        return f"{Detail.CONNECTED.value}: {'; '.join(besides)}" if besides else Detail.CONNECTED.value
+
+    # what operators ask
+
+    def status_report(self, wanted: str | None = None) -> Mapping[str, Any]:
+        """How the connection is, in all its parts. `wanted`: what it is to be, if its document does not say so."""
+        wanted = wanted or self.connection.connection_status
+        if self._opening is not None:
+            waiting = [waiting_standing(client, self._details_of_opening()) for client in self.clients]
+            return report(self.connection.id, wanted, waiting, [], [], None)
+        running = [client for client in self.clients if client.lifecycle.status is not Status.CLOSED]
+        if not running:
+            return closed_status(self.connection.id, wanted, self.clients[0].since)
+        conditions: dict[int, str] = {}
+        for index, condition in self._dispatcher.cursors.conditions(self.connection.id):
+            conditions[index] = f"{conditions[index]}; {condition}" if index in conditions else condition
+        connected = [client.since for client in running if client.lifecycle.state is State.OPEN and client.since]
+        return report(
+            self.connection.id,
+            wanted,
+            [client_standing(client, self._details_of_open([client], ())) for client in self.clients],
+            [each for client in self.clients for each in source_standings(self.connection, client)],
+            [each for client in self.clients for each in target_standings(self._targets, client, conditions)],
+            min(connected, default=None),
+        )
+
+    def metrics_report(self) -> Mapping[str, Any]:
+        """What the connection has counted."""
+        return metrics_of(self._meter, self.connection)
+
+    def logs_report(self) -> Mapping[str, Any]:
+        """What has happened to the connection lately; nothing of one that is closed."""
+        return logs_of(self._meter)
+
+    def reset_metrics(self) -> None:
+        """Count from zero."""
+        self._meter.reset()
+
+    def enable_logs(self) -> None:
+        """Write down what happens, for the usual time. There is nothing to write of a connection that is closed."""
+        if self._opening is not None or any(client.lifecycle.status is not Status.CLOSED for client in self.clients):
+            self._meter.log.enable()
+
+    def reset_logs(self) -> None:
+        """Forget what was written down."""
+        self._meter.log.reset()
+
+    # its life
+
+    def open(self) -> None:
+        """Begin to connect, as soon as every target that events go to has a durable place to begin at."""
+        if self._opening is not None:
+            return
+        self._meter.log.enable()
+        if self._dispatcher.cursors.has_places(self.connection):
+            self._open()
+        else:
+            self._opening = asyncio.get_running_loop().create_task(self._open_with_places())
+
+    async def _open_with_places(self) -> None:
+        try:
+            await self._dispatcher.cursors.place(self.connection)
+        finally:
+            self._opening = None
+        self._open()
+
+    def _open(self) -> None:
+        if not any(client.is_running for client in self.clients):
+            for shortfall in shortfalls(self.connection):
+                log.warning("a part of the document is without effect", connection=self.connection.id, part=shortfall)
+            self._dispatcher.join(self._member)
+            self._dispatcher.cursors.join(self.connection, self._targets)
+            self._dispatcher.desks.opened(self.connection.id, self._routes)
+        for client in self.clients:
+            client.open()
+
+    async def close(self, drain: float = 0.0) -> None:
+        """Take leave of sessions, stop taking deliveries, let the answers on their way go out, all this within `drain`
+        seconds; then leave the broker."""
+        if self._opening is not None:
+            self._opening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._opening
+        links = [client.link for client in self.clients if client.link is not None]
+        if drain and links:
+            # What is said in answer to a goodbye comes in like anything else.
+            started = time.monotonic()
+            await self._wait(self._dispatcher.desks.part(self.connection.id), links, drain * _PARTING)
+            drain -= time.monotonic() - started
+        for client in self.clients:
+            client.stop_taking()
+        stopping = self._dispatcher.cursors.stop(self.connection.id)
+        if drain and links:
+            # What is confirmed now is not sent again later. A broker that is silent gets half of the time.
+            started = time.monotonic()
+            await self._wait(stopping, links, drain / 2)
+            drain -= time.monotonic() - started
+        else:
+            stopping.close()
+        self._dispatcher.close_connection(self.connection.id)
+        if self._is_announced:
+            self._is_announced = False
+            if links:
+                # Behind everything else that its targets are sent; nobody hears of it where the link is gone.
+                self._announce("closed", "closedAt")
+        if drain and links:
+            await self._wait(self._drained(), links, drain)
+        await asyncio.gather(*(client.close() for client in self.clients))
+        await self._host.close()
+        self._meter.log.disable()
+        # Whoever waits for the clients of a connection that is closed waits in vain.
+        self.attempted.set()
+
+    async def _wait(self, done: Coroutine[Any, Any, None], links: list[Link], seconds: float) -> None:
+        """Wait for what is on its way, as long as there is somebody to take it."""
+        abandoned = asyncio.ensure_future(asyncio.wait([link.lost for link in links]))
+        ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(done), abandoned]
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+            with contextlib.suppress(asyncio.CancelledError, StoreUnavailable):
+                await end
+
+    async def _drained(self) -> None:
+        """Everything decided is durable, everything answered is at the broker."""
+        await self._store.barrier()
+        await self._outbox.drained()
+
+    def _announce(self, name: str, at: str) -> None:
+        """Tell those of the connection's own targets that want to hear what becomes of it."""
+        now = self._now().astimezone(UTC).replace(tzinfo=None)
+        value = msgspec.json.encode({at: f"{now.isoformat(timespec='seconds')}Z"})
+        headers = {"correlation-id": new_correlation_id(), "ditto-connection-id": self.connection.id}
+        announcement = ConnectionAnnouncement(self.connection.id, name, value, headers)
+        for target in self._member.targets:
+            if CONNECTION_ANNOUNCEMENTS in target.interest:
+                target.post(announcement, _nobody)
+
+    def _client_changed(self) -> None:
+        status = self.status
+        self._meter.is_up = status is Status.OPEN
+        was_linked, self._is_linked = (
+            self._is_linked,
+            any(client.lifecycle.state is State.OPEN for client in self.clients),
+        )
+        if self._is_linked:
+            # By then the link is there for whoever has something to publish.
+            cursors = self._dispatcher.cursors
+            cursors.wake() if was_linked else cursors.linked(self.connection.id)
+        if status is Status.OPEN and not self._is_announced:
+            # Once for each opening: a link that comes and goes in between is no news.
+            self._is_announced = True
+            self._announce("opened", "openedAt")
+        if all(client.has_attempted for client in self.clients):
+            self.attempted.set()
+
+
+def outbox_of(connection: Connection) -> Outbox:
+    """What a connection publishes through: with a door, nobody waits for what another one does not read."""
+    is_door = load_broker(connection.connection_type).is_door
+    return AddressedOutbox() if is_door else Outbox(connection.client_count)
+
+
+def _nobody(_error: ConnectivityError | None) -> None:
+    """Nobody waits for the broker's word."""

@@ -1,0 +1,166 @@
+"""A folder of connection files, looked at again and again: only what has changed is read.
+
+A file is read when it has stayed the same for a moment, so that one that is just being written is not taken for what it is
+going to be; one that never rests is read all the same after some rounds. A file that is gone counts as gone when it still is
+a moment later. A folder that has vanished and come back is given time to become what it was: until then files that are
+missing in it count as unreadable, not as removed. The files that secrets are in count like the documents that refer to them.
+
+Everything here waits for the disk: it is called in a worker thread, by one caller at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from connectivity.config.documents import SUFFIXES
+from connectivity.config.problems import ROOT
+from connectivity.errors import ConnectivityError, Problem
+from connectivity.management.files import FileProblem, LoadedFolder, ReadFile, joined, read_file, stamp, stamp_of
+
+STEADY_SECONDS: Final = 0.1
+"""So long a file has to stay the same before it is read."""
+
+MOST_ROUNDS: Final = 4
+"""After so many rounds a file is read that never stays the same."""
+
+RETURN_SECONDS: Final = 10.0
+"""So long a folder that has come back may take to become what it was."""
+
+
+class FolderGone(ConnectivityError):
+    """The folder cannot be read."""
+
+
+class _Known(NamedTuple):
+    """A file as it was read, and its stamp from before that."""
+
+    stamp: object
+    content: ReadFile
+
+
+class Watcher:
+    """One folder. Of what is in it the files directly in it are read, except those whose name begins with a dot."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """`clock` gives monotonic seconds."""
+        self._folder = folder
+        self._clock = clock
+        self._pause = pause
+        self._known: dict[str, _Known] = {}
+        self._secrets: Mapping[Path, object] = {}
+        self._restless: dict[str, int] = {}
+        """Files that did not stay the same, and for how many rounds."""
+        self._has_looked = False
+        self._place: object = None
+        """Which folder it was, as the file system counts them; None where there was none."""
+        self._missing_until = 0.0
+        self._missing: Collection[str] = ()
+        """Files that a folder that has come back does not have yet."""
+
+    def look(self, *, anew: bool = False) -> LoadedFolder | None:
+        """What the files hold; None if that is what they held at the last look and `anew` is not wanted.
+
+        Raises FolderGone.
+        """
+        found = self._stamps()
+        changed = list(self._changed(found))
+        gone = [name for name in self._known if name not in found]
+        if self._has_looked and (changed or gone):
+            self._pause(STEADY_SECONDS)
+            before, found = found, self._stamps()
+            changed = [name for name in changed if name in found and self._may_be_read(name, before[name], found[name])]
+            gone = [name for name in gone if name not in found]
+        missing = set(gone) if self._clock() < self._missing_until else set()
+        for name in gone:
+            if name not in missing:
+                del self._known[name]
+        for name in changed:
+            self._known[name] = _Known(found[name], read_file(self._folder / name))
+        is_same = not changed and len(gone) == len(missing) and missing == self._missing
+        if is_same and self._has_looked and not anew:
+            return None
+        self._missing, self._has_looked = missing, True
+        # In the order of their names, as everybody lists them.
+        loaded = joined({self._folder / name: self._known[name].content for name in sorted(self._known)})
+        self._secrets = loaded.secrets
+        problems = {**dict.fromkeys(missing, _MISSING), **dict.fromkeys(self._forced(changed), _RESTLESS)}
+        told = [FileProblem(self._folder / name, problem) for name, problem in sorted(problems.items())]
+        return replace(loaded, problems=loaded.problems + told)
+
+    def _changed(self, found: Mapping[str, object]) -> Iterator[str]:
+        """The files that are to be read."""
+        secrets = {file for file, was in self._secrets.items() if stamp(file) != was}
+        for name, now in found.items():
+            known = self._known.get(name)
+            if (
+                known is None
+                or known.stamp != now
+                or name in self._restless
+                or not secrets.isdisjoint(known.content.secrets)
+            ):
+                yield name
+
+    def _may_be_read(self, name: str, before: object, now: object) -> bool:
+        """Whether a file has come to rest, or has been waited for long enough."""
+        if before == now:
+            self._restless.pop(name, None)
+            return True
+        self._restless[name] = rounds = self._restless.get(name, 0) + 1
+        return rounds % (MOST_ROUNDS + 1) == 0
+
+    def _forced(self, read: Iterable[str]) -> Iterator[str]:
+        """Those of the files just read that have not come to rest: what is missing in them may be about to come."""
+        return (name for name in read if name in self._restless)
+
+    def _stamps(self) -> dict[str, object]:
+        """The stamp of each file; of several names for one file the first one counts. Raises FolderGone."""
+        try:
+            status = self._folder.stat()
+            place = status.st_dev, status.st_ino
+            with os.scandir(self._folder) as entries:
+                files = sorted((it for it in entries if _is_ours(it.name)), key=lambda it: it.name)
+        except OSError as error:
+            self._place = None
+            raise FolderGone(f"{self._folder}: {error.strerror}") from error
+        if place != self._place:
+            # The first look takes what there is; later it may be a folder that is just being filled again.
+            self._missing_until = self._clock() + RETURN_SECONDS if self._has_looked else 0.0
+            self._place = place
+        found = {entry.name: _stamp(entry) for entry in files if not entry.is_symlink()}
+        links = [entry for entry in files if entry.is_symlink()]
+        if links:
+            own = os.path.realpath(self._folder)
+            seen = {os.path.join(own, name) for name in found}
+            for entry in links:
+                if (real := os.path.realpath(entry.path)) not in seen:
+                    seen.add(real)
+                    found[entry.name] = _stamp(entry)
+        return found
+
+
+_MISSING = Problem(ROOT, "no file in a folder that has come back", "the file, or its connections are closed")
+_RESTLESS = Problem(
+    ROOT, "a file that changes all the time", "one that rests; what is missing in it goes on until then"
+)
+
+
+def _is_ours(name: str) -> bool:
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+def _stamp(entry: os.DirEntry[str]) -> object:
+    try:
+        return stamp_of(entry.stat())
+    except OSError as error:
+        return str(error)

@@ -1,0 +1,177 @@
+"""Which hosts connections may reach.
+
+Whoever may write a connection document could otherwise make the service talk to what only its machine can reach. Link-local
+addresses and the metadata services of clouds are never reached. Loopback and private networks are by default, since that is
+where brokers live; `hosts.private: refuse` and `hosts.blocked` close them, `hosts.allowed` opens single ones again.
+
+Judged are literal addresses in a document, in every spelling that the system's resolver takes (`169.254.169.254`,
+`0xa9fea9fe`, `2852039166`, full-width digits, `::ffff:169.254.169.254` and the other ways to write an IPv4 address within
+IPv6), every address that a name leads to, and the one that a socket has reached in the end
+(`connectivity.transports.dialer`).
+
+The rules are those of the process: whoever reads a document or opens a socket judges by them and need not bring them along.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import NamedTuple, TypeAlias
+
+Address: TypeAlias = IPv4Address | IPv6Address
+Entry: TypeAlias = IPv4Network | IPv6Network | str
+"""A network (of one address, perhaps), or a name in lower case; `*.internal` is every name under `internal`."""
+
+EXPECTED_ENTRY = (
+    "an address, a network such as 10.0.0.0/8, or a host name such as broker.acme.example or *.acme.example"
+)
+
+_NEVER = "a host that is neither link-local nor a metadata service"
+_BLOCKED = "a host that hosts.blocked does not name, or one that hosts.allowed names"
+_PRIVATE = "a public address, since hosts.private is refuse, or a host that hosts.allowed names"
+
+_METADATA_ADDRESSES = frozenset(
+    ipaddress.ip_address(text)
+    for text in ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254")
+)
+_METADATA_NAMES = frozenset(
+    {"metadata.google.internal", "metadata.goog", "instance-data.ec2.internal", "metadata.azure.internal"}
+)
+_NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_COMPATIBLE = IPv6Network("::/96")
+"""An IPv4 address with nothing before it, once meant for the change to IPv6; `::` and `::1` are none."""
+
+_NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?")
+
+
+class Refusal(NamedTuple):
+    """Why a host may not be reached: what it is, and what was expected."""
+
+    found: str
+    expected: str
+
+    def __str__(self) -> str:
+        return f"{self.found}, expected {self.expected}"
+
+
+def entry(text: str) -> Entry:
+    """An entry of a list of hosts. Raises ValueError, which says what was expected."""
+    try:
+        return ipaddress.ip_network(text.strip())
+    except ValueError:
+        name = _plain(text.strip())
+    # What has a slash or looks like numbers is a network with a slip of the pen.
+    if not _NAME.fullmatch(name) or _address(name) is not None:
+        raise ValueError(EXPECTED_ENTRY)
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class HostRules:
+    """What operators say about hosts. The lists hold what `entry` reads."""
+
+    is_private_allowed: bool = True
+    blocked: Sequence[str] = ()
+    allowed: Sequence[str] = ()
+
+    def refusal(self, host: str, address: str | None = None) -> Refusal | None:
+        """Why this host may not be reached, as far as can be seen; None: it may.
+
+        `address` is where the host's name leads to; without it, `host` is judged as a document has it.
+        """
+        name = _plain(host)
+        found = _address(name if address is None else address)
+        if name in _METADATA_NAMES:
+            return Refusal("the metadata service of a cloud", _NEVER)
+        meant = _meant(found) if found is not None else ()
+        for each in meant:
+            if each.is_link_local:
+                return Refusal("a link-local address", _NEVER)
+            if each in _METADATA_ADDRESSES:
+                return Refusal("the metadata service of a cloud", _NEVER)
+        if _listed(self.allowed, name, meant[:1]) is not None:
+            return None
+        if (listed := _listed(self.blocked, name, meant)) is not None:
+            return Refusal(f"a host of {listed} in hosts.blocked", _BLOCKED)
+        if not self.is_private_allowed and (name == "localhost" or any(not _is_public(each) for each in meant)):
+            return Refusal("an address that is not public", _PRIVATE)
+        return None
+
+
+_rules = HostRules()
+
+
+@contextmanager
+def in_force(rules: HostRules) -> Iterator[None]:
+    """Judge by these rules meanwhile, in the whole process."""
+    global _rules
+    before, _rules = _rules, rules
+    try:
+        yield
+    finally:
+        _rules = before
+
+
+def refusal(host: str, address: str | None = None) -> Refusal | None:
+    """`HostRules.refusal`, by the rules that are in force."""
+    return _rules.refusal(host, address)
+
+
+def _plain(host: str) -> str:
+    """A host as resolvers understand it: full-width letters are plain ones, and a final dot says nothing."""
+    return unicodedata.normalize("NFKC", host).replace("\u3002", ".").rstrip(".").lower()
+
+
+def _address(host: str) -> Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        pass
+    try:
+        return IPv4Address(socket.inet_aton(host))
+    except (OSError, ValueError):
+        return None
+
+
+def _meant(address: Address) -> tuple[Address, ...]:
+    """The address, and the IPv4 addresses that it stands for; one that is mapped is nothing but that."""
+    if isinstance(address, IPv4Address):
+        return (address,)
+    if address.ipv4_mapped is not None:
+        return (address.ipv4_mapped,)
+    last = IPv4Address(int(address) & 0xFFFFFFFF)
+    if address in _COMPATIBLE and int(address) > 1:
+        return (last,)
+    if any(address in network for network in _NAT64):
+        return (last, address)
+    if address.sixtofour is not None:
+        return (address.sixtofour, address)
+    return (address, *(address.teredo or ()))
+
+
+def _is_public(address: Address) -> bool:
+    return (address.is_global and not address.is_multicast) or any(address in network for network in _NAT64)
+
+
+def _listed(entries: Sequence[str], name: str, addresses: Sequence[Address]) -> str | None:
+    """The first of the entries that the name or one of the addresses belongs to."""
+    for text in entries:
+        match entry(text):
+            case str() as listed:
+                if name == listed or (listed.startswith("*.") and name.endswith(listed[1:])):
+                    return text
+            case network:
+                # A network does not know addresses of the other version, nor ones with a zone.
+                if any(each.version == network.version and _without_zone(each) in network for each in addresses):
+                    return text
+    return None
+
+
+def _without_zone(address: Address) -> Address:
+    return ipaddress.ip_address(int(address)) if isinstance(address, IPv4Address) else IPv6Address(int(address))

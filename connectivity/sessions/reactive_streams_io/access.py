@@ -1,0 +1,76 @@
+"""Who may still read what he has subscribed to (reactive-streams-io, names).
+
+When somebody is judged again is said in `connectivity.authorization.revalidation`. What may not be read any longer fails
+with what somebody is told who asks anew. Searches judge each of their pages themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Protocol, TypeAlias
+
+from connectivity.authorization.enforcer import READ
+from connectivity.authorization.revalidation import Judging
+from connectivity.store.store import Store
+from connectivity.twins.access import concerning, may_stream, may_use_stream
+from connectivity.twins.context import World
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
+from mappings.streamr.options import StreamOptions, StreamrOptions
+from mappings.streamr.streams import read_partition_name, stream_of
+
+StreamsThere: TypeAlias = Mapping[str, StreamOptions]
+
+
+class Reader(Protocol):
+    """A session with streams, each known by a number."""
+
+    subjects: tuple[str, ...]
+    streams_there: StreamsThere
+
+    def entity(self, stream: int) -> EntityId | None:
+        """What a stream is of; None where it is over."""
+
+    def fail(self, stream: int, fault: Fault) -> None: ...
+
+
+def not_readable(entity: EntityId, subjects: tuple[str, ...], streams: StreamsThere, world: World) -> Fault | None:
+    """Why these subjects may not read all of something; None where they may."""
+    if entity.type is not EntityType.STREAM:
+        return may_stream(entity, subjects, world)
+    stream = _own(entity)
+    known = streams.get(stream)
+    if known is not None and may_use_stream(stream, str(known.policy), READ, subjects, world):
+        return None
+    return Fault(403, "rsio:stream.notallowed", f"READ on 'stream:/{stream}' is needed.")
+
+
+class Watching(Judging[tuple[Reader, int]]):
+    """Keeps an eye on what is subscribed to: streams of sessions, each by its number."""
+
+    def __init__(self, store: Store, world: World) -> None:
+        super().__init__(store.authorities)
+        self._world = world
+
+    def concerning(self, judged: tuple[Reader, int]) -> frozenset[EntityId]:
+        reader, stream = judged
+        if (entity := reader.entity(stream)) is None:
+            return frozenset()
+        name = _own(entity) if entity.type is EntityType.STREAM else stream_of(entity)
+        return concerning(name, StreamrOptions(streams=reader.streams_there), self._world)
+
+    def judge(self, found: Collection[tuple[Reader, int]]) -> None:
+        for judged in found:
+            reader, stream = judged
+            if (entity := reader.entity(stream)) is None:
+                self.forget(judged)
+            elif (fault := not_readable(entity, reader.subjects, reader.streams_there, self._world)) is not None:
+                reader.fail(stream, fault)
+            else:
+                self.note(judged)
+
+
+def _own(entity: EntityId) -> str:
+    """The stream of a partition."""
+    found = read_partition_name(str(entity))
+    return found[0] if found is not None else str(entity)

@@ -1,0 +1,215 @@
+"""Feeds of elements, made of the feeds that there are (reactive-streams-io, elements).
+
+`Written` makes octets of what another feed brings and may leave some out, `Apart` makes several elements of one, `Behind`
+goes on with a second feed where the first one has ended, `Later` is one that has to be found first, `Trials` and `Numbers`
+are the test publishers. A position is that of the feed underneath.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from connectivity.subscriptions.feed import Feed, FeedFailed, Page, Position, Then
+from mappings.errors import Fault
+from mappings.reactive_streams_io import elements
+from mappings.reactive_streams_io.publisher_names import Trial
+
+Write = Callable[[Any], bytes | None]
+"""What an element of a feed is in octets; None for one that is left out."""
+
+WRITTEN_AT_ONCE = 500
+"""Elements that are written before others have their turn: about a millisecond."""
+
+
+class Written:
+    """The elements of a feed in octets."""
+
+    __slots__ = ("_feed", "_write")
+
+    def __init__(self, feed: Feed, write: Write) -> None:
+        self._feed = feed
+        self._write = write
+
+    def __repr__(self) -> str:
+        return f"<Written {self._feed!r}>"
+
+    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+        found = await self._feed.page(position, min(limit, WRITTEN_AT_ONCE), max_bytes)
+        octets = [written for each in found.elements if (written := self._write(each)) is not None]
+        return Page(octets, found.position, found.then)
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        self._feed.wake(ready)
+
+    def close(self) -> None:
+        self._feed.close()
+
+
+class Apart:
+    """The parts of a feed's elements, one by one. What is left of an element waits here for the next page."""
+
+    __slots__ = ("_feed", "_part", "_then", "_waiting")
+
+    def __init__(self, feed: Feed, part: Callable[[Any], Sequence[bytes]]) -> None:
+        self._feed = feed
+        self._part = part
+        self._waiting: deque[bytes] = deque()
+        self._then = Then.MORE
+
+    def __repr__(self) -> str:
+        return f"<Apart {self._feed!r}, {len(self._waiting)} waiting>"
+
+    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+        if not self._waiting and self._then is not Then.END:
+            found = await self._feed.page(position, 1, max_bytes)
+            position, self._then = found.position, found.then
+            for element in found.elements:
+                self._waiting.extend(self._part(element))
+        parts = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+        return Page(parts, position, Then.MORE if self._waiting else self._then)
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        self._feed.wake(ready)
+
+    def close(self) -> None:
+        self._waiting.clear()
+        self._feed.close()
+
+
+class Behind:
+    """A feed, and behind its end another one, which is opened then."""
+
+    __slots__ = ("_feed", "_is_closed", "_is_second", "_open")
+
+    def __init__(self, feed: Feed, open: Callable[[], Feed | Fault]) -> None:
+        self._feed = feed
+        self._open = open
+        self._is_second = self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Behind {self._feed!r}>"
+
+    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+        """Raises FeedFailed where there is no second feed."""
+        found = await self._feed.page(position, limit, max_bytes)
+        if self._is_second or self._is_closed or found.then is not Then.END:
+            # Who has gone while the page was read would never close a second feed.
+            return found
+        feed = self._open()
+        if isinstance(feed, Fault):
+            raise FeedFailed(feed)
+        self._feed.close()
+        self._feed, self._is_second = feed, True
+        return Page(found.elements, 0, Then.MORE)
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        self._feed.wake(ready)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._feed.close()
+
+
+class Later:
+    """A feed that takes time to be found, which begins with the first page."""
+
+    __slots__ = ("_feed", "_find", "_is_closed")
+
+    def __init__(self, find: Callable[[], Awaitable[Feed | Fault]]) -> None:
+        self._find = find
+        self._feed: Feed | None = None
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Later {self._feed!r}>"
+
+    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+        """Raises FeedFailed where there is none."""
+        if self._feed is None:
+            found = await self._find()
+            if isinstance(found, Fault):
+                raise FeedFailed(found)
+            self._feed = found
+            if self._is_closed:
+                found.close()
+        return await self._feed.page(position, limit, max_bytes)
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        if self._feed is not None:
+            self._feed.wake(ready)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._feed is not None:
+            self._feed.close()
+
+
+class Trials:
+    """A test publisher. Its elements are made when they are asked for."""
+
+    __slots__ = ("_elements", "_left", "_trial")
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+        self._elements: Iterator[bytes] = elements.elements(trial)
+        self._left = elements.number(trial)
+
+    def __repr__(self) -> str:
+        return f"<Trials {self._trial.kind}, {self._left} left>"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is complete before it has begun."""
+        return not self._left and self._trial.kind != "never" and elements.ending(self._trial) is None
+
+    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+        """Raises FeedFailed where this publisher is to fail."""
+        if self._trial.kind == "never":
+            return Page((), position, Then.WAIT)
+        if not self._left and (fault := elements.ending(self._trial)) is not None:
+            raise FeedFailed(fault)
+        fit = max(1, max_bytes // max(1, self._trial.size))
+        found = list(islice(self._elements, min(limit, fit)))
+        self._left -= len(found)
+        is_last = not self._left and elements.ending(self._trial) is None
+        return Page(found, position + len(found), Then.END if is_last else Then.MORE)
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        """There never is more."""
+
+    def close(self) -> None:
+        """What is not made yet takes nothing."""
+
+
+class Numbers:
+    """The test publisher of elements with a fixed size, in runs. A position is how many were read."""
+
+    __slots__ = ("_trial",)
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    def __repr__(self) -> str:
+        return f"<Numbers {self._trial}>"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is complete before it has begun."""
+        return not self._trial.count
+
+    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+        """As many as there is room for."""
+        size = self._trial.size
+        count = min(limit, max(1, max_bytes // size), self._trial.count - position)
+        behind = position + count
+        run = elements.numbers(position + 1, count, size)
+        return Page(run, behind, Then.END if behind == self._trial.count else Then.MORE)
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        """There never is more."""
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,253 @@
+"""The desk of reactive-streams-io: sessions of clients that subscribe to publishers, over brokers and through doors.
+
+A session stands for whoever reads one reply address. Each message of it is given to the session's endpoint, which decides
+what is said and what is wanted; what is wanted becomes subscriptions on the engine. Here messages find their sessions, and
+those that have none are turned away; the rest is in `connectivity.sessions.reactive_streams_io` (reactive-streams-io,
+brokers).
+
+At a door a session is a peer's socket. It begins when the door tells of the peer, or with the peer's hello, and there is
+only one: a second hello is a mistake there, and no client that has started anew (transports).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import cast
+
+import structlog
+
+from connectivity.sessions.base import Desk, Errand, Means, Saying
+from connectivity.sessions.reactive_streams_io.access import Watching
+from connectivity.sessions.reactive_streams_io.commands import Answers, Made, Party, carry_out
+from connectivity.sessions.reactive_streams_io.peer import Counterpart
+from connectivity.sessions.reactive_streams_io.publishers import Opening
+from connectivity.sessions.reactive_streams_io.sessions import Key, Room
+from connectivity.sessions.reply_channel import Line, drop, is_meant, resolved_reply
+from connectivity.sessions.streamr.messages import Writing
+from connectivity.sources.delivery import Arrival
+from connectivity.sources.reader import Heard
+from connectivity.targets.reply_target import Route
+from connectivity.transports.base import Done, Parting, Sign
+from connectivity.transports.websocket.handshake import FRAME, TEXT
+from mappings.errors import MappingError
+from mappings.model.signals import ErrorResponse, Headers, Spoken
+from mappings.reactive_streams_io import errors
+from mappings.reactive_streams_io.errors import Mistake
+from mappings.reactive_streams_io.frames import (
+    SESSION,
+    Goodbye,
+    begins_session,
+    encode,
+    envelope,
+    is_parting,
+    is_session,
+)
+from mappings.reactive_streams_io.options import RsioOptions
+from spark_store.errors import StoreUnavailable
+from spark_store.records import Change
+
+log = structlog.get_logger(__name__)
+
+
+UNRELIABLE = "400 transport not reliable"
+FULL = "429 rsio:sessions.limit There are as many sessions as there may be."
+
+
+class RsioDesk(Desk):
+    """Serves all sessions of the service."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._rooms: dict[tuple[str, str], Room] = {}
+        """By connection and mapping."""
+        self._writing = Writing(means.store, means.lifetimes, means.now)
+        self._watching = Watching(means.store, means.decider.world)
+
+    def __repr__(self) -> str:
+        return f"<RsioDesk, {list(self._rooms.values())!r}>"
+
+    def take(
+        self,
+        spoken: Spoken,
+        heard: Heard,
+        arrival: Arrival,
+        changes: list[Change],  # noqa: ARG002
+    ) -> Sequence[Saying | Errand]:
+        """Give a message to its session. What it leads to is said by the session, at once and later; the commands that it
+        brings are carried out with its batch."""
+        if arrival.made is not None and (made := arrival.made.get(heard.name)) is not None:
+            return carry_out(made, heard, arrival)
+        room = self._room(heard.route)
+        found = self._find(room, heard.route, spoken.headers, arrival)
+        if found is None:
+            return ()
+        key, line = found
+        counterpart = room.find(key)
+        if counterpart is not None and counterpart.owners.isdisjoint(arrival.received.subjects):
+            drop("a session is not for others to use", arrival, spoken.headers, answer_to=line.address)
+            return ()
+        if counterpart is not None and arrival.delivery.redelivered and counterpart.is_known(arrival.delivery):
+            heard.route.meter.inbound("answered_again")
+            return _carry_out(counterpart, room, heard, arrival, is_again=True)
+        counterpart = self._seat(room, key, line, counterpart, heard.route, arrival, spoken.request)
+        if counterpart is None:
+            return ()
+        counterpart.line = line
+        before = counterpart.offers
+        is_text = arrival.delivery.envelope.header(FRAME) == TEXT
+        events = counterpart.reject(Mistake.TEXT) if is_text else counterpart.hear(arrival.delivery, heard.border)
+        room.see(key, counterpart, events)
+        is_again = arrival.delivery.redelivered or counterpart.offers is not before
+        return _carry_out(counterpart, room, heard, arrival, is_again=is_again)
+
+    def _seat(
+        self,
+        room: Room,
+        key: Key,
+        line: Line,
+        known: Counterpart | None,
+        route: Route,
+        arrival: Arrival,
+        octets: bytes,
+    ) -> Counterpart | None:
+        """Whose message this is; None for one that is turned away."""
+        if known is not None and route.is_door:
+            return known
+        if not _begins(octets, route):
+            # What still comes of a stream that has ended was on its way already.
+            if known is None and not route.is_stream and not is_parting(octets):
+                self._turn_away(errors.NO_SESSION, route, line, key, Parting.MALFORMED)
+            return known
+        if room.is_parting:
+            # Whoever says hello to the end begins nothing, and has nothing any more.
+            room.forget(key)
+            self._turn_away(errors.SHUTDOWN, route, line, key)
+            return None
+        if route.source.qos == 0 and not room.options.allows_unreliable:
+            self._turn_away(UNRELIABLE, route, line, key)
+            return None
+        if known is None and room.is_full(line.address):
+            self._turn_away(FULL, route, line, key)
+            return None
+        return room.begin(key, line, arrival.received.subjects)
+
+    def _turn_away(self, reason: str, route: Route, line: Line, key: Key, parting: Parting = Parting.DONE) -> None:
+        """Say goodbye to somebody who has no session."""
+        route.meter.inbound("refused")
+        say = log.debug if route.is_door else log.info
+        say("a message was turned away", connection=line.connection_id, address=line.address, reason=reason)
+        line.post([envelope(encode(Goodbye(reason)), key[1])], parting=parting)
+
+    def refuse(self, error: ErrorResponse, route: Route, arrival: Arrival, ended: Done) -> None:
+        """A message that could not be taken is missing from its session, which ends."""
+        room = self._room(route)
+        found = self._find(room, route, error.headers, arrival)
+        if found is not None:
+            key, line = found
+            reason = errors.write(error.fault)
+            counterpart = room.find(key)
+            # Whose it is may be unknown, where it was not looked at; who may speak here at all is not.
+            subjects = arrival.received.subjects or tuple(route.source.authorization_context)
+            if counterpart is None:
+                self._turn_away(reason, route, line, key)
+            elif counterpart.owners.isdisjoint(subjects):
+                drop("a session is not for others to use", arrival, error.headers, answer_to=line.address)
+            else:
+                room.see(key, counterpart, counterpart.part(reason))
+        ended(None)
+
+    def sweep(self) -> None:
+        self._watching.sweep()
+        # Whatever comes while the store is away is held.
+        is_taking = self._means.store.is_available
+        for room in list(self._rooms.values()):
+            room.sweep(is_taking=is_taking)
+
+    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+        for room in self._of(connection_id):
+            if sign is Sign.HEARD:
+                room.heard(address)
+            elif sign is Sign.UNHEARD:
+                room.unheard(address)
+            else:
+                room.leave(address)
+
+    async def part(self, connection_id: str) -> None:
+        if not (rooms := self._of(connection_id)):
+            return
+        # What clients have brought is done by then, and they are told so.
+        with contextlib.suppress(StoreUnavailable):
+            await self._means.store.barrier()
+        await asyncio.gather(*(room.part(errors.SHUTDOWN) for room in rooms))
+
+    def close_connection(self, connection_id: str) -> None:
+        for key in [key for key in self._rooms if key[0] == connection_id]:
+            self._rooms.pop(key).close()
+
+    def _of(self, connection_id: str) -> list[Room]:
+        return [room for (connection, _), room in self._rooms.items() if connection == connection_id]
+
+    def _room(self, route: Route) -> Room:
+        key = (route.connection_id, route.mapper.name)
+        room = self._rooms.get(key)
+        if room is None:
+            means = self._means
+            options = cast(RsioOptions, route.mapper.codec.terms)
+            opening = Opening(options, means.store, means.streams, means.decider.world, self._writing, means.now)
+            room = self._rooms[key] = Room(
+                route.connection_id,
+                options,
+                opening,
+                means.streams,
+                self._watching,
+                means.clock,
+                Answers.of(options, means.now),
+            )
+        return room
+
+    def _find(self, room: Room, route: Route, headers: Headers, arrival: Arrival) -> tuple[Key, Line] | None:
+        """Whose message this is, and how that one is answered; None where that leads nowhere, or not where it may."""
+        try:
+            resolved = resolved_reply(route, headers, arrival)
+        except MappingError as error:
+            drop("a request names an address that cannot be one", arrival, headers, error=str(error))
+            return None
+        if resolved is None:
+            drop("a request cannot be answered", arrival, headers)
+            return None
+        if not is_meant(resolved.address, room.options.reply_addresses, route):
+            drop("a request names an address that is not meant", arrival, headers, answer_to=resolved.address)
+            return None
+        name = headers.get(SESSION)
+        if name is not None and not is_session(str(name)):
+            drop("a session has no such name", arrival, headers, answer_to=resolved.address)
+            return None
+        if name is None:
+            return (resolved.address, None), Line(route, resolved)
+        return (resolved.address, str(name)), Line(route, resolved, f"{resolved.address}#{name}")
+
+
+def _begins(octets: bytes, route: Route) -> bool:
+    """Whether there is a session from now on: with a hello, or since a door tells of somebody who has said nothing yet."""
+    return not octets if route.is_stream else begins_session(octets) or (route.is_door and not octets)
+
+
+def _carry_out(
+    counterpart: Counterpart, room: Room, heard: Heard, arrival: Arrival, *, is_again: bool
+) -> Sequence[Saying | Errand]:
+    """The commands that a message has brought. `is_again`: with those of which nobody was told yet, since what had brought
+    them may have been given up."""
+    offers = counterpart.offers
+    fresh = offers.ingest.take()
+    elements = offers.ingest.untold if is_again else fresh
+    if not elements:
+        return ()
+    party = Party(offers.ingest, room.answers, counterpart.line.address, lambda: offers.wake())
+    made = Made(elements, party)
+    arrival.made = {**(arrival.made or {}), heard.name: made}
+    return carry_out(made, heard, arrival)
+
+
+HANDLER = RsioDesk

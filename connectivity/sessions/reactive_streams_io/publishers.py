@@ -1,0 +1,393 @@
+"""What a publisher string means here: the feed behind it, and how large its elements are (reactive-streams-io, names).
+
+Who may read is judged as for everybody else who streams: the history and the events of a twin need READ on all of it, and
+what is missing or may not be read is not found; a stream needs READ on `stream:/<id>` by the policy that is named for it.
+History that is retained no longer is not passed over: who asks for it by its revision is told that it is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlencode
+
+import cbor2
+import msgspec
+import structlog
+
+from connectivity.connections.target_topics import EXTRA_FIELDS
+from connectivity.sessions.reactive_streams_io.access import not_readable
+from connectivity.sessions.reactive_streams_io.feeds import Apart, Behind, Later, Numbers, Trials, Write, Written
+from connectivity.sessions.streamr.messages import Writing
+from connectivity.sessions.streamr.resend import query_of
+from connectivity.store.past_state import first_published
+from connectivity.store.store import Store
+from connectivity.subscriptions.feed import NOTHING, Feed
+from connectivity.subscriptions.history_feed import HistoryFeed
+from connectivity.subscriptions.manager import Streams
+from connectivity.targets.enrichment import ExtraFields
+from connectivity.targets.signal_context import TWIN_EVENTS, Kept, NowWorld, Present
+from connectivity.targets.topic_filter import Interest
+from connectivity.twins.context import World
+from mappings.errors import DecodeError, Fault, PlaceholderError
+from mappings.ids import EntityId
+from mappings.model.field_selector import SelectorRefused, parse_fields, select
+from mappings.model.json_pointer import MISSING, parse_pointer
+from mappings.model.signals import Event, FollowQuery, HistoryQuery, Kind, Query, SearchQuery, Subscribe, TwinEvent
+from mappings.reactive_streams_io import elements, publisher_names
+from mappings.reactive_streams_io.elements import EventWriter, packer
+from mappings.reactive_streams_io.options import RsioOptions
+from mappings.streamr.messages import write_message
+from mappings.streamr.requests import All, FromTime, Last, Range, Selection
+from mappings.streamr.streams import partition_of
+from spark_store import rql
+from spark_store.errors import QueryError
+from spark_store.history.event_view import partial_thing
+
+log = structlog.get_logger(__name__)
+
+
+_read = msgspec.json.Decoder().decode
+
+
+def cbor(element: bytes) -> bytes:
+    """A JSON value in CBOR."""
+    return cbor2.dumps(_read(element))
+
+
+_headers = msgspec.json.Decoder(dict[str, object]).decode
+
+
+def enriched(
+    entity: EntityId, fields: str, filter: str | None, subjects: tuple[str, ...], present: Present
+) -> Callable[[Event], bytes | None]:
+    """What writes the events of a thing that a filter lets pass, with these fields beside them.
+
+    Raises ValueError for fields that cannot be understood, or that no thing has; QueryError for such a filter.
+    """
+    try:
+        names = ExtraFields(fields).names
+    except PlaceholderError as error:
+        raise ValueError(error.fault.message) from error
+    if unknown := sorted(names.difference(EXTRA_FIELDS)):
+        raise ValueError(
+            f"found extra-fields that begin with {unknown[0]!r}, expected one of {', '.join(EXTRA_FIELDS)}"
+        )
+    wanted = {"extraFields": fields} | ({} if filter is None else {"filter": filter})
+    interest = Interest([f"{TWIN_EVENTS}?{urlencode(wanted, quote_via=quote)}"], subjects)
+    writer = EventWriter(entity)
+
+    def write(event: Event) -> bytes | None:
+        judged = interest.judge(TwinEvent(*event[:6], headers=_headers(event.headers)), present)
+        if isinstance(judged, Kept):
+            if judged is Kept.ENRICHMENT:
+                log.warning("an event was left out", entity=str(entity), revision=event.revision, reason=judged.value)
+            return None
+        return writer(event._replace(value=judged.value), judged.extra)
+
+    return write
+
+
+_RQL = "rql.expression.invalid"
+
+STREAM_VERSION = 28
+"""The version of Streamr's messages whose array is the element of a stream."""
+
+
+class Opened(NamedTuple):
+    """A publisher as the engine is asked for it. `open` finds the feed, whose elements are octets, or says why not."""
+
+    kind: Kind
+    entity: EntityId | None
+    element_size: int
+    open: Callable[[], Feed | Fault]
+
+
+class Opening:
+    """Opens publishers for one mapping. `writing` writes the messages of streams once for all who follow them."""
+
+    def __init__(
+        self,
+        options: RsioOptions,
+        store: Store,
+        streams: Streams,
+        world: World,
+        writing: Writing,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._streams = streams
+        self._world = world
+        self._writing = writing
+        self._now = now
+
+    def open(self, publisher: str, subjects: tuple[str, ...]) -> Opened | Fault:
+        """What a publisher string asks for, or what is wrong with it."""
+        try:
+            name = publisher_names.parse(publisher, with_trials=self._options.has_trials)
+            opened = self._named(name, subjects)
+            return opened if name.encoding == "json" or isinstance(opened, Fault) else _in_cbor(name, opened)
+        except DecodeError as error:
+            return error.fault
+        except (SelectorRefused, ValueError) as error:
+            return _wrong(str(error))
+        except QueryError as error:
+            return _unprocessable(error.fault)
+
+    def _named(self, name: publisher_names.Name, subjects: tuple[str, ...]) -> Opened | Fault:
+        match name:
+            case publisher_names.Trial():
+                return Opened(Kind.HISTORY, None, elements.element_size(name), lambda: _trial(name))
+            case publisher_names.History():
+                return self._history(name, subjects)
+            case publisher_names.Events():
+                return self._events(name, subjects)
+            case publisher_names.Search():
+                return self._search(name, subjects)
+            case publisher_names.Stream():
+                return self._stream(name, subjects)
+            case publisher_names.Ingest():
+                return Fault(404, "rsio:publisher.notfound", "Nobody subscribes to what is ingested, but the service.")
+
+    # things and policies
+
+    def _history(self, name: publisher_names.History, subjects: tuple[str, ...]) -> Opened | Fault:
+        if name.follow and name.to_revision is not None:
+            return _wrong("found follow with to, which has an end")
+        if name.extra_fields is not None and not name.follow:
+            return _wrong("found extra-fields without follow, expected them where it goes on live")
+        entity = name.entity
+        write = self._written(entity, name.projection, name.fields, None)
+        live = self._live_written(name, subjects) if name.follow else write
+
+        def open() -> Feed | Fault:
+            newest = self._newest(entity)
+            query = HistoryQuery(
+                entity, name.from_revision or 0, name.to_revision, name.after, name.before, name.filter
+            )
+            feed = self._ask(Kind.HISTORY, query, subjects)
+            if isinstance(feed, Fault):
+                return feed
+            if (gone := self._gone(entity, name.from_revision)) is not None:
+                return gone
+            if not name.follow:
+                return _written(feed, write)
+            written = Written(feed, write)
+            return Behind(written, lambda: self._live(entity, newest, live, subjects))
+
+        return Opened(Kind.HISTORY, entity, _size(name.projection), open)
+
+    def _events(self, name: publisher_names.Events, subjects: tuple[str, ...]) -> Opened | Fault:
+        write = self._live_written(name, subjects)
+
+        def open() -> Feed | Fault:
+            return self._live(name.entity, None, write, subjects)
+
+        return Opened(Kind.LIVE, name.entity, _size(name.projection), open)
+
+    def _live(self, entity: EntityId, after: int | None, write: Write, subjects: tuple[str, ...]) -> Feed | Fault:
+        feed = self._ask(Kind.LIVE, FollowQuery(entity, after), subjects)
+        return feed if isinstance(feed, Fault) else Written(feed, write)
+
+    def _matching(self, text: str) -> Callable[[Event], bool]:
+        """Whether an event matches a filter. Raises QueryError."""
+        predicate = rql.resolve_times(rql.parse(text), self._now())
+        return lambda event: rql.evaluate(predicate, partial_thing(event))
+
+    def _live_written(self, name: publisher_names.History | publisher_names.Events, subjects: tuple[str, ...]) -> Write:
+        """What writes the live events that a name asks for. Raises SelectorRefused, DecodeError, QueryError, ValueError."""
+        if name.extra_fields is None:
+            is_kept = self._matching(name.filter) if name.filter is not None else None
+            return self._written(name.entity, name.projection, name.fields, is_kept)
+        if name.projection is not None:
+            raise ValueError("found extra-fields with project, expected one of them")
+        write = enriched(name.entity, name.extra_fields, name.filter, subjects, NowWorld(self._world, self._now))
+        return write if name.fields is None else _selected(write, name.fields)
+
+    def _written(
+        self,
+        entity: EntityId,
+        projection: publisher_names.Projection | None,
+        fields: str | None,
+        is_kept: Callable[[Event], bool] | None,
+    ) -> Write:
+        """What writes the events that are kept. Raises SelectorRefused, DecodeError."""
+        write: Write = EventWriter(entity) if projection is None else _projected(projection)
+        if fields is not None:
+            if projection is not None:
+                raise ValueError("found fields with project, expected one of them")
+            write = _selected(write, fields)
+        if is_kept is None:
+            return write
+        return lambda event: write(event) if is_kept(event) else None
+
+    # searches
+
+    def _search(self, name: publisher_names.Search, subjects: tuple[str, ...]) -> Opened | Fault:
+        namespaces = tuple(name.namespaces.split(",")) if name.namespaces else ()
+        query = SearchQuery(name.filter, name.options, namespaces, name.fields)
+        is_apart = name.unit == "thing"
+
+        def open() -> Feed | Fault:
+            feed = self._ask(Kind.SEARCH, query, subjects)
+            if isinstance(feed, Fault):
+                return feed
+            return Apart(feed, _things) if is_apart else feed
+
+        return Opened(Kind.SEARCH, None, 0, open)
+
+    # streams
+
+    def _stream(self, name: publisher_names.Stream, subjects: tuple[str, ...]) -> Opened | Fault:
+        known = self._options.streams.get(name.id)
+        if known is None or name.partition >= known.partitions:
+            return Fault(
+                404, "rsio:stream.notfound", f"There is no stream '{name.id}' with partition {name.partition}."
+            )
+        entity = partition_of(name.id, name.partition)
+
+        def may_read() -> Fault | None:
+            return not_readable(entity, subjects, self._options.streams, self._world)
+
+        def write(event: Event) -> bytes:
+            return write_message(self._writing.message(event), STREAM_VERSION)
+
+        def live(after: int | None) -> Feed | Fault:
+            fault = may_read()
+            return fault if fault is not None else self._live(entity, after, write, subjects)
+
+        def open() -> Feed | Fault:
+            if (fault := may_read()) is not None:
+                return fault
+            selection = _selection(name)
+            if selection is None:
+                return live(None) if name.follow else NOTHING
+            if (gone := self._gone(entity, name.from_offset)) is not None:
+                return gone
+            newest = self._newest(entity)
+
+            def ask(selection: Selection) -> Feed | Fault:
+                return self._ask(Kind.HISTORY, query_of(selection, entity, newest), subjects)
+
+            async def find(instant: int) -> Feed | Fault:
+                first = await first_published(self._store, entity, 1, newest, instant)
+                return ask(Range(newest + 1 if first is None else first, None))
+
+            found = Later(lambda: find(selection.instant)) if isinstance(selection, FromTime) else ask(selection)
+            if isinstance(found, Fault):
+                return found
+            if not name.follow:
+                return _written(found, write)
+            return Behind(Written(found, write), lambda: live(newest))
+
+        return Opened(Kind.HISTORY if _selection(name) is not None else Kind.LIVE, entity, 0, open)
+
+    # the store
+
+    def _ask(self, kind: Kind, query: Query, subjects: tuple[str, ...]) -> Feed | Fault:
+        try:
+            feed = self._streams.open_feed(Subscribe(kind, query, {}), subjects)
+        except QueryError as error:
+            feed = error.fault
+        if isinstance(feed, HistoryFeed) and feed.is_empty:
+            return NOTHING
+        return _unprocessable(feed) if isinstance(feed, Fault) else feed
+
+    def _newest(self, entity: EntityId) -> int:
+        snapshot = self._store.snapshot(entity)
+        return 0 if snapshot is None else snapshot.revision
+
+    def _gone(self, entity: EntityId, wanted: int | None) -> Fault | None:
+        """What is said to somebody who names a revision that no page brings any more."""
+        if wanted is None or wanted < 1 or wanted > self._newest(entity):
+            return None
+        oldest = self._store.oldest_kept(entity)
+        if wanted >= oldest:
+            return None
+        return Fault(
+            410, "rsio:history.gone", f"Found {wanted}, and what is retained of '{entity}' begins at {oldest}."
+        )
+
+
+def _in_cbor(name: publisher_names.Name, opened: Opened) -> Opened | Fault:
+    """The same elements in CBOR, where they are JSON."""
+    if opened.element_size or (isinstance(name, publisher_names.Trial) and name.kind == "big"):
+        return _wrong("found enc=cbor, and the elements of this publisher are octets of their own")
+
+    def open() -> Feed | Fault:
+        feed = opened.open()
+        return feed if isinstance(feed, Fault) else _written(feed, cbor)
+
+    return opened._replace(open=open)
+
+
+def _trial(trial: publisher_names.Trial) -> Feed:
+    feed = Numbers(trial) if elements.element_size(trial) else Trials(trial)
+    return NOTHING if feed.is_empty else feed
+
+
+def _written(feed: Feed, write: Write) -> Feed:
+    """The elements of a feed in octets; what is known to be empty stays so."""
+    return feed if feed is NOTHING else Written(feed, write)
+
+
+def _size(projection: publisher_names.Projection | None) -> int:
+    return 0 if projection is None else projection.element_size
+
+
+def _projected(projection: publisher_names.Projection) -> Write:
+    """The number at a pointer after an event, packed. Raises DecodeError."""
+    segments = parse_pointer(projection.pointer)
+    pack = packer(projection)
+
+    def write(event: Event) -> bytes | None:
+        found: Any = partial_thing(event)
+        for segment in segments:
+            found = found.get(segment, MISSING) if isinstance(found, dict) else MISSING
+        return pack(found)
+
+    return write
+
+
+def _selected(write: Write, fields: str) -> Write:
+    """Elements with some of their members only. Raises SelectorRefused."""
+    selection = parse_fields(fields)
+
+    def selected(event: Event) -> bytes | None:
+        octets = write(event)
+        return octets if octets is None else _encode(select(_decode(octets), selection))
+
+    return selected
+
+
+def _things(page: Any) -> Sequence[bytes]:
+    """The things of a page, each by itself."""
+    return [bytes(each) for each in _decode_page(page)]
+
+
+def _selection(name: publisher_names.Stream) -> Selection | None:
+    """Which messages of before are wanted; None for none."""
+    if name.all:
+        return All()
+    if name.last is not None:
+        return Last(name.last) if name.last else None
+    if name.from_offset is not None:
+        return Range(name.from_offset, name.to_offset)
+    return FromTime(name.since) if name.since is not None else None
+
+
+def _unprocessable(fault: Fault) -> Fault:
+    """The same with the status that this protocol has for a filter that cannot be read."""
+    return replace(fault, status=422) if fault.error == _RQL else fault
+
+
+def _wrong(words: str) -> Fault:
+    return Fault(400, "rsio:publisher.invalid", f"{words[:1].upper()}{words[1:]}.")
+
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_decode_page = msgspec.json.Decoder(list[msgspec.Raw]).decode

@@ -1,0 +1,178 @@
+"""How much the streams of a session may read ahead of its client, all of them together (reactive-streams-io, brokers).
+
+A stream reads a page and waits until the transport has taken it. A client may have a thousand streams, so what they have
+read is counted together, and whoever would read while it is too much waits for his turn: first come, first served, so the
+streams of a client go on round-robin. Who waits for his turn has nothing that others wait for, and somebody may always read
+where nothing waits for the transport; so all go on as long as the client reads.
+
+While no client is there, and where all sessions of a connection have read very much together, a session reads little at a
+time. None of them waits for another one, since a client that does not read must not keep others from reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from connectivity.subscriptions.feed import Feed, Page, Position, Then
+from mappings.reactive_streams_io.limits import OBJECT
+from mappings.reactive_streams_io.publisher import Run
+
+MOST = 8 << 20
+"""Octets that wait for one client; one large element may be more."""
+
+PAGE = 1 << 20
+"""What a page counts as long as it is being read."""
+
+MOST_TOGETHER = 256 << 20
+"""Octets that wait for all clients of a connection, before each of them gets little at a time."""
+
+LITTLE = 64 << 10
+"""What is read at a time then."""
+
+
+class Hall:
+    """What waits behind all gates of a connection."""
+
+    __slots__ = ("octets",)
+
+    def __init__(self) -> None:
+        self.octets = 0
+
+    def __repr__(self) -> str:
+        return f"<Hall, {self.octets} octets>"
+
+    @property
+    def is_crowded(self) -> bool:
+        return self.octets >= MOST_TOGETHER
+
+
+class Gate:
+    """What waits for one client."""
+
+    __slots__ = ("_hall", "_held", "_is_left", "_reading", "_turns")
+
+    def __init__(self, hall: Hall) -> None:
+        self._hall = hall
+        self._held = 0
+        self._reading = 0
+        self._is_left = False
+        self._turns: OrderedDict[Gated, asyncio.Future[bool]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Gate, {self._held} octets held, {self._reading} reading, {len(self._turns)} waiting>"
+
+    def leave_alone(self) -> None:
+        """Nobody is there: little is read until somebody is met."""
+        self._is_left = True
+
+    def meet(self) -> None:
+        self._is_left = False
+        self._admit()
+
+    # for its feeds
+
+    async def enter(self, feed: Gated) -> bool:
+        """Wait until it is this feed's turn to read. False where it was turned away meanwhile."""
+        if not self._turns and self._has_room:
+            self._reading += 1
+            return True
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._turns[feed] = turn
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if self._turns.pop(feed, None) is None and turn.result():
+                self.leave(0)
+            raise
+
+    def turn_away(self, feed: Gated) -> None:
+        """A feed wants to read no more."""
+        if (turn := self._turns.pop(feed, None)) is not None and not turn.done():
+            turn.set_result(False)
+
+    def leave(self, octets: int) -> None:
+        """A page was read, which counts so much until it is taken."""
+        self._reading -= 1
+        self._held += octets
+        self._hall.octets += octets
+        self._admit()
+
+    def taken(self, octets: int) -> None:
+        """The transport has taken so much, or it is not wanted any more."""
+        self._held -= octets
+        self._hall.octets -= octets
+        self._admit()
+
+    def page_of(self, octets: int) -> int:
+        """How large a page may be that could have so many octets."""
+        return min(octets, LITTLE) if self._is_narrow else octets
+
+    @property
+    def _is_narrow(self) -> bool:
+        return self._is_left or self._hall.is_crowded
+
+    @property
+    def _has_room(self) -> bool:
+        if not self._held and not self._reading:
+            return True
+        return not self._is_narrow and self._held + PAGE * (self._reading + 1) <= MOST
+
+    def _admit(self) -> None:
+        while self._turns and self._has_room:
+            _, turn = self._turns.popitem(last=False)
+            if not turn.done():
+                self._reading += 1
+                turn.set_result(True)
+
+
+class Gated:
+    """A feed behind a gate. `taken` says that the transport has taken what was read."""
+
+    __slots__ = ("_feed", "_gate", "_held", "_is_closed")
+
+    def __init__(self, feed: Feed, gate: Gate) -> None:
+        self._feed = feed
+        self._gate = gate
+        self._held = 0
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Gated {self._feed!r}, {self._held} octets held>"
+
+    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+        """What the feed behind it gives, and raises; nothing where it is closed meanwhile."""
+        gate = self._gate
+        if not await gate.enter(self):
+            return Page((), position, Then.WAIT)
+        held = 0
+        try:
+            found = await self._feed.page(position, limit, gate.page_of(max_bytes))
+            if not self._is_closed:
+                held = size_of(found.elements)
+                self._held += held
+        finally:
+            gate.leave(held)
+        return found
+
+    def taken(self) -> None:
+        held, self._held = self._held, 0
+        if held:
+            self._gate.taken(held)
+
+    def wake(self, ready: Callable[[], None]) -> None:
+        self._feed.wake(ready)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._gate.turn_away(self)
+        self._feed.close()
+
+
+def size_of(elements: Sequence[Any]) -> int:
+    """What elements count as long as they wait. A run of them is one object."""
+    if isinstance(elements, Run):
+        return len(elements.octets) + OBJECT
+    return sum(map(len, elements)) + OBJECT * len(elements)

@@ -1,0 +1,244 @@
+"""What one session has subscribed to: its streams, each a subscription on the engine (reactive-streams-io, engine).
+
+The demand of the client is that of the engine. What the engine sends waits in the session until the transport takes it, and
+the engine reads on when that has happened, as far as the gate of the session lets it. Offers outlive a transport as their
+session does: while nobody is there they go on up to what a small page holds, and no further.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import takewhile
+
+from connectivity.errors import ConnectivityError
+from connectivity.sessions.reactive_streams_io.access import Watching
+from connectivity.sessions.reactive_streams_io.ingest import Ingest
+from connectivity.sessions.reactive_streams_io.publishers import Opened
+from connectivity.sessions.reactive_streams_io.read_ahead import Gate, Gated, Hall
+from connectivity.subscriptions.feed import NOTHING, Feed
+from connectivity.subscriptions.manager import Peer, Streams
+from connectivity.targets.outbox import Posting
+from connectivity.transports.base import Done
+from mappings.errors import Fault
+from mappings.ids import EntityId
+from mappings.model.signals import (
+    Cancel,
+    Complete,
+    Created,
+    DeskQuery,
+    Ending,
+    ErrorResponse,
+    Failed,
+    Next,
+    Outbound,
+    Request,
+    Subscribe,
+)
+from mappings.reactive_streams_io import errors
+from mappings.reactive_streams_io.options import RsioOptions
+from mappings.reactive_streams_io.session import Session
+
+AT_ONCE = 500
+"""Elements of one stream that are offered before others have their turn: many of them are one message."""
+
+PACKED_AT_ONCE = 60 << 10
+"""Octets of elements of a fixed size that are offered then: together about a whole message."""
+
+_NOT_READ = Fault(503, "rsio:subscription.ended", "The subscription has ended.")
+
+
+class Offers:
+    """The streams of one session. `wake` is called when there is something for the transport."""
+
+    def __init__(
+        self,
+        session: Session,
+        connection_id: str,
+        subjects: tuple[str, ...],
+        options: RsioOptions,
+        streams: Streams,
+        watching: Watching,
+        hall: Hall,
+    ) -> None:
+        self.session = session
+        self.connection_id = connection_id
+        self.subjects = subjects
+        self.streams_there = options.streams
+        self.largest = options.limits.element
+        self.ingest = Ingest(session, options.ingest, connection_id)
+        """What the service has subscribed to in the same session."""
+        self.wake: Callable[[], None] = nobody
+        self.elements = 0
+        """Those that were offered since somebody has set this to 0."""
+        self.gate = Gate(hall)
+        self._streams = streams
+        self._watching = watching
+        self._offers: dict[int, Offer] = {}
+        self._waiting: dict[int, Offer] = {}
+
+    def __repr__(self) -> str:
+        return f"<Offers {list(self._offers.values())!r}>"
+
+    def meet(self, wake: Callable[[], None]) -> None:
+        """Somebody is there who takes what there is."""
+        self.wake = wake
+        self.gate.meet()
+
+    def leave(self) -> None:
+        """Nobody is there."""
+        self.wake = nobody
+        self.gate.leave_alone()
+
+    def entity(self, stream: int) -> EntityId | None:
+        """What a stream is of; None where it is over."""
+        offer = self._offers.get(stream)
+        return offer.entity if offer is not None else None
+
+    def begin(self, stream: int, opened: Opened, demand: int) -> None:
+        """Subscribe on the engine. Raises StoreUnavailable."""
+        offer = self._offers[stream] = Offer(self, stream, opened)
+        if opened.entity is not None:
+            self._watching.note((self, stream))
+        query = DeskQuery(offer.open, opened.entity)
+        self._streams.subscribe(Subscribe(opened.kind, query, {}, offer.key, demand), offer.peer)
+
+    def refuse(self, stream: int, fault: Fault) -> None:
+        self.session.end(stream, errors.write(fault))
+
+    def request(self, stream: int, demand: int) -> None:
+        if (offer := self._offers.get(stream)) is not None:
+            self._streams.request(Request(offer.kind, offer.key, demand, {}), offer.peer)
+
+    def cancel(self, stream: int) -> None:
+        """The client wants no more of a stream, or nobody has to be told of its end."""
+        if (offer := self._offers.pop(stream, None)) is not None:
+            self._waiting.pop(stream, None)
+            self._watching.forget((self, stream))
+            offer.is_over = True
+            self._streams.cancel(Cancel(offer.kind, offer.key, {}), offer.peer)
+            offer.let_go()
+
+    def fail(self, stream: int, fault: Fault) -> None:
+        """End a stream, and tell the client why."""
+        self.cancel(stream)
+        self.refuse(stream, fault)
+        self.wake()
+
+    def stop(self) -> None:
+        """The session is over."""
+        self.ingest.stop()
+        for stream in list(self._offers):
+            self.cancel(stream)
+
+    def taken(self) -> None:
+        """The transport has taken something: whoever has nothing left there reads on."""
+        for stream, offer in list(self._waiting.items()):
+            if not self.session.waiting(stream):
+                del self._waiting[stream]
+                offer.let_go()
+
+    # for its offers
+
+    def wait(self, offer: Offer) -> None:
+        self._waiting[offer.stream] = offer
+
+    def forget(self, offer: Offer) -> None:
+        """An offer has come to its end, which waits behind its elements."""
+        self._offers.pop(offer.stream, None)
+        self._watching.forget((self, offer.stream))
+
+
+class Offer:
+    """One stream: where the engine's answers go."""
+
+    terminal_needs_request = False
+
+    def __init__(self, offers: Offers, stream: int, opened: Opened) -> None:
+        self.stream = stream
+        self.key = str(stream)
+        self.kind = opened.kind
+        self.entity: EntityId | None = opened.entity
+        self.connection_id = offers.connection_id
+        self.is_over = False
+        scope = (offers.connection_id, "rsio", offers.session.key)
+        at_once = max(AT_ONCE, PACKED_AT_ONCE // opened.element_size) if opened.element_size else AT_ONCE
+        self.peer = Peer(
+            self, offers.subjects, scope, has_session=True, at_once=at_once, page_items=at_once, is_told_once=True
+        )
+        self._offers = offers
+        self._open = opened.open
+        self._feed: Gated | None = None
+        self._element_size = opened.element_size
+        self._postings: deque[Posting] = deque()
+
+    def __repr__(self) -> str:
+        return f"<Offer {self.stream} of {self.entity}>"
+
+    def open(self) -> Feed | Fault:
+        """The feed behind the gate of the session, or why there is none."""
+        found = self._open()
+        if isinstance(found, Fault) or found is NOTHING:
+            return found
+        self._feed = Gated(found, self._offers.gate)
+        return self._feed
+
+    def post(self, signal: Outbound, ended: Done | None = None) -> Posting | None:
+        """Let the session say what the engine does."""
+        if self.is_over:
+            return None
+        offers, session = self._offers, self._offers.session
+        posting: Posting | None = None
+        if isinstance(signal, Created):
+            session.accept(self.stream, self._element_size)
+        elif isinstance(signal, Next):
+            posting = self._offer(signal, ended)
+        else:
+            self.is_over = True
+            session.end(self.stream, None if isinstance(signal, Complete) else errors.write(fault_of(signal)))
+            offers.forget(self)
+        offers.wake()
+        return posting
+
+    def _offer(self, signal: Next, ended: Done | None) -> Posting:
+        """Offer elements. Behind one that is too large there are no others."""
+        session, largest = self._offers.session, self._offers.largest
+        fit = signal.elements
+        if (self._element_size or max(map(len, fit))) > largest:
+            fit = list(takewhile(lambda element: len(element) <= largest, fit))
+        session.offer(self.stream, fit)
+        self._offers.elements += len(fit)
+        posting = Posting(1, ended)
+        if len(fit) < len(signal.elements):
+            size = len(signal.elements[len(fit)])
+            said = f"An element has {size} octets, expected at most {largest}."
+            self._offers.fail(self.stream, Fault(413, "rsio:element.toolarge", said))
+            _let_go(posting)
+            return posting
+        self._postings.append(posting)
+        self._offers.wait(self)
+        return posting
+
+    def let_go(self) -> None:
+        """The transport has taken all that was offered, or nothing of it counts any more."""
+        if self._feed is not None:
+            self._feed.taken()
+        while self._postings:
+            _let_go(self._postings.popleft())
+
+
+def fault_of(signal: Outbound) -> Fault:
+    """Why the engine has ended a subscription, or not begun it."""
+    if isinstance(signal, ErrorResponse):
+        return signal.fault
+    reason = signal.reason if isinstance(signal, Failed) else Ending.CANCELLED
+    return reason if isinstance(reason, Fault) else _NOT_READ
+
+
+def _let_go(posting: Posting, error: ConnectivityError | None = None) -> None:
+    posting.take()
+    posting.confirm(error)
+
+
+def nobody() -> None:
+    """No transport is there."""

@@ -1,0 +1,64 @@
+"""Who may still read what he follows (Streamr protocol, permissions).
+
+When somebody is judged again is said in `connectivity.authorization.revalidation`. Who may not read any longer is told so,
+and is sent no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from connectivity.authorization.revalidation import Judging
+from connectivity.sessions.streamr.sessions import Room
+from connectivity.store.store import Store
+from connectivity.twins.access import concerning, may_follow
+from connectivity.twins.context import World
+from mappings.ids import EntityId
+from mappings.streamr.sessions import Say
+
+
+class Watching(Judging[tuple[Room, str]]):
+    """Keeps an eye on the streams that are followed, room by room."""
+
+    def __init__(self, store: Store, world: World) -> None:
+        super().__init__(store.authorities)
+        self._world = world
+
+    def follow(self, room: Room, stream: str) -> None:
+        """Somebody in a room is about to follow a stream. Raises StoreUnavailable."""
+        if (room, stream) not in self:
+            self.note((room, stream))
+
+    def close(self, room: Room) -> None:
+        """The room is closed."""
+        for followed in self.those(lambda followed: followed[0] is room):
+            self.forget(followed)
+
+    def concerning(self, judged: tuple[Room, str]) -> frozenset[EntityId]:
+        room, stream = judged
+        return concerning(stream, room.options, self._world)
+
+    def judge(self, found: Collection[tuple[Room, str]]) -> None:
+        streams: dict[Room, set[str]] = {}
+        for room, stream in found:
+            streams.setdefault(room, set()).add(stream)
+        for room, concerned in streams.items():
+            self._judge_in(room, concerned)
+
+    def _judge_in(self, room: Room, streams: set[str]) -> None:
+        options, world = room.options, self._world
+
+        def may_read(stream: str, subjects: frozenset[str]) -> bool:
+            return may_follow(stream, options, subjects, world)
+
+        effects = room.sessions.recheck(streams, may_read)
+        room.do([effect for effect in effects if not isinstance(effect, Say)])
+        # What was asked for before the change is answered first.
+        asyncio.get_running_loop().call_soon(room.do, [effect for effect in effects if isinstance(effect, Say)])
+        still = room.sessions.followed()
+        for stream in streams:
+            if stream in still:
+                self.note((room, stream))
+            else:
+                self.forget((room, stream))

@@ -1,0 +1,394 @@
+"""The desk of the Streamr protocol: publish, subscribe, unsubscribe, resend and disconnect, for sessions over brokers.
+
+A session stands for whoever reads one reply address. Its requests are carried out in the order in which they come, each
+whole before the next; what is sent to it leaves in order too. Publishing goes into the commit of the batch, and what was
+published is broadcast when it is durable. Here requests are told apart and sessions are looked after; what each request
+takes is in `connectivity.sessions.streamr`. Streamr protocol, requests and sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, cast
+
+import structlog
+
+from connectivity.errors import ConnectivityError
+from connectivity.monitoring.log_context import conversation
+from connectivity.sessions.base import Desk, Errand, Means, Saying
+from connectivity.sessions.reply_channel import drop, is_meant, resolved_reply
+from connectivity.sessions.streamr.access import Watching
+from connectivity.sessions.streamr.live_subscription import Live
+from connectivity.sessions.streamr.messages import Writing
+from connectivity.sessions.streamr.persistence import Keeping
+from connectivity.sessions.streamr.publishing import Publishing, errand_of
+from connectivity.sessions.streamr.reply_channel import Line
+from connectivity.sessions.streamr.resend import Resending, Wanted
+from connectivity.sessions.streamr.resumption import go_on
+from connectivity.sessions.streamr.sessions import Room, about_of, admit, entity_at
+from connectivity.sources.delivery import Arrival, name_in_session
+from connectivity.sources.reader import Heard
+from connectivity.targets.reply_target import Route
+from connectivity.transports.base import Done, Sign
+from connectivity.twins.access import Permit
+from mappings.errors import Fault, MappingError
+from mappings.ids import EntityId
+from mappings.model.signals import ErrorResponse, Headers, Spoken
+from mappings.streamr import errors
+from mappings.streamr.access import refused
+from mappings.streamr.errors import About, RequestRefused, Sub
+from mappings.streamr.frames import Error, Frame, Unsubscribed, error_of, frame_of, type_of, version_in, write_frame
+from mappings.streamr.options import StreamrOptions
+from mappings.streamr.requests import Disconnect, Publish, Request, Resend, Subscribe, Unsubscribe
+from mappings.streamr.sessions import End, Verdict
+from mappings.streamr.streams import OwnStream
+from spark_store.errors import RevisionConflict, StoreUnavailable
+from spark_store.records import Change
+
+log = structlog.get_logger(__name__)
+
+
+PROTOCOL = "streamr"
+CLIENT_ID = "client-id"
+"""The header that tells the clients apart that share an address."""
+
+
+class _Visit(NamedTuple):
+    """A request, and where it comes from. `line` of None: nobody can be answered. `is_taken`: the session is another's."""
+
+    room: Room
+    line: Line | None
+    owners: frozenset[str]
+    heard: Heard
+    arrival: Arrival
+    is_taken: bool
+
+
+class StreamrDesk(Desk):
+    """Serves all sessions of the service."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._rooms: dict[tuple[str, str], Room] = {}
+        """By connection and mapping."""
+        self._writing = Writing(means.store, means.lifetimes, means.now)
+        self._publishing = Publishing(means.store, means.now)
+        self._watching = Watching(means.store, means.decider.world)
+        self._rows = means.rows(PROTOCOL)
+        self._unopened: dict[str, Sequence[Route]] = {}
+        """Connections whose sessions could not be read yet."""
+        self._is_wanted: Callable[[str], bool] | None = None
+        """What could not be told to a store that cannot be read: which connections may be open."""
+
+    def __repr__(self) -> str:
+        return f"<StreamrDesk, {list(self._rooms.values())!r}>"
+
+    # requests
+
+    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Sequence[Saying | Errand]:
+        """Whatever is said of a request, a refusal too, is said in its turn, once all before it is durable."""
+        request: Request = spoken.request
+        visit = self._visit(request, spoken.headers, heard, arrival)
+        if visit is None:
+            return ()
+        try:
+            if visit.is_taken:
+                raise _taken(request)
+            return (self._carry_out(request, visit, spoken.headers, changes),)
+        except RequestRefused as error:
+            return (self._refused(error, visit, spoken.headers),)
+
+    def _carry_out(self, request: Request, visit: _Visit, headers: Headers, changes: list[Change]) -> Saying | Errand:
+        if isinstance(request, Publish):
+            return self._publish(request, visit, headers, changes)
+        line = visit.line
+        assert line is not None, "who cannot be answered can only publish"
+        match request:
+            case Subscribe():
+                return self._subscribe(request, visit, line, _client(headers))
+            case Unsubscribe():
+                return self._unsubscribe(request, visit, line, _client(headers))
+            case Resend():
+                return self._resend(request, visit, line)
+            case Disconnect():
+                visit.room.do(visit.room.sessions.end(line.address, End.DISCONNECTED))
+        # Nothing is said; but where the batch is taken up again, so is this, behind what came before it.
+        return _silent
+
+    def _visit(self, request: Request, headers: Headers, heard: Heard, arrival: Arrival) -> _Visit | None:
+        """Where a request comes from; None where it is not carried out because of that."""
+        route = heard.route
+        room = self._room(route)
+        owners = frozenset(arrival.received.subjects)
+        try:
+            line = self._line(route, headers, arrival, room.options)
+        except MappingError as error:
+            drop("a request names an address that cannot be one", arrival, headers, error=str(error))
+            return None
+        address = line.address if line is not None else None
+        verdict = room.sessions.admit(
+            request,
+            address,
+            owners,
+            self._means.clock(),
+            is_allowed=partial(is_meant, pattern=room.options.reply_addresses, route=route),
+        )
+        if verdict is Verdict.NOWHERE:
+            drop("a request cannot be answered", arrival, headers)
+            return None
+        if verdict is Verdict.OUTSIDE:
+            drop("a request names an address that is not meant", arrival, headers, answer_to=address)
+            return None
+        is_taken = verdict is Verdict.TAKEN
+        if is_taken and isinstance(request, Disconnect):
+            drop("a session is not ended by somebody else", arrival, headers, answer_to=address)
+            return None
+        return _Visit(room, line, owners, heard, arrival, is_taken)
+
+    def _publish(self, request: Publish, visit: _Visit, headers: Headers, changes: list[Change]) -> Saying | Errand:
+        options, arrival = visit.room.options, visit.arrival
+        permit = self._admit(request, visit)
+        session = visit.line.address if visit.line is not None else None
+        chosen = visit.line.correlation_id if visit.line is not None else None
+        named = name_in_session(visit.heard, arrival, session, chosen)
+        if not isinstance(permit.place, OwnStream):
+            return errand_of(request, permit.place.entity, permit, headers, named, visit.line)
+        name, is_asked, is_chosen = named
+        if name is None or not is_asked or not self._publishing.is_known(name, is_chosen=is_chosen):
+            self._publishing.append(request, permit.partitions, options.hash, name, changes)
+        else:
+            visit.heard.route.meter.inbound("answered_again")
+        return partial(_published, request, visit.line)
+
+    def _subscribe(self, request: Subscribe, visit: _Visit, line: Line, client: str | None) -> Saying:
+        permit = self._admit(request, visit)
+        subjects = frozenset(permit.subjects)
+        frames = visit.room.subscribe(request, line, visit.owners, subjects, self._means.clock(), client)
+        return partial(_followed, visit.room, frames, line)
+
+    def _unsubscribe(self, request: Unsubscribe, visit: _Visit, line: Line, client: str | None) -> Saying:
+        frames = visit.room.unsubscribe(request, line, client)
+        if visit.arrival.is_again and isinstance(frames[-1], Error):
+            # It was carried out when it came first.
+            frames = [Unsubscribed(request.stream, request.partition or 0)]
+        return partial(_followed, visit.room, frames, line)
+
+    def _resend(self, request: Resend, visit: _Visit, line: Line) -> Saying:
+        room = visit.room
+        permit = self._admit(request, visit)
+        if room.sessions.open(line.address, visit.owners, self._means.clock()) is None:
+            raise RequestRefused(room.sessions.too_many, about_of(request))
+        room.keeping.asked(request, visit.owners, line)
+        entity = entity_at(permit.place, request.partition)
+        wanted = Wanted(request, entity, self._newest(entity), permit.subjects)
+        return partial(self._begin_resend, wanted, visit, line)
+
+    def _begin_resend(
+        self,
+        wanted: Wanted,
+        visit: _Visit,
+        line: Line,
+        _error: BaseException | None,
+        ended: Done,
+    ) -> None:
+        """All that was asked for before is answered, and it is durable that this was asked for."""
+        ended(None)
+        room, sub = visit.room, wanted.request.sub
+        if room.sessions.get(line.address) is None:
+            room.keeping.answered(line.address, sub)
+            return
+        resending = room.seat(line).resending
+        try:
+            resending.ask(wanted, line)
+        except RequestRefused as refusal:
+            if sub not in resending.subs:
+                room.keeping.answered(line.address, sub)
+            self._refused(refusal, visit, visit.heard.signal.headers)(None, _nobody)
+
+    def _admit(self, request: Publish | Subscribe | Resend, visit: _Visit) -> Permit:
+        return admit(request, visit.room.options, visit.arrival.received.subjects, self._means.decider.world)
+
+    # refusals
+
+    def refuse(self, error: ErrorResponse, route: Route, arrival: Arrival, ended: Done) -> None:
+        room = self._room(route)
+        try:
+            line = self._line(route, error.headers, arrival, room.options)
+        except MappingError:
+            line = None
+        if line is None or not is_meant(line.address, room.options.reply_addresses, route):
+            drop("what could not be read cannot be answered", arrival, error.headers, error=error.fault.message)
+            ended(None)
+            return
+        line.say(frame_of(error.fault, line.correlation_id), ended)
+
+    def _refused(self, error: RequestRefused, visit: _Visit, headers: Headers) -> Saying:
+        visit.heard.route.meter.inbound("refused")
+        log.info(
+            "a request was refused",
+            connection=visit.room.connection_id,
+            source=visit.heard.route.index,
+            stream=error.about.stream,
+            status=error.fault.status,
+            error=error.fault.error,
+            **conversation(headers),
+        )
+        line = visit.line
+        if line is None:
+            return _silent
+        return partial(_answered, line, [error_of(error.fault, error.about, line.correlation_id)])
+
+    # sessions
+
+    def sweep(self) -> None:
+        self._watching.sweep()
+        now = self._means.clock()
+        for room in list(self._rooms.values()):
+            room.do(room.sessions.idle(now))
+            for seat in room:
+                if not seat.resending.is_idle:
+                    seat.resending.go_on()
+        for connection_id, routes in list(self._unopened.items()):
+            self.opened(connection_id, routes)
+        if self._is_wanted is not None:
+            self.keep_only(self._is_wanted)
+        self._rows.sweep()
+
+    def opened(self, connection_id: str, routes: Sequence[Route]) -> None:
+        own = [route for route in routes if route.mapper.protocol == PROTOCOL]
+        world, now = self._means.decider.world, self._means.clock()
+        try:
+            go_on(self._rows, connection_id, {route: self._room(route) for route in own}, world, now)
+        except StoreUnavailable as error:
+            log.warning("sessions wait for the store", connection=connection_id, reason=str(error))
+            self._unopened[connection_id] = own
+        else:
+            self._unopened.pop(connection_id, None)
+
+    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
+        try:
+            self._rows.keep_only(is_wanted)
+            self._is_wanted = None
+        except StoreUnavailable:
+            self._is_wanted = is_wanted
+
+    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+        for room in self._of(connection_id):
+            if sign is Sign.HEARD:
+                room.sessions.heard(address)
+            elif sign is Sign.UNHEARD:
+                room.do(room.sessions.unheard(address, self._means.clock()))
+            else:
+                room.do(room.sessions.end(address, End.REFUSED if sign is Sign.REFUSED else End.GONE))
+
+    async def close(self) -> None:
+        await self._rows.close()
+
+    def close_connection(self, connection_id: str) -> None:
+        for room in self._of(connection_id):
+            room.close()
+            self._watching.close(room)
+            del self._rooms[connection_id, room.mapper]
+        self._unopened.pop(connection_id, None)
+
+    def _of(self, connection_id: str) -> list[Room]:
+        return [room for (connection, _), room in self._rooms.items() if connection == connection_id]
+
+    def _room(self, route: Route) -> Room:
+        key = (route.connection_id, route.mapper.name)
+        room = self._rooms.get(key)
+        if room is None:
+            keeping = Keeping(self._rows, *key)
+            room = self._rooms[key] = Room(
+                keeping, options_of(route), self._make_live, self._make_resending, self._newest
+            )
+            room.on_follow = partial(self._watching.follow, room)
+        return room
+
+    def _newest(self, entity: EntityId) -> int:
+        """The newest revision that is decided. Raises StoreUnavailable."""
+        found = self._means.store.snapshot(entity)
+        return 0 if found is None else found.revision
+
+    def _make_live(
+        self,
+        line: Line,
+        spot: tuple[str, int],
+        subjects: tuple[str, ...],
+        lost: Callable[[Fault], None],
+        sent: Callable[[int], object],
+    ) -> Live:
+        return Live(self._means.streams, self._writing, line, spot, subjects, lost, sent)
+
+    def _make_resending(self, answered: Callable[[Sub], object]) -> Resending:
+        return Resending(self._means.store, self._means.streams, self._writing, self._means.clock, answered)
+
+    def _line(self, route: Route, headers: Headers, arrival: Arrival, options: StreamrOptions) -> Line | None:
+        """How a request is answered; None where it leads nowhere. Raises MappingError."""
+        resolved = resolved_reply(route, headers, arrival)
+        if resolved is None:
+            return None
+        style, version = options.style, version_in(arrival.delivery.envelope.headers)
+        if version is not None and version != style.version:
+            style = replace(style, version=version)
+        return Line(route, resolved, style, headers.get("correlation-id"))
+
+
+def options_of(route: Route) -> StreamrOptions:
+    """What the operator has said about the protocol at this source."""
+    return cast(StreamrOptions, route.mapper.codec.terms)
+
+
+def _client(headers: Headers) -> str | None:
+    client = headers.get(CLIENT_ID)
+    return str(client) if client is not None else None
+
+
+def _taken(request: Request) -> RequestRefused:
+    """The answer to somebody who speaks in a session that is not his."""
+    if isinstance(request, Publish | Subscribe | Resend):
+        return RequestRefused(refused(request), about_of(request))
+    stream, partition = (request.stream, request.partition or 0) if isinstance(request, Unsubscribe) else ("", 0)
+    return RequestRefused(errors.not_authorized(stream, partition), About(stream, partition))
+
+
+def _answered(
+    line: Line,
+    frames: Sequence[Frame],
+    _error: BaseException | None,
+    ended: Done,
+) -> None:
+    """It is this request's turn to be answered."""
+    line.send([(type_of(frame), write_frame(frame, line.style)) for frame in frames], ended)
+
+
+def _followed(room: Room, frames: Sequence[Frame], line: Line, _error: BaseException | None, ended: Done) -> None:
+    """What a session follows is durable, or that it follows something no longer."""
+    room.answer(frames, line, ended)
+
+
+def _silent(_error: BaseException | None, ended: Done) -> None:
+    """Nobody can be answered."""
+    ended(None)
+
+
+def _nobody(_error: ConnectivityError | None) -> None:
+    """Nobody waits for the broker's word."""
+
+
+def _published(request: Publish, line: Line | None, error: BaseException | None, ended: Done) -> None:
+    """A message is durable, which needs no words; one that could not be stored does."""
+    if error is None:
+        ended(None)
+        return
+    log.error("a message could not be stored", stream=request.stream, exc_info=error)
+    reason = "the stream has changed at the same time" if isinstance(error, RevisionConflict) else "it cannot be stored"
+    if line is None:
+        ended(None)
+    else:
+        line.say(error_of(errors.publish_failed(reason), About(request.stream), line.correlation_id), ended)
+
+
+HANDLER = StreamrDesk

@@ -1,0 +1,53 @@
+"""How a session is sent its frames: one line for each reply address, in order (Streamr protocol, frames to messages).
+
+A line belongs to one request: it has the headers that the reply-target maps from it, so that what is sent because of a
+request can be told by them. Broadcasts answer nobody; they carry no correlation id, and all of one line share their headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from connectivity.sessions import reply_channel
+from connectivity.targets.destination import Resolved
+from connectivity.targets.outbox import Posting
+from connectivity.targets.reply_target import Route
+from connectivity.transports.base import Done
+from mappings.model.envelope import Envelope
+from mappings.streamr.frames import Frame, FrameType, Style, envelope, type_of, write_frame
+
+CORRELATION_ID = "correlation-id"
+
+
+class Line(reply_channel.Line):
+    """The way to one reply address, as one request has it."""
+
+    __slots__ = ("_headers", "correlation_id", "style")
+
+    def __init__(self, route: Route, resolved: Resolved, style: Style, correlation_id: str | None) -> None:
+        super().__init__(route, resolved)
+        self.style = style
+        self.correlation_id = correlation_id
+        self._headers: dict[FrameType, Mapping[str, str]] = {}
+        """Those of each type of frame that was sent: most lines send none, since publishing is not answered."""
+
+    def say(self, frame: Frame, ended: Done | None = None) -> Posting:
+        """Send one frame."""
+        return self.send([(type_of(frame), write_frame(frame, self.style))], ended)
+
+    def send(
+        self, frames: Sequence[tuple[FrameType, bytes]], ended: Done | None = None, *, elements: int = 0
+    ) -> Posting:
+        """Send frames that are written already, `elements` of them messages of streams."""
+        headers = self._headers
+        envelopes = [Envelope(payload, headers.get(type) or self._headers_of(type)) for type, payload in frames]
+        return self.deliver(envelopes, ended, elements=elements)
+
+    def _headers_of(self, type: FrameType) -> Mapping[str, str]:
+        """What a reply-target maps counts more, apart from what tells of a request where none is answered."""
+        own = envelope(b"", type, session=self.address, correlation_id=self.correlation_id).headers
+        mapped = self.mapped
+        if type is FrameType.BROADCAST:
+            mapped = {name: value for name, value in mapped.items() if name != CORRELATION_ID}
+        found = self._headers[type] = {**own, **mapped}
+        return found

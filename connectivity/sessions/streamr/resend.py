@@ -1,0 +1,269 @@
+"""What a session asks for again: its resends, each a finite subscription on the history of a partition (Streamr, resend).
+
+Which messages it brings is fixed when a resend begins. When that is, and when one is answered that has found nothing, is
+decided by `mappings.streamr.resends`; what is due later is done once a second. A resend has a window as what is followed
+live has, and stops reading where the broker does not keep up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from connectivity.errors import ConnectivityError
+from connectivity.sessions.streamr.live_subscription import fault_of
+from connectivity.sessions.streamr.messages import Writing
+from connectivity.sessions.streamr.reply_channel import Line
+from connectivity.store.past_state import first_published
+from connectivity.store.store import Store
+from connectivity.subscriptions.manager import AT_ONCE, Peer, Streams
+from connectivity.targets.outbox import Posting
+from connectivity.transports.base import Done
+from mappings.errors import INTERNAL_ERROR, Fault
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Cancel, Complete, Created, HistoryQuery, Kind, Next, Outbound, Request, Subscribe
+from mappings.streamr.errors import Sub
+from mappings.streamr.frames import Frame, type_of, write_frame
+from mappings.streamr.requests import All, FromTime, Last, Range, Resend, Selection
+from mappings.streamr.resends import Conversation, Resends, Ticket
+from spark_store.errors import HistoryUnavailable, StoreUnavailable
+
+log = structlog.get_logger(__name__)
+
+
+WINDOW = 2 * AT_ONCE
+"""Messages of one resend that the broker has not confirmed yet: while it takes some, the next ones are read."""
+
+
+class Wanted(NamedTuple):
+    """A resend that was asked for, by these subjects: nothing behind the offset that was the `newest` then."""
+
+    request: Resend
+    entity: EntityId
+    newest: int
+    subjects: tuple[str, ...]
+
+
+class Resending:
+    """The resends of one session."""
+
+    def __init__(
+        self,
+        store: Store,
+        streams: Streams,
+        writing: Writing,
+        clock: Callable[[], float],
+        answered: Callable[[Sub], object],
+    ) -> None:
+        """`clock` gives monotonic seconds. `answered` is told when the broker has the end of all resends of a `sub`."""
+        self._store = store
+        self._streams = streams
+        self._writing = writing
+        self._clock = clock
+        self._answered = answered
+        self._resends = Resends()
+        self._asked: dict[int, _Resend] = {}
+        """By the numbers of their tickets: those that wait, and those that run."""
+        self._kept_back: list[tuple[float, _Resend, Frame]] = []
+        self._unconfirmed: Counter[Sub] = Counter()
+        """How many ends of each `sub` are on their way."""
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<Resending {self._resends!r}>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing left to do."""
+        return not self._asked and not self._kept_back
+
+    @property
+    def subs(self) -> set[Sub]:
+        """Those of resends whose end the broker does not have."""
+        asked = {resend.ticket.request.sub for resend in self._asked.values()}
+        return asked | {resend.ticket.request.sub for _, resend, _ in self._kept_back} | set(self._unconfirmed)
+
+    def ask(self, wanted: Wanted, line: Line) -> None:
+        """Resend as soon as it is this one's turn. Raises RequestRefused where too many wait."""
+        ticket = self._resends.ask(wanted.request)
+        self._asked[ticket.number] = _Resend(self, self._writing, ticket, wanted, line)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Do what is due."""
+        now = self._clock()
+        due = [entry for entry in self._kept_back if entry[0] <= now]
+        if due:
+            self._kept_back = [entry for entry in self._kept_back if entry[0] > now]
+            for _, resend, frame in due:
+                self._answer(resend, frame)
+        for ticket in self._resends.begin(now):
+            self._asked[ticket.number].begin(self._store, self._streams)
+
+    def stop(self) -> None:
+        """The session is over."""
+        self._is_over = True
+        self._resends.stop()
+        asked, self._asked, self._kept_back = self._asked, {}, []
+        for resend in asked.values():
+            resend.stop(self._streams)
+
+    # for its resends
+
+    def request(self, resend: _Resend, number: int) -> None:
+        """The broker has so many messages."""
+        self._streams.request(Request(Kind.HISTORY, resend.key, number, {}), resend.peer)
+
+    def finish(self, resend: _Resend, frame: Frame, *, found: bool) -> None:
+        """A resend has come to its end, and this is the frame that says so."""
+        now = self._clock()
+        self._asked.pop(resend.ticket.number, None)
+        at = self._resends.finish(resend.ticket, found, now)
+        if at <= now:
+            self._answer(resend, frame)
+        else:
+            self._kept_back.append((at, resend, frame))
+        self.go_on()
+
+    def _answer(self, resend: _Resend, frame: Frame) -> None:
+        self._resends.answered(resend.ticket)
+        self._unconfirmed[resend.ticket.request.sub] += 1
+        resend.line.say(frame, partial(self._said, resend.ticket.request.sub))
+
+    def _said(self, sub: Sub, _error: ConnectivityError | None) -> None:
+        self._unconfirmed[sub] -= 1
+        if not self._unconfirmed[sub]:
+            del self._unconfirmed[sub]
+        if not self._is_over and sub not in self.subs:
+            self._answered(sub)
+
+
+class _Resend:
+    """One resend: where the engine's answers go."""
+
+    terminal_needs_request = False
+
+    def __init__(
+        self,
+        resending: Resending,
+        writing: Writing,
+        ticket: Ticket,
+        wanted: Wanted,
+        line: Line,
+    ) -> None:
+        self.ticket = ticket
+        self.line = line
+        self.connection_id = line.connection_id
+        self.key = f"{ticket.request.sub}\0{ticket.number}"
+        self.peer = Peer(self, wanted.subjects, (line.connection_id, line.address), has_session=True)
+        self._resending = resending
+        self._writing = writing
+        self._wanted = wanted
+        self._looking: asyncio.Task[None] | None = None
+        self._conversation = Conversation(ticket.request)
+        self._is_over = False
+
+    def __repr__(self) -> str:
+        return f"<resend {self.ticket.number} to {self.line.address}>"
+
+    def begin(self, store: Store, streams: Streams) -> None:
+        request, entity, newest, _ = self._wanted
+        is_timed = isinstance(request.selection, FromTime) and entity.type is EntityType.STREAM
+        query = None if is_timed else query_of(request.selection, entity, newest)
+        if query is not None and _is_at_hand(query, store):
+            self._subscribe(query, streams)
+        else:
+            self._looking = asyncio.get_running_loop().create_task(self._look(query, store, streams))
+
+    async def _look(self, query: HistoryQuery | None, store: Store, streams: Streams) -> None:
+        """Find out where the stream begins by now, so that its first messages name the right predecessors, and if need be
+        the first message from a time on: publishers name times in no order, so that may take a while."""
+        request, entity, newest, _ = self._wanted
+        try:
+            oldest = await store.kept.look(entity)
+            if query is None:
+                assert isinstance(request.selection, FromTime)
+                first = await first_published(store, entity, oldest, newest, request.selection.instant)
+                query = _range(entity, newest + 1 if first is None else first, newest)
+            self._subscribe(query, streams)
+        except (StoreUnavailable, HistoryUnavailable) as error:
+            log.error("a resend could not be begun", reason=str(error), entity=str(entity))
+            self._fail(INTERNAL_ERROR if isinstance(error, StoreUnavailable) else error.fault)
+        except Exception:
+            log.exception("a resend could not be begun", entity=str(entity))
+            self._fail(INTERNAL_ERROR)
+
+    def _subscribe(self, query: HistoryQuery, streams: Streams) -> None:
+        streams.subscribe(Subscribe(Kind.HISTORY, query, {}, self.key, WINDOW), self.peer)
+
+    def stop(self, streams: Streams) -> None:
+        self._is_over = True
+        if self._looking is not None:
+            self._looking.cancel()
+        streams.cancel(Cancel(Kind.HISTORY, self.key, {}), self.peer)
+
+    def post(self, signal: Outbound, ended: Done | None = None) -> Posting | None:
+        """Send what was found, or that it was all, or why it was not."""
+        if self._is_over or isinstance(signal, Created):
+            return None
+        if isinstance(signal, Next):
+            return self._send(signal, ended)
+        if not isinstance(signal, Complete):
+            self._fail(fault_of(signal))
+            return None
+        self._is_over = True
+        self._resending.finish(self, self._conversation.completed(), found=self._conversation.has_found)
+        return None
+
+    def _fail(self, fault: Fault) -> None:
+        if not self._is_over:
+            self._is_over = True
+            # Nothing was found out, so that asking again is not held against the client.
+            self._resending.finish(self, self._conversation.failed(fault.message), found=True)
+
+    def _send(self, signal: Next, ended: Done | None) -> Posting:
+        style = self.line.style
+        found = self._conversation.found([self._writing.message(event) for event in signal.elements])
+        frames = [(type_of(frame), write_frame(frame, style)) for frame in found]
+        number = len(signal.elements)
+        return self.line.send(frames, partial(self._sent, number, ended), elements=number)
+
+    def _sent(self, number: int, ended: Done | None, error: ConnectivityError | None) -> None:
+        """The broker has the messages; one that it has refused leaves a gap, which ends the resend."""
+        if ended is not None:
+            ended(error)
+        if error is None and not self._is_over:
+            self._resending.request(self, number)
+
+
+def _is_at_hand(query: HistoryQuery, store: Store) -> bool:
+    """Whether it is known without a look at the lake that the history goes back as far as that."""
+    try:
+        return query.from_revision >= store.oldest_kept(query.entity)
+    except StoreUnavailable:
+        return False
+
+
+def query_of(selection: Selection, entity: EntityId, newest: int) -> HistoryQuery:
+    """What a selection means for a partition whose newest offset was `newest` (0: none) when it was made."""
+    match selection:
+        case All():
+            return _range(entity, 1, newest)
+        case Last(count):
+            return _range(entity, newest - count + 1, newest)
+        case Range(start, end):
+            return _range(entity, start, newest if end is None else min(end, newest))
+        case FromTime(instant):
+            # Of what has the service's own times, which are in order.
+            return replace(_range(entity, 1, newest), after=instant * 1_000_000 - 1)
+
+
+def _range(entity: EntityId, first: int, last: int) -> HistoryQuery:
+    """Offsets, both inclusive; some queries of histories count from the end, and this one never does."""
+    return HistoryQuery(entity, max(1, first), last) if last >= max(1, first) else HistoryQuery(entity, 2, 1)

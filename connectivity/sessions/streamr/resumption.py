@@ -1,0 +1,75 @@
+"""What kept sessions do when their connection is opened: go on, where they may (Streamr protocol, lifetime of a session).
+
+Meanwhile the operator may have changed the document, and somebody a policy. What is left of a session goes nowhere that the
+document does not mean, and nobody is sent what he may not read any longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from connectivity.sessions.reply_channel import is_meant
+from connectivity.sessions.streamr.reply_channel import Line
+from connectivity.sessions.streamr.sessions import Room
+from connectivity.store.session_repository import Rows
+from connectivity.targets.destination import Resolved
+from connectivity.targets.reply_target import Route
+from connectivity.twins.access import may_follow
+from connectivity.twins.context import World
+from mappings.errors import Fault
+from mappings.placeholders.template import Scope, parse
+from mappings.streamr import errors
+from mappings.streamr.access import has_lost_key
+from mappings.streamr.errors import About
+from mappings.streamr.frames import error_of
+from mappings.streamr.options import StreamrOptions
+from mappings.streamr.persistence import Asked, Following, Kept
+from spark_store.records import SessionRow
+
+
+def go_on(rows: Rows, connection_id: str, rooms: Mapping[Route, Room], world: World, now: float) -> None:
+    """Have the kept sessions of a connection go on by these routes. Raises StoreUnavailable."""
+    mappers = {room.mapper for room in rooms.values()}
+    for row in rows.rows(connection_id):
+        if row.at.mapper not in mappers:
+            rows.forget(row.at)
+    for room in dict.fromkeys(rooms.values()):
+        by_source = {route.index: route for route, own in rooms.items() if own is room}
+        for row, kept in list(room.keeping.found()):
+            route = by_source.get(row.source)
+            if route is None or not is_meant(row.at.address, room.options.reply_addresses, route):
+                room.keeping.drop(row, "no source answers there any more")
+            else:
+                _go_on(room, row, kept, route, world, now)
+
+
+def _go_on(room: Room, row: SessionRow, kept: Kept, route: Route, world: World, now: float) -> None:
+    correlation_id = kept.correlation_id if isinstance(kept, Asked) else None
+    line = Line(route, Resolved(row.at.address, kept.headers), room.options.style, correlation_id)
+    if isinstance(kept, Asked):
+        room.cut_off(kept, line)
+    elif (fault := _fault(kept, room.options, route, world)) is not None:
+        room.keeping.drop(row, fault.error)
+        line.say(error_of(fault, About(kept.stream, kept.partition)))
+    else:
+        room.go_on(kept, row.last or 0, line, now)
+
+
+def _fault(kept: Following, options: StreamrOptions, route: Route, world: World) -> Fault | None:
+    """Why a session may not go on to follow something by now."""
+    if (
+        not _is_owned(kept.owners, route)
+        or has_lost_key(kept.subjects, kept.owners, options.keys)
+        or not may_follow(kept.stream, options, frozenset(kept.subjects), world)
+    ):
+        return errors.not_authorized(kept.stream, kept.partition)
+    own = options.streams.get(kept.stream)
+    is_there = kept.partition < (1 if own is None else own.partitions)
+    return None if is_there else errors.invalid_partition(kept.stream, kept.partition)
+
+
+def _is_owned(owners: frozenset[str], route: Route) -> bool:
+    """Whether the source still gives its clients a session's subjects. Some are for each message to say."""
+    written = route.source.authorization_context
+    is_constant = all(parse(subject, Scope.AUTHORIZATION).is_constant for subject in written)
+    return not is_constant or owners == frozenset(written)

@@ -1,0 +1,275 @@
+"""The sessions of one connection, and what each of them has on its way (Streamr protocol, sessions).
+
+`mappings.streamr.sessions` decides whose session a request belongs to, what it follows and what ends it. A room does what it
+has decided: it opens and ends subscriptions and sends frames. What a session is told that it follows is durable by then, and
+goes on after a restart (`connectivity.sessions.streamr.persistence`). A session has a seat as long as it lives; the seat
+knows by which way it was answered last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import structlog
+
+from connectivity.sessions.streamr.live_subscription import Live
+from connectivity.sessions.streamr.persistence import Keeping
+from connectivity.sessions.streamr.reply_channel import Line
+from connectivity.sessions.streamr.resend import Resending
+from connectivity.transports.base import Done
+from connectivity.twins.access import Judged, Permit, judge
+from connectivity.twins.context import World
+from mappings.errors import Fault
+from mappings.ids import EntityId
+from mappings.streamr import errors
+from mappings.streamr.errors import About, RequestRefused, Sub
+from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of, type_of, write_frame
+from mappings.streamr.options import StreamrOptions
+from mappings.streamr.persistence import Asked, Following, resumed_from
+from mappings.streamr.requests import Publish, Resend, Subscribe, Unsubscribe
+from mappings.streamr.sessions import Effect, Ended, Leave, Row, Say, SessionLimits, Sessions, Spot
+from mappings.streamr.streams import OwnStream, Place, partition_of, place_of
+
+log = structlog.get_logger(__name__)
+
+
+def admit(request: Judged, options: StreamrOptions, given: Sequence[str], world: World) -> Permit:
+    """What a request may, by somebody whom its source has `given` these subjects.
+
+    Raises RequestRefused, and StoreUnavailable where a policy cannot be read.
+    """
+    found = judge(request, options, given, world)
+    if isinstance(found, Fault):
+        raise RequestRefused(found, about_of(request))
+    return found
+
+
+def entity_at(place: Place, partition: int) -> EntityId:
+    """Whose events the messages of a partition are."""
+    return partition_of(place.id, partition) if isinstance(place, OwnStream) else place.entity
+
+
+def about_of(request: Judged) -> About:
+    """What an error about a request repeats of it."""
+    if isinstance(request, Publish):
+        return About(request.stream)
+    return About(request.stream, request.partition, request.sub if isinstance(request, Resend) else None)
+
+
+MakeLive = Callable[[Line, Spot, tuple[str, ...], Callable[[Fault], None], Callable[[int], object]], Live]
+
+
+class Seat:
+    """What one session has on its way. `line` is the way by which it was answered last."""
+
+    __slots__ = ("line", "lives", "resending")
+
+    def __init__(self, line: Line, resending: Resending) -> None:
+        self.line = line
+        self.lives: dict[Spot, Live] = {}
+        self.resending = resending
+
+    def __repr__(self) -> str:
+        return f"<Seat at {self.line.address}, following {len(self.lives)}, {self.resending!r}>"
+
+
+class Room:
+    """The sessions of one connection that speak the protocol through one mapping."""
+
+    def __init__(
+        self,
+        keeping: Keeping,
+        options: StreamrOptions,
+        make_live: MakeLive,
+        make_resending: Callable[[Callable[[Sub], object]], Resending],
+        newest: Callable[[EntityId], int],
+    ) -> None:
+        """`newest` says the newest offset of a partition that is decided."""
+        self.keeping = keeping
+        self.connection_id, self.mapper = keeping.connection_id, keeping.mapper
+        self.options = options
+        self.sessions = Sessions(SessionLimits(idle_timeout=options.idle_timeout))
+        self.seats: dict[str, Seat] = {}
+        self.on_follow: Callable[[str], object] = str
+        """Told which stream a session is about to follow. Raises StoreUnavailable."""
+        self._make_live = make_live
+        self._make_resending = make_resending
+        self._newest = newest
+        self._begins: dict[tuple[str, Spot], int] = {}
+        """Behind which offset those begin to follow who do not follow yet."""
+
+    def __repr__(self) -> str:
+        return f"<Room of {self.connection_id}, {self.sessions!r}>"
+
+    def __iter__(self) -> Iterator[Seat]:
+        return iter(list(self.seats.values()))
+
+    def seat(self, line: Line) -> Seat:
+        """The seat of the session at this address, begun if need be."""
+        seat = self.seats.get(line.address)
+        if seat is None:
+            seat = self.seats[line.address] = Seat(
+                line, self._make_resending(partial(self.keeping.answered, line.address))
+            )
+        seat.line = line
+        return seat
+
+    def subscribe(
+        self,
+        request: Subscribe,
+        line: Line,
+        owners: frozenset[str],
+        subjects: frozenset[str],
+        now: float,
+        client: str | None,
+    ) -> list[Frame]:
+        """Have a session follow a partition; what it is answered once that is durable, by `answer`.
+
+        Raises StoreUnavailable.
+        """
+        self.on_follow(request.stream)
+        effects = self.sessions.subscribe(request, line.address, owners, subjects, now, client=client)
+        return self._decided(effects, line)
+
+    def unsubscribe(self, request: Unsubscribe, line: Line, client: str | None) -> list[Frame]:
+        """Have a session follow a partition no longer; what it is answered once that is durable."""
+        effects = self.sessions.unsubscribe(request, line.address, client=client)
+        return self._decided(effects, line)
+
+    def _decided(self, effects: Sequence[Effect], line: Line) -> list[Frame]:
+        """Keep what was decided, and do of it what nobody has to wait for; what is left to be said."""
+        self.do([effect for effect in effects if not isinstance(effect, Say)])
+        frames = [effect.frame for effect in effects if isinstance(effect, Say)]
+        for frame in frames:
+            if isinstance(frame, Subscribed | Unsubscribed):
+                self._keep((frame.stream, frame.partition), line)
+        return frames
+
+    def _keep(self, spot: Spot, line: Line) -> None:
+        """Keep what a session follows, if it does."""
+        if (row := self.sessions.row(line.address, spot)) is None:
+            return
+        if spot not in self.seat(line).lives:
+            self._begins.setdefault((line.address, spot), self._newest(_entity(spot)))
+        self.keeping.following(row, line, self._begins.get((line.address, spot), 0))
+
+    def answer(self, frames: Sequence[Frame], line: Line, ended: Done) -> None:
+        """What was decided is durable: do it, and say so."""
+        said = [self._begun(frame, line) if isinstance(frame, Subscribed) else frame for frame in frames]
+        line.send([(type_of(frame), write_frame(frame, line.style)) for frame in said], ended)
+
+    def _begun(self, frame: Subscribed, line: Line) -> Frame:
+        """A session may follow a partition now: begin, unless it does already. What it is told."""
+        spot = (frame.stream, frame.partition)
+        after = self._begins.pop((line.address, spot), None)
+        row, seat = self.sessions.row(line.address, spot), self.seats.get(line.address)
+        if row is None or after is None or (seat is not None and spot in seat.lives):
+            # It has been left since, or is followed for the second time.
+            return frame
+        # What was decided, and could not be stored, has not been there.
+        failed = self._follow(spot, line, row.subjects, min(after, self._newest(_entity(spot))))
+        if failed is None:
+            return frame
+        self._undo(spot, line.address)
+        return error_of(failed, About(*spot), line.correlation_id)
+
+    def do(self, effects: Sequence[Effect]) -> None:
+        """Carry out what was decided for any reason but a request."""
+        for effect in effects:
+            match effect:
+                case Leave(address, spot):
+                    self._leave(address, spot)
+                case Say(address, frame):
+                    self._say(address, frame)
+                case Ended(address, why):
+                    if (seat := self.seats.pop(address, None)) is not None:
+                        for sub in seat.resending.subs:
+                            self.keeping.answered(address, sub)
+                        seat.resending.stop()
+                    log.info("a session ended", connection=self.connection_id, address=address, reason=why.value)
+
+    def _follow(self, spot: Spot, line: Line, subjects: frozenset[str], after: int) -> Fault | None:
+        """Begin to follow behind this offset; why it could not be begun."""
+        seat = self.seat(line)
+        failed: list[Fault] = []
+
+        def lost(fault: Fault) -> None:
+            if seat.lives.get(spot) is live:
+                self._lost(line.address, spot, fault)
+            else:
+                failed.append(fault)
+
+        at = self.keeping.at(line.address, spot)
+        live = self._make_live(line, spot, tuple(subjects), lost, partial(self.keeping.sent, at))
+        live.follow(_entity(spot), after)
+        if failed:
+            return failed[0]
+        seat.lives[spot] = live
+        return None
+
+    def _lost(self, address: str, spot: Spot, fault: Fault) -> None:
+        """What a session follows has ended by itself, which it is told."""
+        self._undo(spot, address)
+        self._say(address, error_of(fault, About(*spot)))
+
+    def _undo(self, spot: Spot, address: str) -> None:
+        """A session does not follow any longer what it was to follow."""
+        self.do(self.sessions.drop(address, spot))
+
+    def _leave(self, address: str, spot: Spot) -> None:
+        self.keeping.left(address, spot)
+        self._begins.pop((address, spot), None)
+        seat = self.seats.get(address)
+        if seat is not None and (live := seat.lives.pop(spot, None)) is not None:
+            live.leave()
+
+    def _say(self, address: str, frame: Frame) -> None:
+        if (seat := self.seats.get(address)) is not None:
+            seat.line.say(frame)
+
+    def close(self) -> None:
+        """The connection is closed: nothing more is sent. What is kept stays, for when it is opened again."""
+        self.sessions.close()
+        for seat in self:
+            for live in seat.lives.values():
+                live.leave()
+            seat.resending.stop()
+        self.seats.clear()
+        self._begins.clear()
+
+    # what was kept
+
+    def go_on(self, kept: Following, last: int, line: Line, now: float) -> None:
+        """A session follows what it followed before a restart, behind the last offset that it was sent.
+
+        Raises StoreUnavailable.
+        """
+        spot = (kept.stream, kept.partition)
+        self.on_follow(kept.stream)
+        # Asked for before the session is there: what cannot be read now is tried again as a whole.
+        newest = self._newest(_entity(spot))
+        row = Row(line.address, kept.owners, spot, frozenset(kept.subjects), kept.clients)
+        if not self.sessions.restore([row], now):
+            return
+        after = resumed_from(last, newest - last, self.options.most_caught_up)
+        if after is None:
+            log.info("a session missed too much to catch up", connection=self.connection_id, address=line.address)
+            self.keeping.sent(self.keeping.at(line.address, spot), newest)
+        failed = self._follow(spot, line, row.subjects, newest if after is None else min(after, newest))
+        if failed is not None:
+            self._lost(line.address, spot, failed)
+
+    def cut_off(self, kept: Asked, line: Line) -> None:
+        """A resend did not outlive the service: its client has to ask again."""
+        fault = errors.resend_failed(kept.stream, kept.partition, "the service was restarted")
+        about = About(kept.stream, kept.partition, kept.sub)
+        frame = error_of(fault, about, kept.correlation_id)
+        line.say(frame, lambda _: self.keeping.answered(line.address, kept.sub))
+
+
+def _entity(spot: Spot) -> EntityId:
+    """Whose events the messages of a partition are."""
+    place = place_of(spot[0])
+    assert place is not None, "who may follow has been judged"
+    return entity_at(place, spot[1])

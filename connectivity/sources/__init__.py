@@ -1,0 +1,1 @@
+"""The way in: consume, decode, check the sender, deduplicate, settle."""

@@ -1,0 +1,1 @@
+"""The asyncio side of the journal: group commit, caches, repositories."""

@@ -1,0 +1,150 @@
+"""An entity as it was: the nearest state that is known, and the events after it (Ditto protocol, historical retrieve).
+
+Where the whole history is in the journal and short, it is folded from its first event. Otherwise the lake is asked for the
+nearest snapshot, and where it has none, for the newest event that brought the whole entity. Pages come from journal and lake
+as for a replay; they are folded in worker threads, a page at a time, so a long way costs nobody else anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from connectivity.store.store import Store
+from mappings.ids import EntityId
+from mappings.model.signals import Event, HistoryQuery
+from spark_store.history.history import HistoryRange
+from spark_store.history.replay import evolve
+from spark_store.records import Past, PastQuery, Snapshot
+
+SHORT: Final = 1000
+"""A history up to so many events is folded from its beginning if the journal has it: to look for less takes longer."""
+
+_PAGE: Final = 500
+_PAGE_BYTES: Final = 1 << 20
+
+
+async def recall(store: Store, query: PastQuery) -> Past | None:
+    """What was, or None where that is not known any more, or never was. The state may be that of a deleted entity.
+
+    Raises StoreUnavailable, HistoryUnavailable.
+    """
+    await store.barrier()
+    entity, before = query.entity, None
+    range = store.open_range(HistoryQuery(entity, 1, query.last, before=query.before), datetime.now(UTC))
+    last = range.last
+    if range.times is not None and (before := range.times.before) is not None:
+        text, end = before, last
+        last = await store.ask_lake(lambda lake, reach: lake.last_before(entity, end, text, reaching=reach)) or 0
+    if range.last < 1:
+        return None
+    base = None
+    if last > SHORT or not store.keeps(entity, 1):
+        newest = last or range.last
+        base = await store.ask_lake(lambda lake, _: lake.snapshot(entity, newest, before))
+    if last < 1:
+        # Its events are forgotten; a snapshot is not.
+        return None if base is None else Past(base, b"{}")
+    if base is not None and base.revision == last:
+        found = await store.page(HistoryRange(entity, last, last, None, None), 0, 1, _PAGE_BYTES)
+        return Past(base, found.events[0].headers if found.events else b"{}")
+    start = 1 if base is None else base.revision + 1
+    if base is None and last > SHORT:
+        start = await store.ask_lake(lambda lake, reach: lake.last_whole(entity, 1, last, reaching=reach)) or 1
+    return await _fold(store, HistoryRange(entity, start, last, None, None), base)
+
+
+async def _fold(store: Store, range: HistoryRange, base: Snapshot | None) -> Past | None:
+    """`base` and the events of the range; without a base they have to begin with one that brings the whole entity."""
+    loop, position, snapshot = asyncio.get_running_loop(), 0, base
+    headers, is_over = b"{}", False
+    while not is_over:
+        events, position, is_over, _ = await store.page(range, position, _PAGE, _PAGE_BYTES)
+        if not events:
+            continue
+        if snapshot is None and not _is_whole(events[0]):
+            return None
+        if snapshot is not None and events[0].revision != snapshot.revision + 1:
+            return None
+        headers = events[-1].headers
+        if snapshot is None and events[0].action == "modified":
+            snapshot = _since_creation(store, events[0], evolve(None, events[0]))
+            events = events[1:]
+        snapshot = await loop.run_in_executor(None, _evolve_all, snapshot, events)
+    return None if snapshot is None or snapshot.revision != range.last else Past(snapshot, headers)
+
+
+def _is_whole(event: Event) -> bool:
+    return event.path == "/" and event.action != "merged"
+
+
+def _since_creation(store: Store, event: Event, snapshot: Snapshot) -> Snapshot:
+    """When an entity was made, whose creation is forgotten: the present knows it, unless it was made anew since then."""
+    present = store.snapshot(event.entity)
+    if present is None or present.created > event.timestamp:
+        return snapshot
+    return msgspec.structs.replace(snapshot, created=present.created)
+
+
+def _evolve_all(snapshot: Snapshot | None, events: Sequence[Event]) -> Snapshot | None:
+    for event in events:
+        snapshot = evolve(snapshot, event)
+    return snapshot
+
+
+LEAST, MOST = 64, 16_384
+"""So many messages of the journal are looked at at once, fewer where they are large."""
+
+COLD = 131_072
+"""So many are in the lake, where contents are not touched."""
+
+QUICK_SECONDS, SLOW_SECONDS = 0.02, 0.1
+"""Below the former the next portion is larger, above the latter smaller."""
+
+
+async def first_published(store: Store, entity: EntityId, first: int, last: int, instant: int) -> int | None:
+    """The first of these revisions whose message is not from before an instant, in milliseconds; None where all are.
+
+    Raises StoreUnavailable, HistoryUnavailable.
+    """
+    await store.barrier()
+    size = LEAST
+    while first <= last:
+        begun = store.kept.beginning(entity)
+        first = max(first, begun.erased + 1)
+        if first < begun.first:
+            end = min(last, begun.first - 1, first + COLD - 1)
+            found = await _in_lake(store, entity, first, end, instant)
+        else:
+            end, started = min(last, first + size - 1), time.monotonic()
+            found = await _in_journal(store, entity, first, end, instant)
+            size = next_size(size, time.monotonic() - started)
+            if first < store.kept.beginning(entity).first:
+                # It was trimmed meanwhile, so nobody has looked at all of it.
+                continue
+        if found:
+            return found
+        first = end + 1
+    return None
+
+
+def next_size(size: int, seconds: float) -> int:
+    """How large a portion may be after one of this size has taken so long."""
+    if seconds < QUICK_SECONDS:
+        return min(MOST, 2 * size)
+    return size if seconds < SLOW_SECONDS else max(LEAST, size // 2)
+
+
+async def _in_lake(store: Store, entity: EntityId, first: int, last: int, instant: int) -> int | None:
+    return await store.ask_lake(
+        lambda it, reaching: it.first_published(entity, first, last, instant, reaching=reaching)
+    )
+
+
+async def _in_journal(store: Store, entity: EntityId, first: int, last: int, instant: int) -> int:
+    return await store.ask_journal(lambda it: it.first_published(entity, first, last, instant))

@@ -1,0 +1,186 @@
+"""What a protocol's sessions keep beyond the life of the service: known here at once, in the journal's file soon after.
+
+`keep` and `forget` reach the file with the commit of whatever is stored next, so what is said once that is durable may rest
+on them. How far a session has been sent what it follows is noted with every message, and written down about once a second:
+after a crash some messages are sent again, never one less. What the journal cannot write now stays noted, and is tried
+again. Steps are short, since the loop waits for them; many rows are many steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Protocol
+
+import structlog
+
+from connectivity.store.store import Store
+from spark_store.errors import StoreUnavailable
+from spark_store.journal import sessions
+from spark_store.journal.journal import SqliteJournal
+from spark_store.records import SessionKey, SessionRow
+
+log = structlog.get_logger(__name__)
+
+
+STEP_ROWS = 200
+"""So many rows one step writes: about a millisecond."""
+
+
+class Rows(Protocol):
+    """What is kept of the sessions of one protocol. All but `sent`, `sweep` and `close` raise StoreUnavailable."""
+
+    def rows(self, connection_id: str) -> list[SessionRow]:
+        """What is kept of a connection's sessions."""
+
+    def keep(self, row: SessionRow) -> None:
+        """Keep this from now on, in the place of what was kept under its key; what was noted as sent there goes on."""
+
+    def sent(self, at: SessionKey, last: int) -> None:
+        """The session has been sent what it follows up to here, and the broker has it. It never goes back."""
+
+    def forget(self, at: SessionKey) -> None:
+        """Keep this no longer."""
+
+    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
+        """Only connections of which this is true may be open: of others nothing is kept."""
+
+    def sweep(self) -> None:
+        """About once a second: write down what has moved, and what could not be written before."""
+
+    async def close(self) -> None:
+        """Write down where everybody is: a service that ends in order repeats nothing."""
+
+
+class DeskSessions(Rows):
+    """Rows in the journal's file."""
+
+    def __init__(self, journal: SqliteJournal, store: Store, protocol: str) -> None:
+        self._journal, self._store, self._protocol = journal, store, protocol
+        self._rows: dict[SessionKey, SessionRow] | None = None
+        """What is kept, as far as it is known: None until it has been read. `last` is that of `_last` where there is one."""
+        self._last: dict[SessionKey, int] = {}
+        self._changed: dict[SessionKey, None] = {}
+        """What was kept or forgotten and is in no step yet."""
+        self._moved: dict[SessionKey, None] = {}
+        """Whose `last` was noted and is in no step yet."""
+        self._steps = 0
+        """How many steps for what has changed are queued and have not been taken."""
+
+    def __repr__(self) -> str:
+        known = "unread" if self._rows is None else f"{len(self._rows)} rows"
+        return f"<DeskSessions of {self._protocol}: {known}, {len(self._changed)} changed, {len(self._moved)} moved>"
+
+    def rows(self, connection_id: str) -> list[SessionRow]:
+        return [self._newest(at, row) for at, row in self._read().items() if at.connection == connection_id]
+
+    def keep(self, row: SessionRow) -> None:
+        rows = self._read()
+        if (former := rows.get(row.at)) is not None:
+            row = row._replace(last=former.last)
+        if row != former:
+            rows[row.at] = row
+            self._change(row.at)
+
+    def sent(self, at: SessionKey, last: int) -> None:
+        if self._rows is None or (row := self._rows.get(at)) is None:
+            return
+        before = self._last.get(at, row.last)
+        if before is not None and before < last:
+            self._last[at] = last
+            self._moved[at] = None
+
+    def forget(self, at: SessionKey) -> None:
+        if self._read().pop(at, None) is not None:
+            self._last.pop(at, None)
+            self._moved.pop(at, None)
+            self._change(at)
+
+    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
+        for connection_id in {at.connection for at in self._read()}:
+            if not is_wanted(connection_id):
+                log.info("sessions end, since their connection is not to be open", connection=connection_id)
+                for row in self.rows(connection_id):
+                    self.forget(row.at)
+
+    def sweep(self) -> None:
+        if not self._store.is_available:
+            return
+        for _ in range(0, len(self._changed) - self._steps * STEP_ROWS, STEP_ROWS):
+            self._queue_changes()
+        for _ in range(0, len(self._moved), STEP_ROWS):
+            self._queue_moves()
+
+    async def close(self) -> None:
+        self.sweep()
+        try:
+            await self._store.barrier()
+        except StoreUnavailable as error:
+            log.warning("how far sessions have come could not be written down", reason=str(error))
+
+    # what is written
+
+    def _read(self) -> dict[SessionKey, SessionRow]:
+        if self._rows is None:
+            found = self._journal.read(lambda it: sessions.of_protocol(it, self._protocol))
+            self._rows = {row.at: row for row in found}
+        return self._rows
+
+    def _newest(self, at: SessionKey, row: SessionRow) -> SessionRow:
+        return row if (last := self._last.get(at)) is None else row._replace(last=last)
+
+    def _change(self, at: SessionKey) -> None:
+        self._changed[at] = None
+        if len(self._changed) > self._steps * STEP_ROWS:
+            self._queue_changes()
+
+    def _queue_changes(self) -> None:
+        """Queue a step for some of what has changed, also of what changes before the step is taken."""
+        taken: list[SessionKey] = []
+        is_due = True
+        self._steps += 1
+
+        def step() -> None:
+            nonlocal is_due
+            is_due = False
+            self._steps -= 1
+            taken.extend(islice(self._changed, STEP_ROWS))
+            for at in taken:
+                del self._changed[at]
+            known = self._read()
+            kept = [self._newest(at, known[at]) for at in taken if at in known]
+            self._journal.within(partial(sessions.keep, protocol=self._protocol, rows=kept))
+            gone = [at for at in taken if at not in known]
+            self._journal.within(partial(sessions.forget, protocol=self._protocol, gone=gone))
+
+        def ended(written: asyncio.Future[None]) -> None:
+            self._steps -= is_due
+            if _may_be_tried_again(written):
+                self._changed.update(dict.fromkeys(taken))
+
+        self._store.take(step).add_done_callback(ended)
+
+    def _queue_moves(self) -> None:
+        moved = list(islice(self._moved, STEP_ROWS))
+        for at in moved:
+            del self._moved[at]
+        places = [(at, last) for at in moved if (last := self._last.get(at)) is not None]
+        step = partial(sessions.move, protocol=self._protocol, moved=places)
+
+        def ended(written: asyncio.Future[None]) -> None:
+            if _may_be_tried_again(written):
+                self._moved.update(dict.fromkeys(at for at in moved if at in self._last))
+
+        self._store.take(lambda: self._journal.within(step)).add_done_callback(ended)
+
+
+def _may_be_tried_again(written: asyncio.Future[None]) -> bool:
+    """Whether it was not written, for a reason that passes."""
+    if written.cancelled() or (error := written.exception()) is None:
+        return False
+    if isinstance(error, StoreUnavailable):
+        return True
+    log.error("what is kept of sessions could not be written", exc_info=error)
+    return False

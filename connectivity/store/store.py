@@ -1,0 +1,556 @@
+"""The async face of the store: group commit, the states that are decided but not yet durable, and what is done when the
+disk is full.
+
+Changes that are submitted gather in a queue. When no commit runs they are written into the journal's transaction, some
+dozens at a time so that the loop breathes, and committed in a worker thread; what is submitted meanwhile goes into the next
+commit. So under light load a change waits for nobody, and under heavy load a hundred share one wait for the disk.
+
+A command that follows another one is decided before the other's events are durable. Therefore `snapshot` and `answered`
+know what has been decided: `stage` (or `submit`) makes it visible at once, the future of `submit` says when it may be told
+to anybody. An answer that rests on such a state waits for `barrier`.
+
+What the journal has trimmed is read in the lake by worker threads of their own, few of them, so that neither the loop nor a
+commit ever waits for a file of the lake.
+
+If the journal cannot write, everything that is not durable is forgotten, whoever waits gets StoreUnavailable, and so does
+every later change at once; a probe with growing pauses finds out when writing works again. The next commit is half as large
+then, so that a little room is used. Nothing is tried again here: deliveries are held, and taken up anew, by those who have
+them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+import structlog
+
+from connectivity.authorization.revalidation import Authorities
+from connectivity.store.commit import Committed, Decided, Submitted, Trimming
+from connectivity.store.event_tail import Tail
+from connectivity.store.retained_history import Kept
+from connectivity.store.snapshot_cache import SnapshotCache
+from mappings.ids import EntityId
+from mappings.model.signals import HistoryQuery
+from spark_store.errors import HistoryUnavailable, StoreUnavailable
+from spark_store.history import history
+from spark_store.history.history import HistoryPage, HistoryRange, Trimmed
+from spark_store.journal.journal import MAX_ANSWERS, TRIM_EVENTS, Journal
+from spark_store.records import Change, DeliveryName, Due, Numbered, Oldest, Place, Snapshot
+
+if TYPE_CHECKING:
+    from spark_store.lake.history_reader import Cold
+
+
+log = structlog.get_logger(__name__)
+
+
+Answered = TypeVar("Answered")
+
+_WRITE_CHANGES = 64
+"""After about so many changes the loop gets a turn: somewhat more than half a millisecond."""
+
+_FORGET_ANSWERS = 64
+"""Old answers are looked for once in so many new ones."""
+
+_READERS = 4
+"""So many threads read the lake: decoding leaves the interpreter to others, and no machine has fewer disks to wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Times in seconds, sizes in bytes."""
+
+    gather: float = 0.0
+    """How long a first change waits for company while no commit runs; 0: until the loop's next turn."""
+    commit_changes: int = 1000
+    """The most changes in one commit."""
+    cached_entities: int = 50_000
+    cached_bytes: int = 32 << 20
+    redelivery_window: float = 600.0
+    """How long answers are remembered."""
+    max_answers: int = MAX_ANSWERS
+    probe_min: float = 0.1
+    probe_max: float = 5.0
+    """The pauses between two probes grow from the former to the latter."""
+
+
+class Store:
+    """One journal, used from one event loop."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        options: StoreOptions | None = None,
+        *,
+        cold: Callable[[], Cold] | None = None,
+        on_commit: Callable[[float], object] | None = None,
+        now: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`cold` opens the lake that has what the journal has trimmed: in a worker thread, once it is needed.
+
+        `on_commit` is told how many seconds each commit took; `now` gives nanoseconds since 1970.
+        """
+        self._journal = journal
+        self._options = options or StoreOptions()
+        self._on_commit = on_commit
+        self._now = now
+        self._cold = cold
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
+        self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="lake")
+        self._trimming: Trimming | None = None
+        self._queue: deque[Submitted] = deque()
+        self._written: list[Submitted] = []
+        self._decided = Decided()
+        self._cache = SnapshotCache(self._options.cached_entities, self._options.cached_bytes)
+        self.tail = Tail(journal)
+        """The newest durable events, for those who follow all of them."""
+        self.kept = Kept(journal, self.ask_lake)
+        """Where histories begin by now."""
+        self.authorities = Authorities()
+        """Who is told of policies that have changed."""
+        self._last: int | None = None
+        """The number of the newest event in the commit that is on its way, while somebody follows."""
+        self._answers = 0
+        self._most = self._options.commit_changes
+        """The most changes in the next commit: fewer after one that failed, more and more again with each that succeeds."""
+        self._is_busy = False
+        self._is_closed = False
+        self._pause = self._options.probe_min
+        self._probing: asyncio.Task[None] | None = None
+        self._available = asyncio.Event()
+        self._available.set()
+        self.reason: str | None = None
+        """Why the store cannot write, while it cannot."""
+
+    def __repr__(self) -> str:
+        status = "available" if self.is_available else f"unavailable: {self.reason}"
+        return f"<Store {status}, {len(self._queue)} waiting, {len(self._written)} being committed>"
+
+    # the present
+
+    @property
+    def is_available(self) -> bool:
+        return self.reason is None
+
+    async def wait_available(self) -> None:
+        """Return when the store can write."""
+        await self._available.wait()
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        """The newest state that was decided, durable or not; None for an entity that never was. Raises StoreUnavailable."""
+        found = self._decided.snapshots.get(entity) or self._cache.get(entity)
+        if found is None and (found := self._journal.snapshot(entity)) is not None:
+            self._cache.put(found)
+        return found
+
+    def answered(self, name: DeliveryName) -> bytes | None:
+        """What a delivery was answered, or None if it is not known. Raises StoreUnavailable.
+
+        The answer may not be durable yet: it may be told when a `barrier` made after this call is.
+        """
+        pending = self._decided.answers.get(name.place)
+        if pending is None:
+            return self._journal.answer(name, self._window_start())
+        return pending.answer if pending.delivery.digest == name.digest else None
+
+    # changes
+
+    def stage(self, change: Change) -> None:
+        """Make a change visible here before it is submitted. Submit it, before the loop's next turn."""
+        self._decided.add(change)
+
+    def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+        """Queue changes, staged or not, in order; they share one commit. The future resolves when they are durable.
+
+        It raises StoreUnavailable if none of them is stored and all may be later, or what is wrong with one of them (then
+        none is stored either).
+        """
+        submitted = Submitted(changes, asyncio.get_running_loop().create_future())
+        if self._is_closed or not self.is_available:
+            self._decided.clear()
+            submitted.fail(StoreUnavailable(self.reason or "the store is closed"))
+            return submitted.durable
+        for change in changes:
+            self._decided.add(change)
+        self._queue.append(submitted)
+        self._schedule()
+        return submitted.durable
+
+    def take(
+        self, step: Callable[[], object], *, forgets: EntityId | None = None, is_aside: bool = False
+    ) -> asyncio.Future[None]:
+        """Queue a short step of another module on the journal: it shares a commit. The future is as that of `submit`.
+
+        An entity that the step `forgets` has, for every command that is decided from now on, neither state nor policy.
+        `is_aside`: the step waits for the disk; it runs in the worker thread, while no transaction is open.
+        """
+        taken = Submitted((), asyncio.get_running_loop().create_future(), step)
+        taken.is_aside = is_aside
+        if self._is_closed or not self.is_available:
+            taken.fail(StoreUnavailable(self.reason or "the store is closed"))
+            return taken.durable
+        if forgets is not None and (found := self.snapshot(forgets)) is not None:
+            taken.forgotten = msgspec.structs.replace(found, state=None, policy=None)
+            self._decided.snapshots[forgets] = taken.forgotten
+        self._queue.append(taken)
+        self._schedule()
+        return taken.durable
+
+    def barrier(self) -> asyncio.Future[None]:
+        """A future that resolves when everything submitted so far is durable. Raises StoreUnavailable if it will not be."""
+        passed = Submitted((), asyncio.get_running_loop().create_future())
+        if self._queue:
+            self._queue.append(passed)
+        elif self._written:
+            self._written.append(passed)
+        else:
+            passed.succeed()
+        return passed.durable
+
+    # histories
+
+    def open_range(self, query: HistoryQuery, now: datetime) -> HistoryRange:
+        """Fix what a query means now; what was decided before it belongs to it. Raises QueryError, StoreUnavailable."""
+        newest = self.snapshot(query.entity)
+        return history.open_range(self._journal, query, now, newest=0 if newest is None else newest.revision)
+
+    async def page(self, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
+        """As `history.page`, but waits for events that are not durable yet, and reads what was trimmed in the lake.
+
+        Raises StoreUnavailable, HistoryUnavailable.
+        """
+        found = history.page(self._journal, range, position, limit, max_bytes)
+        if found.trimmed is not None:
+            return await self._cold_page(range, found.trimmed, limit, max_bytes)
+        if found.ended or found.events or found.position != position or limit < 1:
+            return found
+        await self.barrier()
+        found = history.page(self._journal, range, position, limit, max_bytes)
+        if found.trimmed is not None:
+            return await self._cold_page(range, found.trimmed, limit, max_bytes)
+        # Everything is durable now: what is still not there will never be.
+        return found if found.events or found.position != position else found._replace(ended=True)
+
+    async def _cold_page(self, range: HistoryRange, trimmed: Trimmed, limit: int, max_bytes: int) -> HistoryPage:
+        if self._cold is None:
+            raise HistoryUnavailable(
+                f"{range.entity}: the journal has trimmed revision {trimmed.first} to {trimmed.last}, and there is no lake: "
+                "expected spark.mode embedded or external, found off"
+            )
+        found = await self.ask_lake(
+            lambda cold, reaching: history.cold_page(cold, range, trimmed, limit, max_bytes, reaching)
+        )
+        assert found is not None
+        return found
+
+    async def ask_lake(self, ask: Callable[[Cold, int], Answered]) -> Answered | None:
+        """What `ask` says in a worker thread, given the lake and the number that it has to reach to; None without a lake.
+
+        Raises what it raises, StoreUnavailable.
+        """
+        if (opened := self._cold) is None:
+            return None
+        reaching = self._journal.trimmed()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: ask(opened(), reaching))
+
+    async def ask_journal(self, ask: Callable[[Journal], Answered]) -> Answered:
+        """What `ask` says in a worker thread, of what a journal answers to any thread. Raises what it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, ask, self._journal)
+
+    def newest_durable(self, entity: EntityId) -> int:
+        """The revision of an entity's newest durable event; 0 for none. Raises StoreUnavailable."""
+        return self._journal.latest(entity)
+
+    def oldest_kept(self, entity: EntityId) -> int:
+        """As `Kept.oldest`: the smallest revision that a page can still bring, from memory. Raises StoreUnavailable."""
+        return self.kept.oldest(entity)
+
+    def keeps(self, entity: EntityId, revision: int) -> bool:
+        """Whether the journal has this durable event. Raises StoreUnavailable."""
+        return bool(self._journal.events(entity, revision, revision, 1, 1))
+
+    # policies in which something expires
+
+    def due(self, until: str, limit: int) -> list[Due]:
+        """As `Journal.due`. Raises StoreUnavailable."""
+        return self._journal.due(until, limit)
+
+    def look_again(self, policy: Snapshot, at: str | None, note: bytes | None) -> asyncio.Future[None]:
+        """As `Journal.look_again`; the future is as that of `submit`."""
+        return self.take(lambda: self._journal.look_again(policy.entity, policy.revision, at, note))
+
+    # following
+
+    def follow(self, connection: str, targets: Sequence[str]) -> asyncio.Future[None]:
+        """As the journal's `follow`: durable when the future is done, which is as that of `submit`."""
+        return self.take(lambda: self._journal.follow(connection, targets))
+
+    def move(self, places: Sequence[Place]) -> asyncio.Future[None]:
+        """As the journal's `move`, in the same way."""
+        return self.take(lambda: self._journal.move(places))
+
+    # trimming
+
+    def oldest(self) -> Oldest | None:
+        """The oldest event that is still in the journal. Raises StoreUnavailable."""
+        return self._journal.oldest()
+
+    def newest_seq(self) -> int:
+        """The number of the newest durable event. Raises StoreUnavailable."""
+        return self._journal.newest_seq()
+
+    def newest_until(self, seq: int) -> Numbered | None:
+        """The newest event up to this number, erased entities' ones left out: of these nothing is left in a moment.
+
+        Raises StoreUnavailable.
+        """
+        while (found := self._journal.newest_until(seq)) is not None:
+            if self._journal.beginning(found.event.entity).erased < found.event.revision:
+                return found
+            seq = found.seq - 1
+        return None
+
+    async def trim(self, last: int, before: str) -> int:
+        """Take away some of the oldest events: numbered up to `last`, from before a timestamp. How many there were.
+
+        It is the lake's business to have them. A step of this rides on a commit, and makes it a millisecond longer; as long
+        as it takes as many as it may, there is more to take. Raises StoreUnavailable.
+        """
+        if self._is_closed or not self.is_available:
+            raise StoreUnavailable(self.reason or "the store is closed")
+        if self._trimming is None:
+            self._trimming = Trimming(last, before, asyncio.get_running_loop().create_future())
+            self._schedule()
+        return await asyncio.shield(self._trimming.done)
+
+    async def close(self) -> None:
+        """Take no more changes, make durable what was submitted, close the journal."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        with contextlib.suppress(StoreUnavailable):
+            await self.barrier()
+            if self._trimming is not None:
+                await self._trimming.done
+        if self._probing is not None:
+            self._probing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._probing
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._worker, self._journal.close)
+        finally:
+            self._worker.shutdown()
+            self._readers.shutdown(cancel_futures=True)
+
+    # group commit
+
+    def _schedule(self) -> None:
+        """Begin a commit, unless one is on its way: the one after it takes what waits."""
+        if self._is_busy:
+            return
+        self._is_busy = True
+        if self._options.gather > 0:
+            asyncio.get_running_loop().call_later(self._options.gather, self._write)
+        else:
+            asyncio.get_running_loop().call_soon(self._write)
+
+    def _write(self) -> None:
+        """Write some of the queue into the transaction; then some more, or commit."""
+        batch: list[Submitted] = []
+        size = 0
+        if self._is_aside_next and not self._written:
+            self._step_aside(self._queue.popleft())
+            return
+        while self._queue and size < min(_WRITE_CHANGES, self._most) and self._queue[0].step is None:
+            batch.append(submitted := self._queue.popleft())
+            size += len(submitted.changes)
+        try:
+            try:
+                self._journal.write([change for submitted in batch for change in submitted.changes])
+                self._written.extend(batch)
+            except StoreUnavailable:
+                self._written.extend(batch)
+                raise
+            except Exception:
+                self._write_singly(batch)
+            has_step = bool(self._queue) and self._queue[0].step is not None and not self._is_aside_next
+            if has_step:
+                # Somebody waits for it, most often an operator: changes behind it are left for the next commit.
+                self._take_step(self._queue.popleft())
+            if (
+                self._queue
+                and (not has_step or self._queue[0].step is not None)
+                and not self._is_aside_next
+                and sum(len(submitted.changes) for submitted in self._written) < self._most
+            ):
+                asyncio.get_running_loop().call_soon(self._write)
+                return
+            self._forget_answers()
+            self._last = self._journal.newest_written() if self.tail.is_followed else None
+        except StoreUnavailable as error:
+            self._break(error)
+        else:
+            committing = asyncio.get_running_loop().run_in_executor(self._worker, self._commit, self._trimming)
+            committing.add_done_callback(self._committed)
+
+    @property
+    def _is_aside_next(self) -> bool:
+        return bool(self._queue) and self._queue[0].is_aside
+
+    def _take_step(self, taken: Submitted) -> None:
+        """Raises StoreUnavailable."""
+        try:
+            taken.take_step()
+            self._written.append(taken)
+        except StoreUnavailable:
+            self._written.append(taken)
+            raise
+        except Exception as error:
+            log.exception("a step on the journal failed")
+            taken.fail(error)
+
+    def _step_aside(self, taken: Submitted) -> None:
+        def done(working: asyncio.Future[None]) -> None:
+            if (error := working.exception()) is not None:
+                taken.fail(StoreUnavailable(str(error)))
+            taken.succeed()
+            self._is_busy = False
+            if self._queue or self._trimming is not None:
+                self._schedule()
+
+        working = asyncio.get_running_loop().run_in_executor(self._worker, taken.take_step)
+        working.add_done_callback(done)
+
+    def _write_singly(self, batch: list[Submitted]) -> None:
+        """One of these cannot be stored: find it, and store the others. Raises StoreUnavailable."""
+        for position, submitted in enumerate(batch):
+            try:
+                self._journal.write(submitted.changes)
+                self._written.append(submitted)
+            except StoreUnavailable:
+                self._written.extend(batch[position:])
+                raise
+            except Exception as error:
+                log.error("changes cannot be stored", reason=str(error), changes=len(submitted.changes))
+                # Followers may have begun behind what will never be.
+                self.tail.forget()
+                for entity in submitted.entities():
+                    self._decided.snapshots.pop(entity, None)
+                    self._cache.drop(entity)
+                for change in submitted.changes:
+                    if change.answer is not None:
+                        self._decided.forget(change.answer)
+                submitted.fail(error)
+
+    def _forget_answers(self) -> None:
+        """Take away old answers, about twice as many as come in, so that this never takes long."""
+        self._answers += sum(change.answer is not None for submitted in self._written for change in submitted.changes)
+        if self._answers >= _FORGET_ANSWERS:
+            self._journal.forget_answers(self._window_start(), self._options.max_answers, 2 * self._answers)
+            self._answers = 0
+
+    def _window_start(self) -> int:
+        """When the oldest answer was given, in nanoseconds, that is still known: what comes later is no redelivery."""
+        return self._now() - int(self._options.redelivery_window * 1e9)
+
+    def _commit(self, trimming: Trimming | None) -> Committed:
+        """Runs in the worker thread."""
+        start = time.perf_counter()
+        trimmed = 0 if trimming is None else self._journal.trim(trimming.last, trimming.before, TRIM_EVENTS)
+        self._journal.commit()
+        return Committed(time.perf_counter() - start, trimming, trimmed)
+
+    def _committed(self, commit: asyncio.Future[Committed]) -> None:
+        if (error := commit.exception()) is not None:
+            self._break(error)
+            return
+        self._pause = self._options.probe_min
+        self._most = min(2 * self._most, self._options.commit_changes)
+        seconds, trimming, trimmed = commit.result()
+        if trimming is not None:
+            self._trimming = None
+            self.kept.trimmed()
+            trimming.done.set_result(trimmed)
+        if self._on_commit is not None:
+            self._on_commit(seconds)
+        done, self._written = self._written, []
+        changes = [change for submitted in done for change in submitted.changes]
+        self._decided.settle(changes)
+        self._cache.update(changes)
+        for submitted in done:
+            if submitted.forgotten is not None:
+                self._decided.drop(submitted.forgotten)
+                self._cache.drop(submitted.forgotten.entity)
+                self.kept.forget(submitted.forgotten.entity)
+                self.tail.forget()
+            submitted.succeed()
+        self.authorities.tell(changes, [it.forgotten.entity for it in done if it.forgotten is not None])
+        if self.tail.is_followed and any(change.events for change in changes):
+            # Whoever waited for these is told first: what it says about an event is known when a target is sent it.
+            asyncio.get_running_loop().call_soon(self._tell_followers, self._last, changes)
+        self._is_busy = False
+        if self._queue or self._trimming is not None:
+            self._is_busy = True
+            self._write()
+
+    def _tell_followers(self, last: int | None, changes: Sequence[Change]) -> None:
+        """These are durable, the last of their events as number `last`, if anybody followed when they were written."""
+        if last is not None:
+            self.tail.extend(last, changes)
+            return
+        try:
+            self.tail.catch_up()
+        except StoreUnavailable as error:
+            log.warning("followers learn of events with the next commit", error=str(error))
+
+    # trouble
+
+    def _break(self, error: BaseException) -> None:
+        """Nothing that was not durable ever happened; probe until writing works again."""
+        lost = [*self._written, *self._queue]
+        # There may be room for some of them.
+        self._most = max(1, sum(len(submitted.changes) for submitted in self._written) // 2)
+        self._written.clear()
+        self._queue.clear()
+        self._decided.clear()
+        # A commit that failed may have been carried out all the same.
+        self._cache.clear()
+        self.kept.forget()
+        self.tail.forget()
+        self._is_busy = False
+        self._answers = 0
+        self.reason = str(error)
+        self._available.clear()
+        log.error("store unavailable", reason=self.reason, changes=sum(len(submitted.changes) for submitted in lost))
+        for submitted in lost:
+            submitted.fail(StoreUnavailable(self.reason))
+        if self._trimming is not None:
+            self._trimming.done.set_exception(StoreUnavailable(self.reason))
+            self._trimming = None
+        self._probing = asyncio.get_running_loop().create_task(self._probe(), name="store probe")
+
+    async def _probe(self) -> None:
+        while True:
+            await asyncio.sleep(self._pause)
+            # Goes on growing until a commit has succeeded: room for a probe need not be room for what comes then.
+            self._pause = min(2 * self._pause, self._options.probe_max)
+            try:
+                await asyncio.get_running_loop().run_in_executor(self._worker, self._journal.probe)
+                newest = self._journal.newest_seq()
+            except StoreUnavailable as error:
+                self.reason = str(error)
+            else:
+                break
+        self.tail.reach(newest)
+        log.info("store available again")
+        self.reason = self._probing = None
+        self._available.set()

@@ -1,0 +1,1 @@
+"""The reactive-streams engine that all subscriptions share, its manager, and the feeds."""

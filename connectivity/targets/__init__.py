@@ -1,0 +1,1 @@
+"""The way out: reply targets, targets with topic filters, outbox, event cursors."""

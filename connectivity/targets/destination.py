@@ -1,0 +1,188 @@
+"""An address to publish to, and the headers that go with it: the templates of a reply-target or of a target, compiled.
+
+`Publication.resolve` says where a signal goes and which headers it gets beside those of its wire protocol; nothing is sent
+here. An address that does not resolve means that nothing is published, and one that a client's value would turn into
+something else than an address is an error (Ditto connections, header mapping and addresses).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from connectivity.transports.base import Outgoing
+from mappings.errors import DecodeError
+from mappings.model.envelope import Envelope
+from mappings.model.field_selector import joined
+from mappings.model.json_pointer import MISSING, parse_pointer
+from mappings.model.signals import LiveCommand, LiveEvent, Outbound, TwinEvent
+from mappings.model.topic_path import topic_of
+from mappings.placeholders.address import resolve_address
+from mappings.placeholders.header_mapping import HeaderMapping
+from mappings.placeholders.template import PlaceholderContext, Scope, parse
+from spark_store.history.event_view import changed_part
+
+ADDRESS_HEADER = "mqtt.topic"
+"""What MQTT takes for the address where a header mapping sets it, so its value is judged like one."""
+
+
+_WITH_FEATURES = (TwinEvent, LiveEvent, LiveCommand)
+"""What may speak of several features at once."""
+
+_decode = msgspec.json.Decoder().decode
+
+
+class Resolved(NamedTuple):
+    """Where a signal goes, and its mapped headers."""
+
+    address: str
+    headers: Mapping[str, str]
+
+    def outgoing(self, envelopes: Sequence[Envelope], qos: int) -> list[Outgoing]:
+        """The messages to publish. A mapped header replaces one of the codec's; envelopes that share their headers go on
+        sharing them."""
+        if not self.headers:
+            return [Outgoing(self.address, envelope, qos) for envelope in envelopes]
+        merged: dict[int, dict[str, str]] = {}
+        messages = []
+        for envelope in envelopes:
+            headers = merged.get(id(envelope.headers))
+            if headers is None:
+                headers = merged[id(envelope.headers)] = {**envelope.headers, **self.headers}
+            messages.append(Outgoing(self.address, Envelope(envelope.payload, headers), qos))
+        return messages
+
+
+class Publication:
+    """One reply-target or target. Raises PlaceholderError for templates that are not understood."""
+
+    def __init__(
+        self,
+        address: str,
+        header_mapping: Mapping[str, str],
+        connection_id: str,
+        now: Callable[[], datetime],
+        scope: Scope = Scope.COMMON,
+    ) -> None:
+        self._connection_id = connection_id
+        self._now = now
+        self._address = parse(address, scope)
+        mapping = dict(header_mapping)
+        override = mapping.pop(ADDRESS_HEADER, None)
+        self._override = parse(override, scope) if override is not None else None
+        self._mapping = HeaderMapping(mapping, scope)
+        names = self._mapping.names.union(*(it.names for it in (self._address, self._override) if it is not None))
+        self._needs_topic = any(name.startswith("topic:") for name in names)
+        self._needs_features = "feature:id" in names
+
+    @property
+    def beginning(self) -> str:
+        """What every address of it begins with, since the operator has written it so."""
+        first = self._address.parts[0]
+        return first if isinstance(first, str) else ""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether there is only one address."""
+        return self._address.is_constant
+
+    def resolve(self, context: PlaceholderContext) -> Resolved | None:
+        """None where the address has no value. Raises UnsafeAddress, Unresolved. `context` is that of the signal."""
+        address = resolve_address(self._address, context)
+        if address is None:
+            return None
+        mapped = self._mapping.apply(context)
+        if self._override is not None and (override := resolve_address(self._override, context)) is not None:
+            mapped[ADDRESS_HEADER] = override
+        return Resolved(address, mapped)
+
+    def context(self, signal: Outbound, *, has_topic: bool = False, has_features: bool = False) -> PlaceholderContext:
+        """What templates see of a signal: its topic and features where these ask for them, or whoever else says so."""
+        return context_of(
+            signal,
+            self._now,
+            self._connection_id,
+            has_topic=has_topic or self._needs_topic,
+            has_features=has_features or self._needs_features,
+        )
+
+
+def context_of(
+    signal: Outbound,
+    now: Callable[[], datetime],
+    connection_id: str | None = None,
+    *,
+    has_topic: bool = True,
+    has_features: bool = True,
+) -> PlaceholderContext:
+    """What expressions may read of a signal that leaves; its topic and features where anybody asks for them."""
+    headers = signal.headers
+    path = getattr(signal, "path", None)
+    # A signal does not name the subjects that it is of; the first of them stands in its headers.
+    originator = headers.get("ditto-originator")
+    return PlaceholderContext(
+        headers=headers,
+        entity=signal.entity,
+        topic=topic_of(signal) if has_topic else None,
+        resource_path=path,
+        resource_type=signal.entity.type.value if path is not None and signal.entity is not None else None,
+        feature_ids=features_of(signal) if has_features else (),
+        thing_json=_ToldThing(signal) if isinstance(signal, TwinEvent | LiveEvent) else None,
+        connection_id=connection_id,
+        subjects=(originator,) if originator is not None else (),
+        now=now,
+    )
+
+
+class _ToldThing(Mapping[str, Any]):
+    """The thing as an event and its extra fields show it, put together only where an expression asks for it.
+
+    What changed counts more than an extra field, which may be newer.
+    """
+
+    __slots__ = ("_document", "_event")
+
+    def __init__(self, event: TwinEvent | LiveEvent) -> None:
+        self._event = event
+        self._document: Mapping[str, Any] | None = None
+
+    @property
+    def _thing(self) -> Mapping[str, Any]:
+        if self._document is None:
+            event = self._event
+            value = MISSING if event.value is None else _decode(event.value)
+            changed = changed_part(event.entity.type, event.action, event.path, value)
+            self._document = joined(_decode(event.extra), changed) if event.extra is not None else changed
+        return self._document
+
+    def __getitem__(self, name: str) -> Any:
+        return self._thing[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._thing)
+
+    def __len__(self) -> int:
+        return len(self._thing)
+
+
+def features_of(signal: Outbound) -> tuple[str, ...]:
+    """The features that a signal touches: the one that its path leads into, or all that it brings along."""
+    path, value = getattr(signal, "path", None), getattr(signal, "value", None)
+    if path not in ("/", "/features") or not isinstance(signal, _WITH_FEATURES) or value is None:
+        return feature_ids(path)
+    found = _decode(value)
+    if path == "/" and isinstance(found, Mapping):
+        found = found.get("features")
+    return tuple(found) if isinstance(found, Mapping) else ()
+
+
+def feature_ids(path: str | None) -> tuple[str, ...]:
+    """The feature that a path such as `/features/lamp/properties/on` leads into, or none."""
+    try:
+        segments = parse_pointer(path or "")
+    except DecodeError:
+        return ()
+    return (segments[1],) if len(segments) > 1 and segments[0] == "features" else ()

@@ -1,0 +1,120 @@
+"""The open connections as they see each other: their targets, the labels that they answer for, whose answers they take.
+
+What one connection brings in, others may be sent: live signals go to the targets that subscribe to them, and answers may be
+diverted to another connection. A `Member` joins when its connection is opened and leaves when it is closed; a link that
+comes and goes in between changes nothing here.
+
+Diversion (Ditto connections, response diversion): a command with the header `divert-response-to-connection`, consumed by a
+connection that is a diversion source, is answered at a target of the named connection, if that one is a diversion target
+and lists the source as authorized. Only answers to commands are diverted, and never twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from connectivity.connections.model import Connection, ResponseType
+from connectivity.connections.templates import DIVERT_TO, DIVERTED_TYPES
+from connectivity.targets.target import TargetRoute
+from mappings.model.signals import Answer
+
+DIVERTED_FROM = "diverted-response-from-connection"
+
+_USUAL_TYPES = frozenset({ResponseType.RESPONSE.value, ResponseType.ERROR.value})
+
+
+@dataclass(frozen=True, slots=True)
+class DivertingOptions:
+    """What a connection says about diversion in its `specificConfig`."""
+
+    is_source: bool = False
+    is_target: bool = False
+    preserves: bool = False
+    """Whether a diverted answer goes to the reply-target too."""
+    authorized: frozenset[str] = frozenset()
+    """The connections whose answers are taken."""
+
+    @classmethod
+    def of(cls, connection: Connection) -> DivertingOptions:
+        options = connection.specific_config
+
+        def flag(name: str) -> bool:
+            return options.get(name, "").lower() == "true"
+
+        authorized = options.get("authorized-connections-as-sources", "").split(",")
+        return cls(
+            flag("is-diversion-source"),
+            flag("is-diversion-target"),
+            flag("preserve-normal-response-via-source"),
+            frozenset(filter(None, map(str.strip, authorized))),
+        )
+
+
+class Member:
+    """One open connection. `declared`: the labels that its sources declare."""
+
+    def __init__(self, connection: Connection, targets: Sequence[TargetRoute], declared: frozenset[str]) -> None:
+        self.connection_id = connection.id
+        self.targets = tuple(targets)
+        self.declared = declared
+        self.diverting = DivertingOptions.of(connection)
+
+    def __repr__(self) -> str:
+        return f"<Member {self.connection_id}, {len(self.targets)} targets>"
+
+
+class Diverted(NamedTuple):
+    """Where an answer goes instead of, or beside, its reply-target. `target` of None: nobody takes it, for this `reason`."""
+
+    target: TargetRoute | None
+    is_preserved: bool
+    reason: str = ""
+
+
+class Members:
+    """Those that are open now, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, Member] = {}
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(tuple(self._members.values()))
+
+    def join(self, member: Member) -> None:
+        self._members[member.connection_id] = member
+
+    def leave(self, connection_id: str) -> None:
+        """Nothing is sent to this connection any more; whoever waits for its broker is told so."""
+        member = self._members.pop(connection_id, None)
+        for target in member.targets if member is not None else ():
+            target.close()
+
+    def diverted(self, answer: Answer, kind: str, origin: str, source: int) -> Diverted | None:
+        """Where an answer of this kind is diverted to that belongs to a source of the connection `origin`; None if not."""
+        headers = answer.headers
+        member = self._members.get(origin)
+        to = headers.get(DIVERT_TO)
+        if to is None or member is None or not member.diverting.is_source or DIVERTED_FROM in headers:
+            return None
+        named = headers.get(DIVERTED_TYPES)
+        types = _USUAL_TYPES if named is None else {each.strip().lower() for each in str(named).split(",")}
+        if kind not in types or to == origin:
+            return None
+        target, reason = self._target(str(to), origin, source)
+        return Diverted(target, member.diverting.preserves, reason)
+
+    def _target(self, to: str, origin: str, source: int) -> tuple[TargetRoute | None, str]:
+        member = self._members.get(to)
+        if member is None:
+            return None, "that connection is not open"
+        if not member.diverting.is_target:
+            return None, "that connection is no diversion target"
+        if origin not in member.diverting.authorized:
+            return None, "that connection does not list this one as authorized"
+        if len(member.targets) == 1:
+            return member.targets[0], ""
+        if source < len(member.targets):
+            return member.targets[source], ""
+        return None, f"that connection has no target with the source's index {source}"

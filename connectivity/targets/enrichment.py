@@ -1,0 +1,105 @@
+"""Extra fields: what a target wants to know of a thing beside what a signal says (Ditto connections, targets, enrichment).
+
+A selector such as `attributes/site,features/{{ feature:id }}/definition` names fields of the thing; they are added to the
+signal as they are after it, as far as the target's subjects may read them. What is not there is left out, and so is a part
+of the selector whose placeholder has no value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+from mappings.errors import Unresolved
+from mappings.model.field_selector import Selection, parse_pointers, select, selection_of
+from mappings.model.json_pointer import Segments
+from mappings.placeholders.template import PlaceholderContext, Template, parse
+from spark_store.rql.ast import Field
+
+_TOKEN = re.compile("\x00([0-9]+)\x00")
+
+
+class _Pointer(NamedTuple):
+    """One pointer of a selector: each segment as text, or as a template where it has placeholders."""
+
+    segments: tuple[str | Template, ...]
+
+    def resolved(self, context: PlaceholderContext) -> Sequence[Segments]:
+        """The pointers that come of it: none where a placeholder has no value, several where it has several."""
+        return list(product(*[_values(segment, context) for segment in self.segments]))
+
+
+def _values(segment: str | Template, context: PlaceholderContext) -> Sequence[str]:
+    if isinstance(segment, str):
+        return (segment,)
+    try:
+        return segment.resolve(context).values
+    except Unresolved:
+        return ()  # a function that cannot work on the value gives none
+
+
+class ExtraFields:
+    """A selector of extra fields, compiled. Raises SelectorRefused, PlaceholderError."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        expressions: list[str] = []
+        shielded = "".join(
+            part if isinstance(part, str) else _shielded(part.text, expressions) for part in parse(text).parts
+        )
+        self._pointers = [
+            _Pointer(tuple(_segment(segment, expressions) for segment in pointer))
+            for pointer in parse_pointers(shielded)
+        ]
+        self._constant = (
+            None if expressions else selection_of([tuple(map(str, pointer.segments)) for pointer in self._pointers])
+        )
+
+    def __repr__(self) -> str:
+        return f"ExtraFields({self.text!r})"
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What its pointers begin with, where that does not depend on a signal."""
+        return frozenset(first for first, *_ in (it.segments for it in self._pointers) if isinstance(first, str))
+
+    def selection(self, context: Callable[[], PlaceholderContext]) -> Selection:
+        """The fields that are wanted with a signal; `context` is what placeholders read of it."""
+        if self._constant is not None:
+            return self._constant
+        known = context()
+        return selection_of([found for pointer in self._pointers for found in pointer.resolved(known)])
+
+
+def _shielded(expression: str, expressions: list[str]) -> str:
+    """What stands for an expression while the selector around it is read, since it may have commas and brackets."""
+    expressions.append(expression)
+    return f"\x00{len(expressions) - 1}\x00"
+
+
+def _segment(text: str, expressions: Sequence[str]) -> str | Template:
+    if "\x00" not in text:
+        return text
+    return parse(_TOKEN.sub(lambda found: f"{{{{ {expressions[int(found[1])]} }}}}", text))
+
+
+def covers(selection: Selection, field: Field) -> bool:
+    """Whether extra fields with this selection may say something about a field of a filter."""
+    level = selection
+    for depth, key in enumerate(field.path):
+        below = level.get(key)
+        if below is None and depth == 1 and field.path[0] == "features":
+            below = level.get("*")
+        if below is None:
+            return False
+        if not below:
+            return True
+        level = below
+    return True
+
+
+def extra_of(document: Mapping[str, Any], selection: Selection) -> dict[str, Any]:
+    """The selected fields of a thing as its reader sees it; empty where none of them is there."""
+    return dict(select(document, selection))

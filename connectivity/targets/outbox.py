@@ -1,0 +1,464 @@
+"""What one connection has to publish, over the links that it has.
+
+There is a lane for each of the connection's clients (`connectivity.targets.outbox`). What is about the same thing goes
+through the same lane: so the answers about an entity, and the events of a subscription, leave in the order in which they
+were posted, though the connection has several links. Each lane goes over its own client's link. While that client has none,
+its lane goes over the link of another client, and returns later: one dead link holds nobody up. A lane of whose messages
+links seem to die waits for its own client, so that it takes no other link down.
+
+Messages that scripts are still making hold their place: what the same party (a source or a target) posts behind them waits
+with them, what others post goes by.
+
+At a door each address is somebody else's socket, and some are read slowly. There each address has a lane of its own
+(`AddressedOutbox`), with a window of its own on the link, so that nobody waits for what another one does not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Hashable, Sequence
+from functools import partial
+from time import monotonic
+
+from connectivity.errors import ConnectivityError, GivenUp, PublishFailed
+from connectivity.transports.base import Done, Link, Outgoing
+
+MOST_BARREN = 5
+"""Links that may die upon the same message."""
+
+LARGE = 4096
+"""Bytes from which on its size is thought to be why a broker hangs up upon a message."""
+
+_TIMED_OUT = 408
+
+
+class Posting:
+    """Messages that were posted together. `error` is the first refusal among those that have ended.
+
+    Setting `withdrawn` keeps those back that the link has not taken yet; the `deadline`, in monotonic seconds, does so by
+    itself, and is told as a failure.
+    """
+
+    __slots__ = ("_ended", "_over", "_taken", "deadline", "error", "unconfirmed", "untaken", "withdrawn")
+
+    def __init__(self, count: int, ended: Done | None, deadline: float | None = None) -> None:
+        self.untaken = self.unconfirmed = count
+        self.error: ConnectivityError | None = None
+        self.withdrawn = False
+        self.deadline = deadline
+        self._ended = ended
+        self._taken: asyncio.Future[None] | None = None
+        self._over: asyncio.Future[None] | None = None
+
+    async def taken(self) -> None:
+        """Wait until the link has taken every message into its window."""
+        if self.untaken > 0:
+            if self._taken is None:
+                self._taken = asyncio.get_running_loop().create_future()
+            await self._taken
+
+    async def over(self) -> None:
+        """Wait until every message has ended, one way or the other."""
+        if self.unconfirmed > 0:
+            if self._over is None:
+                self._over = asyncio.get_running_loop().create_future()
+            await self._over
+
+    def take(self) -> None:
+        self.untaken -= 1
+        if self.untaken == 0 and self._taken is not None and not self._taken.done():
+            self._taken.set_result(None)
+
+    def confirm(self, error: ConnectivityError | None) -> None:
+        if error is not None and self.error is None:
+            self.error = error
+        self.unconfirmed -= 1
+        if self.unconfirmed > 0:
+            return
+        if self._ended is not None:
+            self._ended(self.error)
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
+
+
+class _Place:
+    """A posting whose messages are not known yet, or which waits behind such. A message that is None is a mere mark."""
+
+    __slots__ = ("messages", "posting")
+
+    def __init__(self, posting: Posting, messages: Sequence[Outgoing | None] | None = None) -> None:
+        self.posting = posting
+        self.messages = messages
+
+
+class Carrier:
+    """A living link, as the lanes on it share it."""
+
+    __slots__ = ("_is_flushing", "in_flight", "is_behind", "lanes", "link")
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.lanes: list[Lane] = []
+        self.in_flight = 0
+        self.is_behind = False
+        """Whether something waits for a confirm before it can be sent."""
+        self._is_flushing = False
+
+    def flush(self) -> None:
+        """Send what may be sent. The lane that is served first is another one each time."""
+        # A link may confirm within `publish`; the outer call goes on sending then.
+        if self._is_flushing:
+            return
+        self._is_flushing = True
+        try:
+            is_sending = True
+            while is_sending:
+                is_sending = False
+                for lane in list(self.lanes):
+                    is_sending = lane.send(self) or is_sending
+        finally:
+            self._is_flushing = False
+        self.is_behind = any(lane.is_waiting() for lane in self.lanes)
+        if len(self.lanes) > 1:
+            self.lanes.append(self.lanes.pop(0))
+
+
+class Lane:
+    """Messages that keep their order."""
+
+    __slots__ = ("_barren", "_carrier", "_empty", "_held", "_in_flight", "_number", "_suspects", "_waiting", "_wanted")
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Outgoing | None, Posting]] = deque()
+        self._held: dict[Hashable, deque[_Place]] = {}
+        """Party → what it has posted, from the first place on whose messages are not known."""
+        self._in_flight: dict[int, tuple[Outgoing, Posting]] = {}
+        self._number = 0
+        self._carrier: Carrier | None = None
+        self._wanted: Carrier | None = None
+        """Where the lane is to be; it goes there when nothing is in flight."""
+        self._suspects = 0
+        """How many messages at the front have been in flight when a link died; they go out one by one."""
+        self._barren = 0
+        """How many links in a row have died since a message was confirmed last."""
+        self._empty: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        link = self._carrier.link if self._carrier is not None else None
+        return f"<Lane {len(self._waiting)} waiting, {len(self._in_flight)} in flight, link {link!r}>"
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._in_flight) + sum(map(len, self._held.values()))
+
+    def is_waiting(self, party: Hashable = None) -> bool:
+        """Whether there is something that no link has taken, be it only known to this party."""
+        return bool(self._waiting) or party in self._held
+
+    def is_making(self, party: Hashable) -> bool:
+        """Whether there is something of this party that is not known yet."""
+        return party in self._held
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether links seem to die of what this lane sends."""
+        return self._barren > 1
+
+    def post(self, messages: Sequence[Outgoing], posting: Posting, party: Hashable = None) -> None:
+        """Queue messages behind those that are there."""
+        if self._held and party in self._held:
+            self._held[party].append(_Place(posting, messages))
+            return
+        self._waiting.extend([(message, posting) for message in messages])
+        if self._carrier is not None:
+            self._carrier.flush()
+
+    def hold(self, posting: Posting, party: Hashable) -> None:
+        """Queue a posting of one message that is not known yet. `fill` follows."""
+        self._held.setdefault(party, deque()).append(_Place(posting))
+
+    def fill(self, messages: Sequence[Outgoing], posting: Posting, party: Hashable) -> None:
+        """The messages of a posting that was held, however many they are."""
+        places = self._held[party]
+        # Without messages the place alone goes its way.
+        next(place for place in places if place.posting is posting).messages = messages or (None,)
+        posting.untaken = posting.unconfirmed = len(messages) or 1
+        while places and (known := places[0].messages) is not None:
+            place = places.popleft()
+            self._waiting.extend([(message, place.posting) for message in known])
+        if not places:
+            del self._held[party]
+        if self._carrier is not None:
+            self._carrier.flush()
+
+    def mark(self, posting: Posting, party: Hashable = None) -> None:
+        """Queue no message, but a place behind those that are there: it ends when it is reached."""
+        if party in self._held:
+            self._held[party].append(_Place(posting, (None,)))
+        else:
+            self._waiting.append((None, posting))
+
+    def use(self, carrier: Carrier | None) -> None:
+        """Go on over this link, as soon as what is in flight on another living one is confirmed."""
+        self._wanted = carrier
+        if carrier is self._carrier:
+            if carrier is not None:
+                carrier.flush()
+        elif not self._in_flight:
+            self._go_over()
+
+    def lose(self, *, was_silent: bool = False) -> None:
+        """The link is gone: what it had not confirmed waits again, in front.
+
+        `was_silent`: not the broker has ended it, so that none of its messages can have been the reason.
+        """
+        self._carrier = self._wanted = None
+        if self._in_flight and not was_silent:
+            self._suspects = max(self._suspects, len(self._in_flight))
+            self._barren += 1
+            if self._barren > MOST_BARREN:
+                self._give_up()
+        self._waiting.extendleft(reversed(self._in_flight.values()))
+        for _, posting in self._in_flight.values():
+            posting.untaken += 1
+        self._in_flight.clear()
+
+    async def drained(self) -> None:
+        """Wait until every message has ended."""
+        if len(self):
+            if self._empty is None or self._empty.done():
+                self._empty = asyncio.get_running_loop().create_future()
+            await self._empty
+
+    def send(self, carrier: Carrier) -> bool:
+        """Send as much as may be sent over this link now. Whether that was anything."""
+        link, in_flight, number = carrier.link, self._in_flight, self._number
+        while self._waiting and self._carrier is self._wanted is carrier and carrier.in_flight < link.window:
+            if self._suspects and in_flight:
+                break
+            message, posting = self._waiting.popleft()
+            posting.take()
+            if message is None or posting.withdrawn:
+                self._end(posting, None)
+                continue
+            if posting.deadline is not None and monotonic() > posting.deadline:
+                self._end(posting, PublishFailed("no link has taken it in its time", status=_TIMED_OUT))
+                continue
+            self._number += 1
+            in_flight[self._number] = message, posting
+            carrier.in_flight += 1
+            link.publish(message, partial(self._done, carrier, self._number))
+        return self._number != number
+
+    def _go_over(self) -> None:
+        if self._carrier is not None:
+            self._carrier.lanes.remove(self)
+        self._carrier = self._wanted
+        if self._carrier is not None:
+            self._carrier.lanes.append(self)
+            self._carrier.flush()
+
+    def _give_up(self) -> None:
+        """The oldest message was alone on each of the last links."""
+        self._suspects, self._barren = max(0, self._suspects - 1), 0
+        message, posting = self._in_flight.pop(next(iter(self._in_flight)))
+        size = len(message.envelope.payload)
+        # Why, it does not say. The usual reason is a bound on the size, and a small message is not tried in its place.
+        status = 413 if size > LARGE else 503
+        words = f"the broker ended {MOST_BARREN} links upon this message of {size} bytes"
+        self._end(posting, GivenUp(words, status=status))
+
+    def _done(self, carrier: Carrier, number: int, error: ConnectivityError | None) -> None:
+        if carrier is not self._carrier or (entry := self._in_flight.pop(number, None)) is None:
+            return
+        carrier.in_flight -= 1
+        self._barren = 0
+        if self._suspects:
+            self._suspects -= 1
+        self._end(entry[1], error)
+        if self._wanted is not carrier and not self._in_flight:
+            self._go_over()
+        if carrier.is_behind:
+            carrier.flush()
+
+    def _end(self, posting: Posting, error: ConnectivityError | None) -> None:
+        """One message of a posting has ended, which may have been the lane's last one."""
+        posting.confirm(error)
+        if self._empty is not None and not len(self):
+            # Who waited may have given up.
+            if not self._empty.done():
+                self._empty.set_result(None)
+            self._empty = None
+
+
+FEW_LANES = 64
+"""From so many lanes on, the empty ones of a door are forgotten."""
+
+
+class Outbox:
+    """The lanes of a connection with so many clients."""
+
+    def __init__(self, clients: int = 1) -> None:
+        self._lanes = [Lane() for _ in range(clients)]
+        self._carriers: dict[int, Carrier] = {}
+        self._making: set[asyncio.Future[Sequence[Outgoing]]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Outbox {self._lanes!r}>"
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lanes))
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is a link to the broker now."""
+        return bool(self._carriers)
+
+    def post(
+        self,
+        messages: Sequence[Outgoing],
+        ended: Done | None = None,
+        about: Hashable = None,
+        party: Hashable = None,
+    ) -> Posting:
+        """Queue messages behind those that are about the same. Without messages `ended` is called at once."""
+        posting = Posting(len(messages), ended)
+        if messages:
+            self.put(messages, posting, about, party)
+        elif ended is not None:
+            ended(None)
+        return posting
+
+    def put(
+        self, messages: Sequence[Outgoing], posting: Posting, about: Hashable = None, party: Hashable = None
+    ) -> None:
+        """The same with a posting that the caller knows already, since a link may confirm within the call."""
+        self._lane(about, messages[0].address).post(messages, posting, party)
+
+    def hold(
+        self,
+        making: asyncio.Future[Sequence[Outgoing]],
+        posting: Posting,
+        about: Hashable,
+        party: Hashable,
+        address: str = "",
+    ) -> None:
+        """The same with messages that are still being made, however many they will be. `posting` is of one until then.
+
+        `address` is where they will go.
+        """
+        lane = self._lane(about, address)
+        lane.hold(posting, party)
+        self._making.add(making)
+
+        def made(making: asyncio.Future[Sequence[Outgoing]]) -> None:
+            self._making.discard(making)
+            lane.fill(() if making.cancelled() else making.result(), posting, party)
+
+        making.add_done_callback(made)
+
+    def behind(self, ended: Done, party: Hashable = None) -> None:
+        """Call `ended` when links have taken all that waits now: what is done for it, is done at the links' pace.
+
+        What is still being made counts if it is this party's.
+        """
+        if busy := [lane for lane in self._lanes if lane.is_waiting(party)]:
+            posting = Posting(len(busy), ended)
+            for lane in busy:
+                lane.mark(posting, party)
+        else:
+            ended(None)
+
+    def attach(self, link: Link, client: int = 0) -> None:
+        """A client has a link: what waits goes out through it."""
+        self._carriers[client] = Carrier(link)
+        self._place_lanes()
+
+    def detach(self, client: int = 0, *, was_silent: bool = False) -> None:
+        """A client's link is gone: what it had not confirmed goes out again, over the next one.
+
+        `was_silent`: not the broker has ended it.
+        """
+        if (carrier := self._carriers.pop(client, None)) is not None:
+            for lane in carrier.lanes:
+                lane.lose(was_silent=was_silent)
+            self._place_lanes()
+
+    async def drained(self) -> None:
+        """Wait until every message has ended."""
+        for lane in self._lanes:
+            await lane.drained()
+
+    def _lane(self, about: Hashable, address: str) -> Lane:  # noqa: ARG002 - what it is about says where it leaves
+        lanes = self._lanes
+        return lanes[0] if len(lanes) == 1 else lanes[hash(about) % len(lanes)]
+
+    def _place_lanes(self) -> None:
+        for home, lane in enumerate(self._lanes):
+            lane.use(self._carriers.get(home) or self._host(home, lane))
+
+    def _host(self, home: int, lane: Lane) -> Carrier | None:
+        """The link that a lane may use whose own client has none."""
+        if lane.is_suspect or not self._carriers:
+            return None
+        others = sorted(self._carriers)
+        return self._carriers[others[home % len(others)]]
+
+
+class AddressedOutbox(Outbox):
+    """The lanes of a door, one for each address that something waits for or was sent to a while ago."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._by_address: dict[str, Lane] = {}
+        self._link: Link | None = None
+        self._most = FEW_LANES
+
+    def __repr__(self) -> str:
+        return f"<AddressedOutbox {len(self._by_address)} lanes, {len(self)} messages, link {self._link!r}>"
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_address.values()))
+
+    @property
+    def is_attached(self) -> bool:
+        return self._link is not None
+
+    def behind(self, ended: Done, party: Hashable = None) -> None:
+        """Call `ended` when what is being made for this party is there and taken. Else at once: a door stops reading from
+        whoever does not read, so that nothing has to be held back here."""
+        if busy := [lane for lane in self._by_address.values() if lane.is_making(party)]:
+            posting = Posting(len(busy), ended)
+            for lane in busy:
+                lane.mark(posting, party)
+        else:
+            ended(None)
+
+    def attach(self, link: Link, client: int = 0) -> None:  # noqa: ARG002 - a door has one
+        self._link = link
+        for lane in list(self._by_address.values()):
+            lane.use(Carrier(link))
+
+    def detach(self, client: int = 0, *, was_silent: bool = False) -> None:  # noqa: ARG002 - a door has one
+        """The door is closed. What was for its peers finds nobody at the next one, and ends."""
+        self._link = None
+        for lane in self._by_address.values():
+            # No peer's message is the reason why a door is closed.
+            lane.lose(was_silent=True)
+
+    async def drained(self) -> None:
+        for lane in list(self._by_address.values()):
+            await lane.drained()
+
+    def _lane(self, about: Hashable, address: str) -> Lane:  # noqa: ARG002 - the address says where it leaves
+        if (lane := self._by_address.get(address)) is None:
+            if len(self._by_address) >= self._most:
+                self._forget_empty()
+            lane = self._by_address[address] = Lane()
+            if self._link is not None:
+                lane.use(Carrier(self._link))
+        return lane
+
+    def _forget_empty(self) -> None:
+        self._by_address = {address: lane for address, lane in self._by_address.items() if len(lane)}
+        self._most = max(FEW_LANES, 2 * len(self._by_address))

@@ -1,0 +1,257 @@
+"""A signal on its way to targets, with everything that several of them ask about it, each worked out once.
+
+One event may concern many targets, and most of what is asked is the same for all of them: its value parsed, the policy of
+its thing, what a filter sees of it, what certain subjects see of it. A `Happening` is made when a signal is at hand, is
+asked by every `Interest`, and is thrown away before anything else happens in the world: it keeps what the present was like
+when it was first asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from enum import Enum
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+
+import msgspec
+
+from connectivity.authorization.enforcer import DROP, Enforcer
+from connectivity.targets.destination import context_of
+from connectivity.twins.access import Sight, may_receive, readable, sight
+from connectivity.twins.context import World
+from connectivity.twins.retrieval import hidden
+from mappings.ids import EntityId, EntityType
+from mappings.model.field_selector import Selection
+from mappings.model.json_pointer import MISSING
+from mappings.model.signals import Live, LiveCommand, LiveEvent, Message, TwinEvent
+from mappings.placeholders.template import PlaceholderContext, Template
+from spark_store.history.event_view import changed_part
+from spark_store.records import Snapshot
+
+TWIN_EVENTS = "_/_/things/twin/events"
+
+_TOPICS: Mapping[type, str] = {
+    TwinEvent: TWIN_EVENTS,
+    Message: "_/_/things/live/messages",
+    LiveCommand: "_/_/things/live/commands",
+    LiveEvent: "_/_/things/live/events",
+}
+_EVENTS = {"create": "created", "modify": "modified", "merge": "merged"}
+_TELLING = frozenset({"created", "modified", "merged"})
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Present(Protocol):
+    """The world as it is now. It knows the entity of the signal and its policy without having to wait for them."""
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        """The newest snapshot, also of a deleted entity."""
+
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
+        """The permissions of a policy for entities of a namespace; None where there is no such policy, or none any more."""
+
+    def now(self) -> datetime:
+        """An aware time."""
+
+
+class NowWorld(NamedTuple):
+    """A world with a clock, as those see it who are told of signals."""
+
+    world: World
+    clock: Callable[[], datetime]
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        return self.world.snapshot(entity)
+
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
+        return self.world.enforcer(policy_id, namespace)
+
+    def now(self) -> datetime:
+        return self.clock()
+
+
+class Kept(Enum):
+    """Why a target is not told of a signal."""
+
+    TOPIC = "no topic of the target has such signals"
+    NAMESPACE = "the target wants signals of other namespaces"
+    FILTER = "no filter of the target lets it through"
+    FORBIDDEN = "the target's subjects may not read it"
+    EMPTY = "nothing is left of what the target's subjects may read"
+    ENRICHMENT = "the extra fields that the target wants cannot be had"
+
+
+S = TypeVar("S", bound=TwinEvent | Live)
+
+
+class Seen(Generic[S]):
+    """A signal as certain subjects see it. `document` is what a filter sees: the thing as far as the signal tells it."""
+
+    __slots__ = ("_context", "_document", "_happening", "_part", "_readable", "_signal", "subjects")
+
+    def __init__(self, happening: Happening[S], subjects: tuple[str, ...], part: Any) -> None:
+        """`part`: what is readable of the value, parsed; MISSING where the value is seen as it is."""
+        self.subjects = subjects
+        self._happening = happening
+        self._part = part
+        self._signal: S | None = happening.signal if part is MISSING else None
+        self._context: PlaceholderContext | None = None
+        self._document: dict[str, Any] | None = None
+        self._readable: Mapping[str, Any] | None = None
+
+    @property
+    def signal(self) -> S:
+        """The signal with what is readable of its value."""
+        if self._signal is None:
+            self._signal = _with(self._happening.signal, value=_encode(self._part))
+        return self._signal
+
+    @property
+    def context(self) -> PlaceholderContext:
+        """What expressions may read of the signal, which is nothing that these subjects may not."""
+        if self._part is MISSING:
+            return self._happening.context
+        if self._context is None:
+            self._context = context_of(self.signal, self._happening.present.now)
+        return self._context
+
+    def _operand(self, name: str, template: Template) -> Any:
+        return self._happening.operand(name, template) if self._part is MISSING else _value_of(template, self.context)
+
+    def document(self, operands: tuple[tuple[str, Template], ...] = ()) -> Mapping[str, Any]:
+        """Not to be changed. The `operands` that have a value stand in it under their names."""
+        document = self._document
+        if document is None:
+            value = self._happening.value if self._part is MISSING else self._part
+            document = self._document = self._happening.told(value)
+        for name, template in operands:
+            if name not in document and (found := self._operand(name, template)) is not MISSING:
+                document[name] = found
+        return document
+
+    def readable_thing(self, selection: Selection) -> Mapping[str, Any] | None:
+        """The thing after the signal as they may read it, with the fields beside it; None where it is not to be had.
+
+        Empty for a thing that is not there any more.
+        """
+        happening = self._happening
+        snapshot = happening.snapshot
+        if snapshot is None or snapshot.revision < getattr(happening.signal, "revision", 0):
+            return None
+        if snapshot.state is None:
+            return {}
+        if self._readable is None:
+            enforcer = happening.enforcer
+            seen = enforcer.view(snapshot.state, "thing:/", self.subjects) if enforcer is not None else DROP
+            self._readable = {} if seen is DROP else seen
+        if not any(name.startswith("_") for name in selection):
+            return self._readable
+        return {**self._readable, **hidden(snapshot, selection, self.subjects, happening.present)}
+
+    def with_extra(self, extra: Mapping[str, Any]) -> S:
+        return _with(self.signal, extra=_encode(extra)) if extra else self.signal
+
+
+class Happening(Generic[S]):
+    """One signal and the present in which it is judged."""
+
+    __slots__ = ("_context", "_enforcer", "_operands", "_seen", "_snapshot", "_value", "present", "signal", "topic")
+
+    def __init__(self, signal: S, present: Present) -> None:
+        self.signal: S = signal
+        self.present = present
+        self.topic = _TOPICS[type(signal)] if signal.entity.type is EntityType.THING else None
+        """The topic of a target that has such signals; None for what no target is told of."""
+        self._seen: dict[tuple[str, ...], Seen[S] | Kept] = {}
+        self._operands: dict[str, Any] = {}
+        self._context: PlaceholderContext | None = None
+        self._value: Any = ...
+        self._snapshot: Any = ...
+        self._enforcer: Any = ...
+
+    def __repr__(self) -> str:
+        return f"<Happening {self.signal.entity} {self.topic}>"
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        if self._snapshot is ...:
+            self._snapshot = self.present.snapshot(self.signal.entity)
+        return cast("Snapshot | None", self._snapshot)
+
+    @property
+    def enforcer(self) -> Enforcer | None:
+        """The permissions on the thing. A deleted one keeps those of its last policy."""
+        if self._enforcer is ...:
+            snapshot = self.snapshot
+            has_policy = snapshot is not None and snapshot.policy is not None
+            namespace = self.signal.entity.namespace
+            self._enforcer = self.present.enforcer(snapshot.policy, namespace) if has_policy else None  # type: ignore[union-attr, arg-type]
+        return cast("Enforcer | None", self._enforcer)
+
+    @property
+    def value(self) -> Any:
+        """The parsed value; MISSING where there is none. Not to be changed."""
+        if self._value is ...:
+            self._value = MISSING if self.signal.value is None else _decode(self.signal.value)
+        return self._value
+
+    @property
+    def context(self) -> PlaceholderContext:
+        """What expressions read of the whole signal."""
+        if self._context is None:
+            self._context = context_of(self.signal, self.present.now)
+        return self._context
+
+    def operand(self, name: str, template: Template) -> Any:
+        """The value of an operand of filters: a text, or several; MISSING for none."""
+        found = self._operands.get(name)
+        if found is None:
+            found = self._operands[name] = _value_of(template, self.context)
+        return found
+
+    def told(self, value: Any) -> dict[str, Any]:
+        """A fresh document of the thing as far as the signal tells it with this value."""
+        signal = self.signal
+        action = getattr(signal, "action", "")
+        action = _EVENTS.get(action, action) if not isinstance(signal, TwinEvent) else action
+        is_telling = action in _TELLING and not isinstance(signal, Message)
+        document = changed_part(signal.entity.type, action, signal.path, value) if is_telling else {}
+        document["thingId"] = signal.entity.id
+        if isinstance(signal, TwinEvent):
+            document["_revision"] = signal.revision
+            document["_modified"] = signal.timestamp
+        return document
+
+    def seen(self, subjects: tuple[str, ...]) -> Seen[S] | Kept:
+        """The signal as the subjects see it together, or why they do not."""
+        found = self._seen.get(subjects)
+        if found is None:
+            found = self._seen[subjects] = self._see(subjects)
+        return found
+
+    def _see(self, subjects: tuple[str, ...]) -> Seen[S] | Kept:
+        signal = self.signal
+        if not isinstance(signal, TwinEvent):
+            return Seen(self, subjects, MISSING) if may_receive(signal, subjects, self.present) else Kept.FORBIDDEN
+        enforcer = self.enforcer
+        much = sight(enforcer, subjects, signal.path) if enforcer is not None else Sight.NOTHING
+        if enforcer is None or much is Sight.NOTHING:
+            return Kept.FORBIDDEN
+        if much is Sight.WHOLE or signal.value is None:
+            return Seen(self, subjects, MISSING)
+        part = readable(enforcer, subjects, signal.path, self.value)
+        return Kept.EMPTY if part is DROP else Seen(self, subjects, part)
+
+
+def _value_of(template: Template, context: PlaceholderContext) -> Any:
+    """A text, or several; MISSING for none."""
+    values = template.resolve(context).values
+    return MISSING if not values else values[0] if len(values) == 1 else list(values)
+
+
+def _with(signal: S, **members: bytes | None) -> S:
+    changed: Any = signal
+    return cast(S, (msgspec.structs.replace if isinstance(signal, TwinEvent) else replace)(changed, **members))

@@ -1,0 +1,38 @@
+"""Connection types: how messages travel. The package of each transport declares its own in `CONNECTION_TYPES`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import cast
+
+from connectivity.transports.base import BrokerType
+
+__all__ = ["BrokerType", "broker_names", "load_broker"]
+
+
+def _declared() -> Iterator[tuple[str, str]]:
+    for package in pkgutil.iter_modules(__path__, f"{__name__}."):
+        if package.ispkg:
+            yield from getattr(importlib.import_module(package.name), "CONNECTION_TYPES", {}).items()
+
+
+MODULES = dict(_declared())
+"""The module that defines a connection type as `CONNECTION_TYPE`, by the type's name in documents. It is imported when a
+connection needs it, with the library of its broker."""
+
+
+def broker_names() -> tuple[str, ...]:
+    """The connection types that the service knows: `amqp-091`, `kafka`, …"""
+    return tuple(sorted(MODULES))
+
+
+def load_broker(name: str) -> BrokerType:
+    """The connection type of this name. Raises LookupError, which names the nearest known one."""
+    if name not in MODULES:
+        nearest = get_close_matches(name, MODULES, 1)
+        hint = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise LookupError(f"no connection type {name!r}: known are {', '.join(broker_names())}{hint}")
+    return cast(BrokerType, importlib.import_module(MODULES[name]).CONNECTION_TYPE)

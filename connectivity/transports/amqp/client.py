@@ -1,0 +1,340 @@
+"""One connection to a broker on aiormq: reached, logged in, written to, watched, closed.
+
+Everything that is to leave in one turn of the loop leaves in one write. A timer looks after the silence: AMQP 0.9.1 §4.2.7
+has both sides send something at least every so many seconds, and twice as long without a byte is a dead link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+import aiormq
+from aiormq.abc import AbstractChannel
+from aiormq.connection import TransportFactory
+from pamqp.common import FieldValue
+
+from connectivity.connections.model import Connection
+from connectivity.errors import Detail, LinkError, NotConnected
+from connectivity.transports.amqp.demultiplexer import Traffic
+from connectivity.transports.amqp.errors import PRECONDITION_FAILED, login_error
+from connectivity.transports.amqp.frames import Reason
+from connectivity.transports.amqp.options import Options, seconds, virtual_host
+from connectivity.transports.dialer import dial_error, handshake_error, in_thread, lost_error, reach, tls_context
+
+# Whatever goes wrong comes to the supervisor with the broker's own words; the library would say it a second time.
+logging.getLogger("aiormq").setLevel(logging.CRITICAL)
+
+T = TypeVar("T")
+
+LONGEST_SILENCE = 2
+"""Heartbeats' time without a byte after which a link is dead."""
+
+
+class Given(TransportFactory):
+    """Hands the library the transport that is there already."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._streams = reader, writer
+
+    async def create(self, url: Any, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:  # noqa: ARG002
+        return self._streams
+
+
+class CallFailed(Exception):
+    """The library gave up a call. Why the broker refused it, if it did, is known to whoever has the channel."""
+
+    @property
+    def is_timeout(self) -> bool:
+        return isinstance(self.__cause__, TimeoutError)
+
+
+async def call(work: Awaitable[T]) -> T:
+    """Wait for a call on the library. Raises CallFailed.
+
+    When a connection ends, the library cancels the calls on it, which is no cancellation of whoever waits for them.
+    """
+    try:
+        return await work
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise CallFailed("the connection ended") from error
+    except (aiormq.AMQPError, OSError, RuntimeError, ValueError) as error:
+        raise CallFailed(str(error)) from error
+
+
+class Client:
+    """`on_lost` is called once if the connection dies by itself, `on_blocked` as `Traffic.on_blocked`."""
+
+    def __init__(self, connection: Connection, options: Options) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._definition, self._options = connection, options
+        self.on_lost: Callable[[LinkError], None] = _nothing
+        self.on_blocked: Callable[[str | None], None] = _nothing
+        self.traffic = Traffic(channel_max=options.requested_channel_max, frame_max=options.requested_frame_max)
+        self.traffic.on_lost = self._transport_lost
+        self.traffic.on_blocked = self._blocked
+        self._writer: asyncio.StreamWriter | None = None
+        self._library: aiormq.Connection | None = None
+        self._unsent: list[bytes] = []
+        self._before_sending: list[Callable[[], None]] = []
+        self._is_flushing = self._is_over = False
+        self._silence: asyncio.TimerHandle | None = None
+        self._farewell: asyncio.Task[None] | None = None
+
+    @property
+    def frame_max(self) -> int:
+        return self.traffic.frame_max
+
+    # ── the beginning ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def connect(self) -> None:
+        """Reach the broker and log in. Raises NotConnected, ConnectionRefused."""
+        try:
+            await self._dial()
+            await self._login()
+        except BaseException:
+            self.abandon()
+            raise
+        heartbeat = self._options.requested_heartbeat
+        if heartbeat:
+            self._silence = self._loop.call_later(heartbeat, self._listen, heartbeat)
+
+    async def _dial(self) -> None:
+        patience = seconds(self._options.connection_timeout)
+        uri = self._definition.broker_uri
+
+        def work() -> tuple[socket.socket, ssl.SSLContext | None]:
+            context = tls_context(self._definition, client_certificate=False) if uri.is_secure else None
+            made = reach(uri.host, uri.port, patience)
+            made.setblocking(False)
+            return made, context
+
+        try:
+            async with asyncio.timeout(patience):
+                made, context = await in_thread("amqp connect", work, lambda late: late[0].close() if late else None)
+                name = uri.host if context else None
+                # No part of the loop closes a socket that it was not given in the end.
+                with contextlib.ExitStack() as until_given:
+                    until_given.callback(made.close)
+                    try:
+                        transport, _ = await self._loop.create_connection(
+                            lambda: self.traffic, sock=made, ssl=context, server_hostname=name
+                        )
+                    except OSError as error:  # the port is reached, so it is about TLS
+                        raise handshake_error(error) from error
+                    until_given.pop_all()
+        except TimeoutError:
+            words = f"no answer within {patience:g} s" if patience else "no answer"
+            raise NotConnected(Detail.TIMEOUT, words) from None
+        except Exception as error:
+            raise dial_error(error) from error
+        self._writer = asyncio.StreamWriter(transport, self.traffic, self.traffic.reader, self._loop)
+
+    async def _login(self) -> None:
+        assert self._writer is not None
+        uri, patience = self._definition.broker_uri, seconds(self._options.handshake_timeout)
+        user, password = uri.username or "", uri.password.get_secret_value() if uri.password else ""
+        host = f"[{uri.host}]" if ":" in uri.host else uri.host
+        query = urlencode(
+            {"heartbeat": self._options.requested_heartbeat, "name": f"connectivity {self._definition.id}"}
+        )
+        url = f"amqp://{quote(user, safe='')}:{quote(password, safe='')}@{host}:{uri.port}?{query}"
+        library = aiormq.Connection(url, transport_factory=Given(self.traffic.reader, self._writer))
+        library.vhost = virtual_host(uri.path)
+        try:
+            async with asyncio.timeout(patience):
+                await call(library.connect())
+        except TimeoutError:
+            raise NotConnected(Detail.TIMEOUT, f"no answer to the login within {patience:g} s") from None
+        except CallFailed as failed:
+            raise self._login_error(failed) from failed
+        self._library = library
+
+    def _login_error(self, error: CallFailed) -> LinkError:
+        if self.traffic.closed is not None:
+            return login_error(self.traffic.closed)
+        if self.traffic.fault is not None:
+            return NotConnected(Detail.REFUSED_BY_BROKER, self.traffic.fault)
+        return NotConnected(Detail.REFUSED_BY_BROKER, f"the broker hung up at the login: {error}")
+
+    # ── channels ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def channel(self, *, confirms: bool = False) -> AbstractChannel:
+        """A new channel. Raises NotConnected."""
+        assert self._library is not None
+        try:
+            return await call(self._library.channel(publisher_confirms=confirms, timeout=self.patience))
+        except CallFailed as failed:
+            raise self.gone(failed) from failed
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds that a call on a channel may take."""
+        return seconds(self._options.channel_rpc_timeout)
+
+    def gone(self, failed: CallFailed) -> NotConnected:
+        """Why a call failed that the broker has not refused."""
+        if failed.is_timeout:
+            return NotConnected(Detail.TIMEOUT, f"no answer on a channel within {self.patience:g} s")
+        return NotConnected(*self._last_words(None))
+
+    async def missing(self, what: str, name: str) -> Reason | None:
+        """Why there is no queue or exchange (`what`) of this name for us, or None. Raises NotConnected."""
+
+        def declare(channel: AbstractChannel) -> Awaitable[object]:
+            ask = channel.queue_declare if what == "queue" else channel.exchange_declare
+            return ask(name, passive=True, timeout=self.patience)
+
+        return await self._refusal(declare)
+
+    async def unreadable(self, queue: str) -> Reason | None:
+        """Why we may not consume from a queue, or None. No message is taken from it. Raises NotConnected.
+
+        Rights are looked at before arguments, so a consumer with an argument that cannot be is refused for it only where it
+        would be let in otherwise. A broker that does not mind the argument has it taken back at once.
+        """
+
+        def consume(channel: AbstractChannel) -> Awaitable[object]:
+            arguments: dict[str, FieldValue] = {"x-priority": "that of a trial, which is no number"}
+            return channel.basic_consume(queue, _nobody, arguments=arguments, timeout=self.patience)
+
+        reason = await self._refusal(consume)
+        return None if reason is None or reason.code == PRECONDITION_FAILED else reason
+
+    async def _refusal(self, ask: Callable[[AbstractChannel], Awaitable[object]]) -> Reason | None:
+        """Why the broker closes a channel on which it is asked something, or None. Raises NotConnected."""
+        asking = await self.channel()
+        listener = _Listener()
+        self.traffic.takers[asking.number] = listener
+        try:
+            await call(ask(asking))
+            await call(asking.close())
+        except CallFailed as failed:
+            if listener.reason is None:
+                raise self.gone(failed) from failed
+            await self.settled(asking)
+        finally:
+            self.traffic.takers.pop(asking.number, None)
+        return listener.reason
+
+    async def settled(self, channel: AbstractChannel) -> None:
+        """Wait until the library has done with a channel that the broker has closed: its number is free then."""
+        if not channel.is_closed:
+            await asyncio.wait((channel.closing,))
+
+    # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, frames: bytes) -> None:
+        """Let these frames leave with everything else of this turn of the loop."""
+        self._unsent.append(frames)
+        self._schedule()
+
+    def before_sending(self, fill: Callable[[], None]) -> None:
+        """Call `fill` when this turn's frames are about to leave: it may still add its own."""
+        self._before_sending.append(fill)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        fills, self._before_sending = self._before_sending, []
+        for fill in fills:
+            fill()
+        self._is_flushing = False
+        if self._unsent and self._writer is not None and not self._writer.is_closing():
+            self._writer.write(b"".join(self._unsent))
+        self._unsent.clear()
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def close(self) -> None:
+        """Send what is to be sent, say goodbye and give the broker a moment to hear it."""
+        if not self._is_over:
+            self._flush()
+            self._end()
+        if self._farewell is None:
+            self._farewell = self._loop.create_task(self._leave())
+        await asyncio.shield(self._farewell)
+
+    async def _leave(self) -> None:
+        """Let the library say goodbye, or notice that its connection is gone."""
+        if self._library is not None:
+            with contextlib.suppress(TimeoutError, CallFailed):
+                async with asyncio.timeout(seconds(self._options.shutdown_timeout)):
+                    await call(self._library.close())
+        self.traffic.abort()
+
+    def abandon(self) -> None:
+        """Close without a word."""
+        self._end()
+        self.traffic.abort()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._unsent.clear()
+        self._before_sending.clear()
+        if self._silence is not None:
+            self._silence.cancel()
+
+    def die(self, error: LinkError) -> None:
+        """End without having been asked to."""
+        if not self._is_over:
+            self.abandon()
+            self._farewell = self._loop.create_task(self._leave())
+            self.on_lost(error)
+
+    def _transport_lost(self, error: Exception | None) -> None:
+        if self._library is not None:
+            self.die(NotConnected(*self._last_words(error)))
+
+    def _last_words(self, error: Exception | None) -> tuple[Detail, str]:
+        if (reason := self.traffic.closed) is not None:
+            return Detail.REFUSED_BY_BROKER, reason.words
+        if self.traffic.fault is not None:
+            return Detail.REFUSED_BY_BROKER, self.traffic.fault
+        if error is not None:
+            lost = lost_error(error)
+            return lost.detail, lost.words
+        return Detail.CONNECTING, "the broker closed the link"
+
+    def _listen(self, heartbeat: int) -> None:
+        silence = self._loop.time() - self.traffic.heard
+        if silence >= heartbeat * LONGEST_SILENCE:
+            self.die(NotConnected(Detail.TIMEOUT, f"not a byte within {LONGEST_SILENCE} heartbeats of {heartbeat} s"))
+        else:
+            self._silence = self._loop.call_later(max(0.25, heartbeat / 4), self._listen, heartbeat)
+
+    def _blocked(self, reason: str | None) -> None:
+        self.on_blocked(reason)
+
+
+class _Listener:
+    """Hears why the broker closes a channel, and takes nothing."""
+
+    reason: Reason | None = None
+
+    def take(self, kind: int, payload: bytes) -> bool:  # noqa: ARG002
+        return False
+
+    def closed(self, reason: Reason) -> None:
+        self.reason = reason
+
+
+async def _nobody(_message: object) -> None:
+    """The library's own consumer, to which nothing comes."""
+
+
+def _nothing(*_: object) -> None:
+    pass

@@ -1,0 +1,65 @@
+"""AMQP 0.9.1, as RabbitMQ speaks it: what a connection document of this type may say, and what people are told about it.
+
+`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/amqp.md` is printed from it. The options are
+described in `connectivity.transports.amqp.options`, the link, the only one that knows the client library, in
+`connectivity.transports.amqp.link`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from connectivity.config.problems import show
+from connectivity.connections.model import Connection
+from connectivity.connections.templates import (
+    URI_INVALID,
+    check_enforcement_inputs,
+    check_source_addresses_without_placeholders,
+)
+from connectivity.errors import Problem
+from connectivity.transports.amqp.connector import connect, examine
+from connectivity.transports.amqp.link import AmqpLink
+from connectivity.transports.amqp.options import Options, split_address, virtual_host
+from connectivity.transports.base import BrokerType
+from mappings.placeholders.template import Scope
+
+
+def check(connection: Connection) -> Sequence[Problem]:
+    """The rules of AMQP 0.9.1."""
+    return [
+        *_check_virtual_host(connection),
+        *check_source_addresses_without_placeholders(connection),
+        *check_enforcement_inputs(connection, Scope.ENFORCEMENT_INPUT_HEADER),
+        *_check_target_addresses(connection),
+    ]
+
+
+def _check_virtual_host(connection: Connection) -> Iterator[Problem]:
+    try:
+        virtual_host(connection.broker_uri.path)
+    except ValueError as error:
+        yield Problem("uri", show(connection.broker_uri.path), str(error), code=URI_INVALID)
+
+
+def _check_target_addresses(connection: Connection) -> Iterator[Problem]:
+    for index, target in enumerate(connection.targets):
+        try:
+            split_address(target.address)
+        except ValueError as error:
+            yield Problem(f"targets[{index}].address", show(target.address), str(error))
+
+
+async def _connect(connection: Connection, client: int = 0) -> AmqpLink:  # noqa: ARG001 - all clients are alike
+    return await connect(connection)
+
+
+CONNECTION_TYPE = BrokerType(
+    name="amqp-091",
+    schemes=("amqp", "amqps"),
+    secure_schemes=("amqps",),
+    options=Options,
+    check=check,
+    has_headers=True,
+    connect=_connect,
+    examine=examine,
+)

@@ -1,0 +1,106 @@
+"""From a connection document to a link: reach, log in, look for queues and exchanges, consume.
+
+All queues must be there; those that are not are named together, and the connection is misconfigured until they are. The
+exchanges of targets and reply-targets are looked for too; a missing one is logged and keeps nobody waiting, since publishing
+works as soon as it exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from connectivity.connections.model import Connection
+from connectivity.connections.templates import has_expression
+from connectivity.errors import ConnectionRefused, Detail, NotConnected
+from connectivity.transports.amqp.client import Client
+from connectivity.transports.amqp.errors import CHANNEL_DETAILS, NOT_FOUND, consume_error
+from connectivity.transports.amqp.link import AmqpLink
+from connectivity.transports.amqp.options import Options, split_address
+from connectivity.transports.base import FILLED_LATER, Examination, Finding
+
+
+async def connect(connection: Connection) -> AmqpLink:
+    """Make a link with every source consuming. Raises NotConnected or ConnectionRefused."""
+    link = AmqpLink(connection, Options.model_validate(connection.own_options))
+    try:
+        await link.client.connect()
+        await _look_for_queues(link, connection)
+        await link.publisher.open()
+        await link.publisher.look_for(set(_exchanges(connection)))
+        for intake in link.intakes:
+            await intake.open()
+    except BaseException:
+        link.abandon()
+        await link.client.close()
+        raise
+    if link.lost.done():
+        raise NotConnected(link.lost.result().detail, link.lost.result().words)
+    return link
+
+
+async def _look_for_queues(link: AmqpLink, connection: Connection) -> None:
+    missing: list[str] = []
+    for queue in dict.fromkeys(queue for source in connection.sources for queue in source.addresses):
+        reason = await link.client.missing("queue", queue)
+        if reason is not None and reason.code == NOT_FOUND:
+            missing.append(reason.words)
+        elif reason is not None:
+            raise consume_error(queue, reason)
+    if missing:
+        raise ConnectionRefused(Detail.MISSING_ADDRESS, "; ".join(missing))
+
+
+def _exchanges(connection: Connection) -> Iterator[str]:
+    """The exchanges that stand in the document as they are."""
+    addresses = [target.address for target in connection.targets]
+    addresses += [source.reply_target.address for source in connection.sources if source.reply_target is not None]
+    for address in addresses:
+        exchange = address.partition("/")[0]
+        if not has_expression(exchange) and "/" in address:
+            try:
+                yield split_address(f"{exchange}/any")[0]
+            except ValueError:
+                continue
+
+
+UNTOLD = "it is there; whether messages may be sent to it shows when one is"
+
+
+async def examine(connection: Connection, name: str) -> Examination:  # noqa: ARG001 - here nobody has a name
+    """See `connectivity.transports.base.Examine`."""
+    client = Client(connection, Options.model_validate(connection.own_options))
+    try:
+        await client.connect()
+        found = Examination(
+            [[await _queue(client, queue) for queue in source.addresses] for source in connection.sources],
+            [await _published(client, source.reply_target.address) for source in connection.sources],
+            [await _published(client, target.address) for target in connection.targets],
+        )
+    except BaseException:
+        client.abandon()
+        await client.close()
+        raise
+    await client.close()
+    return found
+
+
+async def _queue(client: Client, queue: str) -> Finding:
+    reason = await client.missing("queue", queue) or await client.unreadable(queue)
+    return Finding(queue, consume_error(queue, reason) if reason is not None else None)
+
+
+async def _published(client: Client, address: str) -> Finding:
+    """What is known of an address before there is a message: whether its exchange is there, or else its queue."""
+    exchange, slash, key = address.partition("/")
+    if has_expression(exchange) or not slash or (not exchange and has_expression(key)):
+        return Finding(address, note=FILLED_LATER, is_known=False)
+    try:
+        exchange = split_address(f"{exchange}/any")[0]
+    except ValueError as error:
+        return Finding(address, ConnectionRefused(Detail.MISSING_ADDRESS, str(error)))
+    what, called = ("exchange", exchange) if exchange else ("queue", key.removesuffix("/"))
+    reason = await client.missing(what, called)
+    if reason is None:
+        return Finding(address, note=UNTOLD)
+    detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
+    return Finding(address, ConnectionRefused(detail, f"{what} {called!r}: {reason.words}"))

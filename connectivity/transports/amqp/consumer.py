@@ -1,0 +1,228 @@
+"""The deliveries of one source: a channel with a consumer for each of its queues.
+
+At most `IN_FLIGHT` deliveries of a source are unsettled; there the broker holds back (prefetch). Outcomes go to the broker
+in the order of arrival, many in one frame: all that have the same outcome and follow each other are one acknowledgement, or
+one rejection, "up to this one".
+
+A delivery without a message id is named by its correlation id and its bytes (`Names`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from hashlib import blake2b
+
+from aiormq.abc import DeliveredMessage
+
+from connectivity.connections.model import Source
+from connectivity.errors import Detail, LinkError, NotConnected
+from connectivity.transports.amqp.client import CallFailed, Client, call
+from connectivity.transports.amqp.errors import consume_error
+from connectivity.transports.amqp.frames import (
+    BODY,
+    CANCEL,
+    CONTENT,
+    DELIVER,
+    HEADER,
+    METHOD,
+    METHOD_ID,
+    Reason,
+    pack_ack,
+    pack_nack,
+    read_delivery,
+    read_short,
+)
+from connectivity.transports.amqp.properties import CORRELATION, read_properties
+from connectivity.transports.base import Delivery, Inbox, Outcome, Watermark
+from mappings.model.envelope import Envelope
+
+IN_FLIGHT = 1000
+
+
+class Names:
+    """The names of unsettled deliveries that have a correlation id and no message id.
+
+    One correlation id may stand for several commands, so the bytes count too; and of several unsettled ones that are the
+    same in both, the second and every further one is numbered. When they come again, they do so in their order, and get
+    the same names.
+    """
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[int]] = {}
+        """What is common → how many have come since none was unsettled, and how many are."""
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def given(self, correlation: str, payload: bytes) -> tuple[str, str]:
+        """What the delivery has in common with others, and its own name."""
+        digest = blake2b(payload, digest_size=16).hexdigest()
+        common = f"amqp:{correlation}:{digest}"
+        counts = self._counts.setdefault(common, [0, 0])
+        counts[0] += 1
+        counts[1] += 1
+        return common, f"{common}:{counts[0]}" if counts[0] > 1 else common
+
+    def ended(self, common: str) -> None:
+        """One of these deliveries is settled, or goes back to its queue."""
+        counts = self._counts[common]
+        counts[1] -= 1
+        if not counts[1]:
+            del self._counts[common]
+
+
+class _Taken(Delivery):
+    """A delivery that knows its tag, and what its name has in common with others (None: it has a name of its own)."""
+
+    __slots__ = ("common", "tag")
+
+    common: str | None
+    tag: int
+
+
+class Intake:
+    """`on_lost` is called when the broker ends a consumer or the channel."""
+
+    def __init__(self, client: Client, source: Source, on_lost: Callable[[LinkError], None]) -> None:
+        self._client, self._source, self._on_lost = client, source, on_lost
+        self._channel = 0
+        self._queues: dict[bytes, str] = {}
+        self._watermark = Watermark()
+        self._names = Names()
+        self._inbox = Inbox()
+        self._reason: Reason | None = None
+        self._is_open = self._is_over = False
+        self._ended = self._delivery_ended
+        self._outcomes: list[tuple[Outcome, int]] = []
+        self._coming: tuple[bytes, int, bool] | None = None
+        self._properties = b""
+        self._parts: list[bytes] = []
+        self._missing = 0
+
+    def __len__(self) -> int:
+        return len(self._watermark)
+
+    async def open(self) -> None:
+        """Begin to consume. Raises NotConnected, ConnectionRefused."""
+        channel = await self._client.channel()
+        self._channel = channel.number
+        self._client.traffic.takers[channel.number] = self
+        queues = [queue for queue in self._source.addresses for _ in range(self._source.consumer_count)]
+        queue = ""
+        patience = self._client.patience
+        try:
+            # For each consumer by itself: quorum queues know no bound for a whole channel.
+            await call(channel.basic_qos(prefetch_count=max(1, IN_FLIGHT // len(queues)), timeout=patience))
+            for number, queue in enumerate(queues):
+                tag = f"{number}"
+                self._queues[tag.encode()] = queue
+                await call(channel.basic_consume(queue, _nobody, consumer_tag=tag, timeout=patience))
+        except CallFailed as failed:
+            if self._reason is not None:
+                raise consume_error(queue, self._reason) from failed
+            raise self._client.gone(failed) from failed
+        self._is_open = True
+
+    # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, kind: int, payload: bytes) -> bool:
+        """See `connectivity.transports.amqp.demultiplexer.Taker`."""
+        if kind == METHOD:
+            method = METHOD_ID.unpack_from(payload)
+            if method == DELIVER:
+                self._coming = read_delivery(payload, METHOD_ID.size)
+                return True
+            if method == CANCEL:
+                self._cancelled(read_short(payload, METHOD_ID.size)[0])
+            return False
+        if self._coming is None:
+            return False
+        if kind == HEADER:
+            self._missing = CONTENT.unpack_from(payload)[2]
+            self._properties = payload[CONTENT.size :]
+        elif kind == BODY:
+            self._parts.append(payload)
+            self._missing -= len(payload)
+        if self._missing <= 0:
+            self._arrived(*self._coming)
+        return True
+
+    def closed(self, reason: Reason) -> None:
+        """See `connectivity.transports.amqp.demultiplexer.Taker`."""
+        self._reason = reason
+        if self._is_open:
+            self._on_lost(NotConnected(Detail.REFUSED_BY_BROKER, reason.words))
+
+    def _arrived(self, consumer: bytes, tag: int, redelivered: bool) -> None:
+        parts = self._parts
+        payload = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        self._coming = None
+        if self._is_over:
+            return
+        headers, message_id = read_properties(self._properties)
+        name, common = None, None
+        if message_id is not None:
+            name = f"amqp:{message_id}"
+        elif correlation := headers.get(CORRELATION):
+            common, name = self._names.given(correlation, payload)
+        address = self._queues.get(consumer, "")
+        delivery = _Taken(Envelope(payload, headers), address, name, redelivered, self._ended)
+        delivery.tag, delivery.common = tag, common
+        self._watermark.arrived(delivery)
+        self._inbox.waiting.append(delivery)
+        self._inbox.wake()
+
+    async def consume(self) -> AsyncIterator[list[Delivery]]:
+        """See `connectivity.transports.base.Link.consume`.
+
+        What is left of a link that the broker has ended goes back to its queue, and has often come again, marked, over
+        another link already. Its first copies are not marked: to take them as well would be to carry them out twice.
+        """
+        async for ready in self._inbox.lists():
+            if not self._client.traffic.has_parted:
+                yield ready
+
+    # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _delivery_ended(self, delivery: Delivery, outcome: Outcome) -> None:
+        if self._is_over:
+            return
+        outcomes = self._outcomes
+        was_empty = not outcomes
+        for ended, ending in self._watermark.ended(delivery, outcome):
+            assert isinstance(ended, _Taken)
+            if ended.common is not None:
+                self._names.ended(ended.common)
+            if outcomes and outcomes[-1][0] is ending:
+                outcomes[-1] = ending, ended.tag
+            else:
+                outcomes.append((ending, ended.tag))
+        if was_empty and outcomes:
+            self._client.before_sending(self._send_outcomes)
+
+    def _send_outcomes(self) -> None:
+        for outcome, tag in self._outcomes:
+            if outcome is Outcome.SETTLED:
+                self._client.send(pack_ack(self._channel, tag))
+            else:
+                self._client.send(pack_nack(self._channel, tag, requeue=outcome is Outcome.REDELIVER))
+        self._outcomes.clear()
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def end(self) -> None:
+        """Hand nothing over any more."""
+        self._is_over = True
+        self._inbox.end()
+
+    def _cancelled(self, consumer: bytes) -> None:
+        queue = self._queues.get(consumer, "")
+        words = f"queue {queue!r}: the broker ended its consumer; the queue may be deleted or moved"
+        self._on_lost(NotConnected(Detail.MISSING_ADDRESS, words))
+
+
+async def _nobody(_message: DeliveredMessage) -> None:
+    """The library's own consumer, to which nothing comes."""

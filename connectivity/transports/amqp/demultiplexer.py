@@ -1,0 +1,185 @@
+"""A link's bytes, parted: our frames to us, the rest to the client library.
+
+The library reads each frame with several awaits and makes a task for each delivery; for the few frames of login, channels
+and consumers that is fine. Deliveries, returns and confirms are taken out here as they arrive, many in one call, and given
+to whoever has the channel. What is for everybody is looked at in passing: why the broker closes a link or a channel, that it
+takes no messages now, what it offers for frames and channels.
+
+The library counts the link as dead when it sees nothing for long, so now and then a heartbeat stands for what was taken out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from connectivity.transports.amqp.frames import (
+    BLOCKED,
+    BODY,
+    CHANNEL_CLOSE,
+    CONNECTION_CLOSE,
+    END,
+    FRAME,
+    HEADER,
+    HEARTBEAT,
+    HEARTBEAT_FRAME,
+    METHOD,
+    METHOD_ID,
+    OVERHEAD,
+    TUNE,
+    TUNING,
+    UNBLOCKED,
+    Reason,
+    frame,
+    read_reason,
+    read_short,
+)
+
+KINDS = frozenset({METHOD, HEADER, BODY, HEARTBEAT})
+SMALLEST_FRAME_MAX = 4096
+LARGEST_CONTROL_FRAME = 1 << 20
+"""A frame of more bytes than this and more than was agreed upon is none: whoever talks there does not speak AMQP."""
+
+_ENDED = getattr(select, "POLLRDHUP", select.POLLHUP)
+"""The other side has ended the stream, whatever of it is still unread; elsewhere than on Linux only when both have."""
+
+STAND_IN_PAUSE = 1.0
+"""Seconds between the heartbeats that stand for frames that were taken out."""
+
+
+class Taker(Protocol):
+    """Who takes the frames of a channel."""
+
+    def take(self, kind: int, payload: bytes) -> bool:
+        """Whether this frame was for the taker; the library gets it otherwise."""
+
+    def closed(self, reason: Reason) -> None:
+        """The broker closes the channel."""
+
+
+class Traffic(asyncio.StreamReaderProtocol):
+    """The transport's protocol; the library reads from `reader`. All callbacks are called on the event loop."""
+
+    def __init__(self, *, channel_max: int, frame_max: int) -> None:
+        """The most channels and bytes of a frame to ask for; 0: what the broker offers."""
+        self.loop = asyncio.get_running_loop()
+        self.reader = asyncio.StreamReader(loop=self.loop)
+        super().__init__(self.reader, loop=self.loop)
+        self.takers: dict[int, Taker] = {}
+        self.on_lost: Callable[[Exception | None], None] = _nothing
+        self.on_blocked: Callable[[str | None], None] = _nothing
+        """Called with the broker's reason for taking no messages, and with None when it takes them again."""
+        self.closed: Reason | None = None
+        """Why the broker has closed the link, if it has said so."""
+        self.fault: str | None = None
+        """What was wrong with the bytes that came."""
+        self.heard = self.loop.time()
+        """When the last bytes came."""
+        self.channel_max, self.frame_max = channel_max, frame_max
+        self._carrier: asyncio.BaseTransport | None = None
+        self._ends = select.poll()
+        self._tail = bytearray()
+        self._needed = 0
+        self._told = self.heard
+
+    @property
+    def has_parted(self) -> bool:
+        """Whether the broker has ended the link, though what it said before that may still have to be read."""
+        return self._carrier is not None and (self._carrier.is_closing() or bool(self._ends.poll(0)))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._carrier = transport
+        if (own := transport.get_extra_info("socket")) is not None:
+            self._ends.register(own.fileno(), _ENDED)
+        super().connection_made(transport)
+
+    def eof_received(self) -> bool:
+        """The broker has said all; nobody listens to us any more, so the transport may close itself."""
+        super().eof_received()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.on_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self.heard = self.loop.time()
+        if self._tail:
+            # Joined only when a frame is whole, so that a large one does not cost its square.
+            self._tail += data
+            if len(self._tail) < self._needed:
+                return
+            data, self._tail = bytes(self._tail), bytearray()
+        passed: list[bytes] = []
+        at, end = 0, len(data)
+        while end - at >= OVERHEAD:
+            kind, channel, size = FRAME.unpack_from(data, at)
+            stop = at + OVERHEAD + size
+            if kind not in KINDS or size > max(LARGEST_CONTROL_FRAME, self.frame_max):
+                self._reject(data[at:])
+                return
+            if stop > end:
+                self._needed = stop - at
+                break
+            if data[stop - 1] != END:
+                self._reject(data[at:])
+                return
+            payload = data[at + FRAME.size : stop - 1]
+            if (taker := self.takers.get(channel)) is None:
+                passed.append(self._seen(kind, channel, payload))
+            elif not taker.take(kind, payload):
+                if kind == METHOD and METHOD_ID.unpack_from(payload) == CHANNEL_CLOSE:
+                    taker.closed(read_reason(payload, METHOD_ID.size))
+                passed.append(data[at:stop])
+            at = stop
+        else:
+            self._needed = OVERHEAD
+        if at < end:
+            self._tail = bytearray(memoryview(data)[at:])
+        if passed:
+            super().data_received(b"".join(passed))
+            self._told = self.heard
+        elif self.heard - self._told >= STAND_IN_PAUSE:
+            super().data_received(HEARTBEAT_FRAME)
+            self._told = self.heard
+
+    def _seen(self, kind: int, channel: int, payload: bytes) -> bytes:
+        """Look at a frame in passing; the frame that the library gets."""
+        if channel == 0 and kind == METHOD:
+            method = METHOD_ID.unpack_from(payload)
+            if method == TUNE:
+                payload = payload[: METHOD_ID.size] + self._tune(*TUNING.unpack_from(payload, METHOD_ID.size))
+            elif method == CONNECTION_CLOSE:
+                self.closed = read_reason(payload, METHOD_ID.size)
+            elif method == BLOCKED:
+                self.on_blocked(read_short(payload, METHOD_ID.size)[0].decode(errors="replace"))
+            elif method == UNBLOCKED:
+                self.on_blocked(None)
+        return frame(kind, channel, payload)
+
+    def _tune(self, channels: int, frame_max: int, heartbeat: int) -> bytes:
+        """The broker's offer, narrowed to what is asked for; 0 stands for no bound on either side."""
+        self.channel_max = _least(self.channel_max, channels)
+        self.frame_max = max(SMALLEST_FRAME_MAX, _least(self.frame_max, frame_max) or LARGEST_CONTROL_FRAME)
+        return TUNING.pack(self.channel_max, self.frame_max, heartbeat)
+
+    def _reject(self, data: bytes) -> None:
+        """What came is no frame: a version that the broker wants instead, or another protocol."""
+        said = data[:40].decode("ascii", errors="backslashreplace")
+        self.fault = f"an answer that is not AMQP 0.9.1: {said!r}"
+        self.abort()
+
+    def abort(self) -> None:
+        """Close the transport without a word."""
+        if isinstance(self._carrier, asyncio.WriteTransport):
+            self._carrier.abort()
+
+
+def _least(one: int, other: int) -> int:
+    return min(one, other) if one and other else one or other
+
+
+def _nothing(*_: Any) -> None:
+    pass

@@ -1,0 +1,58 @@
+"""What an AMQP broker's refusals are called.
+
+AMQP 0.9.1 §1.2 (reply codes). RabbitMQ uses a few codes for many things, so its words decide where the code does not.
+"""
+
+from __future__ import annotations
+
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
+from connectivity.transports.amqp.frames import Reason
+from connectivity.transports.base import Sign
+
+FORCED, ACCESS_REFUSED, NOT_FOUND, LOCKED, PRECONDITION_FAILED, NOT_ALLOWED = 320, 403, 404, 405, 406, 530
+NO_ROUTE = 312
+
+CHANNEL_DETAILS = {
+    ACCESS_REFUSED: Detail.NOT_AUTHORIZED,
+    NOT_FOUND: Detail.MISSING_ADDRESS,
+    LOCKED: Detail.NOT_AUTHORIZED,
+}
+"""Why a queue cannot be consumed, or a message not be published; other codes are refusals without a name."""
+
+READER_SIGNS = {ACCESS_REFUSED: Sign.REFUSED, NOT_FOUND: Sign.UNHEARD}
+"""What a refusal to publish says about those who would read the message."""
+
+PASSING = frozenset({FORCED, 506, 541})
+"""Codes of a closed link that pass: an operator's or a shutdown's doing, a lack of resources, an internal error."""
+
+
+def login_error(reason: Reason) -> LinkError:
+    """Why the broker does not let us in."""
+    if reason.code == ACCESS_REFUSED:
+        return ConnectionRefused(Detail.BAD_CREDENTIALS, reason.words)
+    if reason.code == NOT_ALLOWED and "not found" in reason.words:
+        return ConnectionRefused(Detail.MISSING_ADDRESS, reason.words)
+    if reason.code == NOT_ALLOWED and "refused" in reason.words:
+        return ConnectionRefused(Detail.NOT_AUTHORIZED, reason.words)
+    if reason.code in PASSING or reason.code == NOT_ALLOWED:
+        return NotConnected(Detail.REFUSED_BY_BROKER, reason.words)
+    return ConnectionRefused(Detail.REFUSED_BY_BROKER, reason.words)
+
+
+def consume_error(queue: str, reason: Reason) -> LinkError:
+    """Why the broker does not give us a queue."""
+    detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
+    return ConnectionRefused(detail, f"queue {queue!r}: {reason.words}")
+
+
+def refused_message(reason: Reason) -> PublishFailed:
+    """Why the broker did not take a message."""
+    detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
+    is_too_large = reason.code == PRECONDITION_FAILED and "message size" in reason.words
+    return PublishFailed(f"{detail.value}: {reason.words}", status=413 if is_too_large else 503)
+
+
+def returned_message(reason: Reason, exchange: str, key: str) -> PublishFailed:
+    """Why a message came back."""
+    place = f"the exchange {exchange!r} leads to no queue for the key {key!r}" if exchange else f"no queue {key!r}"
+    return PublishFailed(f"{Detail.MISSING_ADDRESS.value}: {place}: {reason.words}")

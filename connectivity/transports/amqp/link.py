@@ -1,0 +1,80 @@
+"""A link to an AMQP broker: one connection, a channel for each source, one for publishing.
+
+`intake.py` and `publisher.py` say how deliveries and messages travel. Deliveries that are to come again go back to the
+broker at once, and it delivers them again, marked, on this link or to another consumer of the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from connectivity.connections.model import Connection
+from connectivity.errors import Detail, LinkError
+from connectivity.transports.amqp.client import Client
+from connectivity.transports.amqp.consumer import Intake
+from connectivity.transports.amqp.options import Options
+from connectivity.transports.amqp.publisher import Publisher
+from connectivity.transports.base import Delivery, Done, Outgoing, Readers, Sign, nobody_asks
+
+WINDOW = 500
+
+
+class AmqpLink:
+    """See `connectivity.transports.base.Link`."""
+
+    window: int
+    lost: asyncio.Future[LinkError]
+    throttled = 0
+
+    def __init__(self, connection: Connection, options: Options) -> None:
+        self.lost = asyncio.get_running_loop().create_future()
+        self.window = WINDOW
+        self._is_over = False
+        self.client = Client(connection, options)
+        self.client.on_lost = self._die
+        self.readers: Readers = nobody_asks
+        self.publisher = Publisher(self.client, connection.id, self._told)
+        self.client.on_blocked = self.publisher.blocked
+        self.intakes = [Intake(self.client, source, self.client.die) for source in connection.sources]
+
+    def __repr__(self) -> str:
+        state = "over" if self._is_over else "blocked" if self.condition else "up"
+        held = sum(len(intake) for intake in self.intakes)
+        return f"<AmqpLink {state}, {held} deliveries unsettled, {len(self.publisher)} messages unconfirmed>"
+
+    @property
+    def condition(self) -> str | None:
+        """A broker that is out of memory or disk delivers as before and takes nothing."""
+        if (reason := self.publisher.blocked_because) is None:
+            return None
+        return f"{Detail.REFUSED_BY_BROKER.value}: the broker takes no messages now: {reason}"
+
+    def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
+        return self.intakes[source].consume()
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        self.publisher.publish(message, done)
+
+    async def close(self) -> None:
+        self._end()
+        await self.client.close()
+
+    def abandon(self) -> None:
+        """Close without a word: connecting has failed."""
+        self._end()
+        self.client.abandon()
+
+    def _told(self, address: str, sign: Sign) -> None:
+        self.readers(address, sign)
+
+    def _die(self, error: LinkError) -> None:
+        if not self._is_over:
+            self._end()
+            self.lost.set_result(error)
+
+    def _end(self) -> None:
+        self._is_over = True
+        self.publisher.end()
+        for intake in self.intakes:
+            intake.end()

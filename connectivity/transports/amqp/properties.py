@@ -1,0 +1,302 @@
+"""The properties of an AMQP message: theirs → headers, headers → theirs.
+
+AMQP 0.9.1 §4.2.5 and §4.2.6 (fields, content headers), with the field types as RabbitMQ has them. A table holds typed
+values, an envelope only texts, so what comes in is written as text: whole numbers and decimals as such, `true` and `false`,
+times in UTC (`2030-01-15T07:30:00Z`), byte arrays as text where they are UTF-8 and else in base64, nested tables and lists
+as JSON; a void field is no header. What goes out is a long string.
+
+Whoever publishes may put anything there, and a broker passes it on. So nothing that comes in is an error: what cannot be
+read ends the reading, and what was read before it counts.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import lru_cache
+from struct import Struct, error
+from typing import Any, NamedTuple
+
+from connectivity.transports.amqp.options import MOST_BYTES
+
+CONTENT_TYPE, CORRELATION, REPLY_TO, MESSAGE_ID = "content-type", "correlation-id", "reply-to", "message-id"
+
+DEEPEST = 32
+"""Tables and lists inside each other, at most."""
+
+CACHED_NAMES = 4096
+LONG_TEXT = ord("S")
+
+_CONTENT_TYPE, _CONTENT_ENCODING, _HEADERS, _DELIVERY_MODE = 0x8000, 0x4000, 0x2000, 0x1000
+_PRIORITY, _CORRELATION, _REPLY_TO, _EXPIRATION, _MESSAGE_ID = 0x0800, 0x0400, 0x0200, 0x0100, 0x0080
+_MORE_FLAGS = 0x0001
+
+_PERSISTENT = b"\x02"
+_FLAGS, _LENGTH = Struct(">H"), Struct(">I")
+_TIME = Struct(">q")
+_DECIMAL = Struct(">Bi")
+
+NUMBERS: dict[int, Struct] = {
+    ord(kind): Struct(f">{code}")
+    for kind, code in {
+        "b": "b",
+        "B": "B",
+        "s": "h",
+        "U": "h",
+        "u": "H",
+        "I": "i",
+        "i": "I",
+        "l": "q",
+        "L": "Q",
+        "f": "f",
+        "d": "d",
+    }.items()
+}
+"""Field type → how the number is packed."""
+
+
+class Unreadable(ValueError):
+    """Properties that end early or hold a field of an unknown type."""
+
+
+class Received(NamedTuple):
+    """The headers of a message, and what names it: its `message-id`, or None."""
+
+    headers: dict[str, str]
+    name: str | None
+
+
+# ── theirs → headers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_properties(packed: bytes) -> Received:
+    """Read the flags and properties of a content header. Never raises for anything that a publisher can write."""
+    headers: dict[str, str] = {}
+    with suppress(Unreadable, IndexError, error):
+        _read_properties(packed, headers)
+    return Received(headers, headers.get(MESSAGE_ID) or None)
+
+
+def _read_properties(packed: bytes, headers: dict[str, str]) -> None:
+    flags = _FLAGS.unpack_from(packed)[0]
+    at, more = 2, flags & _MORE_FLAGS
+    while more:
+        more = _FLAGS.unpack_from(packed, at)[0] & _MORE_FLAGS
+        at += 2
+    found: dict[str, str] = {}
+    try:
+        if flags & _CONTENT_TYPE:
+            found[CONTENT_TYPE], at = _read_short(packed, at)
+        if flags & _CONTENT_ENCODING:
+            _, at = _read_short(packed, at)
+        if flags & _HEADERS:
+            at = _read_headers(packed, at, headers)
+        if flags & _DELIVERY_MODE:
+            at += 1
+        if flags & _PRIORITY:
+            at += 1
+        if flags & _CORRELATION:
+            found[CORRELATION], at = _read_short(packed, at)
+        if flags & _REPLY_TO:
+            found[REPLY_TO], at = _read_short(packed, at)
+        if flags & _EXPIRATION:
+            _, at = _read_short(packed, at)
+        if flags & _MESSAGE_ID:
+            found[MESSAGE_ID], at = _read_short(packed, at)
+    finally:
+        # The properties are the broker's own words for it; a table header of the same name is anybody's.
+        headers.update(found)
+
+
+def _read_headers(packed: bytes, at: int, headers: dict[str, str]) -> int:
+    """Put the fields of the table into `headers`, in any state of the table; the position after it."""
+    end: int = at + 4 + _LENGTH.unpack_from(packed, at)[0]
+    at += 4
+    if end > len(packed):
+        raise Unreadable("a table that is longer than the properties")
+    with suppress(Unreadable, IndexError, error):
+        while at < end:
+            name, at = _read_short(packed, at)
+            if packed[at] == LONG_TEXT:  # by far the most frequent
+                start = at + 5
+                at = start + _LENGTH.unpack_from(packed, at + 1)[0]
+                if at > end:
+                    raise Unreadable("a text that is longer than its table")
+                headers[name] = _text_of(packed[start:at])
+            else:
+                value, at = _read_field(packed, at, end, 0)
+                if value is not None:
+                    headers[name] = _written(value)
+    return end
+
+
+def _read_short(packed: bytes, at: int) -> tuple[str, int]:
+    start = at + 1
+    end = start + packed[at]
+    if end > len(packed):
+        raise Unreadable("a short text that is longer than the properties")
+    return packed[start:end].decode(errors="replace"), end
+
+
+def _read_field(packed: bytes, at: int, end: int, depth: int) -> tuple[Any, int]:
+    """The value of the field at this position and the position after it."""
+    kind = packed[at]
+    at += 1
+    if (number := NUMBERS.get(kind)) is not None:
+        value, at = number.unpack_from(packed, at)[0], at + number.size
+    elif (reader := _FIELDS.get(kind)) is not None:
+        value, at = reader(packed, at, depth)
+    else:
+        raise Unreadable(f"a field of the type {chr(kind)!r}")
+    if at > end:
+        raise Unreadable("a field that is longer than its table")
+    return value, at
+
+
+def _read_bool(packed: bytes, at: int, _depth: int) -> tuple[bool, int]:
+    return packed[at] != 0, at + 1
+
+
+def _read_decimal(packed: bytes, at: int, _depth: int) -> tuple[Decimal, int]:
+    scale, digits = _DECIMAL.unpack_from(packed, at)
+    return Decimal(digits).scaleb(-scale), at + _DECIMAL.size
+
+
+def _read_time(packed: bytes, at: int, _depth: int) -> tuple[str | int, int]:
+    seconds = _TIME.unpack_from(packed, at)[0]
+    try:
+        text: str | int = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        text = seconds  # no year has that number
+    return text, at + _TIME.size
+
+
+def _read_void(_packed: bytes, at: int, _depth: int) -> tuple[None, int]:
+    return None, at
+
+
+def _read_bytes(packed: bytes, at: int, _depth: int) -> tuple[str, int]:
+    start = at + 4
+    end = start + _LENGTH.unpack_from(packed, at)[0]
+    if end > len(packed):
+        raise Unreadable("a text that is longer than the properties")
+    return _text_of(packed[start:end]), end
+
+
+def _read_list(packed: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+    at, end = _open(packed, at, depth)
+    values = []
+    while at < end:
+        value, at = _read_field(packed, at, end, depth + 1)
+        values.append(value)
+    return values, end
+
+
+def _read_table(packed: bytes, at: int, depth: int) -> tuple[dict[str, Any], int]:
+    at, end = _open(packed, at, depth)
+    values = {}
+    while at < end:
+        name, at = _read_short(packed, at)
+        values[name], at = _read_field(packed, at, end, depth + 1)
+    return values, end
+
+
+def _open(packed: bytes, at: int, depth: int) -> tuple[int, int]:
+    """Where a list or table begins and ends."""
+    end = at + 4 + _LENGTH.unpack_from(packed, at)[0]
+    if depth >= DEEPEST or end > len(packed):
+        raise Unreadable("tables too deep inside each other, or longer than the properties")
+    return at + 4, end
+
+
+_FIELDS: dict[int, Callable[[bytes, int, int], tuple[Any, int]]] = {
+    ord("t"): _read_bool,
+    ord("D"): _read_decimal,
+    LONG_TEXT: _read_bytes,
+    ord("x"): _read_bytes,
+    ord("A"): _read_list,
+    ord("F"): _read_table,
+    ord("T"): _read_time,
+    ord("V"): _read_void,
+    0: _read_void,
+}
+
+
+def _text_of(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()
+
+
+def _written(value: Any) -> str:
+    """A field's value as a header's text."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+    return str(value)
+
+
+# ── headers → theirs ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def pack_properties(headers: Mapping[str, str]) -> bytes:
+    """Flags and properties of a persistent message with these headers.
+
+    All of them go into the table; four are properties besides. Raises ValueError, which says what does not fit.
+    """
+    flags = _DELIVERY_MODE
+    content_type = correlation = reply_to = message_id = b""
+    table: list[bytes] = []
+    for name, value in headers.items():
+        try:
+            encoded = value.encode()
+        except UnicodeEncodeError as fault:
+            raise ValueError(f"header {name[:200]!r} has half a character at position {fault.start}") from fault
+        if name == CONTENT_TYPE:
+            flags, content_type = flags | _CONTENT_TYPE, _pack_short(name, encoded)
+        elif name == CORRELATION:
+            flags, correlation = flags | _CORRELATION, _pack_short(name, encoded)
+        elif name == REPLY_TO:
+            flags, reply_to = flags | _REPLY_TO, _pack_short(name, encoded)
+        elif name == MESSAGE_ID:
+            flags, message_id = flags | _MESSAGE_ID, _pack_short(name, encoded)
+        table += (_pack_name(name), _LENGTH.pack(len(encoded)), encoded)
+    if not table:
+        return _FLAGS.pack(flags) + _PERSISTENT
+    fields = b"".join(table)
+    return b"".join(
+        (
+            _FLAGS.pack(flags | _HEADERS),
+            content_type,
+            _LENGTH.pack(len(fields)),
+            fields,
+            _PERSISTENT,
+            correlation,
+            reply_to,
+            message_id,
+        )
+    )
+
+
+@lru_cache(maxsize=CACHED_NAMES)
+def _pack_name(name: str) -> bytes:
+    """A field's name, and that a long string follows."""
+    try:
+        encoded = name.encode()
+    except UnicodeEncodeError as fault:
+        raise ValueError(f"the header name {name[:200]!r} has half a character at position {fault.start}") from fault
+    if not 0 < len(encoded) <= MOST_BYTES:
+        raise ValueError(f"the header name {name[:200]!r} has {len(encoded)} bytes, expected 1 to {MOST_BYTES}")
+    return bytes((len(encoded),)) + encoded + b"S"
+
+
+def _pack_short(name: str, encoded: bytes) -> bytes:
+    if len(encoded) > MOST_BYTES:
+        raise ValueError(f"header {name} has {len(encoded)} bytes, expected at most {MOST_BYTES}")
+    return bytes((len(encoded),)) + encoded

@@ -1,0 +1,319 @@
+"""Messages on their way out: numbered, confirmed, returned.
+
+One channel in confirm mode; the broker numbers what it gets, and so do we. `publish` packs a message and lets it leave with
+the others of the turn. Three things hold messages back, in their order: the broker takes none now (memory or disk alarm), an
+exchange is not known to exist yet, the channel is being opened again.
+
+**A missing exchange** makes the broker close the channel, with all that is on it. So an exchange is asked for before its
+first message; a missing one fails its messages by name, and is asked for again a little later. The same for one that we may
+not publish to, or that vanishes later: the channel is opened again, and what was not confirmed is sent again one by one, so
+that the culprit shows itself; each other message may arrive twice, and none is lost.
+
+**An unroutable message** comes back before its confirm. It carries no number, so it is the oldest unconfirmed message that
+looks the same; two that look the same in every byte may stand for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+from aiormq.abc import AbstractChannel
+
+from connectivity.errors import ConnectivityError, Detail, LinkError, PublishFailed
+from connectivity.transports.amqp.client import Client
+from connectivity.transports.amqp.errors import NOT_FOUND, READER_SIGNS, refused_message, returned_message
+from connectivity.transports.amqp.frames import (
+    ACK,
+    BODY,
+    CONTENT,
+    HEADER,
+    METHOD,
+    METHOD_ID,
+    NACK,
+    RETURN,
+    Reason,
+    pack_content,
+    pack_publish,
+    read_confirm,
+    read_return,
+)
+from connectivity.transports.amqp.options import split_address
+from connectivity.transports.amqp.properties import pack_properties
+from connectivity.transports.base import Done, Outgoing, Readers, Sign
+
+log = structlog.get_logger(__name__)
+
+
+MISSING_FOR = 1.0
+"""Seconds until a missing exchange is asked for again."""
+
+MOST_ADDRESSES = 4096
+"""Packed addresses that are remembered; reply addresses may be many."""
+
+
+class Sent(NamedTuple):
+    """A message that the broker has not confirmed. `properties` as they were packed."""
+
+    message: Outgoing
+    done: Done
+    exchange: str
+    key: str
+    properties: bytes
+
+
+class Publisher:
+    """Publishes for one link."""
+
+    def __init__(self, client: Client, connection_id: str, readers: Readers) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = client
+        self._readers = readers
+        self._log = log.bind(connection=connection_id)
+        self._own: AbstractChannel | None = None
+        self._channel = 0
+        self._number = 0
+        self._addresses: dict[str, tuple[str, str, bytes]] = {}
+        self._unconfirmed: dict[int, Sent] = {}
+        self._returned: dict[int, PublishFailed] = {}
+        self._held: deque[tuple[Outgoing, Done]] = deque()
+        self._suspects = 0
+        """How many of the messages that are sent next are sent one by one."""
+        self._known = {""}
+        self._missing: dict[str, tuple[float, PublishFailed]] = {}
+        self._blocked: str | None = None
+        self._works: deque[Callable[[], Awaitable[None]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._is_sending = self._is_over = False
+        self._coming: tuple[Reason, bytes, bytes] | None = None
+        self._properties, self._body, self._size = b"", bytearray(), 0
+
+    def __len__(self) -> int:
+        return len(self._unconfirmed) + len(self._held)
+
+    @property
+    def blocked_because(self) -> str | None:
+        """The broker's reason for taking no messages now; None: it takes them."""
+        return self._blocked
+
+    async def open(self) -> None:
+        """Make the channel. Raises NotConnected."""
+        channel = self._own = await self._client.channel(confirms=True)
+        self._channel, self._number = channel.number, 0
+        self._addresses.clear()
+        self._client.traffic.takers[channel.number] = self
+
+    async def look_for(self, exchanges: set[str]) -> None:
+        """Ask for exchanges before anybody needs them, and say which are missing. Raises NotConnected."""
+        for exchange in sorted(exchanges - self._known):
+            await self._ask(exchange)
+
+    # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        """See `connectivity.transports.base.Link.publish`."""
+        if self._is_over:
+            return
+        if self._held or self._is_holding():
+            self._held.append((message, done))
+        else:
+            self._send(message, done)
+
+    def _is_holding(self) -> bool:
+        return self._blocked is not None or self._task is not None or bool(self._suspects and self._unconfirmed)
+
+    def _go_on(self) -> None:
+        """Send what was held back, as far as it may go."""
+        if self._is_sending:
+            return  # a message that fails at once calls back, and the caller publishes the next one
+        self._is_sending = True
+        while self._held and not self._is_over and not self._is_holding():
+            self._send(*self._held.popleft())
+        self._is_sending = False
+
+    def _send(self, message: Outgoing, done: Done) -> None:
+        address = message.address
+        try:
+            if (packed := self._addresses.get(address)) is None:
+                packed = self._pack_address(address)
+            exchange, key, method = packed
+            if exchange not in self._known and not self._is_there(exchange, message, done):
+                return
+            envelope = message.envelope
+            properties = pack_properties(envelope.headers)
+            content = pack_content(self._channel, properties, envelope.payload, self._client.frame_max)
+        except ValueError as error:
+            self._fail(done, PublishFailed(f"{address[:200]}: {error}", status=400))
+            return
+        self._number += 1
+        self._unconfirmed[self._number] = Sent(message, done, exchange, key, properties)
+        self._client.send(method + content)
+
+    def _pack_address(self, address: str) -> tuple[str, str, bytes]:
+        """Exchange, key and method frame. Raises ValueError for what is no address."""
+        try:
+            exchange, key = split_address(address)
+        except ValueError as error:
+            raise ValueError(f"this is not {error}") from None
+        if len(self._addresses) >= MOST_ADDRESSES:
+            self._addresses.clear()
+        packed = self._addresses[address] = exchange, key, pack_publish(self._channel, exchange, key)
+        return packed
+
+    def _fail(self, done: Done, error: PublishFailed) -> None:
+        """Tell that a message has not been sent at all."""
+        self._suspects = max(0, self._suspects - 1)
+        done(error)
+
+    # ── exchanges ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _is_there(self, exchange: str, message: Outgoing, done: Done) -> bool:
+        """Whether an exchange that is not known is there; False has failed the message or put it back."""
+        if (found := self._missing.get(exchange)) is not None:
+            until, error = found
+            if time.monotonic() < until:
+                self._readers(message.address, Sign.UNHEARD)
+                self._fail(done, error)
+                return False
+            del self._missing[exchange]
+        self._held.appendleft((message, done))
+        self._start(partial(self._ask, exchange))
+        return False
+
+    async def _ask(self, exchange: str) -> None:
+        reason = await self._client.missing("exchange", exchange)
+        if reason is not None and reason.code == NOT_FOUND:
+            self._log.warning("an exchange is missing", exchange=exchange, reason=reason.words)
+            self._missing[exchange] = time.monotonic() + MISSING_FOR, refused_message(reason)
+        else:
+            self._known.add(exchange)  # whatever else is the matter with it, publishing will show
+
+    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Hold everything until this, and what was begun before it, is done."""
+        self._works.append(work)
+        if self._task is None:
+            self._task = self._loop.create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._works:
+                await self._works.popleft()()
+        except LinkError as error:
+            self._client.die(error)
+            return
+        self._task = None
+        self._go_on()
+
+    # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, kind: int, payload: bytes) -> bool:
+        """See `connectivity.transports.amqp.demultiplexer.Taker`."""
+        if kind == METHOD:
+            method = METHOD_ID.unpack_from(payload)
+            if method == ACK:
+                self._confirmed(*read_confirm(payload, METHOD_ID.size), None)
+            elif method == NACK:
+                words = f"{Detail.REFUSED_BY_BROKER.value}: the broker could not keep the message"
+                self._confirmed(*read_confirm(payload, METHOD_ID.size), PublishFailed(words))
+            elif method == RETURN:
+                self._coming = read_return(payload, METHOD_ID.size)
+            else:
+                return False
+            return True
+        if self._coming is None:
+            return False
+        if kind == HEADER:
+            self._size = CONTENT.unpack_from(payload)[2]
+            self._properties = payload[CONTENT.size :]
+            self._body.clear()
+        elif kind == BODY:
+            self._body += payload
+        if len(self._body) >= self._size:
+            self._came_back(*self._coming)
+            self._coming = None
+        return True
+
+    def _confirmed(self, number: int, is_multiple: bool, error: ConnectivityError | None) -> None:
+        unconfirmed = self._unconfirmed
+        if not is_multiple:
+            ended = [number] if number in unconfirmed else []
+        else:
+            ended = []
+            for each in unconfirmed:
+                if each > number:
+                    break
+                ended.append(each)
+        outcomes = [(unconfirmed.pop(each), self._returned.pop(each, None)) for each in ended]
+        self._suspects = max(0, self._suspects - len(outcomes))
+        for sent, returned in outcomes:
+            if error is None or returned is not None:
+                self._readers(sent.message.address, Sign.HEARD if returned is None else Sign.UNHEARD)
+            sent.done(returned or error)
+        if self._held:
+            self._go_on()
+
+    def _came_back(self, reason: Reason, exchange: bytes, key: bytes) -> None:
+        """Note which message is the unroutable one: its confirm follows."""
+        place = exchange.decode(errors="replace"), key.decode(errors="replace")
+        body, look_alike = bytes(self._body), None
+        for number, sent in self._unconfirmed.items():
+            if (sent.exchange, sent.key) == place and number not in self._returned:
+                if sent.message.envelope.payload != body:
+                    continue
+                if sent.properties == self._properties:
+                    look_alike = number
+                    break
+                look_alike = look_alike or number  # a broker may change properties on the way
+        if look_alike is not None:
+            self._returned[look_alike] = returned_message(reason, *place)
+
+    def closed(self, reason: Reason) -> None:
+        """The broker has closed the channel: one of the unconfirmed messages was the reason."""
+        self._client.traffic.takers.pop(self._channel, None)
+        self._coming = None
+        self._returned.clear()
+        self._number = 0
+        unconfirmed = list(self._unconfirmed.values())
+        self._unconfirmed.clear()
+        self._known = {""}
+        self._start(self._open_again)
+        if len(unconfirmed) == 1:
+            self._suspects = max(0, self._suspects - 1)
+            refused = unconfirmed[0]
+            if (sign := READER_SIGNS.get(reason.code)) is not None:
+                self._readers(refused.message.address, sign)
+            refused.done(refused_message(reason))
+            return
+        self._log.warning("the broker refused a message", reason=reason.words, unconfirmed=len(unconfirmed))
+        self._held.extendleft((sent.message, sent.done) for sent in reversed(unconfirmed))
+        self._suspects = len(unconfirmed)
+
+    async def _open_again(self) -> None:
+        assert self._own is not None
+        await self._client.settled(self._own)
+        await self.open()
+
+    # ── alarms ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def blocked(self, reason: str | None) -> None:
+        """The broker takes no messages now, or (None) takes them again."""
+        self._blocked = reason
+        if reason is not None:
+            self._log.warning("the broker takes no messages now", reason=reason)
+        else:
+            self._log.info("the broker takes messages again", held=len(self._held))
+            self._go_on()
+
+    def end(self) -> None:
+        """Tell nobody anything any more."""
+        self._is_over = True
+        if self._task is not None:
+            self._task.cancel()
+        self._unconfirmed.clear()
+        self._held.clear()
+        self._returned.clear()

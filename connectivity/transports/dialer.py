@@ -1,0 +1,180 @@
+"""Reaching a broker, whatever its protocol: what blocks runs in a thread, TLS, and what each failure is called.
+
+Names, sockets and certificates block, so a thread of its own takes them (the loop's pool would let a few dead name servers
+stop everybody). Whoever waits for it may leave at any time; then the thread cleans up when it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from connectivity.connections.model import Connection
+from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.security.egress import refusal
+from connectivity.security.tls import load_client_certificate
+
+_OLD_VERSIONS = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"})
+_CERTIFICATE_ALERTS = ("CERTIFICATE", "UNKNOWN_CA")
+_CERTIFICATE_WANTED = "CERTIFICATE_REQUIRED"
+"""The alert of TLS 1.3. A server of TLS 1.2 only says that the handshake has failed."""
+
+T = TypeVar("T")
+
+
+class RefusedAddress(OSError):
+    """The host's name leads to an address that connections may never reach."""
+
+
+async def in_thread(name: str, work: Callable[[], T], undo: Callable[[T | None], None] = lambda _: None) -> T:
+    """Run `work` in a thread of its own and raise what it raises.
+
+    The event loop's pool would not do: a few dead name servers would keep all of its threads. If nobody waits for `work`
+    any more when it ends, `undo` gets what it has made (None if it failed).
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def ended(made: T | None, error: Exception | None) -> None:
+        if future.done():
+            undo(made)
+        elif error is None:
+            future.set_result(made)  # type: ignore[arg-type]
+        else:
+            future.set_exception(error)
+
+    def run() -> None:
+        made, error = None, None
+        try:
+            made = work()
+        except Exception as caught:  # raised where it is waited for
+            error = caught
+        try:
+            loop.call_soon_threadsafe(ended, made, error)
+        except RuntimeError:  # the loop is closed
+            undo(made)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await future
+
+
+def judged_addresses(host: str, port: int) -> list[str]:
+    """The addresses that a host's name leads to; it blocks.
+
+    Raises RefusedAddress if connections may not reach one of them, whatever the others are; OSError, UnicodeError for what
+    is no name of a host.
+    """
+    found = [str(place[4][0]) for place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    for address in dict.fromkeys(found):
+        _judge(host, address)
+    return list(dict.fromkeys(found))
+
+
+def reach(host: str, port: int, patience: float | None) -> socket.socket:
+    """A socket to the host; it blocks. Only addresses that were judged are reached for, and what is reached is judged again.
+
+    Raises RefusedAddress, OSError, UnicodeError.
+    """
+    failure: OSError | None = None
+    for address in judged_addresses(host, port):
+        try:
+            made = socket.create_connection((address, port), timeout=patience)
+        except OSError as error:
+            failure = error
+        else:
+            check_peer(made, host)
+            return made
+    raise failure or OSError("no address")
+
+
+def check_peer(made: socket.socket, host: str) -> None:
+    """Judge the address that a socket has really reached, and let small packets leave at once.
+
+    Closes the socket and raises RefusedAddress for one that connections may not reach, OSError for one that is gone.
+    """
+    try:
+        _judge(host, str(made.getpeername()[0]))
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except OSError:
+        with contextlib.suppress(OSError):
+            made.close()
+        raise
+
+
+def _judge(host: str, address: str) -> None:
+    if (why := refusal(host, address)) is not None:
+        raise RefusedAddress(f"{host} leads to {address}: found {why}" if host != address else f"{host}: found {why}")
+
+
+def tls_context(connection: Connection, *, client_certificate: bool = True) -> ssl.SSLContext:
+    """What to trust and what to show. A `ca` adds to the system's; only `validateCertificates: false` turns checks off.
+
+    Raises ConnectionRefused for a client certificate that cannot be used.
+    """
+    context = ssl.create_default_context()
+    # Whatever the system's own settings for TLS say.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if not connection.validate_certificates:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    try:
+        if connection.ca:
+            context.load_verify_locations(cadata=connection.ca)
+        if client_certificate and (own := connection.credentials) is not None and own.cert:
+            load_client_certificate(context, own.cert, own.key.get_secret_value() if own.key else "")
+    except (ssl.SSLError, ValueError) as error:
+        raise ConnectionRefused(Detail.CERTIFICATE, f"the connection's own: {error}") from error
+    return context
+
+
+def dial_error(error: Exception) -> LinkError:
+    """What went wrong on the way to the broker, in the system's words."""
+    if isinstance(error, LinkError):
+        return error
+    if isinstance(error, RefusedAddress):
+        return ConnectionRefused(Detail.NOT_AUTHORIZED, str(error))
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return NotConnected(Detail.UNKNOWN_HOST, _words(error))
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return ConnectionRefused(Detail.CERTIFICATE, error.verify_message or _words(error))
+    if isinstance(error, ssl.SSLError):
+        return tls_error(error)
+    if isinstance(error, TimeoutError):
+        return NotConnected(Detail.TIMEOUT, "no answer from the broker's host")
+    return NotConnected(Detail.REFUSED, _words(error))
+
+
+def handshake_error(error: OSError) -> LinkError:
+    """What went wrong between reaching the broker's port and talking there over TLS.
+
+    A port that does not speak TLS hangs up, which the system may tell in several ways.
+    """
+    if isinstance(error, ssl.SSLError | TimeoutError):
+        return dial_error(error)
+    return NotConnected(Detail.REFUSED_BY_BROKER, f"TLS: it hung up ({_words(error)}); this port may not speak TLS")
+
+
+def tls_error(error: ssl.SSLError) -> LinkError:
+    reason = error.reason or ""
+    if _CERTIFICATE_WANTED in reason:
+        return CertificateWanted(Detail.CERTIFICATE, "the broker wants a client certificate")
+    if any(word in reason for word in _CERTIFICATE_ALERTS):
+        return ConnectionRefused(Detail.CERTIFICATE, reason.replace("_", " ").lower())
+    expected = ", expected TLS 1.2 or later" if reason in _OLD_VERSIONS else ""
+    return NotConnected(Detail.REFUSED_BY_BROKER, f"TLS: {reason.replace('_', ' ').lower() or _words(error)}{expected}")
+
+
+def lost_error(error: Exception) -> LinkError:
+    """What ended a link that was there."""
+    if isinstance(error, ssl.SSLError):
+        return tls_error(error)
+    return NotConnected(Detail.CONNECTING, f"the link broke: {_words(error)}")
+
+
+def _words(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

@@ -1,0 +1,119 @@
+"""Kafka: what a connection document of this type may say, and what people are told about it.
+
+`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/kafka.md` is printed from it. The options are
+described in `connectivity.transports.kafka.options`, the link in `connectivity.transports.kafka.link`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from connectivity.config.problems import did_you_mean, show
+from connectivity.connections.model import Connection
+from connectivity.connections.templates import (
+    check_enforcement_inputs,
+    check_source_addresses_without_placeholders,
+    has_expression,
+    with_connection_id,
+    with_dummies,
+)
+from connectivity.errors import Problem
+from connectivity.security.egress import refusal
+from connectivity.transports.base import BrokerType
+from connectivity.transports.kafka.connector import connect
+from connectivity.transports.kafka.link import KafkaLink
+from connectivity.transports.kafka.options import SERVER, Options
+from connectivity.transports.kafka.probe import examine
+from connectivity.transports.kafka.records import TOPIC_EXPECTED, TOPIC_NAME, Address, split_address
+from mappings.placeholders.template import Scope
+
+__all__ = ["CONNECTION_TYPE", "Address", "Options", "split_address"]
+
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+LARGEST_PARTITION = 2**31 - 1
+
+_PARTITION = re.compile(r"[0-9]{1,20}")
+_GROUP_ID = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check(connection: Connection) -> Sequence[Problem]:
+    """The rules of Kafka."""
+    return [
+        *_check_tunnel(connection),
+        *check_source_addresses_without_placeholders(connection),
+        *check_enforcement_inputs(connection, Scope.ENFORCEMENT_INPUT_HEADER),
+        *_check_sources(connection),
+        *_check_published_addresses(connection),
+        *_check_options(connection),
+    ]
+
+
+def _check_tunnel(connection: Connection) -> Iterator[Problem]:
+    if connection.ssh_tunnel is not None:
+        yield Problem("sshTunnel", "a tunnel", "none: SSH tunneling is not supported with Kafka")
+
+
+def _check_sources(connection: Connection) -> Iterator[Problem]:
+    for index, source in enumerate(connection.sources):
+        if source.qos not in (None, 0, 1):
+            yield Problem(f"sources[{index}].qos", str(source.qos), "0 (at most once) or 1 (at least once)")
+        for position, address in enumerate(source.addresses):
+            if not TOPIC_NAME.fullmatch(address) and not has_expression(address):
+                yield Problem(f"sources[{index}].addresses[{position}]", show(address), TOPIC_EXPECTED)
+
+
+def _check_published_addresses(connection: Connection) -> Iterator[Problem]:
+    for index, source in enumerate(connection.sources):
+        yield from _check_published(f"sources[{index}].replyTarget.address", source.reply_target.address)
+    for index, target in enumerate(connection.targets):
+        yield from _check_published(f"targets[{index}].address", target.address)
+
+
+def _check_published(path: str, text: str) -> Iterator[Problem]:
+    """Placeholders stand for one letter here, since what they bring in is judged when it is there."""
+    address = split_address(with_dummies(text))
+    if not TOPIC_NAME.fullmatch(address.topic):
+        yield Problem(path, show(text), f"topic, topic/key or topic#partition, with {TOPIC_EXPECTED}")
+    if address.key == "":
+        yield Problem(path, show(text), "a key after the slash")
+    # A digit stands for an expression here, so that letters beside one are seen.
+    partition = split_address(with_dummies(text, "0")).partition
+    if partition is not None and not (_PARTITION.fullmatch(partition) and int(partition) <= LARGEST_PARTITION):
+        yield Problem(path, show(text), "a whole number, the partition, after the #")
+
+
+def _check_options(connection: Connection) -> Iterator[Problem]:
+    options = connection.own_options
+    mechanism = options.get("saslMechanism", "PLAIN")
+    if connection.broker_uri.password is not None and mechanism.upper() not in MECHANISMS:
+        hint, expected = did_you_mean(mechanism.upper(), MECHANISMS), f"one of: {', '.join(MECHANISMS)}"
+        yield Problem("specificConfig.saslMechanism", show(mechanism), expected, hint)
+    group = options.get("groupId")
+    if group is not None and not _GROUP_ID.fullmatch(with_connection_id(group, connection.id)):
+        expected = "letters, digits and . _ - after {{ connection:id }} is put in"
+        yield Problem("specificConfig.groupId", show(group), expected)
+    for server in options.get("bootstrapServers", "").split(","):
+        match = SERVER.fullmatch(server.strip())
+        if match and (why := refusal(match["host"].strip("[]"))) is not None:
+            yield Problem("specificConfig.bootstrapServers", f"{show(server)}, {why.found}", why.expected)
+
+
+async def _connect(connection: Connection, client: int = 0) -> KafkaLink:
+    return await connect(connection, client)
+
+
+CONNECTION_TYPE = BrokerType(
+    name="kafka",
+    schemes=("tcp", "ssl"),
+    secure_schemes=("ssl",),
+    options=Options,
+    check=check,
+    has_headers=True,
+    connect=_connect,
+    examine=examine,
+    confirmed_status=204,
+    parts_by_key=True,
+)

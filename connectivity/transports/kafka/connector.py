@@ -1,0 +1,180 @@
+"""From a connection document to a link: names looked up, brokers asked, topics found, the group joined.
+
+Each step has an end in time. A broker is greeted before the library is set to work (`greeting`), and the first word of the
+library that no broker can be reached ends the attempt: with its own reason if that says something, else with what another
+greeting finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from connectivity.connections.model import Connection
+from connectivity.errors import ConnectionRefused, Detail, NotConnected
+from connectivity.transports.dialer import RefusedAddress, dial_error, in_thread, judged_addresses
+from connectivity.transports.kafka import client_config
+from connectivity.transports.kafka.client_config import servers
+from connectivity.transports.kafka.consumer import Consuming, Key
+from connectivity.transports.kafka.errors import ALL_DOWN, VAGUE, link_error
+from connectivity.transports.kafka.handshake import greet, list_brokers
+from connectivity.transports.kafka.link import MENDED_WITHIN, KafkaLink
+from connectivity.transports.kafka.options import Options
+from connectivity.transports.kafka.producer import Publishing
+
+PATIENCE = 10.0
+"""Seconds for reaching a broker, and again for its answer about topics."""
+
+JOINED_WITHIN = 30.0
+"""Seconds for joining the group, which may have to wait until it notices that a member is gone."""
+
+REASON_WITHIN = 5.0
+"""Seconds that the library has to tell why a question of ours has failed."""
+
+Answer = TypeVar("Answer")
+
+
+async def connect(
+    connection: Connection, client: int = 0, *, patience: float = PATIENCE, mended_within: float = MENDED_WITHIN
+) -> KafkaLink:
+    """Make a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
+    options = Options.model_validate(connection.own_options)
+    link = KafkaLink([source.addresses for source in connection.sources], mended_within)
+    places = servers(connection, options)
+    link.asked = partial(greet, connection, places, options.sasl_mechanism.upper())
+    try:
+        await _check_hosts(places, patience)
+        await link.asked(patience)
+        await _open(link, connection, options, client, patience)
+    except BaseException:
+        link.abandon()
+        raise
+    link.made()
+    return link
+
+
+async def _open(link: KafkaLink, connection: Connection, options: Options, client: int, patience: float) -> None:
+    try:
+        producer = client_config.producer_settings(connection, options)
+        link.begin(
+            Publishing(producer, connection.id, on_error=link.failed, on_stuck=link.stuck),
+            admin := AdminClient(client_config.common_settings(connection, options)),
+        )
+    except KafkaException as failure:
+        # Nothing was sent yet: the settings themselves are wrong, and nothing of them is right but certificates.
+        raise _refused_settings(failure) from failure
+    nodes = await answer_of(link, in_thread("kafka connect", partial(list_brokers, admin, patience)), patience)
+    await _check_hosts(nodes, patience)
+    # From here on the library goes where the brokers say that they are.
+    link.asked = partial(greet, connection, nodes, options.sasl_mechanism.upper())
+    topics = _topics(connection)
+    if not topics:
+        return
+    known = await _known_partitions(link, admin, list(topics), patience)
+    number = max(source.consumer_count for source in connection.sources)
+    members = [
+        Consuming(
+            client_config.consumer_settings(connection, options, client, member),
+            admin,
+            _topics(connection, member),
+            known,
+            begins_at_end=options.consumer_offset_reset == "latest",
+            limit=share_of(options.throttling_limit, number, member),
+            on_records=link.taken,
+            on_dropped=link.drop,
+            on_error=link.failed,
+            on_ended=link.ended,
+        )
+        for member in range(number)
+    ]
+    for member in members:
+        link.join(member)
+    for member in members:
+        await _or_down(link, member.joined, JOINED_WITHIN)
+
+
+def _topics(connection: Connection, member: int = 0) -> dict[str, bool]:
+    """The topics that this member of the client consumes, and whether a source wants their records at least once."""
+    topics: dict[str, bool] = {}
+    for source in connection.sources:
+        for topic in source.addresses:
+            if topic in topics or source.consumer_count > member:
+                topics[topic] = False
+    for source in connection.sources:
+        for topic in topics.keys() & source.addresses:
+            topics[topic] = topics[topic] or source.qos == 1
+    return topics
+
+
+def share_of(limit: int | None, number: int, member: int) -> int | None:
+    """What one of so many members may take of a client's limit."""
+    return None if limit is None else max(1, (limit + number - 1 - member) // number)
+
+
+async def _known_partitions(link: KafkaLink, admin: AdminClient, topics: list[str], patience: float) -> list[Key]:
+    """The partitions that there are. Raises ConnectionRefused for a topic that is missing, or kept from us."""
+    known = []
+    answers = admin.describe_topics(TopicCollection(topics), request_timeout=patience)
+    for name, answer in answers.items():
+        description = await answer_of(link, asyncio.wrap_future(answer), patience, name)
+        known += [(name, partition.id) for partition in description.partitions]
+    return known
+
+
+async def answer_of(link: KafkaLink, answer: Awaitable[Any], patience: float, topic: str = "") -> Any:
+    """What a broker answers. Raises LinkError where it does not, or refuses."""
+    try:
+        return await _or_down(link, asyncio.ensure_future(answer), patience)
+    except KafkaException as failure:
+        error: KafkaError = failure.args[0]
+        if error.code() in VAGUE or error.code() == ALL_DOWN:
+            # The reason comes another way, and perhaps a moment later.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REASON_WITHIN):
+                    await link.down.wait()
+            raise await link.reason(patience) from failure
+        raise link_error(error, topic) from failure
+
+
+async def _or_down(link: KafkaLink, future: asyncio.Future[Answer], patience: float) -> Answer:
+    """Wait for `future`, or for the word that no broker can be reached. Raises LinkError."""
+    down = asyncio.ensure_future(link.down.wait())
+    try:
+        ends: list[asyncio.Future[Any]] = [future, down]
+        await asyncio.wait(ends, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        down.cancel()
+    if future.done():
+        return future.result()
+    future.cancel()
+    raise await link.reason(patience)
+
+
+def _refused_settings(failure: KafkaException) -> ConnectionRefused:
+    words = str(failure.args[0].str() if isinstance(failure.args[0], KafkaError) else failure)
+    return ConnectionRefused(Detail.CERTIFICATE, f"the connection's own: {words}")
+
+
+async def _check_hosts(places: Sequence[tuple[str, int]], patience: float) -> None:
+    """Look the names up before the library does. One that is found is enough; none may lead where nobody may go."""
+    found, unknown = 0, ""
+    for host, port in dict.fromkeys(places):
+        try:
+            async with asyncio.timeout(patience):
+                await in_thread("kafka connect", partial(judged_addresses, host, port))
+        except RefusedAddress as error:
+            raise dial_error(error) from error
+        except TimeoutError:
+            unknown = f"{host}: no answer from the name service"
+        except (OSError, UnicodeError) as error:
+            unknown = f"{host}: {dial_error(error).words}"
+        else:
+            found += 1
+    if places and not found:
+        raise NotConnected(Detail.UNKNOWN_HOST, unknown)

@@ -1,0 +1,351 @@
+"""The consumer and its thread: takes records, follows assignments, holds back, stores offsets, reads again.
+
+The thread alone touches the consumer: another one that stored an offset while it polls would wait for ever. Records cross
+to the loop in batches, a deque and one wake for as many as are there; back come only numbers, how far each partition is
+done, which the thread reads every now and then. Rebalances come to the thread inside a poll.
+
+**Bound.** At `IN_FLIGHT` records that nobody has ended the thread takes no more. It waits a moment, since room comes soon as
+a rule; only then it pauses all partitions and polls on, without which the group would think it dead. (To pause throws away
+what the library has read ahead, so it is not done lightly.)
+
+**Where to begin.** A group that has an offset goes on from there. One without begins at the end (`latest`) or at the
+beginning (`earliest`); partitions that were made later than the link are read from their beginning in any case. An end that
+was found is committed at once: what comes after it is ours, even if no record is ever settled before the next link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from connectivity.errors import Detail, LinkError, NotConnected
+from connectivity.transports.kafka.client_config import Settings
+from connectivity.transports.kafka.errors import link_error
+from connectivity.transports.kafka.partition import Partition
+
+IN_FLIGHT = 1000
+LONGEST_BATCH = 500
+POLL = 0.1
+"""Seconds that one poll waits: how late the thread may notice what the loop wants."""
+
+STORED_EVERY = 0.1
+PAUSED_AFTER = 1.0
+ANSWER_WITHIN = 10.0
+FOR_EVER = 1 << 62
+
+_END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+Key = tuple[str, int]
+Records = list[tuple[Partition, Message]]
+
+
+class Consuming:
+    """One member of the group. `on_records` is called on the loop when `records` is no longer empty, `on_dropped` with a
+    partition that is not ours any more, `on_error` with an error and the topic that it is about (or ""), `on_ended` when
+    the thread has ended without being told to."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        admin: AdminClient,
+        topics: dict[str, bool],
+        known: Iterable[Key],
+        *,
+        begins_at_end: bool,
+        limit: int | None,
+        on_records: Callable[[], None],
+        on_dropped: Callable[[Partition], None],
+        on_error: Callable[[KafkaError, str], None],
+        on_ended: Callable[[LinkError], None],
+    ) -> None:
+        """`topics`: whether their records are wanted at least once. `known`: the partitions there are when the link is
+        made. `limit`: the most records in a second."""
+        self.records: deque[Records] = deque()
+        self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended = 0
+        """How many of the records taken have ended; counted by the loop."""
+        self._taken = 0
+        self._loop = asyncio.get_running_loop()
+        self._admin, self._topics, self._known = admin, topics, frozenset(known)
+        self._begins_at_end, self._throttle = begins_at_end, Throttle(limit)
+        self._on_records, self._on_dropped = on_records, on_dropped
+        self._on_error, self._on_ended = on_error, on_ended
+        self._consumer = Consumer({**settings, "error_cb": lambda error: self._tell(on_error, error, "")})
+        self._partitions: dict[Key, Partition] = {}
+        self._rejected: deque[Partition] = deque()
+        self._waiting: list[tuple[float, Partition]] = []
+        """Partitions to be read again, each with its time; the thread's."""
+        self._stored_at = 0.0
+        self._wanted = threading.Event()
+        """Set when there is room again, or something else for the thread to see to."""
+        self._failure: Exception | None = None
+        """What went wrong while partitions were taken over."""
+        self._is_stopping = self._is_paused = self._is_waking = False
+        self.gone: Future[None] = Future()
+        """Done when the thread has ended and the consumer is closed."""
+        self._thread = threading.Thread(target=self._run, name="kafka consumer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def throttled(self) -> int:
+        """In how many minutes the limit has held the thread back."""
+        return self._throttle.minutes
+
+    # ── on the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def has_ended(self, count: int) -> None:
+        """Records have ended, or were dropped: there is room again."""
+        self.ended += count
+        if not self._wanted.is_set() and self._taken - self.ended <= IN_FLIGHT // 2:
+            self._wanted.set()
+
+    def read_again(self, partition: Partition) -> None:
+        """Read a partition again from its first record that is not done, after its delay."""
+        self._rejected.append(partition)
+        self._wanted.set()
+
+    def stop(self) -> None:
+        """End the thread and leave; see `gone`. What has been settled until now is committed."""
+        self._is_stopping = True
+        self._wanted.set()
+
+    # ── in the thread ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self) -> None:
+        try:
+            self._consumer.subscribe(
+                list(self._topics), on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
+            )
+            while not self._is_stopping:
+                self._turn()
+            self._store(self._partitions.values())
+        except KafkaException as failure:
+            self._tell(self._on_ended, link_error(failure.args[0], ", ".join(self._topics)))
+        except TimeoutError:
+            self._tell(self._on_ended, NotConnected(Detail.TIMEOUT, "no answer about partitions and offsets"))
+        except Exception as failure:  # a mistake of ours: a consumer that is silently gone would be worse
+            self._tell(self._on_ended, NotConnected(Detail.CONNECTING, f"consuming has ended: {failure!r}"))
+        finally:
+            # Whoever is gone already has nothing to say any more.
+            with contextlib.suppress(KafkaException, RuntimeError):
+                self._consumer.close()
+            self.gone.set_result(None)
+
+    def _turn(self) -> None:
+        self._see_to_rejected()
+        if (now := time.monotonic()) >= self._stored_at + STORED_EVERY:
+            self._stored_at = now
+            self._store(self._partitions.values())
+        pause = self._throttle.pause()
+        room = min(IN_FLIGHT - (self._taken - self.ended), self._throttle.room)
+        if pause:
+            self._wanted.clear()
+            if not self._is_stopping:
+                self._wanted.wait(min(pause, POLL))
+            return
+        if room <= 0 and not self._is_paused:
+            if not self._has_waited(PAUSED_AFTER):
+                self._is_paused = True
+                self._consumer.pause(self._consumer.assignment())
+            return
+        if room > 0 and self._is_paused:
+            self._is_paused = False
+            waiting = {(partition.topic, partition.number) for _, partition in self._waiting}
+            assigned = self._consumer.assignment()
+            self._consumer.resume([place for place in assigned if (place.topic, place.partition) not in waiting])
+        first = self._consumer.poll(POLL)
+        if self._failure is not None:
+            raise self._failure
+        if first is None:
+            return
+        # `consume` with a timeout waits until it has as many as it was asked for, so the first one is waited for alone.
+        more = self._consumer.consume(min(room, LONGEST_BATCH) - 1, 0) if room > 1 else []
+        self._hand_over([first, *more])
+
+    def _has_waited(self, seconds: float) -> bool:
+        """Wait for room, or for something else that is wanted. False: nothing came."""
+        self._wanted.clear()
+        # What came before the flag was cleared has to be looked for.
+        is_wanted = self._is_stopping or bool(self._rejected) or self._taken - self.ended <= IN_FLIGHT // 2
+        return is_wanted or self._wanted.wait(seconds)
+
+    def _hand_over(self, messages: Sequence[Message]) -> None:
+        records: Records = []
+        for message in messages:
+            topic = message.topic() or ""
+            if (error := message.error()) is not None:
+                self._tell(self._on_error, error, topic)
+                continue
+            # Absent: it was taken away while this batch was on its way.
+            if (partition := self._partitions.get((topic, message.partition() or 0))) is not None:
+                records.append((partition, message))
+        if records:
+            self._taken += len(records)
+            self._throttle.took(len(records))
+            self.records.append(records)
+            if not self._is_waking:
+                self._is_waking = True
+                self._call(self._wake)
+
+    def _wake(self) -> None:
+        self._is_waking = False
+        self._on_records()
+
+    def _see_to_rejected(self) -> None:
+        now = time.monotonic()
+        while self._rejected:
+            partition = self._rejected.popleft()
+            if self._has(partition):
+                self._consumer.pause([_place(partition)])
+                self._waiting.append((now + partition.delay, partition))
+        if not self._waiting:
+            return
+        due = [partition for at, partition in self._waiting if at <= now]
+        self._waiting = [(at, partition) for at, partition in self._waiting if at > now]
+        for partition in due:
+            if self._has(partition):
+                self._store([partition])
+                self._partitions[partition.topic, partition.number] = fresh = partition.again()
+                self._consumer.seek(_place(fresh, fresh.settled))
+                if not self._is_paused:
+                    self._consumer.resume([_place(fresh)])
+
+    def _has(self, partition: Partition) -> bool:
+        return self._partitions.get((partition.topic, partition.number)) is partition
+
+    # rebalances
+
+    def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        try:
+            self._take_over(consumer, places)
+        except Exception as failure:  # raised by the turn that polls: the library hands it on as something else
+            self._failure = failure
+
+    def _take_over(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        """Begin with partitions that are ours now. Raises KafkaException, and TimeoutError where nobody answers."""
+        found = self._found(places)
+        begun = [partition for partition, is_new in found if is_new and partition.settled >= 0]
+        if begun:
+            consumer.commit(offsets=[_place(partition, partition.settled) for partition in begun], asynchronous=False)
+        for partition, _ in found:
+            self._partitions[partition.topic, partition.number] = partition
+        consumer.incremental_assign([_place(partition, partition.settled) for partition, _ in found])
+        if self._is_paused:
+            consumer.pause(places)
+        self._call(self._has_joined)
+
+    def _has_joined(self) -> None:
+        if not self.joined.done():
+            self.joined.set_result(None)
+
+    def _found(self, places: list[TopicPartition]) -> list[tuple[Partition, bool]]:
+        """The partitions, each with its start, and whether the group has no offset of it. Raises KafkaException."""
+        if not places:
+            return []
+        topics = self._admin.describe_topics(TopicCollection(list({place.topic for place in places})))
+        ends = self._admin.list_offsets({TopicPartition(place.topic, place.partition): _END for place in places})
+        committed = self._consumer.committed(places, ANSWER_WITHIN)
+        ids = {name: str(future.result(ANSWER_WITHIN).topic_id) for name, future in topics.items()}
+        end_of = {(place.topic, place.partition): future.result(ANSWER_WITHIN).offset for place, future in ends.items()}
+        found = []
+        for place in committed:
+            if place.error is not None:
+                raise KafkaException(place.error)
+            key = place.topic, place.partition
+            is_new = place.offset < 0
+            start = place.offset
+            if is_new:
+                start = end_of[key] if self._begins_at_end and key in self._known else OFFSET_BEGINNING
+            partition = Partition(
+                self, *key, ids[place.topic], start, end_of[key], is_at_least_once=self._topics[place.topic]
+            )
+            found.append((partition, is_new))
+        return found
+
+    def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
+        self._take_away(places, is_stored=True)
+
+    def _lost(self, _: Consumer, places: list[TopicPartition]) -> None:
+        """Others may have the partitions already."""
+        self._take_away(places, is_stored=False)
+
+    def _take_away(self, places: list[TopicPartition], *, is_stored: bool) -> None:
+        for place in places:
+            if (partition := self._partitions.pop((place.topic, place.partition), None)) is not None:
+                partition.is_ours = False
+                if is_stored:
+                    self._store([partition])
+                self._tell(self._on_dropped, partition)
+
+    def _store(self, partitions: Iterable[Partition]) -> None:
+        """Keep how far these are done; the library commits it within a second, and when a partition goes."""
+        places = []
+        for partition in partitions:
+            if (settled := partition.settled) > partition.stored:
+                partition.stored = settled
+                places.append(_place(partition, settled))
+        if places:
+            # One may be on its way to somebody else: then its last records come again, there.
+            with contextlib.suppress(KafkaException):
+                self._consumer.store_offsets(offsets=places)
+
+    # towards the loop
+
+    def _tell(self, what: Callable[..., None], *arguments: object) -> None:
+        self._call(lambda: what(*arguments))
+
+    def _call(self, what: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(what)
+
+
+class Throttle:
+    """At most so many in each second. `minutes`: in how many minutes that has held somebody back."""
+
+    def __init__(self, limit: int | None) -> None:
+        self._limit = limit
+        self._until = 0.0
+        self._minute = -1
+        self.minutes = 0
+        self.room = FOR_EVER if limit is None else limit
+
+    def pause(self) -> float:
+        """Seconds until more may be taken."""
+        if self._limit is None:
+            return 0.0
+        if (now := time.monotonic()) >= self._until:
+            self._until, self.room = now + 1.0, self._limit
+        if self.room > 0:
+            return 0.0
+        if (minute := int(now // 60)) != self._minute:
+            self._minute = minute
+            self.minutes += 1
+        return self._until - now
+
+    def took(self, count: int) -> None:
+        if self._limit is not None:
+            self.room -= count
+
+
+def _place(partition: Partition, offset: int | None = None) -> TopicPartition:
+    if offset is None:
+        return TopicPartition(partition.topic, partition.number)
+    return TopicPartition(partition.topic, partition.number, offset)

@@ -1,0 +1,102 @@
+"""What a Kafka cluster says about the addresses of a connection, without a record being read or written.
+
+The way to the brokers, the login and the producer are those of a link; then the topics are described, which makes none, and
+with them what we may do there. No group is joined, since that would take partitions from its members, and no offset is
+committed. Whether the group may be joined is asked for by describing it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
+
+from connectivity.connections.model import Connection
+from connectivity.connections.templates import has_expression
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.transports.base import FILLED_LATER, Examination, Finding
+from connectivity.transports.kafka.client_config import group_of
+from connectivity.transports.kafka.connector import PATIENCE, answer_of, connect
+from connectivity.transports.kafka.link import KafkaLink
+from connectivity.transports.kafka.options import Options
+from connectivity.transports.kafka.records import split_address
+
+UNTOLD = "it is there; the cluster does not say what may be done with it"
+_VERBS = {AclOperation.READ: "read", AclOperation.WRITE: "write"}
+
+
+async def examine(connection: Connection, name: str, *, patience: float = PATIENCE) -> Examination:
+    """See `connectivity.transports.base.Examine`."""
+    # Without sources a link joins no group.
+    link = await connect(connection.model_copy(update={"id": name, "sources": ()}), patience=patience)
+    try:
+        look = _Look(link, patience)
+        group = await look.at_group(connection) if connection.sources else None
+        return Examination(
+            [[await look.at_source(topic, group) for topic in source.addresses] for source in connection.sources],
+            [await look.at_published(source.reply_target.address) for source in connection.sources],
+            [await look.at_published(target.address) for target in connection.targets],
+        )
+    finally:
+        await link.close()
+
+
+class _Look:
+    """Asks about topics, each once."""
+
+    def __init__(self, link: KafkaLink, patience: float) -> None:
+        self._link, self._patience = link, patience
+        self._known: dict[str, frozenset[AclOperation] | LinkError | None] = {}
+
+    async def at_group(self, connection: Connection) -> LinkError | None:
+        """Why the group may not be joined, as far as anybody says."""
+        group = group_of(connection, Options.model_validate(connection.own_options))
+        admin = self._link.admin
+        asked = admin.describe_consumer_groups(
+            [group], include_authorized_operations=True, request_timeout=self._patience
+        )
+        try:
+            described = await answer_of(self._link, asyncio.wrap_future(asked[group]), self._patience, f"group {group}")
+        except ConnectionRefused as error:
+            return error
+        except NotConnected:
+            # A cluster that has never had a group has nobody yet who knows of groups.
+            return None
+        return _missing_right(described.authorized_operations, AclOperation.READ, f"the group {group}")
+
+    async def at_source(self, topic: str, group: LinkError | None) -> Finding:
+        return await self._at(topic, topic, AclOperation.READ) if group is None else Finding(topic, group)
+
+    async def at_published(self, address: str) -> Finding:
+        topic = split_address(address).topic
+        if has_expression(topic):
+            return Finding(address, note=FILLED_LATER, is_known=False)
+        return await self._at(address, topic, AclOperation.WRITE)
+
+    async def _at(self, address: str, topic: str, operation: AclOperation) -> Finding:
+        if topic not in self._known:
+            self._known[topic] = await self._describe(topic)
+        found = self._known[topic]
+        if isinstance(found, LinkError):
+            return Finding(address, found)
+        return Finding(address, _missing_right(found, operation, topic), UNTOLD if found is None else "")
+
+    async def _describe(self, topic: str) -> frozenset[AclOperation] | LinkError | None:
+        """What may be done with a topic, None where nobody says, or why nothing can be."""
+        asked = self._link.admin.describe_topics(
+            TopicCollection([topic]), include_authorized_operations=True, request_timeout=self._patience
+        )
+        try:
+            described = await answer_of(self._link, asyncio.wrap_future(asked[topic]), self._patience, topic)
+        except ConnectionRefused as error:
+            return error
+        operations = described.authorized_operations
+        return None if operations is None else frozenset(operations)
+
+
+def _missing_right(operations: object, operation: AclOperation, subject: str) -> LinkError | None:
+    """`operations`: what may be done, or None where nobody says."""
+    if not isinstance(operations, list | frozenset) or operation in operations or AclOperation.ALL in operations:
+        return None
+    return ConnectionRefused(Detail.NOT_AUTHORIZED, f"{subject}: no right to {_VERBS[operation]}")

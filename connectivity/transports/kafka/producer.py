@@ -1,0 +1,160 @@
+"""The producer: messages out, confirms back.
+
+Idempotent, with acknowledgements of all in-sync replicas: through cuts that the library mends, each record is in its
+partition once and in order. The library sends in threads of its own; what it has to say is fetched on the loop, every
+millisecond while something is unconfirmed. A thread that waited for it would have to take the interpreter from the loop for
+every single confirm, which costs the loop more than looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from connectivity.errors import PublishFailed
+from connectivity.transports.base import Done, Outgoing
+from connectivity.transports.kafka.client_config import Settings
+from connectivity.transports.kafka.errors import WITHDRAWN, message_error
+from connectivity.transports.kafka.records import ANY_PARTITION, SENDER, Header, place_of, record_headers
+
+POLL = 0.001
+IDLE_POLL = 0.1
+"""Seconds from one look to the next, while something is unconfirmed and while nothing is."""
+
+STUCK_AFTER = 30.0
+"""Seconds without a confirm while messages wait for one."""
+
+FAREWELL = 2.0
+
+
+class Publishing:
+    """One producer. `on_error` is called on the loop with errors that are about no message, `on_stuck` when nothing is
+    confirmed any more."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connection_id: str,
+        *,
+        on_error: Callable[[KafkaError, str], None],
+        on_stuck: Callable[[], None],
+        stuck_after: float = STUCK_AFTER,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_error, self._on_stuck, self._stuck_after = on_error, on_stuck, stuck_after
+        self._sender: list[Header] = [(SENDER, connection_id.encode())]
+        self._shared: tuple[Mapping[str, str], list[Header]] = ({}, self._sender)
+        """The headers of the last envelope, and what became of them: the events of a page have the same."""
+        self._producer = Producer({**settings, "error_cb": self._failed})
+        self.unconfirmed = 0
+        self._since = self._loop.time()
+        """When the last message was confirmed, or the first one sent after nothing was on its way."""
+        self._next_look: asyncio.TimerHandle | None = None
+        self._is_hurried = self._is_stopping = False
+        self.gone: Future[None] = Future()
+        """Done when the producer is gone."""
+
+    def start(self) -> None:
+        self._look()
+
+    def send(self, message: Outgoing, done: Done) -> None:
+        """Hand a message to the library. Never blocks, never raises."""
+        envelope = message.envelope
+        try:
+            topic, key, number = place_of(message.address)
+            if key is None and number == ANY_PARTITION and message.order is not None:
+                key = message.order.encode(errors="replace")
+            self._producer.produce(
+                topic,
+                envelope.payload,
+                key,
+                number,
+                partial(self._reported, done),
+                headers=self._headers(envelope.headers),
+            )
+        except PublishFailed as error:
+            done(error)
+        except KafkaException as failure:
+            done(message_error(failure.args[0], topic))
+        except BufferError:
+            done(PublishFailed("more is on its way than the client library holds"))
+        else:
+            self.unconfirmed += 1
+            if not self._is_hurried:
+                self._since = self._loop.time()
+                self._look_in(POLL)
+
+    def _headers(self, headers: Mapping[str, str]) -> list[Header]:
+        known, found = self._shared
+        if headers is not known:
+            found = record_headers(headers, self._sender)
+            self._shared = headers, found
+        return found
+
+    def stop(self, *, is_orderly: bool) -> None:
+        """Look no more; see `gone`. `is_orderly`: what was handed over is given a moment to reach the broker."""
+        self._is_stopping = True
+        if self._next_look is not None:
+            self._next_look.cancel()
+        threading.Thread(target=self._end, args=(is_orderly,), name="kafka producer's end", daemon=True).start()
+
+    # ── on the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _look_in(self, seconds: float) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+        self._is_hurried = seconds == POLL
+        self._next_look = self._loop.call_later(seconds, self._look)
+
+    def _look(self) -> None:
+        """Hear what the library has to say: it calls `_reported` and `_failed` meanwhile, and they may stop all this."""
+        try:
+            self._producer.poll(0)
+        finally:
+            # Whatever went wrong with one confirm, the others are heard.
+            if not self._is_stopping:
+                self._look_in(POLL if self.unconfirmed else IDLE_POLL)
+                self._see_whether_stuck()
+
+    def _see_whether_stuck(self) -> None:
+        if self.unconfirmed and self._loop.time() - self._since > self._stuck_after:
+            self._since = self._loop.time()
+            self._on_stuck()
+
+    def _reported(self, done: Done, error: KafkaError | None, message: Message) -> None:
+        if self._is_stopping:
+            return
+        if error is None:
+            self._confirmed()
+            done(None)
+        elif error.code() in WITHDRAWN:
+            # The link ends; the message goes out again on the next one.
+            self._on_error(error, "")
+        else:
+            self._confirmed()
+            done(message_error(error, message.topic() or ""))
+
+    def _confirmed(self) -> None:
+        self.unconfirmed -= 1
+        self._since = self._loop.time()
+
+    def _failed(self, error: KafkaError) -> None:
+        if not self._is_stopping:
+            self._on_error(error, "")
+
+    # ── in a thread ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _end(self, is_orderly: bool) -> None:
+        with contextlib.suppress(KafkaException):
+            if is_orderly:
+                self._producer.flush(FAREWELL)
+            self._producer.purge()
+        # Its end waits for the library's threads, so it comes here and not on the loop.
+        del self._producer
+        self.gone.set_result(None)

@@ -1,0 +1,137 @@
+"""From a connection document to an open door: TLS, the port, and what can be said of both before anybody listens.
+
+The `uri` is where to listen: `0.0.0.0` and `[::]` are every address of the machine. With TLS the door shows the certificate
+of `credentials`; a `ca` means that peers may show certificates, too, and must where there is no other way in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from connectivity.connections.model import Connection
+from connectivity.connections.templates import has_expression
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem
+from connectivity.security.tls import load_client_certificate
+from connectivity.transports.base import FILLED_LATER, Examination, Finding
+from connectivity.transports.listener.link import DoorLink
+from connectivity.transports.listener.timeouts import CLOSING, OPENING
+
+BACKLOG = 512
+"""Connections that the system keeps until they are accepted."""
+
+_DETAILS = {errno.EACCES: Detail.NOT_AUTHORIZED, errno.EPERM: Detail.NOT_AUTHORIZED}
+
+AnyLink = TypeVar("AnyLink", bound=DoorLink)  # type: ignore[type-arg]
+
+
+async def serve(connection: Connection, link: AnyLink, context: ssl.SSLContext | None) -> AnyLink:
+    """Let sockets come to the link, which is closed where that is not to be. Raises NotConnected, ConnectionRefused."""
+    uri = connection.broker_uri
+    try:
+        server = await asyncio.get_running_loop().create_server(
+            link.make_peer,
+            uri.host,
+            uri.port,
+            ssl=context,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=OPENING if context is not None else None,
+            ssl_shutdown_timeout=CLOSING if context is not None else None,
+        )
+    except OSError as error:
+        await link.close()
+        raise listen_error(error, uri.host, uri.port) from error
+    except BaseException:
+        await link.close()
+        raise
+    link.listening(server)
+    return link
+
+
+def tls_context(connection: Connection, *, is_certificate_needed: bool) -> ssl.SSLContext | None:
+    """What the door shows and whom it trusts; None without TLS. Raises ConnectionRefused for what cannot be used.
+
+    `is_certificate_needed`: where the connection has a `ca`, nobody is let in without a certificate.
+    """
+    if not connection.broker_uri.is_secure:
+        return None
+    own = connection.credentials
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        if own is None or not own.cert or own.key is None:
+            raise ValueError("the door has none; expected credentials with cert and key")
+        load_client_certificate(context, own.cert, own.key.get_secret_value())
+        if connection.ca is not None:
+            context.load_verify_locations(cadata=connection.ca)
+            context.verify_mode = ssl.CERT_REQUIRED if is_certificate_needed else ssl.CERT_OPTIONAL
+    except (ssl.SSLError, ValueError) as error:
+        raise ConnectionRefused(Detail.CERTIFICATE, f"the connection's own: {error}") from error
+    return context
+
+
+def listen_error(error: OSError, host: str, port: int) -> LinkError:
+    """Why nobody can listen there, in the system's words."""
+    words = f"cannot listen at {host}:{port}: {os.strerror(error.errno) if error.errno else error}".lower()
+    if isinstance(error, socket.gaierror):
+        return NotConnected(Detail.UNKNOWN_HOST, f"{host}: {error.strerror}")
+    if error.errno in _DETAILS:
+        return ConnectionRefused(_DETAILS[error.errno], words)
+    return NotConnected(Detail.REFUSED, words)
+
+
+async def look_at_port(connection: Connection) -> Examination:
+    """Whether the port could be listened at; nobody is let in. Raises NotConnected, ConnectionRefused."""
+    uri = connection.broker_uri
+    note = ""
+    try:
+        # Bound and not listened at: nobody could connect.
+        server = await asyncio.get_running_loop().create_server(
+            asyncio.Protocol, uri.host, uri.port, start_serving=False
+        )
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise listen_error(error, uri.host, uri.port) from error
+        note = f"somebody listens at port {uri.port} already, which may be this connection itself"
+    else:
+        server.close()
+    return Examination(
+        [_found(source.addresses) for source in connection.sources],
+        _found(source.reply_target.address for source in connection.sources),
+        _found(target.address for target in connection.targets),
+        note,
+    )
+
+
+def _found(addresses: Iterable[str]) -> Sequence[Finding]:
+    return [
+        Finding(address, note=FILLED_LATER, is_known=False) if has_expression(address) else Finding(address)
+        for address in addresses
+    ]
+
+
+def check_door(connection: Connection) -> Iterator[Problem]:
+    """What is wrong with a document of any door: its certificate, and how many clients it has."""
+    yield from _check_certificate(connection)
+    if connection.client_count != 1:
+        yield Problem("clientCount", str(connection.client_count), "1, since there is one door")
+
+
+def _check_certificate(connection: Connection) -> Iterator[Problem]:
+    uri, own = connection.broker_uri, connection.credentials
+    expected = f"the certificate that the door shows, since the uri is {uri.scheme}"
+    if not uri.is_secure:
+        if own is not None:
+            yield Problem("credentials", "a certificate", f"none, since the uri is {uri.scheme}, which is without TLS")
+    elif own is None:
+        yield Problem("credentials", "nothing", expected)
+    else:
+        if own.cert is None:
+            yield Problem("credentials.cert", "nothing", expected)
+        if own.key is None:
+            yield Problem("credentials.key", "nothing", "the key of the certificate that the door shows")

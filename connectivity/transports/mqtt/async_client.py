@@ -1,0 +1,319 @@
+"""A LoopClient with its socket on the event loop.
+
+All packets of one turn of the loop leave in one write; reading goes on until nothing is left or its share of the turn is
+used up. A timer lets paho look after the keep-alive. `pause` stops reading: then the broker's packets wait in the system's
+buffers, and the broker at last stops sending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from paho.mqtt.client import ConnectFlags, DisconnectFlags
+from paho.mqtt.enums import MQTTErrorCode
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.transports.dialer import dial_error, in_thread, lost_error
+from connectivity.transports.mqtt.errors import connack_error, reason_words, suback_error
+from connectivity.transports.mqtt.paho_client import LoopClient
+
+READ_SIZE = 65536
+"""Bytes of one reading; more than a TLS record, so that TLS holds nothing back which the system does not know of."""
+
+READS_PER_TURN = 4
+GOODBYE = 1.0
+"""Seconds that the broker gets to take a DISCONNECT."""
+
+LONGEST_TICK = 5.0
+SHORTEST_TICK = 0.25
+KEEP_ALIVE_TIMEOUT = 141
+
+_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Welcome(NamedTuple):
+    """What the broker said to our CONNECT."""
+
+    session_present: bool
+    properties: Properties | None
+
+
+class Channel:
+    """One connected client. `on_lost` is called once if it dies by itself, `on_read` after each reading."""
+
+    def __init__(self, client: LoopClient, on_lost: Callable[[LinkError], None], on_read: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._client = client
+        self._on_lost, self._on_read = on_lost, on_read
+        self._socket: socket.socket | None = None
+        self._rest = b""
+        self._is_flushing = self._is_leaving = self._is_reading_on = False
+        self._written: list[Callable[[], None]] = []
+        self._welcome: asyncio.Future[Welcome] = self._loop.create_future()
+        self._subscribed: dict[int, asyncio.Future[tuple[Sequence[ReasonCode], Properties | None]]] = {}
+        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_paused = False
+        self.has_reached = False
+        """Whether the broker's port is reached, over TLS if so wanted."""
+        client.on_connect = self._connected
+        client.on_subscribe = self._have_subscribed
+        client.on_disconnect = self._disconnected
+        client.on_socket_close = self._forget_socket
+
+    async def connect(self, dial: Callable[[], None], patience: float) -> Welcome:
+        """Let `dial` open the client's socket in a thread, and greet the broker. Raises NotConnected, ConnectionRefused."""
+        try:
+            async with asyncio.timeout(patience):
+                await in_thread("mqtt connect", dial, lambda _: self._client.drop_socket())
+                self._attach()
+                self.has_reached = True
+                return await self._welcome
+        except TimeoutError:
+            self.abandon()
+            raise NotConnected(Detail.TIMEOUT, f"no answer within {patience:g} s") from None
+        except asyncio.CancelledError:
+            self.abandon()
+            raise
+        except Exception as error:
+            self.abandon()
+            raise dial_error(error) from error
+
+    async def subscribe(self, filters: Sequence[str], qos: int, properties: Properties | None, patience: float) -> None:
+        """One SUBSCRIBE with all filters. Raises ConnectionRefused if the broker refuses one, NotConnected if it is gone."""
+        try:
+            _, mid = self._client.subscribe([(topic_filter, qos) for topic_filter in filters], properties=properties)
+        except ValueError as error:
+            raise ConnectionRefused(Detail.MISSING_ADDRESS, f"{', '.join(filters)}: {error}") from error
+        if mid is None:
+            raise NotConnected(Detail.CONNECTING, "the link broke before the subscriptions were made")
+        answer = self._subscribed[mid] = self._loop.create_future()
+        try:
+            async with asyncio.timeout(patience):
+                reasons, said = await answer
+        except TimeoutError:
+            raise NotConnected(Detail.TIMEOUT, f"no answer to a subscription within {patience:g} s") from None
+        finally:
+            del self._subscribed[mid]
+        for topic_filter, reason in zip(filters, reasons, strict=False):
+            if reason.is_failure:
+                raise suback_error(topic_filter, reason, said)
+
+    def when_written(self, done: Callable[[], None]) -> None:
+        """Call `done` when everything that is to be sent now has been given to the system."""
+        self._written.append(done)
+
+    def pause(self) -> None:
+        """Stop reading."""
+        if not self.is_paused and self._socket is not None:
+            self.is_paused = True
+            self._loop.remove_reader(self._socket)
+
+    def resume(self) -> None:
+        """Read again."""
+        if self.is_paused and self._socket is not None:
+            self.is_paused = False
+            self._client.heard()
+            self._loop.add_reader(self._socket, self._readable)
+
+    async def close(self) -> None:
+        """Say goodbye, give the broker a moment to hear it, and close the socket."""
+        if self._socket is None or self._is_leaving:
+            return
+        self._is_leaving = True
+        said: asyncio.Future[None] = self._loop.create_future()
+        self.when_written(lambda: _resolve(said))
+        self._client.disconnect()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE):
+                await asyncio.wait((said, self._gone), return_when=asyncio.FIRST_COMPLETED)
+                # Closing with unread bytes would reset the link, and the broker might not read our goodbye: it ends first.
+                self.resume()
+                await asyncio.shield(self._gone)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close the socket without a word."""
+        self._is_leaving = True
+        self._client.drop_socket()
+
+    # ── the socket ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _attach(self) -> None:
+        sock = self._client.socket()
+        if not isinstance(sock, socket.socket):
+            raise NotConnected(Detail.REFUSED, "the socket was closed while connecting")
+        self._socket = sock
+        self._loop.add_reader(sock, self._readable)
+        self._client.on_unsent = self._schedule_flush
+        self._flush()
+        self._tick()
+
+    def _schedule_flush(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Send what has gathered, in as few writes as the system takes."""
+        self._is_flushing = False
+        if (sock := self._socket) is None:
+            return
+        unsent = self._client.unsent
+        if not self._rest and not unsent:
+            return
+        data = b"".join((self._rest, *unsent)) if self._rest else b"".join(unsent)
+        unsent.clear()
+        had_rest, sent = bool(self._rest), 0
+        view = memoryview(data)
+        try:
+            while sent < len(data):
+                sent += sock.send(view[sent:])
+        except _LATER:
+            pass
+        except OSError as error:
+            self._rest = b""
+            self._die(lost_error(error))
+            return
+        self._client.spoke()
+        self._rest = data[sent:] if sent < len(data) else b""
+        if self._rest and not had_rest:
+            self._loop.add_writer(sock, self._writable)
+        elif had_rest and not self._rest:
+            self._loop.remove_writer(sock)
+        if not self._rest and self._written:
+            written, self._written = self._written, []
+            for done in written:
+                done()
+
+    def _writable(self) -> None:
+        self._flush()
+        if isinstance(self._socket, ssl.SSLSocket) and not self.is_paused:
+            self._readable()  # TLS may have waited for the chance to write before it could read on
+
+    def _readable(self) -> None:
+        """Read what is there, within this turn's share; the rest in another turn."""
+        for _ in range(READS_PER_TURN):
+            if (sock := self._socket) is None or self.is_paused:
+                return
+            try:
+                data = sock.recv(READ_SIZE)
+            except _LATER:
+                break
+            except OSError as error:
+                self._die(lost_error(error))
+                return
+            if not data:
+                self._ended()
+                return
+            if not self._is_leaving:
+                self._client.feed(data)
+                self._on_read()
+                if self._socket is None:
+                    return
+            if len(data) < READ_SIZE and not isinstance(sock, ssl.SSLSocket):
+                # uvloop tells only once of a link that was reset, also where data came before it.
+                if (code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) != 0:
+                    self._die(lost_error(OSError(code, os.strerror(code))))
+                    return
+                break
+        else:
+            # There may be more, and for the same reason nobody else may say so.
+            self._read_on()
+        if self._rest:
+            self._flush()
+
+    def _read_on(self) -> None:
+        if not self._is_reading_on:
+            self._is_reading_on = True
+            self._loop.call_soon(self._continue_reading)
+
+    def _continue_reading(self) -> None:
+        self._is_reading_on = False
+        self._readable()
+
+    def _ended(self) -> None:
+        self._die(NotConnected(Detail.CONNECTING, "the broker closed the link"))
+
+    def _forget_socket(self, *_: object) -> None:
+        """paho is about to close the socket."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if (sock := self._socket) is not None:
+            self._socket = None
+            self._loop.remove_reader(sock)
+            self._loop.remove_writer(sock)
+        _resolve(self._gone)
+
+    def _tick(self) -> None:
+        keep_alive = self._client.keepalive
+        if self.is_paused:
+            self._client.heard()  # what we do not read we cannot miss
+        if self._client.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS and self._socket is not None and keep_alive:
+            pause = min(max(keep_alive / 4, SHORTEST_TICK), LONGEST_TICK)
+            self._timer = self._loop.call_later(pause, self._tick)
+
+    # ── what paho tells ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _connected(
+        self, _client: object, _data: object, flags: ConnectFlags, reason: ReasonCode, properties: Properties | None
+    ) -> None:
+        if self._welcome.done():
+            return
+        if reason.is_failure:
+            self._welcome.set_exception(connack_error(reason, properties))
+        else:
+            self._client.is_resumed = flags.session_present
+            self._welcome.set_result(Welcome(flags.session_present, properties))
+
+    def _have_subscribed(
+        self, _client: object, _data: object, mid: int, reasons: list[ReasonCode], properties: Properties | None
+    ) -> None:
+        answer = self._subscribed.get(mid)
+        if answer is not None and not answer.done():
+            answer.set_result((reasons, properties))
+
+    def _disconnected(
+        self,
+        _client: object,
+        _data: object,
+        flags: DisconnectFlags,
+        reason: ReasonCode,
+        properties: Properties | None,
+    ) -> None:
+        words = reason_words(reason, properties)
+        if flags.is_disconnect_packet_from_server:
+            self._die(NotConnected(Detail.REFUSED_BY_BROKER, words))
+        elif reason.value == KEEP_ALIVE_TIMEOUT:
+            self._die(NotConnected(Detail.TIMEOUT, f"no answer within the keep-alive of {self._client.keepalive} s"))
+        else:
+            self._die(NotConnected(Detail.REFUSED_BY_BROKER, f"a packet that cannot be read: {words}"))
+
+    def _die(self, error: LinkError) -> None:
+        """The link has ended by itself."""
+        self._client.drop_socket()
+        _fail(self._welcome, error)
+        for answer in self._subscribed.values():
+            _fail(answer, error)
+        if not self._is_leaving:
+            self._is_leaving = True
+            self._on_lost(error)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _fail(future: asyncio.Future[Any], error: LinkError) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # looked at, in case that nobody waits any more

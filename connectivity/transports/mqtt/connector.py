@@ -1,0 +1,128 @@
+"""From a connection document to a link: client ids, session, last will, login, TLS, subscriptions.
+
+A kept session (the default) makes the broker hold what arrives while we are away. What it delivers before our subscriptions
+are confirmed is kept in the link; what belongs to no source any more is acknowledged and dropped.
+
+Several clients of one connection have client ids of their own, the same ones after each restart, so that each takes up its
+own session. They share their subscriptions, so that each message comes to one of them; with a broker that has no shared
+subscriptions the first client alone consumes, and the others publish.
+
+Sources with QoS 2 subscribe with QoS 1: the client library tells the broker that a QoS 2 message has arrived before
+anybody has handled it. Redeliveries of QoS 1 are recognised, so a command is in the history once all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paho.mqtt.properties import Properties
+
+from connectivity.connections.model import Connection
+from connectivity.errors import CertificateWanted, Detail, NotConnected
+from connectivity.transports.dialer import tls_context
+from connectivity.transports.mqtt.async_client import Channel, Welcome
+from connectivity.transports.mqtt.link import IN_FLIGHT, MqttLink
+from connectivity.transports.mqtt.options import Options
+from connectivity.transports.mqtt.paho_client import LoopClient
+from connectivity.transports.mqtt.properties import Limits
+from connectivity.transports.mqtt.protocol_version import Dialect
+
+PATIENCE = 10.0
+"""Seconds for reaching the broker and its greeting, and again for the answer to each subscription."""
+
+WINDOW = 100
+HIGHEST_SUBSCRIBED_QOS = 1
+NO_SHARED = "the broker has no shared subscriptions, the first client consumes"
+
+
+async def connect(connection: Connection, dialect: Dialect, client: int = 0, *, patience: float = PATIENCE) -> MqttLink:
+    """Make a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
+    options = Options.model_validate(connection.own_options)
+    delay = options.reconnect_for_redelivery_delay.total_seconds() if options.reconnect_for_redelivery else None
+    # Packet identifiers belong to a session, and each client has one of its own.
+    prefix = f"mqtt:{client}:" if connection.client_count > 1 else "mqtt:"
+    link = MqttLink(dialect, [source.addresses for source in connection.sources], delay, WINDOW, prefix)
+    try:
+        await _join(link, connection, options, dialect, client, patience)
+    except BaseException:
+        link.abandon()
+        raise
+    if link.lost.done():
+        raise NotConnected(link.lost.result().detail, link.lost.result().words)
+    return link
+
+
+async def _join(
+    link: MqttLink, connection: Connection, options: Options, dialect: Dialect, client: int, patience: float
+) -> None:
+    suffix = f"_{client}" if connection.client_count > 1 else ""
+    client_id = connection.id if options.client_id is None else options.client_id
+    consumer_id = f"{client_id}{suffix}" if client_id else ""
+    consumer = LoopClient(consumer_id, dialect.protocol, clean_session=options.clean_session)
+    if options.last_will_topic is not None:
+        consumer.will_set(
+            options.last_will_topic, options.last_will_message, options.last_will_qos, options.last_will_retain
+        )
+    channel = link.make_channel(consumer)
+    dial = dialing(
+        consumer, connection, options, dialect.connect_properties(IN_FLIGHT), options.clean_session, patience
+    )
+    welcome = await greet(channel, dial, connection, patience)
+    is_alone = connection.client_count == 1
+    if not is_alone and not Limits.of(welcome.properties).shared_subscriptions:
+        is_alone = client == 0
+        link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
+    if is_alone or link.condition is None:
+        share = "" if is_alone else f"$share/{connection.id}/"
+        for index, source in enumerate(connection.sources):
+            qos = min(source.qos or 0, HIGHEST_SUBSCRIBED_QOS)
+            filters = [f"{share}{address}" for address in source.addresses]
+            await channel.subscribe(filters, qos, dialect.subscribe_properties(index + 1), patience)
+    if options.separate_publisher_client:
+        # It subscribes to nothing, so there is nothing that a kept session could hold for it.
+        publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"
+        publisher = LoopClient(publisher_id, dialect.protocol, clean_session=True)
+        channel = link.make_channel(publisher)
+        dial = dialing(publisher, connection, options, dialect.connect_properties(IN_FLIGHT), True, patience)
+        welcome = await channel.connect(dial, patience)
+    link.made(Limits.of(welcome.properties))
+
+
+async def greet(channel: Channel, dial: Callable[[], None], connection: Connection, patience: float) -> Welcome:
+    """Reach the broker and log in. Raises NotConnected, ConnectionRefused."""
+    try:
+        return await channel.connect(dial, patience)
+    except NotConnected as error:
+        # A broker that wants a client certificate just hangs up: TLS 1.3 tells us only after we think that all is well.
+        is_sudden = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
+        is_greeted = channel.has_reached and connection.broker_uri.is_secure
+        if is_sudden and is_greeted and connection.credentials is None:
+            words = f"{error.words}; the broker may want a client certificate"
+            raise CertificateWanted(Detail.CERTIFICATE, words) from error
+        raise
+
+
+def dialing(
+    client: LoopClient,
+    connection: Connection,
+    options: Options,
+    properties: Properties | None,
+    clean: bool,
+    patience: float,
+) -> Callable[[], None]:
+    """What opens the client's socket and greets the broker with these properties; it blocks."""
+    uri = connection.broker_uri
+    if uri.username is not None:
+        client.username_pw_set(uri.username, uri.password.get_secret_value() if uri.password else None)
+
+    def dial() -> None:
+        if uri.is_secure:
+            client.tls_set_context(tls_context(connection))
+        client.connect_timeout = patience
+        keep_alive = int(options.keep_alive.total_seconds())
+        if properties is None:
+            client.connect(uri.host, uri.port, keep_alive)
+        else:
+            client.connect(uri.host, uri.port, keep_alive, clean_start=clean, properties=properties)
+
+    return dial

@@ -1,0 +1,261 @@
+"""A link to an MQTT broker: deliveries in, messages out, acknowledgements in the order of arrival.
+
+**Bounds.** At `IN_FLIGHT` deliveries that nobody has ended the link stops reading, and begins again at half of them. One
+socket carries both directions, so while anything of ours waits for an answer the link has to read on, or both sides
+would wait for each other. Then it keeps what comes, up to `MOST_HELD`; beyond that QoS 0 is dropped, and for QoS 1 the link
+takes nothing more, lets what it has be ended, and asks for a new link, over which the broker delivers the rest again. (With
+MQTT 5 it does not come to that: the broker itself holds back at `IN_FLIGHT`.)
+
+**Rejecting.** MQTT has no word for it. A delivery that is to come again is left without acknowledgement, and the broker
+sends it again on the next link; with `reconnectForRedelivery` the link ends itself for that, and also when so many are left
+that the broker's own window may be full of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from connectivity.errors import Detail, LinkError, PublishFailed, Renewed
+from connectivity.transports.base import (
+    Delivery,
+    Done,
+    Inbox,
+    Outcome,
+    Outgoing,
+    Readers,
+    Shared,
+    Watermark,
+    nobody_asks,
+)
+from connectivity.transports.mqtt.async_client import Channel
+from connectivity.transports.mqtt.errors import refused_message
+from connectivity.transports.mqtt.paho_client import REFUSED, LoopClient
+from connectivity.transports.mqtt.properties import Limits
+from connectivity.transports.mqtt.protocol_version import Arrival, Dialect
+from connectivity.transports.mqtt.topics import Sources
+from mappings.model.envelope import Envelope
+
+IN_FLIGHT = 1000
+MOST_HELD = 20 * IN_FLIGHT
+MOST_WITHHELD = 10
+"""The smallest window that common brokers have: with so many left unacknowledged, nothing new might come."""
+
+
+class _Taken(Delivery):
+    """A delivery that knows its packet identifier and, if several sources share it, the others' part."""
+
+    __slots__ = ("mid", "qos", "shared")
+
+    mid: int
+    qos: int
+    shared: Shared[_Taken] | None
+
+
+class MqttLink:
+    """See `connectivity.transports.base.Link`."""
+
+    window: int
+    lost: asyncio.Future[LinkError]
+    throttled = 0
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        filters: Sequence[Sequence[str]],
+        redelivery_delay: float | None,
+        window: int,
+        prefix: str = "mqtt:",
+    ) -> None:
+        """`filters`: the addresses of each source. `redelivery_delay`: seconds until the link ends itself after a rejected
+        delivery, None for never. `window`: the most unconfirmed messages; the broker may ask for fewer. `prefix`: what
+        the names of deliveries begin with; the packet identifier follows."""
+        self._loop = asyncio.get_running_loop()
+        self.lost = self._loop.create_future()
+        self.window = window
+        self.condition: str | None = None
+        self.limits = Limits()
+        self._dialect, self._prefix = dialect, prefix
+        self._sources = Sources(filters)
+        self._inboxes = [Inbox() for _ in filters]
+        self._redelivery_delay = redelivery_delay
+        self._redelivery: asyncio.Handle | None = None
+        self._watermark = Watermark()
+        self._held = self._withheld = 0
+        self._is_made = self._is_over = self._is_full = False
+        self.readers: Readers = nobody_asks
+        self._signs = dialect.signs
+        self._unconfirmed: dict[int, tuple[str, Done]] = {}
+        self._ended = self._delivery_ended
+        self._channels: list[Channel] = []
+        self._farewell: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        state = "over" if self._is_over else "up"
+        return f"<MqttLink {state}, {self._held} deliveries held, {len(self._unconfirmed)} messages unconfirmed>"
+
+    def make_channel(self, client: LoopClient) -> Channel:
+        """Put a client to this link's service. The first one consumes; the last one publishes."""
+        channel = Channel(client, self._die, self._balance)
+        client.on_arrival, client.on_confirmed = self._arrived, self._confirmed
+        if not self._channels:
+            self._in = client
+        self._out = client
+        self._channels.append(channel)
+        return channel
+
+    def made(self, limits: Limits) -> None:
+        """The subscriptions are confirmed: the link is there."""
+        self.limits = limits
+        self.window = min(self.window, limits.receive_maximum)
+        self._is_made = True
+        self._balance()
+
+    # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
+        return self._inboxes[source].lists()
+
+    def _arrived(self, arrival: Arrival) -> None:
+        if self._is_full or self._held >= MOST_HELD:
+            # QoS 0 may be lost. After the first QoS 1 message that is not taken none is, so that the order stays.
+            self._is_full = self._is_full or arrival.qos > 0
+            return
+        headers, subscriptions = self._dialect.received(arrival)
+        sources = self._sources.of(arrival.topic)
+        if len(sources) > 1 and subscriptions:
+            # MQTT 5 brokers may send one copy for each subscription, marked with its number.
+            sources = tuple(index for index in sources if index + 1 in subscriptions) or sources
+        name = f"{self._prefix}{arrival.mid}" if arrival.qos else None
+        envelope = Envelope(arrival.payload, headers)
+        copies = []
+        for index in sources or (None,):
+            copy = _Taken(envelope, arrival.topic, name, arrival.redelivered, self._ended)
+            copy.mid, copy.qos, copy.shared = arrival.mid, arrival.qos, None
+            copies.append(copy)
+            if index is not None:
+                inbox = self._inboxes[index]
+                inbox.waiting.append(copy)
+                inbox.wake()
+        first = copies[0]
+        self._held += 1
+        if arrival.qos:
+            self._watermark.arrived(first)
+        if len(copies) > 1:
+            shared = Shared(first, len(copies))
+            for copy in copies:
+                copy.shared = shared
+        if not sources:  # left over from an earlier definition: nobody wants it
+            first.settle()
+
+    def _delivery_ended(self, delivery: Delivery, outcome: Outcome) -> None:
+        assert isinstance(delivery, _Taken)
+        if self._is_over:
+            return
+        if (shared := delivery.shared) is not None:
+            if not shared.ended(outcome):
+                return
+            delivery, outcome = shared.first, shared.outcome
+        self._held -= 1
+        if delivery.qos:
+            for ended, ending in self._watermark.ended(delivery, outcome):
+                assert isinstance(ended, _Taken)
+                if ending is Outcome.REDELIVER:
+                    self._withhold()
+                else:
+                    self._in.acknowledge(ended.mid, ended.qos)
+        self._balance()
+
+    def _withhold(self) -> None:
+        self._withheld += 1
+        if self._redelivery is not None:
+            return
+        if self._redelivery_delay is not None:
+            self._redelivery = self._loop.call_later(self._redelivery_delay, self._renew, "a delivery was rejected")
+        elif self._withheld >= MOST_WITHHELD:
+            self._redelivery = self._loop.call_soon(self._renew, f"{self._withheld} deliveries were rejected")
+
+    def _renew(self, reason: str) -> None:
+        """End this link in an orderly way, so that the broker delivers again what was not acknowledged."""
+        if not self._is_over:
+            error = Renewed(Detail.CONNECTING, f"a new link for redelivery: {reason}")
+            self._end()
+            self._farewell = self._loop.create_task(self._leave(error))
+
+    async def _leave(self, error: LinkError) -> None:
+        for channel in self._channels:
+            await channel.close()
+        self.lost.set_result(error)
+
+    def _balance(self) -> None:
+        """Read, or stop reading."""
+        if self._is_full and not self._held:
+            self._renew("more came than could be held")
+            return
+        channel = self._channels[0]
+        waits_for_answer = not self._is_made or (bool(self._unconfirmed) and len(self._channels) == 1)
+        if channel.is_paused:
+            if waits_for_answer or self._held < IN_FLIGHT // 2:
+                channel.resume()
+        elif self._held >= IN_FLIGHT and not waits_for_answer:
+            channel.pause()
+
+    # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        if self._is_over:
+            return
+        try:
+            publication = self._dialect.publication(message)
+            publication = self.limits.fit(publication)
+        except PublishFailed as error:
+            done(error)
+            return
+        if publication.qos == 0:
+            self._out.send(publication, 0)
+            self._channels[-1].when_written(lambda: done(None))
+            return
+        while (mid := self._out.next_identifier()) in self._unconfirmed:
+            pass
+        self._unconfirmed[mid] = message.address, done
+        self._out.send(publication, mid)
+        if self._channels[0].is_paused:
+            self._balance()
+
+    def _confirmed(self, mid: int, reason: int) -> None:
+        if (unconfirmed := self._unconfirmed.pop(mid, None)) is None:
+            return
+        address, done = unconfirmed
+        if (sign := self._signs.get(reason)) is not None:
+            self.readers(address, sign)
+        done(None if reason < REFUSED else refused_message(reason))
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def close(self) -> None:
+        self._end()
+        if self._farewell is not None:
+            await asyncio.shield(self._farewell)
+        for channel in self._channels:
+            await channel.close()
+
+    def abandon(self) -> None:
+        """Close without a word: connecting has failed."""
+        self._end()
+        for channel in self._channels:
+            channel.abandon()
+
+    def _die(self, error: LinkError) -> None:
+        if not self._is_over:
+            self._end()
+            for channel in self._channels:
+                channel.abandon()
+            self.lost.set_result(error)
+
+    def _end(self) -> None:
+        self._is_over = True
+        if self._redelivery is not None:
+            self._redelivery.cancel()
+        self._unconfirmed.clear()
+        for inbox in self._inboxes:
+            inbox.end()

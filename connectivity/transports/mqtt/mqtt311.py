@@ -1,0 +1,101 @@
+"""MQTT 3.1.1: how it carries an envelope, and what people are told about it.
+
+`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/mqtt.md` is printed from it. The options are
+described in `connectivity.transports.mqtt.options`, the link in `connectivity.transports.mqtt.link`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.properties import Properties
+
+from connectivity.connections.model import Connection
+from connectivity.errors import PublishFailed
+from connectivity.transports.base import BrokerType, Examination, Outgoing, Sign
+from connectivity.transports.mqtt.connector import connect
+from connectivity.transports.mqtt.link import MqttLink
+from connectivity.transports.mqtt.options import Options
+from connectivity.transports.mqtt.probe import examine
+from connectivity.transports.mqtt.protocol_version import Arrival, Publication
+from connectivity.transports.mqtt.topics import CACHED_TOPICS, matches, topic_fault
+from connectivity.transports.mqtt.validation import check_mqtt
+
+TOPIC, QOS, RETAIN = "mqtt.topic", "mqtt.qos", "mqtt.retain"
+
+_QOS = {"0": 0, "1": 1, "2": 2}
+_RETAIN = {"true": True, "false": False}
+_RETAIN_TEXTS = ("false", "true")
+
+
+class Mqtt311:
+    """How MQTT 3.1.1 carries an envelope; see `connectivity.transports.mqtt.protocol_version.Dialect`."""
+
+    protocol = MQTTProtocolVersion.MQTTv311
+    signs: Mapping[int, Sign] = {}
+
+    def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
+        headers = {TOPIC: arrival.topic, QOS: str(arrival.qos), RETAIN: _RETAIN_TEXTS[arrival.retain]}
+        return headers, ()
+
+    def publication(self, message: Outgoing) -> Publication:
+        topic, qos, retain = message.address, message.qos, False
+        for name, value in message.envelope.headers.items():
+            if name == TOPIC:
+                topic = value
+            elif name == QOS:
+                qos = read_qos(value)
+            elif name == RETAIN:
+                retain = read_retain(value)
+        return Publication(encode_topic(topic), message.envelope.payload, qos, retain, b"")
+
+    def connect_properties(self, receive_maximum: int) -> Properties | None:  # noqa: ARG002
+        return None
+
+    def subscribe_properties(self, number: int) -> Properties | None:  # noqa: ARG002
+        return None
+
+
+def read_qos(text: str) -> int:
+    """Raises PublishFailed for anything but 0, 1 and 2."""
+    if (qos := _QOS.get(text.strip())) is None:
+        raise PublishFailed(f"header {QOS} is {text!r}, expected 0, 1 or 2", status=400)
+    return qos
+
+
+def read_retain(text: str) -> bool:
+    """Raises PublishFailed for anything but `true` and `false`, in any case."""
+    if (retain := _RETAIN.get(text.strip().lower())) is None:
+        raise PublishFailed(f"header {RETAIN} is {text!r}, expected true or false", status=400)
+    return retain
+
+
+@lru_cache(maxsize=CACHED_TOPICS)
+def encode_topic(topic: str) -> bytes:
+    """The topic's bytes. Raises PublishFailed for one that cannot be published to."""
+    if (fault := topic_fault(topic)) is not None:
+        raise PublishFailed(f"the topic {topic[:200]!r} has {fault}, expected a topic to publish to", status=400)
+    return topic.encode()
+
+
+async def _connect(connection: Connection, client: int = 0) -> MqttLink:
+    return await connect(connection, Mqtt311(), client)
+
+
+async def _examine(connection: Connection, name: str) -> Examination:
+    return await examine(connection, Mqtt311(), name)
+
+
+CONNECTION_TYPE = BrokerType(
+    name="mqtt",
+    schemes=("tcp", "ssl"),
+    secure_schemes=("ssl",),
+    options=Options,
+    check=check_mqtt,
+    has_headers=False,
+    connect=_connect,
+    examine=_examine,
+    matches=matches,
+)

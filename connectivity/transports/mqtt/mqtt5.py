@@ -1,0 +1,148 @@
+"""MQTT 5: as MQTT 3.1.1 in `brokers/mqtt.py`, with headers.
+
+What it adds to the page `docs/mqtt.md` is said in `MANUAL`; the properties on the wire are
+`connectivity.transports.mqtt.properties`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paho.mqtt.enums import MQTTProtocolVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from connectivity.connections.model import Connection
+from connectivity.errors import PublishFailed
+from connectivity.transports.base import BrokerType, Examination, Outgoing, Sign
+from connectivity.transports.mqtt import properties as packed
+from connectivity.transports.mqtt.connector import connect
+from connectivity.transports.mqtt.link import MqttLink
+from connectivity.transports.mqtt.mqtt311 import (
+    QOS,
+    RETAIN,
+    TOPIC,
+    Mqtt311,
+    encode_topic,
+    read_qos,
+    read_retain,
+)
+from connectivity.transports.mqtt.options import Options
+from connectivity.transports.mqtt.probe import examine
+from connectivity.transports.mqtt.protocol_version import Arrival, Publication
+from connectivity.transports.mqtt.topics import matches
+from connectivity.transports.mqtt.validation import check_mqtt_5
+
+EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE = (
+    "mqtt.message-expiry-interval",
+    "correlation-id",
+    "reply-to",
+    "content-type",
+)
+RESERVED = frozenset({TOPIC, QOS, RETAIN, EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE})
+
+SESSION_EXPIRY = 60
+"""Seconds that the broker keeps a session after its link is gone."""
+
+NO_PROPERTIES = b"\x00"
+
+READER_SIGNS: Mapping[int, Sign] = {0: Sign.HEARD, 16: Sign.UNHEARD, 135: Sign.REFUSED, 144: Sign.REFUSED}
+"""What the reasons of PUBACK and PUBREC tell of those who read (MQTT 5, table 3-4)."""
+
+
+class Mqtt5(Mqtt311):
+    """How MQTT 5 carries an envelope; see `connectivity.transports.mqtt.protocol_version.Dialect`."""
+
+    protocol = MQTTProtocolVersion.MQTTv5
+    signs = READER_SIGNS
+
+    def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
+        headers, _ = super().received(arrival)
+        found = packed.unpack(arrival.properties)
+        for name, value in found.users:
+            if name.lower() not in RESERVED:
+                headers[name] = value
+        if found.expiry is not None:
+            headers[EXPIRY] = str(found.expiry)
+        if found.correlation is not None:
+            headers[CORRELATION] = found.correlation.decode(errors="replace")
+        if found.response_topic is not None:
+            headers[REPLY_TO] = found.response_topic
+        if found.content_type is not None:
+            headers[CONTENT_TYPE] = found.content_type
+        return headers, found.subscriptions
+
+    def publication(self, message: Outgoing) -> Publication:
+        topic, qos, retain = message.address, message.qos, False
+        parts: list[bytes] = []
+        for name, value in message.envelope.headers.items():
+            if name == TOPIC:
+                topic = value
+            elif name == QOS:
+                qos = read_qos(value)
+            elif name == RETAIN:
+                retain = read_retain(value)
+            elif value and not value.isspace():
+                parts.append(_pack(name, value))
+        properties = b"".join(parts)
+        properties = packed.pack_varint(len(properties)) + properties if properties else NO_PROPERTIES
+        return Publication(encode_topic(topic), message.envelope.payload, qos, retain, properties)
+
+    def connect_properties(self, receive_maximum: int) -> Properties | None:
+        properties = Properties(PacketTypes.CONNECT)
+        properties.SessionExpiryInterval = SESSION_EXPIRY
+        properties.ReceiveMaximum = receive_maximum
+        return properties
+
+    def subscribe_properties(self, number: int) -> Properties | None:
+        properties = Properties(PacketTypes.SUBSCRIBE)
+        properties.SubscriptionIdentifier = number
+        return properties
+
+
+def _pack(name: str, value: str) -> bytes:
+    """One header as a property. Raises PublishFailed for a value that MQTT cannot carry."""
+    try:
+        if name == CORRELATION:
+            return packed.pack_binary(packed.CORRELATION_DATA, value.encode())
+        if name == CONTENT_TYPE:
+            return packed.pack_text(packed.CONTENT_TYPE, value)
+        if name == REPLY_TO:
+            encode_topic(value)
+            return packed.pack_text(packed.RESPONSE_TOPIC, value)
+        if name == EXPIRY:
+            return _pack_expiry(value)
+        return packed.pack_user(name, value)
+    except (packed.Malformed, UnicodeEncodeError) as error:
+        raise PublishFailed(
+            f"header {name[:200]!r} has {error}, expected text that MQTT can carry", status=400
+        ) from error
+
+
+def _pack_expiry(text: str) -> bytes:
+    digits = text.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 10) or int(digits) > packed.LONGEST_EXPIRY:
+        expected = f"seconds from 0 to {packed.LONGEST_EXPIRY}"
+        raise PublishFailed(f"header {EXPIRY} is {text[:200]!r}, expected {expected}", status=400)
+    return packed.pack_expiry(int(digits)) if int(digits) else b""
+
+
+async def _connect(connection: Connection, client: int = 0) -> MqttLink:
+    return await connect(connection, Mqtt5(), client)
+
+
+async def _examine(connection: Connection, name: str) -> Examination:
+    return await examine(connection, Mqtt5(), name)
+
+
+CONNECTION_TYPE = BrokerType(
+    name="mqtt-5",
+    schemes=("tcp", "ssl"),
+    secure_schemes=("ssl",),
+    options=Options,
+    check=check_mqtt_5,
+    has_headers=True,
+    connect=_connect,
+    examine=_examine,
+    matches=matches,
+)

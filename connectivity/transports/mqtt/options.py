@@ -1,0 +1,162 @@
+"""The `specificConfig` of MQTT connections.
+
+Values are texts. Durations are a number with a unit (`30s`, `2m`, `1.5h`); a number without a unit counts milliseconds, so
+`"keepAlive": "30"` is 0 whole seconds, and 0 seconds turn the keep-alive off. Yes and no may be written as `true`, `yes`,
+`on` and `false`, `no`, `off`.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from connectivity.transports.mqtt.topics import LONGEST_STRING, text_fault, topic_fault
+
+MICROSECONDS = {
+    "ns": 0.001,
+    "us": 1,
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+}
+LONG_NAMES = {"nano": "ns", "micro": "us", "milli": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
+"""Short unit of each long one; long ones may end in `s`, and the first three in `second` or `seconds`."""
+
+SHORTEST_REDELIVERY_DELAY = timedelta(seconds=1)
+LONGEST_KEEP_ALIVE = timedelta(seconds=65535, microseconds=999_999)
+
+_DURATION = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*", re.ASCII)
+
+
+def read_duration(value: object) -> object:
+    """`30s`, `2 minutes`, `1500` (milliseconds) → timedelta. Raises ValueError for other texts."""
+    if not isinstance(value, str):
+        return value
+    if (shape := _DURATION.fullmatch(value)) is None:
+        raise ValueError("a duration such as 30s, 2m or 500ms")
+    unit = _short_unit(shape[2])
+    if unit not in MICROSECONDS:
+        raise ValueError(f"a duration in one of the units {', '.join(MICROSECONDS)}")
+    try:
+        return timedelta(microseconds=float(shape[1]) * MICROSECONDS[unit])
+    except OverflowError:
+        raise ValueError("a shorter duration") from None
+
+
+def _short_unit(unit: str) -> str:
+    if not unit:
+        return "ms"
+    if unit in MICROSECONDS:
+        return unit
+    singular = unit.removesuffix("s")
+    return LONG_NAMES.get(singular) or LONG_NAMES.get(singular.removesuffix("second"), unit)
+
+
+def _read_bool(value: object) -> object:
+    if isinstance(value, str):
+        if value in ("true", "yes", "on"):
+            return True
+        if value in ("false", "no", "off"):
+            return False
+        raise ValueError("true or false")
+    return value
+
+
+def _check_keep_alive(value: timedelta) -> timedelta:
+    if value > LONGEST_KEEP_ALIVE:
+        raise ValueError("a keep-alive from 0s to 65535s")
+    return value
+
+
+def _at_least_a_second(value: timedelta) -> timedelta:
+    return max(value, SHORTEST_REDELIVERY_DELAY)
+
+
+def _check_topic(value: str) -> str:
+    if (fault := topic_fault(value)) is not None:
+        raise ValueError(f"a topic without wildcards; this is {fault}")
+    return value
+
+
+def _check_text(value: str) -> str:
+    if (fault := text_fault(value)) is not None:
+        raise ValueError(f"printable text up to 65535 bytes; this has {fault}")
+    return value
+
+
+def _check_size(value: str) -> str:
+    if (size := len(value.encode(errors="replace"))) > LONGEST_STRING:
+        raise ValueError(f"up to {LONGEST_STRING} bytes of UTF-8; this has {size}")
+    return value
+
+
+Switch = Annotated[bool, BeforeValidator(_read_bool)]
+Duration = Annotated[timedelta, BeforeValidator(read_duration)]
+ClientId = Annotated[str, AfterValidator(_check_text)]
+
+
+class Options(BaseModel):
+    """What `specificConfig` may say, for MQTT 3.1.1 and MQTT 5 alike."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
+
+    client_id: ClientId | None = Field(
+        default=None,
+        description="Client id. Absent: the connection's id. Empty: the broker chooses one, which needs `cleanSession`.",
+        examples=["depot-7"],
+    )
+    publisher_id: ClientId | None = Field(
+        default=None,
+        description="Client id of the separate publisher. Absent: the client id and a `p`.",
+        examples=["depot-7-out"],
+    )
+    separate_publisher_client: Switch = Field(
+        default=False,
+        description="Publish through a second link, so that a reconnect for redelivery does not interrupt answers.",
+        examples=["true"],
+    )
+    clean_session: Switch = Field(
+        default=False,
+        description="Begin without the session that the broker may have kept: what came while away is not delivered.",
+        examples=["true"],
+    )
+    reconnect_for_redelivery: Switch = Field(
+        default=False,
+        description="Reconnect after a delivery was given back, so that the broker delivers it again at once and not only "
+        "after the next reconnect. Useful with `cleanSession` `false` and QoS 1.",
+        examples=["true"],
+    )
+    reconnect_for_redelivery_delay: Annotated[Duration, AfterValidator(_at_least_a_second)] = Field(
+        default=timedelta(seconds=10),
+        description="How long to wait before that reconnect; at least a second. Takes effect when "
+        "`reconnectForRedelivery` does.",
+        examples=["5s"],
+    )
+    keep_alive: Annotated[Duration, AfterValidator(_check_keep_alive)] = Field(
+        default=timedelta(seconds=60),
+        description="After how much silence the link is checked; whole seconds from 0 (never) to 65535. Needs a unit: a "
+        "bare number is milliseconds, so that 30 means never.",
+        examples=["30s"],
+    )
+    last_will_topic: Annotated[str, AfterValidator(_check_topic)] | None = Field(
+        default=None,
+        description="Topic of the message that the broker publishes when this client is gone without a goodbye.",
+        examples=["status/depot-7"],
+    )
+    last_will_qos: Annotated[int, Field(ge=0, le=2)] = Field(
+        default=0, description="QoS of that message.", examples=["1"]
+    )
+    last_will_retain: Switch = Field(
+        default=False, description="Whether the broker keeps that message for later subscribers.", examples=["true"]
+    )
+    last_will_message: Annotated[str, AfterValidator(_check_size)] = Field(
+        default="", description="Payload of that message.", examples=["offline"]
+    )

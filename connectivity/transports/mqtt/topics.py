@@ -1,0 +1,93 @@
+"""Topic names and topic filters, and which source a topic belongs to.
+
+MQTT 3.1.1 §4.7 and MQTT 5 §4.7: `/` separates levels, `+` stands for one level, `#` for all that follow and for the level
+above it; wildcards at the beginning do not match topics that begin with `$`. A shared filter `$share/<group>/<filter>`
+receives what `<filter>` matches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+LONGEST_STRING = 65535
+"""The longest text that an MQTT packet can carry, in bytes of UTF-8."""
+
+_PLANES = "".join(f"{chr(plane * 0x10000 + 0xFFFE)}{chr(plane * 0x10000 + 0xFFFF)}" for plane in range(17))
+_UNFIT = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_PLANES}]")
+
+
+def text_fault(text: str) -> str | None:
+    """What keeps this text from being sent in a packet, or None."""
+    is_plain = text.isascii() and text.isprintable()
+    if not is_plain and (unfit := _UNFIT.search(text)) is not None:
+        return f"the character U+{ord(unfit[0]):04X} at position {unfit.start()}"
+    if len(text) * 4 > LONGEST_STRING and (size := len(text.encode())) > LONGEST_STRING:
+        return f"{size} bytes"
+    return None
+
+
+CACHED_TOPICS = 4096
+
+
+def topic_fault(topic: str) -> str | None:
+    """What keeps this text from being a topic to publish to, or None."""
+    if "+" in topic or "#" in topic:
+        return "a wildcard"
+    return text_fault(topic) if topic else "an empty text"
+
+
+def filter_fault(topic_filter: str) -> str | None:
+    """What keeps this text from being a topic filter to subscribe to, or None."""
+    if not topic_filter:
+        return "an empty text"
+    if (fault := text_fault(topic_filter)) is not None:
+        return fault
+    inner = topic_filter
+    if topic_filter.startswith("$share/"):
+        _, _, rest = topic_filter.partition("/")
+        group, _, inner = rest.partition("/")
+        if not group or not inner or "+" in group or "#" in group:
+            return "a shared filter without group or filter"
+    levels = inner.split("/")
+    if any("+" in level and level != "+" for level in levels):
+        return "a `+` that is not a whole level"
+    if any("#" in level for level in levels[:-1]) or ("#" in levels[-1] and levels[-1] != "#"):
+        return "a `#` that is not the whole last level"
+    return None
+
+
+def matches(topic_filter: str, topic: str) -> bool:
+    """Whether a message on `topic` is what `topic_filter` asks for. Both must be valid."""
+    if topic_filter.startswith("$share/"):
+        topic_filter = topic_filter.split("/", 2)[2]
+    if topic_filter == topic:
+        return True
+    wanted, found = topic_filter.split("/"), topic.split("/")
+    if topic.startswith("$") and wanted[0] in ("+", "#"):
+        return False
+    for index, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if index == len(found):
+            return False
+        if level not in ("+", found[index]):
+            return False
+    return len(wanted) == len(found)
+
+
+class Sources:
+    """Which sources a topic belongs to, remembered for the topics that come often."""
+
+    def __init__(self, filters: Sequence[Sequence[str]]) -> None:
+        self._filters = [tuple(source) for source in filters]
+        self.of = lru_cache(maxsize=CACHED_TOPICS)(self._of)
+
+    def _of(self, topic: str) -> tuple[int, ...]:
+        """The indexes of all sources one of whose filters matches."""
+        return tuple(
+            index
+            for index, filters in enumerate(self._filters)
+            if any(matches(topic_filter, topic) for topic_filter in filters)
+        )

@@ -1,0 +1,135 @@
+"""What documents of MQTT connections must keep to, beyond the rules for all types and the shapes of the options.
+
+Ditto's MQTT bindings: QoS is always said; addresses have MQTT's syntax; MQTT 3.1.1 carries no headers, so its header
+mappings speak of `mqtt.topic`, `mqtt.qos` and `mqtt.retain` alone, and it has one client with one consumer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from pydantic import ValidationError
+
+from connectivity.config.problems import did_you_mean, json_path, show
+from connectivity.connections.model import Connection
+from connectivity.connections.templates import (
+    check_enforcement_inputs,
+    check_source_addresses_without_placeholders,
+    has_expression,
+    with_dummies,
+)
+from connectivity.errors import Problem
+from connectivity.transports.mqtt.options import Options
+from connectivity.transports.mqtt.topics import filter_fault, topic_fault
+from mappings.errors import PlaceholderError
+from mappings.placeholders.template import Scope, parse
+
+CARRIED = ("mqtt.topic", "mqtt.qos", "mqtt.retain")
+"""The headers that stand for parts of an MQTT message itself, so that MQTT 3.1.1 has them too."""
+
+_READABLE = frozenset(f"header:{name}" for name in CARRIED)
+
+
+def check_mqtt(connection: Connection) -> Sequence[Problem]:
+    """The problems of a document for MQTT 3.1.1."""
+    return [
+        *_check_both(connection),
+        *_check_single_client(connection),
+        *_check_reply_addresses(connection),
+        *_check_header_mappings(connection),
+        *_check_client_id(connection),
+        *check_enforcement_inputs(connection, Scope.ENFORCEMENT_INPUT_ADDRESS),
+    ]
+
+
+def check_mqtt_5(connection: Connection) -> Sequence[Problem]:
+    """The problems of a document for MQTT 5."""
+    return [*_check_both(connection), *check_enforcement_inputs(connection, Scope.ENFORCEMENT_INPUT)]
+
+
+def _check_both(connection: Connection) -> Iterator[Problem]:
+    yield from check_source_addresses_without_placeholders(connection)
+    for index, source in enumerate(connection.sources):
+        if source.qos is None:
+            yield _without_qos("sources", index)
+        for position, address in enumerate(source.addresses):
+            if not has_expression(address) and (fault := filter_fault(address)) is not None:
+                path = json_path("sources", index, "addresses", position)
+                yield Problem(path, f"{show(address)}: {fault}", "a topic filter, with + and # as whole levels")
+    for index, target in enumerate(connection.targets):
+        if target.qos is None:
+            yield _without_qos("targets", index)
+        yield from _check_topic(json_path("targets", index, "address"), target.address)
+
+
+def _without_qos(part: str, index: int) -> Problem:
+    return Problem(json_path(part, index, "qos"), "nothing", "0, 1 or 2, which MQTT needs")
+
+
+def _check_topic(path: str, address: str) -> Iterator[Problem]:
+    if (fault := topic_fault(with_dummies(address))) is not None:
+        yield Problem(path, f"{show(address)}: {fault}", "a topic without wildcards")
+
+
+def _check_single_client(connection: Connection) -> Iterator[Problem]:
+    if connection.client_count > 1:
+        yield Problem("clientCount", show(connection.client_count), "1, since MQTT 3.1.1 cannot share subscriptions")
+    for index, source in enumerate(connection.sources):
+        if source.consumer_count > 1:
+            yield Problem(
+                json_path("sources", index, "consumerCount"), show(source.consumer_count), "1 with MQTT 3.1.1"
+            )
+
+
+def _check_reply_addresses(connection: Connection) -> Iterator[Problem]:
+    for index, source in enumerate(connection.sources):
+        if source.reply_target.enabled:
+            yield from _check_topic(json_path("sources", index, "replyTarget", "address"), source.reply_target.address)
+
+
+def _check_header_mappings(connection: Connection) -> Iterator[Problem]:
+    for index, source in enumerate(connection.sources):
+        yield from _check_inbound(("sources", index, "headerMapping"), source.header_mapping)
+        yield from _check_outbound(
+            ("sources", index, "replyTarget", "headerMapping"), source.reply_target.header_mapping
+        )
+    for index, target in enumerate(connection.targets):
+        yield from _check_outbound(("targets", index, "headerMapping"), target.header_mapping)
+
+
+def _check_inbound(steps: tuple[str | int, ...], mapping: Mapping[str, str]) -> Iterator[Problem]:
+    for name, text in mapping.items():
+        if not _names(text) <= _READABLE:
+            expected = f"constants and the headers {', '.join(CARRIED)}, since MQTT 3.1.1 carries no others"
+            yield Problem(json_path(*steps, name), show(text), expected)
+
+
+def _check_outbound(steps: tuple[str | int, ...], mapping: Mapping[str, str]) -> Iterator[Problem]:
+    for name, text in mapping.items():
+        path = json_path(*steps, name)
+        if name not in CARRIED:
+            expected = f"one of the headers {', '.join(CARRIED)}, since MQTT 3.1.1 carries no others"
+            yield Problem(path, show(name), expected, did_you_mean(name, CARRIED))
+        elif any(not placeholder.startswith("header:") for placeholder in _names(text)):
+            yield Problem(path, show(text), "a constant or {{ header:<name> }}")
+
+
+def _names(text: str) -> frozenset[str]:
+    """The placeholders in a template; of one that cannot be read none, since that is a problem of its own."""
+    try:
+        return parse(text).names
+    except PlaceholderError:
+        return frozenset()
+
+
+def _check_client_id(connection: Connection) -> Iterator[Problem]:
+    try:
+        options = Options.model_validate(connection.own_options)
+    except ValidationError:
+        return  # reported by the shared checks
+    if options.client_id == "" and not options.clean_session:
+        yield Problem(
+            "specificConfig.clientId",
+            "an empty client id",
+            "a client id, or cleanSession true: only a name keeps a session",
+        )

@@ -1,0 +1,132 @@
+"""TCP doors: the service listens, and clients connect to it; what a connection document of this type may say.
+
+`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/tcp.md` is printed from it. The options are
+described in `connectivity.transports.tcp.connection_type`, the link in `connectivity.transports.tcp.link`.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from connectivity.config.problems import json_path, show
+from connectivity.config.quantities import PositiveDuration
+from connectivity.connections.model import Connection
+from connectivity.connections.templates import URI_INVALID, check_without_placeholders
+from connectivity.errors import Problem
+from connectivity.mapping.mapper import codecs_of
+from connectivity.transports.base import BrokerType, Examination
+from connectivity.transports.listener.link import REPLY_TO
+from connectivity.transports.listener.server import check_door, look_at_port, serve, tls_context
+from connectivity.transports.tcp.link import TcpLink
+
+
+class Options(BaseModel):
+    """What `specificConfig` may say."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
+    )
+
+    max_peers: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        default=10_000, description="Peers that may be connected at once; others are hung up on.", examples=["500"]
+    )
+    max_unsettled: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=16,
+        description="Pieces of one peer's stream, of 64 KiB at most, that wait for their end; nothing more is read from it "
+        "meanwhile.",
+        examples=["4"],
+    )
+    output_timeout: PositiveDuration = Field(
+        default=timedelta(seconds=30),
+        description="A peer that takes nothing for so long of what waits for it is cut off.",
+        examples=["10s"],
+    )
+
+
+async def listen(connection: Connection, client: int = 0) -> TcpLink:  # noqa: ARG001 - a door has one client
+    """Open the door. Raises NotConnected, ConnectionRefused."""
+    options = Options.model_validate(connection.own_options)
+    context = context_of(connection)
+    link = TcpLink(
+        connection.id,
+        connection.sources[0].addresses[0],
+        output_timeout=options.output_timeout.total_seconds(),
+        max_peers=options.max_peers,
+        max_unsettled=options.max_unsettled,
+    )
+    return await serve(connection, link, context)
+
+
+def context_of(connection: Connection) -> ssl.SSLContext | None:
+    """Where the door trusts certificates, nobody is let in without one. Raises ConnectionRefused."""
+    context = tls_context(connection, is_certificate_needed=True)
+    if context is not None:
+        codecs = codecs_of(connection, connection.sources[0].payload_mapping)
+        context.set_alpn_protocols([codec.alpn for codec in codecs if codec.alpn is not None])
+    return context
+
+
+async def examine(connection: Connection, name: str) -> Examination:  # noqa: ARG001 - nobody has a name here
+    """See `connectivity.transports.base.Examine`: whether the port could be listened at. Nobody is let in."""
+    context_of(connection)
+    return await look_at_port(connection)
+
+
+_TO_THE_PEER = re.compile(rf"\{{\{{\s*header:{REPLY_TO}\s*\}}\}}")
+
+
+def check(connection: Connection) -> Sequence[Problem]:
+    """The rules of doors for streams."""
+    return [*_check_uri(connection), *check_door(connection), *_check_source(connection)]
+
+
+def _check_uri(connection: Connection) -> Iterator[Problem]:
+    uri = connection.broker_uri
+    if uri.path not in ("", "/"):
+        yield Problem("uri", show(uri.path), "an address to listen at without a path", code=URI_INVALID)
+    if uri.username is not None:
+        expected = "none, since peers show certificates (ca)"
+        yield Problem("uri", "a user name", expected, code=URI_INVALID)
+
+
+def _check_source(connection: Connection) -> Iterator[Problem]:
+    """Whoever connects says nothing of where it wants to go: there is one place, and nobody to send anything else to."""
+    if len(connection.sources) != 1:
+        yield Problem("sources", f"{len(connection.sources)} sources", "one: what peers send has no address")
+    for index, source in enumerate(connection.sources):
+        path = json_path("sources", index, "addresses")
+        if len(source.addresses) != 1:
+            yield Problem(path, f"{len(source.addresses)} addresses", "one, by which the peers are called")
+        for position, address in enumerate(source.addresses):
+            yield from check_without_placeholders(f"{path}[{position}]", address)
+        if len(source.payload_mapping) > 1:
+            expected = "one, since a stream of octets means one thing"
+            place = json_path("sources", index, "payloadMapping")
+            yield Problem(place, f"{len(source.payload_mapping)} payload mappings", expected)
+        reply = source.reply_target
+        if reply.enabled and not _TO_THE_PEER.fullmatch(reply.address):
+            expected = f"{{{{ header:{REPLY_TO} }}}}: there is nobody else to be answered"
+            yield Problem(json_path("sources", index, "replyTarget", "address"), show(reply.address), expected)
+    if connection.targets:
+        yield Problem("targets", f"{len(connection.targets)} targets", "none: peers are sent what they have asked for")
+
+
+CONNECTION_TYPE = BrokerType(
+    name="tcp",
+    schemes=("tcp",),
+    secure_schemes=("ssl", "tls"),
+    options=Options,
+    check=check,
+    has_headers=True,
+    connect=listen,
+    examine=examine,
+    is_door=True,
+    is_stream=True,
+)

@@ -1,0 +1,66 @@
+"""WebSocket doors: the service listens, and clients connect to it; what a connection document of this type may say.
+
+`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/websocket.md` is printed from it. The options are
+described in `connectivity.transports.websocket.options`, the link in `connectivity.transports.websocket.link`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from connectivity.config.problems import json_path, show
+from connectivity.connections.model import Connection
+from connectivity.connections.templates import URI_INVALID, check_without_placeholders, has_expression, with_dummies
+from connectivity.errors import Problem
+from connectivity.transports.base import BrokerType
+from connectivity.transports.listener.server import check_door
+from connectivity.transports.websocket.options import Options
+from connectivity.transports.websocket.server import examine, listen
+
+
+def check(connection: Connection) -> Sequence[Problem]:
+    """The rules of doors."""
+    return [
+        *_check_uri(connection),
+        *check_door(connection),
+        *_check_addresses(connection),
+    ]
+
+
+def _check_uri(connection: Connection) -> Iterator[Problem]:
+    uri = connection.broker_uri
+    if uri.path not in ("", "/"):
+        expected = "an address to listen at without a path, since the paths are the addresses of sources"
+        yield Problem("uri", show(uri.path), expected, code=URI_INVALID)
+    if uri.username is not None:
+        yield Problem("uri", "a user name", "none, since peers show tokens (specificConfig.tokens)", code=URI_INVALID)
+
+
+def _check_addresses(connection: Connection) -> Iterator[Problem]:
+    for index, source in enumerate(connection.sources):
+        for position, address in enumerate(source.addresses):
+            path = json_path("sources", index, "addresses", position)
+            yield from check_without_placeholders(path, address)
+            if not has_expression(address):
+                yield from _check_path(path, address)
+    for index, target in enumerate(connection.targets):
+        yield from _check_path(json_path("targets", index, "address"), target.address)
+
+
+def _check_path(path: str, address: str) -> Iterator[Problem]:
+    written = with_dummies(address)
+    if not written.startswith("/") or any(unfit in written for unfit in "?# "):
+        yield Problem(path, show(address), "a path such as /twins, without query")
+
+
+CONNECTION_TYPE = BrokerType(
+    name="websocket",
+    schemes=("ws", "wss"),
+    secure_schemes=("wss",),
+    options=Options,
+    check=check,
+    has_headers=True,
+    connect=listen,
+    examine=examine,
+    is_door=True,
+)

@@ -1,0 +1,146 @@
+"""The link of a WebSocket door: who is at which path, and what is sent to one peer or to all at a path.
+
+A message goes to one peer, by its id, or to all at a path. How the link holds its peers is as at every door
+(`connectivity.transports.listener.link`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import lru_cache
+from http import HTTPStatus
+
+import structlog
+from websockets.extensions.base import ServerExtensionFactory
+from websockets.frames import CloseCode
+
+from connectivity.transports.base import Done, Outgoing, Parting
+from connectivity.transports.listener.link import REPLY_TO, DoorLink
+from connectivity.transports.listener.timeouts import Bounds
+from connectivity.transports.websocket.handshake import BINARY, FRAME, TEXT, Admitted, Asked, Refused, Rules, admit
+from connectivity.transports.websocket.peer import Peer, is_utf8
+from mappings.model.content_type import parse_content_type
+from mappings.model.envelope import Envelope
+
+log = structlog.get_logger(__name__)
+
+
+_CODES = {
+    Parting.DONE: CloseCode.NORMAL_CLOSURE,
+    Parting.MALFORMED: CloseCode.PROTOCOL_ERROR,
+    Parting.UNFIT: CloseCode.UNSUPPORTED_DATA,
+}
+
+
+class WebSocketLink(DoorLink[Peer]):
+    """See `connectivity.transports.base.Link`."""
+
+    def __init__(
+        self,
+        connection_id: str,
+        sources: Sequence[Sequence[str]],
+        rules: Rules,
+        bounds: Bounds,
+        *,
+        max_frame: int,
+        max_unsettled: int,
+        max_output: int,
+        extensions: Sequence[ServerExtensionFactory] = (),
+    ) -> None:
+        """`sources`: the paths of each source."""
+        super().__init__(connection_id, len(sources), bounds, max_peers=rules.max_peers, max_unsettled=max_unsettled)
+        self.max_frame, self.max_output = max_frame, max_output
+        self.extensions = list(extensions)
+        self._rules = rules
+        self._by_path: dict[str, tuple[int, ...]] = {}
+        for index, paths in enumerate(sources):
+            for path in paths:
+                self._by_path[path] = (*self._by_path.get(path, ()), index)
+        self._at: defaultdict[str, set[Peer]] = defaultdict(set)
+
+    def make_peer(self) -> Peer:
+        return Peer(self)
+
+    # ── peers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def admit(self, asked: Asked) -> Admitted | Refused:
+        """See `connectivity.transports.websocket.handshake`."""
+        if self.is_over:
+            return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The door is being closed.")
+        decided = admit(asked, self._rules, len(self.peers))
+        if isinstance(decided, Refused):
+            self.turned_away(f"{decided.status.value} {decided.text}")
+        return decided
+
+    def entered(self, peer: Peer) -> None:
+        own = {REPLY_TO: peer.id}
+        peer.text_headers |= own | {FRAME: TEXT}
+        peer.binary_headers |= own | {FRAME: BINARY}
+        self._at[peer.path].add(peer)
+        super().entered(peer)
+        if peer.subprotocol is not None:
+            # What the two will speak is settled: whoever speaks it here may begin.
+            self.took(peer, b"", is_text=False)
+
+    def gone(self, peer: Peer) -> None:
+        at = self._at[peer.path]
+        at.discard(peer)
+        if not at:
+            del self._at[peer.path]
+
+    def idle(self, peer: Peer) -> None:
+        peer.close(CloseCode.NORMAL_CLOSURE, "nothing was said for too long")
+
+    # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def took(self, peer: Peer, payload: bytes, *, is_text: bool) -> None:
+        """A message has come. At a path of targets alone there is nobody to listen."""
+        envelope = Envelope(payload, peer.text_headers if is_text else peer.binary_headers)
+        self.deliver(peer, envelope, peer.path, self._by_path.get(peer.path, ()))
+
+    # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def publish(self, message: Outgoing, done: Done) -> None:
+        if self.is_over:
+            return
+        payload, is_text = message.envelope.payload, is_text_message(message.envelope)
+        if (peer := self.peers.get(message.address)) is not None:
+            if message.parting is not None:
+                peer.part(payload, is_text=is_text, code=_CODES[message.parting], done=done)
+            else:
+                peer.send(peer.encode(payload, is_text=is_text), done)
+        elif message.address.startswith("/"):
+            self._tell_all(message.address, payload, is_text=is_text)
+            done(None)
+        else:
+            self.nobody_there(message.address, done)
+
+    def _tell_all(self, path: str, payload: bytes, *, is_text: bool) -> None:
+        """Send a message to everybody at a path, encoded once. Who is too slow for it is let go."""
+        plain: bytes | None = None
+        for peer in list(self._at.get(path, ())):
+            if peer.waiting_output > self.max_output:
+                log.info(
+                    "a peer was let go", connection=self._connection_id, peer=peer.id, reason="it reads too slowly"
+                )
+                peer.close(CloseCode.TRY_AGAIN_LATER, "you read too slowly")
+                continue
+            if not peer.is_plain:
+                peer.send(peer.encode(payload, is_text=is_text), None)
+                continue
+            if plain is None:
+                plain = peer.encode(payload, is_text=is_text)
+            peer.send(plain, None)
+
+
+def is_text_message(envelope: Envelope) -> bool:
+    """Whether a message is sent as text: JSON and other text is, unless its bytes are no UTF-8; so is what does not say."""
+    content_type = envelope.header("content-type")
+    return (content_type is None or _is_textual(content_type)) and is_utf8(envelope.payload)
+
+
+@lru_cache(maxsize=256)
+def _is_textual(content_type: str) -> bool:
+    kind = parse_content_type(content_type)
+    return kind.is_json or kind.is_text

@@ -1,0 +1,262 @@
+"""One peer of a WebSocket door: what its socket brings becomes messages, and messages become what it is sent.
+
+The engine of the library `websockets` reads the opening request and frames, and writes them; it answers pings and closings
+by itself. Here bytes are handed to it and fragments put together. When there is room for messages, and what becomes of what
+is sent, is as at every door (`connectivity.transports.listener.socket`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Protocol
+
+from websockets.extensions.base import ServerExtensionFactory
+from websockets.frames import CloseCode, Frame, Opcode
+from websockets.http11 import Request
+from websockets.protocol import OPEN, SEND_EOF
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from connectivity.transports.base import Done
+from connectivity.transports.listener.socket import Keeper, Socket, common_name
+from connectivity.transports.websocket.handshake import Admitted, Asked, Refused
+
+SLICE = 16 * 1024
+"""Bytes that are parsed at once: what they hold may be more messages than a peer may have, and is kept."""
+
+TLS_HELLO = 0x16
+"""The first byte of whoever begins to speak TLS."""
+
+# Its own words are about single sockets; what operators are to know is told by the link.
+_log = logging.getLogger("connectivity.transports.websocket.protocol")
+_log.setLevel(logging.ERROR)
+
+
+class Door(Keeper, Protocol):
+    """What a peer belongs to."""
+
+    max_frame: int
+    extensions: list[ServerExtensionFactory]
+
+    def admit(self, asked: Asked, /) -> Admitted | Refused:
+        """Decide about an opening request."""
+
+    def entered(self, peer: Peer, /) -> None:
+        """The peer is in."""
+
+    def took(self, peer: Peer, payload: bytes, /, *, is_text: bool) -> None:
+        """A message has come."""
+
+
+class Peer(Socket):
+    """One socket that was accepted."""
+
+    def __init__(self, door: Door) -> None:
+        super().__init__(door)
+        self.path = ""
+        self.text_headers: dict[str, str] = {}
+        self.binary_headers: dict[str, str] = {}
+        self._door = door
+        self._engine = ServerProtocol(
+            extensions=door.extensions or None,
+            # The library makes a method of its own of whatever function it is given.
+            select_subprotocol=lambda _engine, offered: self._agree(offered),
+            max_size=door.max_frame,
+            logger=_log,
+        )
+        self._subprotocols: frozenset[str] = frozenset()
+        self._messages: deque[tuple[bytes, bool]] = deque()
+        self._fragments: bytearray | None = None
+        self._is_text = False
+        self._has_begun = False
+
+    def __repr__(self) -> str:
+        state = self._engine.state.name.lower()
+        return f"<Peer {self.id[:11]}… at {self.path or '?'}, {state}, {self.unsettled} unsettled>"
+
+    @property
+    def subprotocol(self) -> str | None:
+        """The wire protocol that both sides have agreed on, where they have."""
+        return self._engine.subprotocol
+
+    # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def data_received(self, data: bytes) -> None:
+        if not self._has_begun and data[0] == TLS_HELLO:
+            self._door.turned_away("they speak TLS, and the door does not: its uri is ws and not wss")
+            self.abort()
+            return
+        self._has_begun = True
+        self.times.heard, self.times.pinged = self._loop.time(), None
+        self._unread = self._unread + data if self._unread else data
+        self.move()
+
+    def eof_received(self) -> None:
+        if not self._unread:
+            # What rests is still to be parsed, which is done when the socket is gone.
+            self._engine.receive_eof()
+            self._flush()
+
+    @property
+    def rests(self) -> bool:
+        return bool(self._messages or self._unread)
+
+    def advance(self) -> None:
+        while True:
+            while self._messages and self.may_take:
+                payload, is_text = self._messages.popleft()
+                self.times.spoke = self._loop.time()
+                self._door.took(self, payload, is_text=is_text)
+            # Behind our goodbye nothing counts any more: it is not kept until there is room for what came before.
+            if not self._unread or (self.is_talking and (self._messages or not self.may_take)):
+                break
+            part, self._unread = self._unread[:SLICE], self._unread[SLICE:]
+            self._parse(part)
+
+    def ended(self) -> None:
+        self._engine.receive_eof()
+
+    def _parse(self, part: bytes) -> None:
+        engine = self._engine
+        engine.receive_data(part)
+        events = engine.events_received()
+        if engine.close_expected() and self.times.closing is None:
+            self.times.closing = self._loop.time()
+        self._flush()
+        for event in events:
+            if isinstance(event, Request):
+                self._opened(event)
+            elif isinstance(event, Frame) and self.times.is_open:
+                self._frame(event)
+
+    def _opened(self, request: Request) -> None:
+        if self._transport is None:
+            return
+        certificate = self._transport.get_extra_info("peercert") or {}
+        asked = Asked(request.path, request.headers.raw_items(), common_name(certificate))
+        decided = self._door.admit(asked)
+        if isinstance(decided, Refused):
+            response = self._engine.reject(decided.status, f"{decided.text}\n")
+            if decided.status is HTTPStatus.UNAUTHORIZED:
+                response.headers["WWW-Authenticate"] = "Bearer"
+        else:
+            self._subprotocols = decided.subprotocols
+            response = self._engine.accept(request)
+        self._engine.send_response(response)
+        self._flush()
+        if self._engine.state is not OPEN:
+            self.times.closing = self._loop.time()
+        elif isinstance(decided, Admitted):
+            self.times.is_open = True
+            self.path = decided.path
+            self.text_headers, self.binary_headers = dict(decided.headers), dict(decided.headers)
+            self._door.entered(self)
+
+    def _agree(self, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+        """The first of the offered ones that is spoken where the peer is let in."""
+        return next((each for each in offered if each in self._subprotocols), None)
+
+    def _frame(self, frame: Frame) -> None:
+        """Put the parts of a message together; a text is UTF-8."""
+        if frame.opcode is Opcode.TEXT or frame.opcode is Opcode.BINARY:
+            self._is_text = frame.opcode is Opcode.TEXT
+            if frame.fin:
+                self._complete(bytes(frame.data))
+            else:
+                self._fragments = bytearray(frame.data)
+        elif frame.opcode is Opcode.CONT and self._fragments is not None:
+            self._fragments += frame.data
+            if frame.fin:
+                whole, self._fragments = bytes(self._fragments), None
+                self._complete(whole)
+
+    def _complete(self, payload: bytes) -> None:
+        if self._is_text and not is_utf8(payload):
+            self.fail(CloseCode.INVALID_DATA, "a text that is no UTF-8")
+        elif self.times.closing is None or self._engine.close_rcvd is not None:
+            # What was said before goodbye counts.
+            self._messages.append((payload, self._is_text))
+
+    # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def encode(self, payload: bytes, *, is_text: bool) -> bytes:
+        """A message as one frame, as this peer wants it."""
+        opcode = Opcode.TEXT if is_text else Opcode.BINARY
+        if self.is_plain:
+            return _head(opcode, len(payload)) + payload
+        return bytes(Frame(opcode, payload).serialize(mask=False, extensions=self._engine.extensions))
+
+    def part(self, payload: bytes, *, is_text: bool, code: CloseCode, done: Done) -> None:
+        """Say the last word, unless it is empty, and goodbye."""
+        if payload:
+            self.send(self.encode(payload, is_text=is_text), done)
+        else:
+            done(None)
+        self._unread = b""
+        self._messages.clear()
+        self.close(code, "")
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its frames look like those of every other such peer."""
+        return not self._engine.extensions
+
+    def ping(self) -> None:
+        if self._engine.state is OPEN:
+            self._engine.send_ping(b"")
+            self.times.pinged = self._loop.time()
+            self._flush()
+
+    def _flush(self) -> None:
+        for data in self._engine.data_to_send():
+            if self._transport is None:
+                return
+            if data != SEND_EOF:
+                self.write(data)
+            else:
+                self.write_end()
+
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self, code: CloseCode, reason: str) -> None:
+        """Say goodbye; the other side ends it."""
+        if self._engine.state is OPEN:
+            self._engine.send_close(code, reason)
+            self.times.closing = self._loop.time()
+            self._flush()
+            self.move()
+        elif self.times.closing is None:
+            self.abort()
+
+    def fail(self, code: CloseCode, reason: str) -> None:
+        """Say why it is over, and hear nothing more."""
+        self._engine.fail(code, reason)
+        self.times.closing = self._loop.time()
+        self._unread = b""
+        self._messages.clear()
+        self._flush()
+        self.move()
+
+    def farewell(self) -> None:
+        self.close(CloseCode.GOING_AWAY, "the door is being closed")
+
+
+@lru_cache(maxsize=1024)
+def _head(opcode: Opcode, length: int) -> bytes:
+    """What a frame of so many bytes begins with. Messages are of few lengths, so that it is seldom made anew."""
+    frame = Frame(opcode, bytes(length)).serialize(mask=False)
+    return bytes(frame[: len(frame) - length])
+
+
+def is_utf8(payload: bytes) -> bool:
+    if payload.isascii():
+        return True
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,93 @@
+"""From a connection document to an open WebSocket door: who may come in, and how messages are compressed."""
+
+from __future__ import annotations
+
+import ssl
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from websockets.extensions.base import ServerExtensionFactory
+from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
+
+from connectivity.connections.model import Connection
+from connectivity.connections.templates import has_expression
+from connectivity.mapping.mapper import codecs_of
+from connectivity.transports.base import Examination
+from connectivity.transports.listener.server import look_at_port, serve, tls_context
+from connectivity.transports.listener.timeouts import Bounds
+from connectivity.transports.websocket.handshake import Rules
+from connectivity.transports.websocket.link import WebSocketLink
+from connectivity.transports.websocket.options import Options, read_origins, read_tokens
+
+_WINDOW_BITS = 12
+
+
+async def listen(connection: Connection, client: int = 0) -> WebSocketLink:  # noqa: ARG001 - a door has one client
+    """Open the door. Raises NotConnected, ConnectionRefused."""
+    options = Options.model_validate(connection.own_options)
+    context = context_of(connection, options)
+    link = WebSocketLink(
+        connection.id,
+        [source.addresses for source in connection.sources],
+        rules_of(connection, options),
+        Bounds(
+            ping=options.ping_interval.total_seconds(),
+            pong=options.ping_timeout.total_seconds(),
+            output=options.output_timeout.total_seconds(),
+            idle=options.idle_timeout.total_seconds(),
+        ),
+        max_frame=options.max_frame,
+        max_unsettled=options.max_unsettled,
+        max_output=options.max_output,
+        extensions=extensions_of(options),
+    )
+    return await serve(connection, link, context)
+
+
+def context_of(connection: Connection, options: Options) -> ssl.SSLContext | None:
+    """Without tokens, a certificate is the only way in where the door trusts some. Raises ConnectionRefused."""
+    return tls_context(connection, is_certificate_needed=not options.tokens)
+
+
+def rules_of(connection: Connection, options: Options) -> Rules:
+    """Who may come in, and where there is something."""
+    paths = {path for source in connection.sources for path in source.addresses}
+    paths |= {target.address for target in connection.targets if not has_expression(target.address)}
+    return Rules(
+        frozenset(paths),
+        read_tokens(options.tokens),
+        read_origins(options.origins),
+        options.max_peers,
+        wants_certificate=connection.ca is not None,
+        subprotocols=subprotocols_of(connection),
+    )
+
+
+def subprotocols_of(connection: Connection) -> Mapping[str, frozenset[str]]:
+    """By path, what is spoken there and has such a name."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for source in connection.sources:
+        for codec in codecs_of(connection, source.payload_mapping):
+            if codec.subprotocol is not None:
+                for path in source.addresses:
+                    found[path].add(codec.subprotocol)
+    return {path: frozenset(names) for path, names in found.items()}
+
+
+def extensions_of(options: Options) -> Sequence[ServerExtensionFactory]:
+    if options.compression == "none":
+        return ()
+    # Small windows: a peer's share of memory is bounded, and telemetry repeats itself within them.
+    return [
+        ServerPerMessageDeflateFactory(
+            server_max_window_bits=_WINDOW_BITS,
+            client_max_window_bits=_WINDOW_BITS,
+            compress_settings={"memLevel": 5},
+        )
+    ]
+
+
+async def examine(connection: Connection, name: str) -> Examination:  # noqa: ARG001 - nobody has a name here
+    """See `connectivity.transports.base.Examine`: whether the port could be listened at. Nobody is let in."""
+    context_of(connection, Options.model_validate(connection.own_options))
+    return await look_at_port(connection)

@@ -1,0 +1,297 @@
+"""Who may read and write streams: those of their own, and the events of things and policies as streams.
+
+A stream of its own has a policy that its operator names; what counts there is the resource `stream:/<id>` (Streamr protocol,
+permissions). The parts of an id between its slashes are the segments of that resource, so `stream:/site-4` speaks for
+`site-4/pumps` too, and `stream:/` for every stream with this policy; but streams below are other streams, so what is revoked
+for one of those takes nothing away here. To publish needs no READ.
+
+The events of a thing or policy are sent whole, so their reader needs READ at the root and nothing below it revoked. A
+deleted thing is judged by the policy that it had last. Writing to one is a command, which `decide.py` judges.
+
+`judge` is asked about each request; `may_follow` again, about what was allowed once: a permission may go while a stream is
+followed. `concerning` says upon which entities that depends. What the request itself is like was looked at before
+(`mappings.streamr.requests`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from connectivity.authorization.enforcer import ALWAYS_VISIBLE, DROP, READ, WRITE, Enforcer
+from connectivity.errors import TwinError
+from connectivity.twins import paths
+from connectivity.twins.context import World
+from connectivity.twins.errors import fault
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
+from mappings.model.metadata import METADATA
+from mappings.model.signals import Live, LiveCommand, Message
+from mappings.streamr import access, errors
+from mappings.streamr.options import StreamOptions, StreamrOptions
+from mappings.streamr.requests import Publish, Resend, Subscribe
+from mappings.streamr.streams import OwnStream, Place, PolicyStream, ThingStream, place_of, resource_of
+from spark_store.rql.query import Access, Thing
+
+_PARTED: Final = ":"
+
+_ONE_PARTITION: Final = 1
+"""Of the events of a thing or policy, whose order is that of its revisions."""
+
+Judged: TypeAlias = Publish | Subscribe | Resend
+"""The requests that need a permission."""
+
+
+class Permit(NamedTuple):
+    """What a request may: the stream, in how many partitions it lies, and the subjects that it was allowed to, those of
+    its source in front of that of its key."""
+
+    place: Place
+    partitions: int
+    subjects: tuple[str, ...]
+
+
+def judge(request: Judged, options: StreamrOptions, given: Sequence[str], world: World) -> Permit | Fault:
+    """What a request may, or what it is answered with.
+
+    `given` are the subjects of its source or peer. That a stream does not exist is told to publishers alone; that it has no
+    such partition, to those who may read it. A command for a thing or policy is allowed here whoever sends it with a known
+    key: what it needs is for `decide` to know.
+    """
+    known = access.subjects_of(request.auth_key, options.keys, given)
+    if known is None:
+        return access.refused_as_unknown(request)
+    subjects = (*given, *sorted(known.difference(given)))
+    place = place_of(request.stream)
+    stream = options.streams.get(request.stream) if isinstance(place, OwnStream) else None
+    if place is None or (isinstance(place, OwnStream) and stream is None):
+        return access.refused_as_missing(request)
+    permission = access.permission_of(request)
+    is_command = isinstance(request, Publish) and stream is None
+    if permission is not None and not is_command and not _may(permission, place, stream, subjects, world):
+        return access.refused(request)
+    partitions = _ONE_PARTITION if stream is None else stream.partitions
+    if not isinstance(request, Publish) and request.partition >= partitions:
+        return errors.invalid_partition(request.stream, request.partition)
+    return Permit(place, partitions, subjects)
+
+
+def may_follow(stream: str, options: StreamrOptions, subjects: frozenset[str], world: World) -> bool:
+    """Whether these subjects may still read a stream."""
+    place = place_of(stream)
+    own = options.streams.get(stream)
+    if place is None or (isinstance(place, OwnStream) and own is None):
+        return False
+    return _may(READ, place, own, tuple(subjects), world)
+
+
+def concerning(stream: str, options: StreamrOptions, world: World) -> frozenset[EntityId]:
+    """The policies, and the thing, a change of which may change who may read a stream."""
+    place = place_of(stream)
+    if isinstance(place, ThingStream | PolicyStream):
+        entity, snapshot = place.entity, world.snapshot(place.entity)
+        policy_id = snapshot.policy if snapshot is not None else None
+        return frozenset({entity}) | _made_of(policy_id, entity.namespace, world)
+    own = options.streams.get(stream)
+    return frozenset() if own is None else frozenset({own.policy}) | _made_of(str(own.policy), None, world)
+
+
+def _made_of(policy_id: str | None, namespace: str | None, world: World) -> frozenset[EntityId]:
+    enforcer = world.enforcer(policy_id, namespace) if policy_id is not None else None
+    return enforcer.made_of if enforcer is not None else frozenset()
+
+
+def _may(permission: str, place: Place, stream: StreamOptions | None, subjects: tuple[str, ...], world: World) -> bool:
+    if isinstance(place, ThingStream | PolicyStream):
+        return may_read_events(place.entity, subjects, world)
+    return stream is not None and may_use_stream(place.id, str(stream.policy), permission, subjects, world)
+
+
+def may_use_stream(stream: str, policy_id: str, permission: str, subjects: Sequence[str], world: World) -> bool:
+    """Whether the subjects hold `READ` or `WRITE` on a stream, by the policy that is named for it.
+
+    Policy entries that count in some namespaces only count for a stream whose id begins with one of these and a colon.
+    """
+    namespace, colon, _ = stream.partition(_PARTED)
+    enforcer = world.enforcer(policy_id, namespace if colon else "")
+    return enforcer is not None and enforcer.has(subjects, permission, resource_of(stream))
+
+
+def may_read_events(entity: EntityId, subjects: Sequence[str], world: World) -> bool:
+    """Whether the subjects may read all events of a thing or policy, those to come included."""
+    snapshot = world.snapshot(entity)
+    policy = snapshot.policy if snapshot is not None else None
+    enforcer = world.enforcer(policy, entity.namespace) if policy is not None else None
+    return enforcer is not None and enforcer.unrestricted(subjects, READ, f"{entity.type.value}:/")
+
+
+_BESIDE = frozenset({"_revision", "_created", "_modified", METADATA})
+"""The members of a `Thing` that are no part of its document."""
+
+
+class ThingRights:
+    """`Rights` of some subjects in a world. What was found of a policy is kept: make one for every page."""
+
+    def __init__(self, world: World, subjects: Sequence[str]) -> None:
+        self.subjects = frozenset(subjects)
+        self._subjects = tuple(subjects)
+        self._world = world
+        self._known: dict[tuple[str, str], Access | None] = {}
+
+    def access(self, policy: str, namespace: str) -> Access | None:
+        """What they may read of the things of a policy in a namespace; None for nothing at all."""
+        key = (policy, namespace)
+        if key not in self._known:
+            self._known[key] = self._access(policy, namespace)
+        return self._known[key]
+
+    def _access(self, policy: str, namespace: str) -> Access | None:
+        enforcer = self._world.enforcer(policy, namespace)
+        if enforcer is None or not enforcer.partial(self._subjects, READ, "thing:/"):
+            return None
+        return ThingAccess(enforcer, self._subjects)
+
+
+class ThingAccess:
+    """What some subjects may read of the things of one policy, of which they may read a part at least."""
+
+    __slots__ = ("_enforcer", "_known", "_subjects", "is_whole")
+
+    def __init__(self, enforcer: Enforcer, subjects: Sequence[str]) -> None:
+        self.is_whole = enforcer.unrestricted(subjects, READ, "thing:/")
+        self._enforcer = enforcer
+        self._subjects = subjects
+        self._known: dict[Sequence[str], bool] = {}
+
+    def may(self, path: Sequence[str]) -> bool:
+        """Whether they may read the place itself."""
+        if self.is_whole:
+            return True
+        path = tuple(path)
+        found = self._known.get(path)
+        if found is None:
+            found = self._known[path] = self._enforcer.has(self._subjects, READ, _resource(path))
+        return found
+
+    def view(self, thing: Thing) -> Thing | None:
+        """The thing as far as they may read it; None where nothing of it that is there may be read."""
+        if self.is_whole:
+            return thing
+        document = {name: value for name, value in thing.items() if name not in _BESIDE}
+        seen = self._enforcer.view(document, "thing:/", self._subjects)
+        if seen is DROP or not self._is_seen(seen):
+            return None
+        beside = {name: thing[name] for name in ("_revision", "_created", "_modified") if name in thing}
+        said = self._said(thing.get(METADATA))
+        return {**seen, **beside, METADATA: said} if said else {**seen, **beside}
+
+    def _is_seen(self, seen: Mapping[str, Any]) -> bool:
+        """Whether anything is seen for its own sake: some members are shown to whoever sees the thing at all."""
+        always = ALWAYS_VISIBLE["thing"]
+        return any(name not in always for name in seen) or self.may(()) or any(self.may((name,)) for name in seen)
+
+    def _said(self, metadata: Any) -> Any:
+        seen = DROP if metadata is None else self._enforcer.view(metadata, "thing:/", self._subjects)
+        return None if seen is DROP else seen
+
+
+def _resource(path: Sequence[str]) -> str:
+    """A place of a thing as policies write it; the place of what is said about a part is the part's."""
+    places = path[1:] if path and path[0] == METADATA else path
+    return "thing:/" + "/".join([segment.replace("~", "~0") for segment in places])
+
+
+def may_send(signal: Live, subjects: Sequence[str], world: World) -> Fault | None:
+    """None where the subjects may send this signal, else why not."""
+    snapshot = world.snapshot(signal.entity)
+    if snapshot is None or snapshot.is_deleted:
+        return fault("things:thing.notfound", signal.entity)
+    enforcer = _enforcer(signal.entity, world)
+    if isinstance(signal, Message):
+        if enforcer is not None and enforcer.has(subjects, WRITE, f"message:{signal.path}"):
+            return None
+        return fault("messages:send.notallowed", signal.entity, signal.path)
+    try:
+        address = paths.address(signal.entity, signal.path)
+    except TwinError as error:
+        return error.fault
+    name = address.resource.name
+    if isinstance(signal, LiveCommand) and signal.action == "retrieve":
+        if enforcer is not None and enforcer.partial(subjects, READ, address.guarded):
+            return None
+        return fault(f"things:{name}.notfound", signal.entity, address.pointer)
+    if enforcer is not None and enforcer.unrestricted(subjects, WRITE, address.guarded):
+        return None
+    return fault(_forbidden(signal, name), signal.entity, address.pointer)
+
+
+def may_receive(signal: Live, subjects: Sequence[str], world: World) -> bool:
+    """Whether the subjects may read this signal."""
+    enforcer = _enforcer(signal.entity, world)
+    if enforcer is None:
+        return False
+    if isinstance(signal, Message):
+        return enforcer.has(subjects, READ, f"message:{signal.path}")
+    if isinstance(signal, LiveCommand) and signal.value is None:
+        return enforcer.partial(subjects, READ, f"thing:{signal.path}")
+    # What is sent is sent whole, so nothing in it may be withheld from them.
+    return enforcer.unrestricted(subjects, READ, f"thing:{signal.path}")
+
+
+def _enforcer(entity: EntityId, world: World) -> Enforcer | None:
+    snapshot = world.snapshot(entity)
+    policy = snapshot.policy if snapshot is not None else None
+    return world.enforcer(policy, entity.namespace) if policy is not None else None
+
+
+def _forbidden(signal: Live, name: str) -> str:
+    if not isinstance(signal, LiveCommand):
+        return "things:event.notallowed"
+    if signal.action == "merge":
+        return "things:thing.notmodifiable"
+    return (
+        "things:thing.notdeletable" if (signal.action, name) == ("delete", "thing") else f"things:{name}.notmodifiable"
+    )
+
+
+class Sight(Enum):
+    """How much may be seen at a place."""
+
+    WHOLE = "all of it"
+    PART = "what is readable of it"
+    NOTHING = "nothing"
+
+
+def sight(enforcer: Enforcer, subjects: Sequence[str], path: str) -> Sight:
+    """How much the subjects see at a path of a thing."""
+    place = f"thing:{path}"
+    if enforcer.unrestricted(subjects, READ, place):
+        return Sight.WHOLE
+    return Sight.PART if enforcer.partial(subjects, READ, place) else Sight.NOTHING
+
+
+def readable(enforcer: Enforcer, subjects: Sequence[str], path: str, value: Any) -> Any:
+    """What of a value at a path they see who may see a part there; DROP where nothing is left of it.
+
+    An object or array that was empty before is seen as it is.
+    """
+    place = f"thing:{path}"
+    is_object = isinstance(value, Mapping)
+    if not is_object and not enforcer.has(subjects, READ, place):
+        return DROP
+    if is_object and not value:
+        return value
+    seen = enforcer.view(value, place, subjects)
+    is_emptied = seen in ({}, []) and seen != value
+    return DROP if is_emptied else seen
+
+
+def may_stream(entity: EntityId, subjects: Sequence[str], world: World) -> Fault | None:
+    """None where the subjects may read the whole history of the entity, else why not."""
+    snapshot = world.snapshot(entity)
+    policy = snapshot.policy if snapshot is not None else None
+    enforcer = world.enforcer(policy, entity.namespace) if policy is not None else None
+    if enforcer is not None and enforcer.may_stream(subjects, entity.type.value):
+        return None
+    return fault("things:thing.notfound" if entity.type is EntityType.THING else "policies:policy.notfound", entity)

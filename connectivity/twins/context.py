@@ -1,0 +1,328 @@
+"""What a decision is made from, and what it is made of.
+
+A `Case` is one command together with everything that is known when it is decided; the modules beside this one ask it and
+build their `Decision` with it. Nothing here stores, sends or waits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from connectivity.authorization import policy_imports
+from connectivity.authorization.enforcer import Enforcer
+from connectivity.authorization.policy_imports import Policy
+from connectivity.errors import TwinError
+from connectivity.twins import errors
+from connectivity.twins.paths import Address
+from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.model.metadata import METADATA, Change, evolved, without_changes
+from mappings.model.signals import Command, Event, Headers, PolicyAnnouncement, Response
+from spark_store.history.replay import data_of, evolve_parsed
+from spark_store.records import Past, Snapshot
+
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+
+encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder().decode
+_canonical: Final = msgspec.json.Encoder(order="sorted").encode
+
+
+class World(Protocol):
+    """The present, as decisions see it."""
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        """The newest snapshot, also of a deleted entity, also one that is decided and not yet committed."""
+
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
+        """The permissions of a policy; None where there is no such policy, or none any more.
+
+        `namespace` is that of the entity in question: some entries count only in some. Without one it is the policy's own.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is refused for its size, and which headers of a command its event keeps.
+
+    `thing`, `policy`: bytes of compact JSON; `headers`: characters of all names and values; the rest are numbers.
+    """
+
+    thing: int = 102_400
+    policy: int = 102_400
+    headers: int = 5_120
+    subjects: int = 100
+    imports: int = 10
+    things_at_once: int = 200
+    historical_headers: tuple[str, ...] = ()
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """What becomes of a command: the events to store in order, the states after them, the answer.
+
+    A query has neither events nor snapshots. The answer is made in any case; whether it is sent is for others to know.
+    `is_for_device`: it is a query that the device itself is to be asked, since the twin is as its sender has said; then the
+    answer is what the twin would say.
+    `announcements` are made when the events are durable.
+    """
+
+    events: tuple[Event, ...]
+    snapshots: tuple[Snapshot, ...]
+    response: Response
+    is_for_device: bool = False
+    announcements: tuple[PolicyAnnouncement, ...] = ()
+
+
+class Step(NamedTuple):
+    """One event and the state after it."""
+
+    event: Event
+    snapshot: Snapshot
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One command, who sent it, and the world at that moment. `address` is the command's path, understood.
+
+    `past` is what a retrieve is to show instead of the present, if it has asked for that.
+    """
+
+    command: Command
+    subjects: tuple[str, ...]
+    world: World
+    now: str
+    limits: Limits
+    address: Address
+    past: Past | None = None
+
+    @property
+    def entity(self) -> EntityId:
+        return self.command.entity
+
+    @property
+    def headers(self) -> Headers:
+        return self.command.headers
+
+    def refuse(
+        self, code: str, detail: str = "", *, about: EntityId | str | None = None, status: int | None = None
+    ) -> TwinError:
+        return errors.refusal(code, self.entity, self.address.pointer, detail, about=about, status=status)
+
+    def precondition_failed(self, detail: str) -> TwinError:
+        return self.refuse(f"{self.entity.type.group}:precondition.failed", detail)
+
+    def flag(self, name: str) -> bool:
+        """Whether a boolean header is set, as JSON or as text."""
+        value = self.headers.get(name)
+        return value is True or (isinstance(value, str) and value.lower() == "true")
+
+    def living(self) -> Snapshot | None:
+        """The addressed entity, or None where it never was or is deleted."""
+        snapshot = self.world.snapshot(self.entity)
+        return None if snapshot is None or snapshot.is_deleted else snapshot
+
+    def shown(self, present: Snapshot) -> Snapshot:
+        """What a retrieve shows of an entity that is there: as it is, or as it was. Raises TwinError if it was not there."""
+        if self.past is None:
+            return present
+        if self.past.snapshot.is_deleted:
+            is_thing = self.entity.type is EntityType.THING
+            raise self.refuse("things:thing.notfound" if is_thing else "policies:policy.notfound")
+        return self.past.snapshot
+
+    def step(
+        self,
+        before: Snapshot | None,
+        action: str,
+        value: bytes | None,
+        parsed: Any,
+        *,
+        entity: EntityId | None = None,
+        metadata: Sequence[Change] = (),
+    ) -> Step:
+        """The next event of the addressed entity (or of `entity`, at its root) and the state it leads to.
+
+        `metadata` is how the event changes what is said about a thing. What replaces a whole thing carries all of that, so
+        that nothing before it is needed to know the state.
+        """
+        if action == "modified" and self.address.is_root and before is not None and before.state is not None:
+            present = before.state.get(METADATA)
+            if metadata or present:
+                metadata = [("/", evolved(present, data_of(before.state), parsed, metadata))]
+        event = Event(
+            entity=entity or self.entity,
+            revision=before.revision + 1 if before is not None else 1,
+            timestamp=max(self.now, before.modified) if before is not None else self.now,
+            action=action,
+            path="/" if entity is not None else self.address.pointer,
+            value=value,
+            headers=self._stored_headers(metadata),
+        )
+        return Step(event, evolve_parsed(before, event, parsed))
+
+    def _stored_headers(self, metadata: Sequence[Change]) -> bytes:
+        """What an event keeps: the headers that the operator names, and how it changes the metadata."""
+        if not self.limits.historical_headers and not metadata:
+            return b"{}"
+        headers = {**self.headers, "ditto-originator": self.subjects[0] if self.subjects else None, METADATA: None}
+        kept = {name: headers[name] for name in self.limits.historical_headers if headers.get(name) is not None}
+        if metadata:
+            kept[METADATA] = metadata
+        return encode(kept)
+
+    def respond(
+        self,
+        status: int,
+        value: bytes | None,
+        *,
+        revision: int | None = None,
+        tag: str | None = None,
+        action: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> Response:
+        """The answer. It carries the command's own headers too; which of them may leave is the codec's to know."""
+        headers = dict(self.headers)
+        action = action or self.command.action
+        if action == "merge":
+            headers["content-type"] = MERGE_PATCH
+        elif value is not None:
+            headers["content-type"] = JSON
+        if self.past is not None:
+            headers["historical-headers"] = _decode(without_changes(self.past.headers))
+        for name, own in (
+            ("etag", tag),
+            ("entity-revision", revision),
+            ("ditto-originator", self.subjects[0] if self.subjects else None),
+            ("ditto-metadata", metadata),
+        ):
+            if own is None:
+                headers.pop(name, None)
+            else:
+                headers[name] = own
+        return Response(self.entity, action, self.address.pointer, status, value, headers)
+
+
+def decision(
+    steps: Sequence[Step],
+    response: Response,
+    announcements: Sequence[PolicyAnnouncement] = (),
+    *,
+    is_for_device: bool = False,
+) -> Decision:
+    events, snapshots = tuple(step.event for step in steps), tuple(step.snapshot for step in steps)
+    return Decision(events, snapshots, response, is_for_device, tuple(announcements))
+
+
+def revision_tag(snapshot: Snapshot) -> str:
+    """The entity tag of a whole entity."""
+    return f'"rev:{snapshot.revision}"'
+
+
+def hash_tag(value: Any) -> str:
+    """The entity tag of a part: equal JSON, whatever the order of its members, has an equal tag."""
+    return f'"hash:{hashlib.blake2b(_canonical(value), digest_size=8).hexdigest()}"'
+
+
+def is_same_json(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal, where `1`, `1.0` and `true` are not."""
+    return one == other and _canonical(one) == _canonical(other)
+
+
+def state_of(snapshot: Snapshot) -> Mapping[str, Any]:
+    """The state of an entity that is there, without its metadata. Raises ValueError for a deleted one."""
+    if snapshot.state is None:
+        raise ValueError(f"found {snapshot.entity} deleted, expected it to be there")
+    return data_of(snapshot.state)
+
+
+KEPT: Final = 4_096
+"""How many compiled policies are kept."""
+
+_NAMESPACES: Final = 64
+"""For how many namespaces a policy is kept compiled that has entries for some of them only."""
+
+
+class _Compiled:
+    """A policy worked out with what it imports, and its permissions: by namespace, where entries tell them apart."""
+
+    __slots__ = ("effective", "enforcers", "has_namespaces", "others", "policy")
+
+    def __init__(self, policy: Snapshot, others: dict[EntityId, Snapshot | None], effective: Policy) -> None:
+        self.policy = policy
+        self.others = others
+        self.effective = effective
+        self.has_namespaces = any(entry.get("namespaces") for entry in effective["entries"].values())
+        self.enforcers: dict[str | None, Enforcer] = {}
+
+
+class PresentWorld:
+    """A `World` over a function that knows the newest snapshots, and a clock (text, as in `Event.timestamp`)."""
+
+    def __init__(
+        self, snapshot: Callable[[EntityId], Snapshot | None], now: Callable[[], str], kept: int = KEPT
+    ) -> None:
+        self._snapshot = snapshot
+        self._now = now
+        self._kept = kept
+        self._compiled: OrderedDict[str, _Compiled] = OrderedDict()
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        return self._snapshot(entity)
+
+    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
+        """The permissions of a policy; None where there is no such policy, or none any more."""
+        entity = parse_entity_id(EntityType.POLICY, policy_id)
+        policy = self._snapshot(entity) if entity is not None else None
+        if entity is None or policy is None or policy.state is None:
+            self._compiled.pop(policy_id, None)
+            return None
+        known = self._compiled.get(policy_id)
+        if known is None or not self._is_present(known, policy):
+            known = self._compiled[policy_id] = self._compile(policy)
+            if len(self._compiled) > self._kept:
+                self._compiled.popitem(last=False)
+        self._compiled.move_to_end(policy_id)
+        place = (entity.namespace if namespace is None else namespace) if known.has_namespaces else None
+        enforcer = known.enforcers.get(place)
+        if enforcer is None or (enforcer.expires is not None and self._now() >= enforcer.expires):
+            if len(known.enforcers) >= _NAMESPACES:
+                known.enforcers.clear()
+            enforcer = known.enforcers[place] = Enforcer(
+                known.effective, self._now(), place, frozenset((entity, *known.others))
+            )
+        return enforcer
+
+    def _compile(self, policy: Snapshot) -> _Compiled:
+        others: dict[EntityId, Snapshot | None] = {}
+
+        def lookup(policy_id: str) -> Policy | None:
+            entity = parse_entity_id(EntityType.POLICY, policy_id)
+            if entity is None:
+                return None
+            if entity not in others:
+                others[entity] = self._snapshot(entity)
+            found = others[entity]
+            return found.state if found is not None else None
+
+        return _Compiled(policy, others, policy_imports.effective(state_of(policy), lookup))
+
+    def _is_present(self, compiled: _Compiled, policy: Snapshot) -> bool:
+        """Whether what was compiled is still what the policies say. A revision alone does not tell: one that could not be
+        stored is given again to something else."""
+        if compiled.policy is not policy:
+            if compiled.policy != policy:
+                return False
+            # An equal one that was read anew; so it is only compared once.
+            compiled.policy = policy
+        for entity, before in compiled.others.items():
+            now = self._snapshot(entity)
+            if now is not before:
+                if now != before:
+                    return False
+                compiled.others[entity] = now
+        return True

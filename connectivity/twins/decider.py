@@ -1,0 +1,148 @@
+"""Deciding what a command does: command, sender and present in, events and answer out, or a refusal.
+
+`decide` is pure: it changes nothing, waits for nothing, and asks the world only for snapshots and permissions. Whoever
+calls it stores the events, shows them to later decisions, and sends the answer. Things are decided in `things.py`,
+policies in `policies.py`; here is what comes before either: headers, path, and which of the two it is.
+
+A retrieve of the past is decided in two halves (`connectivity.twins.retrieval`): `past_wanted` says which state it needs,
+and `decide` answers with that state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from connectivity.twins import paths
+from connectivity.twins.context import Case, Decision, Limits, PresentWorld, World, encode
+from connectivity.twins.errors import refusal
+from connectivity.twins.policies import decide_policy
+from connectivity.twins.policy_values import with_subject
+from connectivity.twins.preconditions import LIVE_CONDITION
+from connectivity.twins.retrieval import REVISION, TIMESTAMP, asks_for_past, past_query, retrieve_several, unknown_past
+from connectivity.twins.things import decide_thing
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Command, Headers
+from spark_store.records import Past, PastQuery, Snapshot
+
+__all__ = ["LIVE_CONDITION", "Decider", "Decision", "Limits", "World", "asks_for_past", "decide", "past_wanted"]
+
+
+NO_NAME: Final = "_"
+"""What stands for a name in a topic that is about several entities; no entity can be called so."""
+
+
+def decide(
+    command: Command,
+    subjects: Sequence[str],
+    world: World,
+    now: str,
+    limits: Limits | None = None,
+    past: Past | None = None,
+) -> Decision:
+    """What `command` does, sent by `subjects` (the first of which stands for them all) at `now`.
+
+    `now` is UTC with six digits, as in `Event.timestamp`. `past` is what a retrieve shows instead of the present. Raises
+    TwinError for a command that is refused.
+    """
+    case = _case(command, subjects, world, now, limits or Limits(), past)
+    if command.entity.type is EntityType.POLICY:
+        return decide_policy(case)
+    if command.entity.name == NO_NAME:
+        return retrieve_several(case)
+    return decide_thing(case)
+
+
+def past_wanted(
+    command: Command, subjects: Sequence[str], world: World, now: str, limits: Limits | None = None
+) -> PastQuery | None:
+    """Which past a retrieve needs that `asks_for_past`; None where it is answered with the present. Raises TwinError."""
+    case = _case(command, subjects, world, now, limits or Limits(), None)
+    if command.entity.name == NO_NAME:
+        raise case.refuse(
+            "header.notsupported", next(name for name in (REVISION, TIMESTAMP) if name in command.headers)
+        )
+    return past_query(case)
+
+
+def _case(command: Command, subjects: Sequence[str], world: World, now: str, limits: Limits, past: Past | None) -> Case:
+    _check_entity(command)
+    _check_headers(command, subjects, limits)
+    case = Case(command, tuple(subjects), world, now, limits, paths.address(command.entity, command.path), past)
+    return with_subject(case)
+
+
+def _check_entity(command: Command) -> None:
+    """Refuse the name that stands for no name, except to retrieve several things."""
+    entity = command.entity
+    if entity.name != NO_NAME:
+        return
+    if entity.type is EntityType.POLICY or command.action != "retrieve" or command.path not in ("", "/"):
+        raise refusal(f"{entity.type.group}:id.invalid", entity, command.path, f"'{entity}'")
+
+
+def _check_headers(command: Command, subjects: Sequence[str], limits: Limits) -> None:
+    headers, entity, path = command.headers, command.entity, command.path
+    size = sum(len(name) + _length(value) for name, value in headers.items())
+    if size > limits.headers:
+        detail = f"found {size} characters, expected at most {limits.headers}"
+        raise refusal("headers.too.large", entity, path, detail)
+    if len(subjects) > limits.subjects:
+        detail = f"found {len(subjects)} subjects, expected at most {limits.subjects}"
+        raise refusal("headers.too.large", entity, path, detail)
+    if LIVE_CONDITION in headers and entity.type is EntityType.THING:
+        _check_live_condition(command, headers)
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, str) else len(encode(value))
+
+
+def _check_live_condition(command: Command, headers: Headers) -> None:
+    """Refuse to ask a device for anything but the present of one thing."""
+    if command.action != "retrieve":
+        raise refusal("things:live.channelcondition.notallowed", command.entity, command.path)
+    if command.entity.name == NO_NAME or REVISION in headers or TIMESTAMP in headers:
+        raise refusal("header.notsupported", command.entity, command.path, LIVE_CONDITION)
+
+
+class Snapshots(Protocol):
+    """Whoever knows the present states."""
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        """As `World.snapshot`."""
+
+
+class Decider:
+    """`decide` with a world, a clock and limits at hand."""
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        *,
+        now: Callable[[], datetime],
+        historical_headers: tuple[str, ...] = (),
+        limits: Limits | None = None,
+    ) -> None:
+        self.limits = limits or Limits(historical_headers=historical_headers)
+        self.now = now
+        self.world: World = PresentWorld(snapshots.snapshot, self._timestamp)
+
+    def decide(self, command: Command, subjects: Sequence[str]) -> Decision:
+        """As the function `decide`. Raises TwinError."""
+        return decide(command, subjects, self.world, self._timestamp(), self.limits)
+
+    def past_wanted(self, command: Command, subjects: Sequence[str]) -> PastQuery | None:
+        """As the function `past_wanted`. Raises TwinError."""
+        return past_wanted(command, subjects, self.world, self._timestamp(), self.limits)
+
+    def show_past(self, command: Command, subjects: Sequence[str], past: Past | None) -> Decision:
+        """Answer a retrieve with what was found of the past that it wanted, None for nothing. Raises TwinError."""
+        now = self._timestamp()
+        if past is None:
+            raise unknown_past(_case(command, subjects, self.world, now, self.limits, None))
+        return decide(command, subjects, self.world, now, self.limits, past)
+
+    def _timestamp(self) -> str:
+        return self.now().astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"

@@ -1,0 +1,141 @@
+"""Subjects that expire: which of a policy's have, who is told, and when to look again (Ditto protocol, subject expiry).
+
+A subject whose time has come is deleted by the service, each with an event of its own at the subject's path. Whoever has an
+`announcement` is told: `beforeExpiry` ahead of his expiry, and, with `whenDeleted`, when he is deleted, by the service or by
+a command. Everything here is pure: `judge` is given a policy, the time, and who was told; what is to be done comes out.
+
+With a `randomizationInterval` an announcement comes earlier by up to that, each subject's by another part of it and always
+by the same, so that not all of a policy's subjects hear at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+from connectivity.authorization.enforcer import six_digits
+from connectivity.twins.context import encode
+from connectivity.twins.paths import below_entry
+from connectivity.twins.policy_values import duration_of
+from connectivity.twins.retrieval import shortened
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Event, PolicyAnnouncement
+from spark_store.history.replay import evolve_parsed
+from spark_store.records import Snapshot
+
+SUBJECT_DELETION: Final = "subjectDeletion"
+
+
+class Told(NamedTuple):
+    """Somebody who was told ahead that he expires at that time, as the policy writes it."""
+
+    subject: str
+    expiry: str
+
+
+class Judged(NamedTuple):
+    """What is due in a policy: the events and the state after them; who is told what; when to look again; who was told."""
+
+    events: tuple[Event, ...]
+    snapshot: Snapshot
+    announcements: tuple[PolicyAnnouncement, ...]
+    next: str | None
+    told: frozenset[Told]
+
+
+class _Subject(NamedTuple):
+    """One subject of a policy entry."""
+
+    label: str
+    subject: str
+    about: Mapping[str, Any]
+
+    @property
+    def announcement(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self.about.get("announcement", {})
+        return found
+
+
+def judge(policy: Snapshot, now: str, told: frozenset[Told] = frozenset()) -> Judged:
+    """What is due in a policy at `now`. Times are text as in `Event.timestamp`."""
+    events: list[Event] = []
+    announcements: dict[Told, PolicyAnnouncement] = {}
+    moments: list[str] = []
+    kept: set[Told] = set()
+    snapshot = policy
+    for found in _subjects(policy):
+        if (expiry := found.about.get("expiry")) is None:
+            continue
+        about = Told(found.subject, expiry)
+        if (moment := six_digits(expiry)) <= now:
+            event = _deleted(snapshot, found, now)
+            snapshot = evolve_parsed(snapshot, event, None)
+            events.append(event)
+            if found.announcement.get("whenDeleted"):
+                announcements[about] = _announcement(policy.entity, found, expiry)
+            continue
+        moments.append(moment)
+        if (ahead := _ahead(policy.entity, found, moment)) is None:
+            continue
+        if about in told:
+            # Also while a clock that was set back has not come so far again.
+            kept.add(about)
+        elif ahead > now:
+            moments.append(ahead)
+        else:
+            announcements[about] = _announcement(policy.entity, found, expiry)
+            kept.add(about)
+    return Judged(tuple(events), snapshot, tuple(announcements.values()), min(moments, default=None), frozenset(kept))
+
+
+def left(before: Snapshot | None, after: Snapshot) -> list[PolicyAnnouncement]:
+    """What is told to those who a command has deleted from a policy, and who wanted to know."""
+    if before is None or before.state is None or after.entity.type is not EntityType.POLICY:
+        return []
+    entries: Mapping[str, Any] = after.state["entries"] if after.state is not None else {}
+    announcements = {
+        found.subject: _announcement(after.entity, found, shortened(after.modified))
+        for found in _subjects(before)
+        if found.announcement.get("whenDeleted")
+        and found.subject not in entries.get(found.label, {}).get("subjects", {})
+    }
+    return list(announcements.values())
+
+
+def _subjects(policy: Snapshot) -> Iterator[_Subject]:
+    entries: Mapping[str, Any] = policy.state["entries"] if policy.state is not None else {}
+    for label, entry in entries.items():
+        for subject, about in entry["subjects"].items():
+            yield _Subject(label, subject, about)
+
+
+def _deleted(policy: Snapshot, found: _Subject, now: str) -> Event:
+    path = below_entry(found.label, "subjects", found.subject).pointer
+    return Event(policy.entity, policy.revision + 1, max(now, policy.modified), "deleted", path, None, b"{}")
+
+
+def _ahead(policy: EntityId, found: _Subject, expiry: str) -> str | None:
+    """When the end of a subject is announced ahead; None for never."""
+    before = duration_of(found.announcement.get("beforeExpiry", ""))
+    if before is None:
+        return None
+    spread = duration_of(found.announcement.get("randomizationInterval", "")) or timedelta()
+    name = f"{policy}\n{found.label}\n{found.subject}\n{expiry}".encode()
+    part = int.from_bytes(hashlib.blake2b(name, digest_size=4).digest()) / 2**32
+    try:
+        ahead = datetime.fromisoformat(expiry) - before - spread * part
+    except OverflowError:
+        return ""
+    return f"{ahead.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def _announcement(policy: EntityId, found: _Subject, at: str) -> PolicyAnnouncement:
+    headers: dict[str, Any] = {"response-required": False}
+    requested = found.announcement.get("requestedAcks", {})
+    for name, header in (("labels", "requested-acks"), ("timeout", "timeout")):
+        if name in requested:
+            headers[header] = requested[name]
+    value = encode({"deleteAt": at, "subjectIds": [found.subject]})
+    return PolicyAnnouncement(policy, SUBJECT_DELETION, (found.subject,), value, headers)

@@ -1,0 +1,1 @@
+"""Whether a connection document can be opened: shape, rules, JSON Schema."""

@@ -1,0 +1,65 @@
+"""What of a connection document this version carries out.
+
+A document may say more than is done today. What would be unsafe to leave out is refused: then the connection is not opened,
+and its status says why. What merely has no effect is told in the log when the connection is opened. Whoever checks documents
+is told both, before anything is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from connectivity.connections.model import Connection, Target
+from connectivity.connections.target_topics import TOPICS, TargetTopic, parse_target_topic
+from connectivity.transports import load_broker
+from mappings.ids import is_namespace
+
+
+def refusal(connection: Connection) -> str | None:
+    """Why a connection cannot be opened by this version; None if it can."""
+    broker = load_broker(connection.connection_type)
+    if broker.connect is None:
+        return f"this version of the service does not carry {broker.name} yet"
+    if connection.ssh_tunnel is not None and connection.ssh_tunnel.enabled:
+        # Going around the tunnel would be worse than not going at all.
+        return "this version of the service has no sshTunnel"
+    return None
+
+
+def shortfalls(connection: Connection) -> Iterator[str]:
+    """What the document says and nothing comes of."""
+    for index, target in enumerate(connection.targets):
+        yield from (f"targets[{index}].{what}" for what in _left_out(target))
+
+
+def _left_out(target: Target) -> Iterator[str]:
+    """What of a target is left out, each once."""
+    yield from dict.fromkeys(what for text in target.topics for what in _left_out_of(parse_target_topic(text)))
+
+
+def _left_out_of(topic: TargetTopic) -> Iterator[str]:
+    for name in topic.ignored:
+        near = get_close_matches(name, TOPICS[topic.topic], 1)
+        yield f"topics: the parameter {name} is unknown and ignored" + (f"; did you mean {near[0]}?" if near else "")
+    for name in topic.repeated:
+        yield f"topics: the parameter {name} is there more than once, and only the first one counts"
+    for name in topic.namespaces:
+        if not is_namespace(name):
+            # As a problem it would refuse documents that other services take; in silence, nobody hears anything.
+            yield f"topics: nothing is in the namespace {name}, as namespaces are whole names such as acme.plant"
+
+
+def notes(connection: Connection) -> Iterator[str]:
+    """What nothing comes of, as whoever checks the document reads that."""
+    if (reason := refusal(connection)) is not None:
+        yield f"{connection.id} will not be opened: {reason}"
+    yield from (f"{connection.id}: without effect: {shortfall}" for shortfall in shortfalls(connection))
+
+
+def reservations(connection: Connection) -> Iterator[str]:
+    """What the status of an open connection says besides: that it is not all that one may take it for."""
+    if connection.broker_uri.is_secure and not connection.validate_certificates:
+        yield "the broker's certificate is not checked"
+    if connection.connection_type.startswith("mqtt") and any(source.qos == 2 for source in connection.sources):
+        yield "sources with QoS 2 are consumed with QoS 1"

@@ -1,0 +1,165 @@
+"""Reading a document into a `Connection`, whatever is wrong with it.
+
+The models name every misshapen field at once. So that the rules about several fields can be checked in the same go, the
+document is then mended on a copy: a misshapen field is left out, or filled with its own example where it is needed, and
+what the rules say about mended places is not reported.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from connectivity.config.problems import ROOT, did_you_mean, expected_of, json_path, nearest_choice, show
+from connectivity.connections.model import Connection
+from connectivity.connections.templates import CONFIGURATION_INVALID, URI_INVALID
+from connectivity.errors import Problem
+from connectivity.security.uri import MASK, mask_uri
+
+_ROUNDS = 3
+
+_CODES = {"id": "connectivity:connection.id.invalid", "uri": URI_INVALID}
+
+
+class Shape(NamedTuple):
+    """What became of a document. `connection` is None only where nothing could be mended; `mended` are paths."""
+
+    connection: Connection | None
+    problems: list[Problem]
+    mended: frozenset[str]
+
+
+def read_shape(written: object, resolved: Any) -> Shape:
+    """Build the connection of `resolved`; `written` is the same document with its references, which is shown."""
+    if not isinstance(written, dict):
+        return Shape(None, [Problem(ROOT, show(written), "an object")], frozenset())
+    document = copy.deepcopy(resolved)
+    problems: list[Problem] = []
+    mended: set[str] = set()
+    for _ in range(_ROUNDS):
+        try:
+            return Shape(Connection.model_validate(document), problems, frozenset(mended))
+        except ValidationError as error:
+            for details in error.errors(include_url=False):
+                problem = problem_of(details, Connection, written)
+                if not is_within(problem.path, mended):
+                    problems.append(problem)
+                # Of credentials of another kind no field means anything.
+                location = details["loc"][:-1] if details["type"] == "literal_error" else details["loc"]
+                mended.add(_mend(document, _place(Connection, location)))
+    return Shape(None, problems, frozenset(mended))
+
+
+def is_within(path: str, places: frozenset[str] | set[str]) -> bool:
+    """Whether the path is one of these places or lies in one of them."""
+    return any(path.startswith(place) and path[len(place) : len(place) + 1] in ("", ".", "[") for place in places)
+
+
+def problem_of(error: ErrorDetails, model: type[BaseModel], written: object, *prefix: str) -> Problem:
+    """A validation error in our words. `prefix` is the path of the model within the document `written`."""
+    place = _place(model, error["loc"])
+    path = (*prefix, *place.path)
+    kind, context = error["type"], error.get("ctx", {})
+    hint = None
+    match kind:
+        case "missing":
+            found, expected = "nothing", f"this field: {place.field.description if place.field else 'it is needed'}"
+        case "extra_forbidden":
+            names = [str(field.alias) for field in place.model.model_fields.values()]
+            found, expected = f"unknown field {show(place.name)}", f"one of: {', '.join(names)}"
+            hint = did_you_mean(place.name, names)
+        case "union_tag_not_found":
+            path = (*path, "type")
+            found, expected = "nothing", "this field: the kind of credentials"
+        case _:
+            if kind == "union_tag_invalid":
+                path = (*path, "type")
+            found, expected = _shown(written, path), expected_of(kind, context, error["msg"])
+            hint = nearest_choice(_at(written, path), expected)
+    return Problem(json_path(*path), found, expected, hint, _CODES.get(str(path[0]), CONFIGURATION_INVALID))
+
+
+def _at(document: object, path: Sequence[object]) -> Any:
+    for step in path:
+        try:
+            document = document[step]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return document
+
+
+def _shown(written: object, path: Sequence[object]) -> str:
+    """The value as it may be shown: credentials are hidden, and so is the password of an address."""
+    value = _at(written, path)
+    if path[0] == "uri" and isinstance(value, str):
+        return show(mask_uri(value))
+    if "credentials" in path[:2] and path[-1] != "type" and isinstance(value, str | int | float):
+        return MASK
+    return show(value)
+
+
+class _Place(NamedTuple):
+    """Where an error is: the model and its place in the document, the field (None: unknown), the steps below it."""
+
+    model: type[BaseModel]
+    holder: tuple[Any, ...]
+    name: Any
+    field: FieldInfo | None
+    below: tuple[Any, ...] = ()
+
+    @property
+    def path(self) -> tuple[Any, ...]:
+        return (*self.holder, self.name, *self.below)
+
+
+def _place(model: type[BaseModel], location: Sequence[Any]) -> _Place:
+    """The place of an error. A location also names the kind of credentials, and keys as such; a place does not."""
+    holder: tuple[Any, ...] = ()
+    steps = [step for step in location if step != "[key]"]
+    while True:
+        name = steps.pop(0)
+        field = next((field for field in model.model_fields.values() if name == field.alias), None)
+        if field is None:
+            return _Place(model, holder, name, None)
+        models = list(_models(field.annotation))
+        if len(models) > 1 and steps:
+            tag = steps.pop(0)
+            models = [inner for inner in models if tag in get_args(inner.model_fields["type"].annotation)]
+        element = (steps.pop(0),) if models and steps and _is_container(field) else ()
+        if not models or not steps:
+            return _Place(model, holder, name, field, (*element, *steps))
+        holder, model = (*holder, name, *element), models[0]
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models(argument)
+
+
+def _is_container(field: FieldInfo) -> bool:
+    return get_origin(field.annotation) in (tuple, Mapping)
+
+
+def _mend(document: Any, place: _Place) -> str:
+    """Put the place of an error into a shape that can be read. The answer is the path of what was changed."""
+    holder, path = _at(document, place.holder), (*place.holder, place.name)
+    if not isinstance(holder, dict):
+        return json_path(*place.holder)
+    example = copy.deepcopy((place.field.examples or [None])[0]) if place.field else None
+    container = holder.get(place.name)
+    if place.below and isinstance(container, list | dict) and place.field and any(_models(place.field.annotation)):
+        first = example[0] if isinstance(example, list) else next(iter(example.values())) if example else None
+        container[place.below[0]] = first
+        return json_path(*path, place.below[0])
+    if place.field and place.field.is_required():
+        holder[place.name] = example
+    else:
+        holder.pop(place.name, None)
+    return json_path(*path)

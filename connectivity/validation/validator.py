@@ -1,0 +1,124 @@
+"""What a connection document may say: its problems, its meaning, its JSON Schema, its reference page.
+
+    lint(document)       every problem at once: path, what was found, what was expected, nearest known name, error code
+    parse(document)      the `Connection`, or DefinitionError with those problems
+    json_schema()        the JSON Schema of a connection, for editors
+    reference_page()     Markdown: every field
+    broker_pages()       Markdown: a page for each family of brokers, with addresses, headers, limits, options, examples
+
+A document is what JSON or YAML gives: an object. References to secrets in it are resolved first
+(`connectivity.connections.secret_references`); no problem shows what they stand for, nor any password or key written in the
+document itself. Shapes are checked by the models (`shape`), then the rules in the order of Eclipse Ditto's connection model
+(`checks`), then those of the connection type (`connectivity.transports`). Fields that nobody knows are problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from connectivity.config.documents import MAX_DEPTH, MAX_VALUES, is_reasonable, surrogates
+from connectivity.config.problems import ROOT, json_path
+from connectivity.connections.model import Connection, migrate_mapping_context
+from connectivity.connections.secret_references import Resolved, resolve
+from connectivity.errors import DefinitionError, Problem
+from connectivity.security import redaction
+from connectivity.security.uri import MASK, is_secret_option
+from connectivity.validation.checks import check
+from connectivity.validation.schema import json_schema
+from connectivity.validation.shape import is_within, read_shape
+from tools.docs.connections import reference_page
+from tools.docs.transports import broker_pages
+
+__all__ = ["broker_pages", "json_schema", "lint", "parse", "reference_page"]
+
+
+_LEGACY_PATH = "mappingDefinitions.javascript"
+_SHORTEST_SECRET = 3
+
+
+def lint(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> list[Problem]:
+    """Every problem of a connection document; an empty list means that it can be used.
+
+    `environ` and `base` are where references to secrets are looked up: the process's environment and the folder that
+    relative paths start from (the working folder) by default. Never raises, whatever the document is.
+    """
+    return _read(document, environ, base).problems
+
+
+def parse(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> Connection:
+    """The connection of a document. Raises DefinitionError with every problem; takes what `lint` takes.
+
+    Its secrets are hidden from now on wherever they may turn up (`connectivity.security.redaction`).
+    """
+    reading = _read(document, environ, base)
+    if reading.problems or reading.connection is None:
+        raise DefinitionError(reading.problems)
+    redaction.remember(reading.connection.id, reading.secrets)
+    return reading.connection
+
+
+class _Reading(NamedTuple):
+    connection: Connection | None
+    problems: list[Problem]
+    secrets: Sequence[str] = ()
+
+
+def _read(document: object, environ: Mapping[str, str] | None, base: Path | None) -> _Reading:
+    if not is_reasonable(document):
+        expected = f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep"
+        return _Reading(None, [Problem(ROOT, "a larger document", expected)])
+    if problems := surrogates(document):
+        return _Reading(None, problems)
+    is_legacy = isinstance(document, dict) and document.get("mappingContext") is not None
+    written = migrate_mapping_context(document) if isinstance(document, dict) else document
+    resolved = resolve(written, environ=environ, base=base)
+    shape = read_shape(written, resolved.document)
+    missing = {problem.path for problem in resolved.problems}
+    silent = shape.mended | missing
+    if "uri" in silent:
+        # Whether a certificate is wanted goes by the scheme, which nobody knows: an example stands in for the uri.
+        silent |= {"credentials"}
+    problems = [problem for problem in shape.problems if problem.path not in missing]
+    if shape.connection is not None:
+        found = check(shape.connection, shape.mended)
+        problems += (problem for problem in found if not is_within(problem.path, silent))
+    hidden = _secrets(resolved, shape.connection)
+    # Missing references stay as they are: they name what is missing, and nothing of it is known.
+    problems = [_without_secrets(problem, hidden, resolved.options) for problem in dict.fromkeys(problems)]
+    problems = [*resolved.problems, *problems]
+    if is_legacy:
+        problems = [replace(it, path=it.path.replace(_LEGACY_PATH, "mappingContext", 1)) for it in problems]
+    connection = shape.connection.with_secret_options(resolved.options) if shape.connection else None
+    return _Reading(connection, problems, hidden)
+
+
+def _secrets(resolved: Resolved, connection: Connection | None) -> list[str]:
+    """All secret texts, longest first: a short one may be a part of a long one."""
+    secrets = set(resolved.values)
+    if connection is not None:
+        secrets |= {value for name, value in connection.specific_config.items() if is_secret_option(name)}
+        tunnel = connection.ssh_tunnel.credentials if connection.ssh_tunnel else None
+        holders = [connection.broker_uri.password, getattr(connection.credentials, "key", None)]
+        holders += [getattr(tunnel, "password", None), getattr(tunnel, "private_key", None)]
+        secrets |= {holder.get_secret_value() for holder in holders if holder is not None}
+    return sorted((text for text in secrets if len(text) >= _SHORTEST_SECRET), key=len, reverse=True)
+
+
+def _without_secrets(problem: Problem, secrets: Iterable[str], options: Iterable[str]) -> Problem:
+    """The problem with whatever secret a rule may have quoted hidden."""
+
+    def hide(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, MASK)
+        return text
+
+    by_reference = problem.path in {json_path("specificConfig", name) for name in options}
+    return replace(
+        problem,
+        found=MASK if by_reference else hide(problem.found),
+        expected=hide(problem.expected),
+        hint=None if by_reference else problem.hint and hide(problem.hint),
+    )

@@ -1,0 +1,162 @@
+"""The elements of a history, many at a time: each event becomes one `next` message (Ditto protocol, next and its item).
+
+This is where most of what the service says is written, so everything that the events of one batch share is written once:
+the topics, the reply's headers, the subscription's id, the headers of the subscribe that every item repeats. What is left
+for each event is one join of bytes; its value and its stored headers are JSON already and are taken as they are. All
+envelopes of a batch share one mapping of transport headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mappings.errors import EncodeError, Fault
+from mappings.ids import EntityId
+from mappings.model.envelope import Envelope
+from mappings.model.headers import echoed
+from mappings.model.metadata import without_changes
+from mappings.model.signals import Headers, Next
+from mappings.model.topic_path import entity_topic, topic_of
+
+MESSAGE = "application/vnd.eclipse.ditto+json"
+"""The content type of a whole message."""
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+
+_encode = msgspec.json.Encoder().encode
+
+
+def json_bytes(value: Any) -> bytes:
+    """The value as JSON. Raises EncodeError for what JSON has no words for."""
+    try:
+        return _encode(value)
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise cannot_say(f"a value cannot be written as JSON: {error}") from error
+
+
+def cannot_say(why: str) -> EncodeError:
+    return EncodeError(Fault(500, "internalerror", f"The Ditto protocol cannot say this: {why}."))
+
+
+def transport_headers(headers: Headers) -> Mapping[str, str]:
+    """The headers beside a message, for a signal with these headers."""
+    correlation_id = headers.get("correlation-id")
+    if correlation_id is None:
+        return {"content-type": MESSAGE}
+    return {"content-type": MESSAGE, "correlation-id": str(correlation_id)}
+
+
+def message(
+    topic: str,
+    headers: Headers,
+    path: str,
+    value: bytes | None,
+    *,
+    extra: bytes | None = None,
+    status: int | None = None,
+    revision: int | None = None,
+    timestamp: str | None = None,
+    fields: str | None = None,
+) -> bytes:
+    """A message with its members in the usual order; `value` and `extra` are JSON already."""
+    parts = [b'{"topic":', json_bytes(topic), b',"headers":', json_bytes(headers), b',"path":', json_bytes(path)]
+    if value is not None:
+        parts += (b',"value":', value)
+    if extra is not None:
+        parts += (b',"extra":', extra)
+    if status is not None:
+        parts += (b',"status":', json_bytes(status))
+    if revision is not None:
+        parts += (b',"revision":', json_bytes(revision))
+    if timestamp is not None:
+        parts += (b',"timestamp":', json_bytes(timestamp))
+    if fields is not None:
+        parts += (b',"fields":', json_bytes(fields))
+    parts.append(b"}")
+    return b"".join(parts)
+
+
+CONTENT_TYPES: dict[str, str | None] = {
+    "created": JSON,
+    "modified": JSON,
+    "merged": MERGE_PATCH,
+    "deleted": None,
+}
+"""Action of an event → the content type of its value; None where it has no value."""
+
+_OWN_OF_ITEM = frozenset({"content-type", "entity-revision", "historical-headers"})
+"""Headers that an item has of its own, whatever the subscribe said."""
+
+
+class _Frame(NamedTuple):
+    """What is written around the parts of an event, by its action."""
+
+    to_stored_headers: bytes
+    to_path: bytes
+    has_value: bool
+
+
+def next_envelopes(signal: Next) -> list[Envelope]:
+    """One envelope for each event, in order. Raises EncodeError without an entity, and for an unknown action."""
+    if signal.entity is None:
+        raise cannot_say("elements of a history without the id of their entity")
+    around = _Around(signal)
+    frames: dict[str, _Frame] = {}
+    headers = transport_headers(signal.headers)
+    encode, join = _encode, b"".join
+    envelopes = []
+    for _, revision, timestamp, action, path, value, stored in signal.elements:
+        if (frame := frames.get(action)) is None:
+            frame = frames[action] = around.frame(signal.entity, action)
+        head, middle, has_value = frame
+        number = encode(revision)
+        start = (head, without_changes(stored), b',"entity-revision":', number, middle, encode(path))
+        end = (b',"revision":', number, b',"timestamp":"', timestamp.encode(), b'"}}}')
+        if has_value and value is not None:
+            payload = join((*start, b',"value":', value, *end))
+        else:
+            payload = join((*start, *end))
+        envelopes.append(Envelope(payload, headers))
+    return envelopes
+
+
+class _Around:
+    """What all messages of one batch have in common."""
+
+    def __init__(self, signal: Next) -> None:
+        reply = {**echoed(signal.headers), "content-type": JSON}
+        self._opened = b'{"topic":%b,"headers":%b,"path":"/","value":{"subscriptionId":%b,"item":{"topic":' % (
+            json_bytes(str(topic_of(signal))),
+            json_bytes(reply),
+            json_bytes(signal.key),
+        )
+        repeated = {name: value for name, value in echoed(signal.subscribed).items() if name not in _OWN_OF_ITEM}
+        self._headers = b',"headers":' + json_bytes(repeated)[:-1] + (b"," if repeated else b"")
+
+    def frame(self, entity: EntityId, action: str) -> _Frame:
+        """The frame for events with this action. Raises EncodeError for an action that no event has."""
+        if action not in CONTENT_TYPES:
+            raise cannot_say(f"an event with the action '{action}'")
+        topic = json_bytes(str(entity_topic(entity, entity.type.group, "events", action)))
+        content_type = CONTENT_TYPES[action]
+        declared = b',"content-type":%b' % json_bytes(content_type) if content_type is not None else b""
+        return _Frame(
+            self._opened + topic + self._headers + b'"historical-headers":',
+            declared + b'},"path":',
+            content_type is not None,
+        )
+
+
+def page_envelopes(signal: Next) -> list[Envelope]:
+    """One envelope for each page, in order."""
+    start = b'{"topic":%b,"headers":%b,"path":"/","value":{"subscriptionId":%b,"items":' % (
+        json_bytes(str(topic_of(signal))),
+        json_bytes({**echoed(signal.headers), "content-type": JSON}),
+        json_bytes(signal.key),
+    )
+    headers = transport_headers(signal.headers)
+    return [Envelope(b"%b%b}}" % (start, page), headers) for page in signal.elements]

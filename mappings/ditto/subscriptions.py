@@ -1,0 +1,127 @@
+"""The commands of search subscriptions: what their values have to hold (Ditto protocol, search).
+
+A search is about no entity, and its path says nothing. Everything in the value of a subscribe is optional; request and
+cancel need the subscription's id. What is of the wrong type is a mistake of the message. What a filter or an option means is
+for whoever answers the search: a mistake in there is told at the first request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from mappings.ditto import errors
+from mappings.ditto.document import (
+    Message,
+    Value,
+    as_object,
+    compact,
+    long,
+    needed,
+    parse_members,
+    parse_value,
+    subscription_id,
+    text,
+    texts,
+)
+from mappings.ditto.timestamps import parse_instant
+from mappings.errors import DecodeError, UnknownPath
+from mappings.ids import EntityId
+from mappings.model.field_selector import SelectorRefused, parse_fields
+from mappings.model.signals import Cancel, Headers, HistoryQuery, Kind, Request, SearchQuery, Subscribe
+
+
+def subscribe_to_search(message: Message, headers: Headers) -> Subscribe:
+    """The subscribe of this message. Raises DecodeError."""
+    value = parse_value(message.value)
+    members = {} if value is None else as_object(value)
+    query = SearchQuery(
+        filter=text(members, "filter"),
+        options=text(members, "options") or None,
+        namespaces=texts(members, "namespaces"),
+        fields=_selector(message.fields),
+        aggregation=_raw(message, "aggregation") if members.get("aggregation") is not None else None,
+    )
+    return Subscribe(Kind.SEARCH, query, headers)
+
+
+def request_search(message: Message, headers: Headers) -> Request:
+    """The request of this message. Raises DecodeError."""
+    members = needed(parse_value(message.value))
+    return Request(Kind.SEARCH, subscription_id(members), long(members, "demand") or 0, headers)
+
+
+def cancel_search(message: Message, headers: Headers) -> Cancel:
+    """The cancel of this message. Raises DecodeError."""
+    return Cancel(Kind.SEARCH, subscription_id(needed(parse_value(message.value))), headers)
+
+
+_Read: TypeAlias = Callable[[Message, Headers], Subscribe | Request | Cancel]
+
+SEARCH_COMMANDS: dict[str, _Read] = {
+    "subscribe": subscribe_to_search,
+    "request": request_search,
+    "cancel": cancel_search,
+}
+"""The actions that clients may send."""
+
+
+def _selector(fields: str | None) -> str | None:
+    """What the envelope selects; an empty selector selects everything. Raises DecodeError."""
+    if not fields:
+        return None
+    try:
+        parse_fields(fields)
+    except SelectorRefused as error:
+        raise DecodeError(errors.invalid_selector(str(error))) from error
+    return fields
+
+
+def _raw(message: Message, name: str) -> bytes:
+    """A member of the value as it was written, without white space."""
+    return compact(parse_members(message.value)[name])
+
+
+def subscribe_to_history(entity: EntityId, path: str, value: Any, headers: Headers) -> Subscribe:
+    """The subscribe with this parsed value. Raises DecodeError for values of wrong types, UnknownPath for parts."""
+    if path not in ("", "/"):
+        raise UnknownPath(errors.unknown_path(path))
+    members = {} if value is None else as_object(value)
+    query = HistoryQuery(
+        entity,
+        from_revision=long(members, "fromHistoricalRevision") or 0,
+        to_revision=long(members, "toHistoricalRevision"),
+        after=_instant(members, "fromHistoricalTimestamp"),
+        before=_instant(members, "toHistoricalTimestamp"),
+        filter=text(members, "filter"),
+    )
+    return Subscribe(Kind.HISTORY, query, headers)
+
+
+def request_history(entity: EntityId, path: str, value: Any, headers: Headers) -> Request:  # noqa: ARG001
+    """The request with this parsed value. Raises DecodeError."""
+    members = needed(value)
+    return Request(Kind.HISTORY, subscription_id(members), long(members, "demand") or 0, headers, entity)
+
+
+def cancel_history(entity: EntityId, path: str, value: Any, headers: Headers) -> Cancel:  # noqa: ARG001
+    """The cancel with this parsed value. Raises DecodeError."""
+    return Cancel(Kind.HISTORY, subscription_id(needed(value)), headers, entity)
+
+
+HISTORY_COMMANDS: dict[str, Callable[[EntityId, str, Any, Headers], Subscribe | Request | Cancel]] = {
+    "subscribeForPersistedEvents": subscribe_to_history,
+    "request": request_history,
+    "cancel": cancel_history,
+}
+"""The actions that clients may send."""
+
+
+def _instant(members: Value, name: str) -> int | None:
+    written = text(members, name)
+    if written is None:
+        return None
+    instant = parse_instant(written)
+    if instant is None:
+        raise DecodeError(errors.wrong_type(name, written, "Instant"))
+    return instant

@@ -1,0 +1,247 @@
+"""Signals as messages of the Ditto protocol: answers, errors, events, what is live, and the signals of a subscription.
+
+`write` has one small writer for each kind of signal; the elements of histories and searches have files of their own
+(`items`, `pages`). Headers leave as `mappings.model.headers` lets them: answers and events say that they want no response,
+signals of a subscription repeat the headers of the client's command. A live signal keeps its own: whoever receives it learns
+from them whether to answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from mappings.ditto.messages import (
+    CONTENT_TYPES,
+    JSON,
+    MERGE_PATCH,
+    json_bytes,
+    message,
+    next_envelopes,
+    page_envelopes,
+    transport_headers,
+)
+from mappings.errors import Fault
+from mappings.ids import BUILT_IN_LABELS
+from mappings.model.envelope import Envelope
+from mappings.model.headers import echoed, outgoing
+from mappings.model.signals import (
+    Acknowledgement,
+    Acknowledgements,
+    Announcement,
+    Complete,
+    ConnectionAnnouncement,
+    Created,
+    Ending,
+    ErrorResponse,
+    Failed,
+    Headers,
+    Kind,
+    LiveCommand,
+    LiveEvent,
+    LiveResponse,
+    Message,
+    MessageResponse,
+    Next,
+    Outbound,
+    PolicyAnnouncement,
+    Response,
+    TwinEvent,
+)
+from mappings.model.topic_path import topic_of
+
+VERSION = 2
+"""The only version of the protocol's schema, as answers and events name it."""
+
+_OF_RESPONSES = ("etag", "entity-revision")
+"""Headers of answers that no event has."""
+
+_ENDINGS: dict[Ending, tuple[int, str, str | None]] = {
+    Ending.NOT_FOUND: (404, "No subscription with ID '{key}' exists.", None),
+    Ending.INVALID_DEMAND: (
+        400,
+        "The number of requested elements must be > 0 (see reactive-streams specification, rule 3.9)",
+        None,
+    ),
+    Ending.CANCELLED: (400, "This subscription is considered cancelled. No more messages are processed.", None),
+    Ending.IDLE: (408, "The subscription '{key}' stopped due to a lack of interaction.", None),
+    Ending.ABORTED: (500, "The subscription is aborted due to a service restart.", "Please try again later."),
+}
+"""Why a subscription ends → status, message and description."""
+
+_CODES: dict[Kind, dict[Ending, str]] = {
+    Kind.HISTORY: {
+        Ending.NOT_FOUND: "streaming.subscription.not.found",
+        Ending.INVALID_DEMAND: "streaming.subscription.protocol.error",
+        Ending.CANCELLED: "streaming.subscription.protocol.error",
+        Ending.IDLE: "streaming.subscription.timeout",
+    },
+    Kind.SEARCH: {
+        Ending.NOT_FOUND: "thing-search:subscription.not.found",
+        Ending.INVALID_DEMAND: "thing-search:subscription.protocol.error",
+        Ending.CANCELLED: "thing-search:subscription.protocol.error",
+        Ending.IDLE: "thing-search:subscription.timeout",
+        Ending.ABORTED: "thing-search:subscription.aborted",
+    },
+}
+"""The code of each ending. A restart aborts no history: its client goes on behind the last revision that it has."""
+
+
+def write(signal: Outbound) -> Sequence[Envelope]:
+    """The messages that say `signal`. Raises EncodeError."""
+    return _WRITERS[type(signal)](signal)
+
+
+def _envelope(payload: bytes, headers: Headers) -> list[Envelope]:
+    return [Envelope(payload, transport_headers(headers))]
+
+
+def _response(signal: Response) -> list[Envelope]:
+    headers = outgoing(signal.headers)
+    headers["version"] = VERSION
+    if signal.action == "merge":
+        headers["content-type"] = MERGE_PATCH
+    elif signal.value is not None:
+        headers["content-type"] = JSON
+    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, status=signal.status)
+    return _envelope(payload, signal.headers)
+
+
+def _error_response(signal: ErrorResponse) -> list[Envelope]:
+    headers = outgoing(signal.headers)
+    headers["version"] = VERSION
+    headers["content-type"] = JSON
+    value = json_bytes(_fault_object(signal.fault))
+    payload = message(str(topic_of(signal)), headers, "/", value, status=signal.fault.status)
+    return _envelope(payload, signal.headers)
+
+
+def _event(signal: TwinEvent) -> list[Envelope]:
+    """A change as targets see it: with the headers of the command that brought it about, as far as they may leave."""
+    headers = outgoing(signal.headers)
+    for name in _OF_RESPONSES:
+        headers.pop(name, None)
+    headers["version"] = VERSION
+    headers["requested-acks"] = _foreign_labels(headers.get("requested-acks"))
+    declared = CONTENT_TYPES.get(signal.action, JSON)
+    value = signal.value if declared is not None else None
+    if value is not None:
+        headers["content-type"] = declared
+    payload = message(
+        str(topic_of(signal)),
+        headers,
+        signal.path,
+        value,
+        extra=signal.extra,
+        revision=signal.revision,
+        timestamp=signal.timestamp,
+    )
+    return _envelope(payload, signal.headers)
+
+
+def _foreign_labels(labels: object) -> list[object]:
+    """Of the acknowledgements that a command asked for, those that whoever receives its event may give."""
+    return [label for label in labels if label not in BUILT_IN_LABELS] if isinstance(labels, list | tuple) else []
+
+
+def _live_response(signal: LiveResponse) -> list[Envelope]:
+    headers = outgoing(signal.headers)
+    headers["version"] = VERSION
+    if signal.value is not None:
+        headers["content-type"] = MERGE_PATCH if signal.action == "merge" else JSON
+    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, status=signal.status)
+    return _envelope(payload, signal.headers)
+
+
+def _message_response(signal: MessageResponse) -> list[Envelope]:
+    """The content type is the sender's: the value of a message may be any text in quotes."""
+    headers = {**outgoing(signal.headers), "version": VERSION}
+    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, status=signal.status)
+    return _envelope(payload, signal.headers)
+
+
+def _live(signal: Message | LiveCommand | LiveEvent) -> list[Envelope]:
+    headers = {**echoed(signal.headers), "version": VERSION}
+    if isinstance(signal, LiveCommand | LiveEvent) and signal.value is not None:
+        headers["content-type"] = MERGE_PATCH if signal.action in ("merge", "merged") else JSON
+    fields = signal.fields if isinstance(signal, LiveCommand) else None
+    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, extra=signal.extra, fields=fields)
+    return _envelope(payload, signal.headers)
+
+
+def _announcement(signal: Announcement) -> list[Envelope]:
+    headers = {**echoed(signal.headers), "version": VERSION, "content-type": JSON}
+    return _envelope(message(str(topic_of(signal)), headers, signal.path, signal.value), signal.headers)
+
+
+def _acknowledgement(signal: Acknowledgement) -> list[Envelope]:
+    headers = {**outgoing(signal.headers), "content-type": JSON}
+    payload = message(str(topic_of(signal)), headers, "/", signal.value, status=signal.status)
+    return _envelope(payload, signal.headers)
+
+
+def _acknowledgements(signal: Acknowledgements) -> list[Envelope]:
+    """One member for each label; a list of them for a label that was answered several times."""
+    labels: dict[str, list[dict[str, Any]]] = {}
+    for ack in signal.acks:
+        member: dict[str, Any] = {"status": ack.status}
+        if ack.value is not None:
+            member["payload"] = msgspec.Raw(ack.value)
+        labels.setdefault(ack.label, []).append({**member, "headers": echoed(ack.headers)})
+    headers = {**outgoing(signal.headers), "version": VERSION, "content-type": JSON}
+    value = json_bytes({label: found[0] if len(found) == 1 else found for label, found in labels.items()})
+    payload = message(str(topic_of(signal)), headers, "/", value, status=signal.status)
+    return _envelope(payload, signal.headers)
+
+
+def _subscription_event(signal: Created | Complete) -> list[Envelope]:
+    return _about_subscription(signal, {"subscriptionId": signal.key})
+
+
+def _failed(signal: Failed) -> list[Envelope]:
+    reason = signal.reason
+    error = _ending_object(reason, signal) if isinstance(reason, Ending) else _fault_object(reason)
+    return _about_subscription(signal, {"subscriptionId": signal.key, "error": error})
+
+
+def _about_subscription(signal: Created | Complete | Failed, value: dict[str, Any]) -> list[Envelope]:
+    headers = {**echoed(signal.headers), "content-type": JSON}
+    return _envelope(message(str(topic_of(signal)), headers, "/", json_bytes(value)), signal.headers)
+
+
+def _ending_object(reason: Ending, signal: Failed) -> dict[str, Any]:
+    status, text, description = _ENDINGS[reason]
+    return _fault_object(Fault(status, _CODES[signal.kind][reason], text.format(key=signal.key), description))
+
+
+def _next(signal: Next) -> list[Envelope]:
+    return page_envelopes(signal) if signal.kind is Kind.SEARCH else next_envelopes(signal)
+
+
+def _fault_object(fault: Fault) -> dict[str, Any]:
+    found: dict[str, Any] = {"status": fault.status, "error": fault.error, "message": fault.message}
+    if fault.description is not None:
+        found["description"] = fault.description
+    return {**found, **fault.extra}
+
+
+_WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
+    Response: _response,
+    ErrorResponse: _error_response,
+    TwinEvent: _event,
+    Message: _live,
+    MessageResponse: _message_response,
+    LiveCommand: _live,
+    LiveResponse: _live_response,
+    LiveEvent: _live,
+    ConnectionAnnouncement: _announcement,
+    PolicyAnnouncement: _announcement,
+    Acknowledgement: _acknowledgement,
+    Acknowledgements: _acknowledgements,
+    Created: _subscription_event,
+    Next: _next,
+    Complete: _subscription_event,
+    Failed: _failed,
+}

@@ -1,0 +1,101 @@
+"""The Ditto protocol: JSON messages about things and policies, and streams of what became of them.
+
+Decoding takes the steps in the order in which their mistakes are told: is it JSON with the members of a message
+(`mappings/ditto/document.py`), which topic and entity, are the headers of their types, which path, may this be done there.
+What a value has to be like, where that needs no more than the message, is checked for subscriptions alone; the value
+of a command on a thing or policy stays bytes, and those who carry it out look into it. A merge's content type is theirs to
+check too, since the source's header mapping may still fill it in.
+
+Served are commands on things and policies of the twin channel, streaming subscriptions, searches, the live channel of things
+(`mappings/ditto/live.py`) and acknowledgements about things. Errors that come in mean nothing here and are let pass unread,
+so that two services that answer each other come to rest; everything else is an unknown topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mappings.ditto import errors
+from mappings.ditto.document import Message, compact, parse_value, read_message, read_topic, refuse_nul
+from mappings.ditto.live import read_acknowledgements, read_live, status_of
+from mappings.ditto.paths import resource
+from mappings.ditto.subscriptions import HISTORY_COMMANDS, SEARCH_COMMANDS
+from mappings.ditto.writer import write
+from mappings.errors import DecodeError
+from mappings.ids import EntityId
+from mappings.mappers.base import HONO_NOTIFICATIONS, Codec, PayloadMapper, blocklist
+from mappings.model.envelope import Envelope
+from mappings.model.headers import normalise, readable
+from mappings.model.signals import Command, Headers, Inbound, Outbound
+from mappings.model.topic_path import TopicPath, unknown_topic
+
+
+class DittoCodec(PayloadMapper):
+    """Messages of the Ditto protocol: JSON objects with `topic`, `headers`, `path` and `value`.
+
+    What is used where nothing else is said. A payload that is no such message is answered with an error. What it writes has
+    the content type `application/vnd.eclipse.ditto+json`, and the header `correlation-id` beside it.
+    """
+
+    options = (blocklist(*HONO_NOTIFICATIONS),)
+    owns_content_type = False
+
+    def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
+        """The signal of a message. Raises DecodeError, which says about whom and with which headers to answer."""
+        try:
+            message = read_message(envelope.payload)
+        except DecodeError as error:
+            error.headers = readable(error.headers)
+            raise
+        entity: EntityId | None = None
+        group, channel = "things", "twin"
+        try:
+            topic, entity = read_topic(message.topic)
+            group, channel = topic.group, "live" if topic.channel == "live" else "twin"
+            if topic.criterion == "errors":
+                return ()
+            refuse_nul(envelope.payload, message.value)
+            headers = normalise(message.headers) if message.headers else {}
+            return _signals(message, topic, entity, headers)
+        except DecodeError as error:
+            if error.entity is None:
+                error.entity = entity
+            if group != "things":
+                error.group = group
+            error.channel = channel
+            error.headers = readable(message.headers) if message.headers else {}
+            raise
+
+    def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
+        """The messages that say `signal`: one, or one for each element. Raises EncodeError."""
+        return write(signal)
+
+
+def _signals(message: Message, topic: TopicPath, entity: EntityId | None, headers: Headers) -> Sequence[Inbound]:
+    if entity is not None:
+        if topic.criterion == "commands" and topic.channel != "live":
+            return (_command(message, topic, entity, headers),)
+        if topic.criterion == "streaming" and topic.action in HISTORY_COMMANDS:
+            return (HISTORY_COMMANDS[topic.action](entity, message.path, parse_value(message.value), headers),)
+        if topic.criterion == "acks":
+            return read_acknowledgements(message, topic, entity, headers)
+        if topic.channel == "live":
+            return read_live(message, topic, entity, headers)
+    elif topic.criterion == "search" and topic.action in SEARCH_COMMANDS:
+        return (SEARCH_COMMANDS[topic.action](message, headers),)
+    raise unknown_topic(message.topic)
+
+
+def _command(message: Message, topic: TopicPath, entity: EntityId, headers: Headers) -> Command:
+    place = resource(entity.type, message.path)
+    action = topic.action
+    if action is None or action not in place.actions:
+        raise unknown_topic(message.topic)
+    if (status := status_of(message)) is not None:
+        raise DecodeError(errors.looks_like_response(status))
+    value = compact(message.value) if message.value else None
+    return Command(entity, action, place.path, value, headers, message.fields)
+
+
+CODEC: Codec = DittoCodec()

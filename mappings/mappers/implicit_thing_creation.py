@@ -1,0 +1,121 @@
+"""ImplicitThingCreation: a thing for every device that a gateway forwards, made when the device is first heard of.
+
+Each delivery becomes a command that creates the thing of the template unless it is there; what the delivery says is left to
+the mapper that is listed behind this one. The gateway is never told that a thing is there already; that the service could
+not make it is the operator's to know, so that error is one of writing, which is logged. Ditto connections, payload mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mappings.ditto import errors
+from mappings.ditto.messages import cannot_say, json_bytes
+from mappings.errors import DecodeError
+from mappings.ids import EntityType, parse_entity_id
+from mappings.mappers.base import Codec, TemplateMapper, blocklist, require
+from mappings.model.envelope import Envelope
+from mappings.model.headers import normalise
+from mappings.model.signals import Command, ErrorResponse, Inbound, Outbound
+from mappings.options import JsonTemplate, Option, OptionProblem, Refused, flag, json_template, templates
+from mappings.placeholders.header_mapping import HeaderMapping
+from mappings.placeholders.template import Template
+from mappings.placeholders.values import PlaceholderContext
+
+ONLY_NEW = {"if-none-match": "*"}
+"""The headers of a command that carries nothing out where the thing is there."""
+
+_IS_THERE = frozenset(
+    {(409, "things:thing.conflict"), (412, "things:precondition.failed"), (400, "things:thing.notcreatable")}
+)
+"""What a thing that is there is told as; the last one where its policy, which is made first, is there too."""
+
+
+def _thing(value: object) -> JsonTemplate:
+    """The template of a thing: an object with at least an id that can be one."""
+    if not isinstance(value, dict):
+        raise Refused(OptionProblem((), value, "an object: the thing to create"))
+    id = value.get("thingId")
+    if not isinstance(id, str):
+        raise Refused(OptionProblem(("thingId",), id, "the id of the thing, or a template for it"))
+    found = json_template(value)
+    if not isinstance(found["thingId"], Template) and parse_entity_id(EntityType.THING, id) is None:
+        raise Refused(OptionProblem(("thingId",), id, "an id such as acme.depot:truck-19, or a template for it"))
+    return found
+
+
+class ImplicitThingCreationCodec(TemplateMapper):
+    """Creates a thing for the device that a delivery came from, unless it is there already.
+
+    Never reads the payload: list it before the mapper that does. A gateway is not told that the thing is there; any other
+    reason why it was not created is logged. It writes nothing.
+    """
+
+    options = (
+        Option(
+            "thing",
+            _thing,
+            "The thing to create: JSON with at least `thingId`. Every text in it may be a template; where one has no "
+            "value, the delivery is answered with an error. `policyId`, `_policy` and `_copyPolicyFrom` say which policy "
+            "guards it.",
+            {"thingId": "{{ header:device_id }}", "_copyPolicyFrom": "acme.depot:devices"},
+            is_required=True,
+        ),
+        Option(
+            "commandHeaders",
+            templates,
+            "Headers of the command: name to template; one without a value is left out. `if-none-match: *` and "
+            "empty `requested-acks` are there unless something else is said: a thing that exists is no reason to reject a "
+            "delivery.",
+            {"if-none-match": "*", "origin": "{{ header:gateway_id }}"},
+            ONLY_NEW,
+        ),
+        Option(
+            "allowPolicyLockout",
+            flag,
+            "Whether the thing's policy may give nobody the right to change that policy.",
+            False,
+            True,
+        ),
+        blocklist(),
+    )
+    needs_definition = True
+
+    def use(self, options: Mapping[str, Any]) -> None:
+        self._thing: JsonTemplate | None = options.get("thing")
+        self._headers = options.get("commandHeaders") or HeaderMapping({})
+        self._allows_lockout = bool(options.get("allowPolicyLockout"))
+
+    def decode_with(self, envelope: Envelope, session: Any, context: PlaceholderContext) -> Sequence[Inbound]:  # noqa: ARG002
+        if self._thing is None:
+            return ()
+        thing = _filled(self._thing, context)
+        entity = parse_entity_id(EntityType.THING, thing["thingId"])
+        if entity is None:
+            raise DecodeError(errors.invalid_id("things", thing["thingId"]))
+        own = {**ONLY_NEW, **self._headers.apply(context)}
+        # Nobody's delivery is rejected because a thing is there already.
+        headers = {"requested-acks": [], **normalise(own, mapped=True), "allow-policy-lockout": self._allows_lockout}
+        return (Command(entity, "create", "/", json_bytes(thing), headers),)
+
+    def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
+        if isinstance(signal, ErrorResponse):
+            fault = signal.fault
+            if (fault.status, fault.error) not in _IS_THERE:
+                raise cannot_say(f"the thing was not created, {fault.error}: {fault.message}")
+        return ()
+
+
+def _filled(template: JsonTemplate, context: PlaceholderContext) -> Any:
+    """The JSON value that a template comes to. Raises Unresolved."""
+    if isinstance(template, Template):
+        return require(template, context)
+    if isinstance(template, dict):
+        return {name: _filled(member, context) for name, member in template.items()}
+    if isinstance(template, list):
+        return [_filled(member, context) for member in template]
+    return template
+
+
+CODEC: Codec = ImplicitThingCreationCodec()

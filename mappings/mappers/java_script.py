@@ -1,0 +1,72 @@
+"""JavaScript: the Ditto protocol, with scripts of the operator around it.
+
+What is read here is what the incoming script has returned; what is written here is what the outgoing script is given. The
+scripts run elsewhere (`mappings/mappers/scripts.py` has what they are given and may return), since a codec is pure and no
+script is. So for a direction without a script this is the Ditto protocol itself. Ditto connections, payload mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from mappings.mappers.base import Codec, PayloadMapper, blocklist
+from mappings.mappers.ditto import CODEC as DITTO
+from mappings.mappers.scripts import INCOMING, OUTGOING, Scripts, script
+from mappings.model.envelope import Envelope
+from mappings.model.signals import Inbound, Outbound
+from mappings.options import Option, OptionProblem, OptionsRefused, flag
+
+_LIBRARIES = {"loadLongJS": "long", "loadBytebufferJS": "bytebuffer"}
+"""In the order in which they are loaded."""
+
+_EXAMPLE_IN = """\
+function mapToDittoProtocolMsg(headers, textPayload) {
+  return Ditto.buildDittoProtocolMsg('acme.depot', headers['device'], 'things', 'twin', 'commands', 'modify',
+    '/attributes/level', {}, parseFloat(textPayload));
+}
+"""
+_EXAMPLE_OUT = """\
+function mapFromDittoProtocolMsg(namespace, name, group, channel, criterion, action, path, headers, value, status) {
+  return Ditto.buildExternalMsg({}, `${status}`, null, 'text/plain');
+}
+"""
+
+
+class JavaScriptCodec(PayloadMapper):
+    """Formats of your own: scripts between them and the Ditto protocol.
+
+    The incoming script makes messages of the Ditto protocol of a delivery, which are then read as `Ditto` reads them; the
+    outgoing script makes what is published of messages that `Ditto` has written. One of the two must be there; a direction
+    without a script is that of `Ditto`. [JavaScript](javascript.md) has their functions, their helpers and their bounds.
+    Scripts are loaded when the document is checked.
+    """
+
+    options = (
+        Option(INCOMING, script, "Maps what arrives; defines `mapToDittoProtocolMsg`.", _EXAMPLE_IN),
+        Option(OUTGOING, script, "Maps what leaves; defines `mapFromDittoProtocolMsg`.", _EXAMPLE_OUT),
+        Option("loadBytebufferJS", flag, "Whether scripts find `dcodeIO.ByteBuffer`.", True, False),
+        Option("loadLongJS", flag, "Whether scripts find `dcodeIO.Long`.", True, False),
+        blocklist(),
+    )
+    needs_definition = True
+    scripts = Scripts()
+
+    def use(self, options: Mapping[str, Any]) -> None:
+        libraries = tuple(library for name, library in _LIBRARIES.items() if options.get(name))
+        self.scripts = Scripts(options.get(INCOMING) or "", options.get(OUTGOING) or "", libraries)
+
+    def configured(self, options: Mapping[str, Any]) -> Self:
+        made = super().configured(options)
+        if not made.scripts.sources:
+            raise OptionsRefused([OptionProblem((INCOMING,), None, f"a script in {INCOMING}, {OUTGOING} or both")])
+        return made
+
+    def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
+        return DITTO.decode(envelope, None)
+
+    def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
+        return DITTO.encode(signal, None)
+
+
+CODEC: Codec = JavaScriptCodec()

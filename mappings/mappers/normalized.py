@@ -1,0 +1,129 @@
+"""Normalized: events of things as plain JSON, shaped like the thing itself.
+
+A consumer that knows things and not the Ditto protocol gets, for each event, the part of the thing that it speaks about, at
+its place, with the revision and the time beside it and what the event said under `_context`. Everything but the events of
+things is left out. The event is taken from the message that the Ditto protocol makes of it, so whatever that carries, extra
+fields among it, is here too. Ditto connections, payload mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from mappings.ditto.messages import JSON, json_bytes
+from mappings.mappers.base import Answers, Codec, PayloadMapper, blocklist
+from mappings.mappers.ditto import CODEC as DITTO
+from mappings.model.envelope import Envelope
+from mappings.model.field_selector import Selection, joined, select
+from mappings.model.json_pointer import Segments, format_pointer, parse_pointer, put
+from mappings.model.signals import Inbound, Outbound
+from mappings.model.topic_path import TopicPath, topic_of
+from mappings.options import Option, flag, selection
+
+_HEADERS = {"content-type": JSON}
+_CONTEXT = ("topic", "path", "value", "fields", "headers")
+
+_decode = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class NormalizedCodec(PayloadMapper):
+    """Events of things as plain JSON, shaped like the thing.
+
+    What an event changes stands at its place in the thing, with `thingId`, `_modified`, `_revision` and, under `_context`,
+    what the event said. Live events have neither revision nor time: there `_revision` and `_modified` are null. A deleted
+    thing is `thingId` with `_deleted`. Extra fields are merged in. Members that a merge takes away are left out. Nothing is
+    written for other signals (answers, messages, subscriptions), and nothing is read.
+    """
+
+    options = (
+        Option(
+            "fields",
+            selection,
+            "Which members are written: a field selector. What it does not name is left out, `_deletedFields` too.",
+            "thingId,attributes(site),_revision,_deletedFields",
+        ),
+        Option(
+            "includeDeletedFields",
+            flag,
+            "Whether events that delete a part are written too: `_deletedFields` holds the path of what is gone, and when.",
+            True,
+            False,
+        ),
+        blocklist(),
+    )
+    answers = Answers.NONE
+    reads_empty = True
+
+    def use(self, options: Mapping[str, Any]) -> None:
+        self._fields: Selection | None = options.get("fields")
+        self._shows_deleted = bool(options.get("includeDeletedFields"))
+
+    def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
+        return ()
+
+    def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
+        topic = topic_of(signal)
+        if topic.group != "things" or topic.criterion != "events":
+            return ()
+        written = [self._normalized(topic, _decode(envelope.payload)) for envelope in DITTO.encode(signal, None)]
+        return [Envelope(json_bytes(document), _HEADERS) for document in written if document]
+
+    def _normalized(self, topic: TopicPath, message: Mapping[str, Any]) -> dict[str, Any]:
+        """The document of an event's message; empty where there is none to write."""
+        place = parse_pointer(message["path"])
+        if topic.action == "deleted" and place and not self._shows_deleted:
+            return {}
+        is_merge = topic.action == "merged"
+        time = message.get("timestamp")
+        document: dict[str, Any] = {"thingId": f"{topic.namespace}:{topic.name}"}
+        if topic.action == "deleted":
+            document |= {"_deletedFields": {format_pointer(place): time}} if place else {"_deleted": time}
+        else:
+            extra = message.get("extra")
+            document = joined(joined(document, extra if isinstance(extra, Mapping) else {}), _at(place, message))
+            if is_merge and self._shows_deleted:
+                gone = {format_pointer(path): time for path in _nulls(place, message.get("value"))}
+                document |= {"_deletedFields": gone} if gone else {}
+        document |= {"_modified": time, "_revision": message.get("revision")}
+        document["_context"] = {name: message[name] for name in _CONTEXT if name in message}
+        if self._fields is not None:
+            document = select(document, self._fields)
+        return _without_gaps(document) if is_merge else document
+
+
+def _at(place: Segments, message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The value of an event at its place in the thing."""
+    thing = put({}, place, message.get("value"))
+    return thing if isinstance(thing, Mapping) else {}
+
+
+def _nulls(place: Segments, value: Any) -> Iterator[Segments]:
+    """The places that a merge takes away."""
+    if value is None:
+        yield place
+    elif isinstance(value, Mapping):
+        for name, member in value.items():
+            yield from _nulls((*place, name), member)
+
+
+def _without_gaps(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The document of a merge without nulls and empty objects; what the event said stays as it was said."""
+    return {
+        name: _full(value) if name != "_context" else value for name, value in document.items() if not _is_gap(value)
+    }
+
+
+def _full(value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: _full(member) for name, member in value.items() if not _is_gap(member)}
+
+
+def _is_gap(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and all(_is_gap(member) for member in value.values()))
+
+
+CODEC: Codec = NormalizedCodec()

@@ -1,0 +1,234 @@
+"""RawMessage: live messages as bare payloads, for devices that do not speak the Ditto protocol.
+
+Which message a payload is stands in transport headers: about which thing, in which direction, with which subject. A payload
+of the Ditto protocol's own content type is read by its codec, and what is no live message is written by it. The value of
+a message is JSON text: JSON as it is, text as a string, and everything else in Base64, as the Ditto protocol has it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from mappings.ditto import errors
+from mappings.ditto.document import NOT_JSON, is_sound
+from mappings.ditto.live import checked_payload, checked_subject
+from mappings.ditto.messages import MESSAGE, json_bytes
+from mappings.errors import DecodeError, mapping_failed
+from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.mappers.base import HONO_NOTIFICATIONS, Answers, Codec, TemplateMapper, blocklist
+from mappings.mappers.ditto import CODEC as DITTO
+from mappings.model.content_type import ContentType, parse_content_type
+from mappings.model.envelope import Envelope
+from mappings.model.headers import normalise
+from mappings.model.json_pointer import format_pointer
+from mappings.model.signals import Inbound, Message, MessageResponse, Outbound
+from mappings.options import Option, templates, text
+from mappings.placeholders.header_mapping import HeaderMapping
+from mappings.placeholders.template import Scope
+from mappings.placeholders.values import PlaceholderContext
+from mappings.texts import shortened
+
+CONTENT_TYPE = "content-type"
+THING = "ditto-message-thing-id"
+SUBJECT = "ditto-message-subject"
+DIRECTION = "ditto-message-direction"
+FEATURE = "ditto-message-feature-id"
+STATUS = "status"
+
+INCOMING = {
+    CONTENT_TYPE: "{{ header:content-type | fn:default('application/octet-stream') }}",
+    DIRECTION: f"{{{{ header:{DIRECTION} | fn:default('TO') }}}}",
+    **{name: f"{{{{ header:{name} }}}}" for name in (THING, SUBJECT, FEATURE, STATUS)},
+}
+"""Where the parts of a message are found unless a definition says otherwise."""
+
+_STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
+_BOXES = {"to": "inbox", "from": "outbox"}
+
+_decode = msgspec.json.Decoder().decode
+
+
+class RawMessageCodec(TemplateMapper):
+    """Live messages as bare payloads, described by transport headers.
+
+    A payload becomes the value of a message to the thing `ditto-message-thing-id` with the subject
+    `ditto-message-subject`, both of which must be there; to one of its features with `ditto-message-feature-id`, from it
+    with `ditto-message-direction` of `FROM`, and an answer with `status`. Text and JSON stay what they are, other content
+    types travel in Base64. In the other direction messages and their answers are written the same way, with these headers
+    and `correlation-id`. A payload of the type `application/vnd.eclipse.ditto+json`, and what is no live message, is left
+    to `Ditto`.
+    """
+
+    options = (
+        Option(
+            "outgoingContentType",
+            text,
+            "The content type of a message that has none.",
+            "application/octet-stream",
+            "text/plain; charset=UTF-8",
+        ),
+        Option(
+            "incomingMessageHeaders",
+            templates,
+            "Headers of incoming messages, the six above among them: name to template. What is not said is read from the "
+            "transport header of the same name.",
+            {SUBJECT: "{{ header:kind | fn:default('reading') }}", THING: "acme.depot:{{ header:device }}"},
+        ),
+        blocklist(*HONO_NOTIFICATIONS),
+    )
+    answers = Answers.READ
+
+    def use(self, options: Mapping[str, Any]) -> None:
+        own: HeaderMapping | None = options.get("incomingMessageHeaders")
+        written = {name.lower(): template for name, template in own.mapping.items()} if own else {}
+        self._incoming = HeaderMapping({**INCOMING, **written}, Scope.MAPPER)
+        self._fallback: str = options["outgoingContentType"]
+
+    def decode_with(self, envelope: Envelope, session: Any, context: PlaceholderContext) -> Sequence[Inbound]:  # noqa: ARG002
+        found = self._incoming.apply(context)
+        content_type = parse_content_type(found.get(CONTENT_TYPE, ""))
+        if content_type.media_type == MESSAGE:
+            if not envelope.payload:
+                raise DecodeError(errors.not_json(b""))
+            return DITTO.decode(envelope, None)
+        try:
+            return (_message(found, envelope.payload, content_type),)
+        except DecodeError as error:
+            if error.entity is None:
+                error.entity = parse_entity_id(EntityType.THING, found.get(THING, ""))
+            raise
+
+    def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
+        if not isinstance(signal, Message | MessageResponse):
+            return DITTO.encode(signal, None)
+        written = str(signal.headers.get(CONTENT_TYPE) or self._fallback)
+        content_type = parse_content_type(written)
+        if content_type.media_type == MESSAGE:
+            return DITTO.encode(signal, None)
+        headers = {
+            CONTENT_TYPE: written,
+            THING: signal.entity.id,
+            SUBJECT: signal.subject,
+            DIRECTION: signal.direction.upper(),
+        }
+        match signal.path.split("/", 3):
+            case ["", "features", feature, _]:
+                headers[FEATURE] = feature.replace("~0", "~")
+        if isinstance(signal, MessageResponse):
+            headers[STATUS] = str(signal.status)
+        if (correlation_id := signal.headers.get("correlation-id")) is not None:
+            headers["correlation-id"] = str(correlation_id)
+        return (Envelope(_bytes(signal.value, content_type), headers),)
+
+
+# --- reading ------------------------------------------------------------------------------------------------------------
+
+
+def _message(found: Mapping[str, str], payload: bytes, content_type: ContentType) -> Message | MessageResponse:
+    entity = _entity(found)
+    subject = found.get(SUBJECT)
+    if not subject:
+        raise _missing(SUBJECT)
+    checked_subject(subject)
+    direction = found.get(DIRECTION, "").lower()
+    if direction not in _BOXES:
+        raise _odd(DIRECTION, direction, "TO or FROM")
+    headers = normalise({name: value for name, value in found.items() if name not in _PARTS}, mapped=True)
+    feature = found.get(FEATURE)
+    place = format_pointer(("features", feature)) if feature else ""
+    path = f"{place}/{_BOXES[direction]}/messages/{subject}"
+    value = checked_payload(_value(payload, content_type))
+    if (status := found.get(STATUS)) is None:
+        return Message(entity, direction, subject, path, value, headers)
+    return MessageResponse(entity, direction, subject, path, _status(status), value, headers)
+
+
+_PARTS = frozenset({THING, SUBJECT, DIRECTION, FEATURE, STATUS})
+"""Headers that become parts of a message."""
+
+
+def _entity(found: Mapping[str, str]) -> EntityId:
+    id = found.get(THING)
+    if not id:
+        raise _missing(THING)
+    entity = parse_entity_id(EntityType.THING, id)
+    if entity is None:
+        raise DecodeError(errors.invalid_id("things", id))
+    return entity
+
+
+def _status(text: str) -> int:
+    if not _STATUS.fullmatch(text):
+        raise _odd(STATUS, text, "a status from 100 to 599")
+    return int(text)
+
+
+def _missing(name: str) -> DecodeError:
+    return DecodeError(
+        mapping_failed(
+            f"A raw message needs the header '{name}', found none.",
+            "Send it beside the payload, or say in 'incomingMessageHeaders' where its value is found.",
+        )
+    )
+
+
+def _odd(name: str, found: str, expected: str) -> DecodeError:
+    return DecodeError(mapping_failed(f"The header '{name}' is '{shortened(found)}', expected {expected}."))
+
+
+def _value(payload: bytes, content_type: ContentType) -> bytes | None:
+    """A payload as JSON text; None where there is none."""
+    if not payload:
+        return None
+    if content_type.is_json:
+        return _json(payload)
+    if not content_type.is_text:
+        return json_bytes(base64.b64encode(payload).decode("ascii"))
+    try:
+        return json_bytes(payload.decode(content_type.charset))
+    except (UnicodeError, LookupError) as error:
+        message = f"The payload cannot be read as text in {content_type.charset}."
+        raise DecodeError(mapping_failed(message)) from error
+
+
+def _json(payload: bytes) -> bytes:
+    try:
+        value = msgspec.json.format(payload, indent=-1)
+        _decode(value)
+    except NOT_JSON:
+        raise DecodeError(errors.not_json(payload)) from None
+    if not is_sound(payload):
+        raise DecodeError(errors.not_json(payload))
+    return bytes(value)
+
+
+# --- writing ------------------------------------------------------------------------------------------------------------
+
+
+def _bytes(value: bytes | None, content_type: ContentType) -> bytes:
+    """The bare payload of a message whose value is this JSON text."""
+    if value is None:
+        return b""
+    if content_type.is_json:
+        return value
+    parsed = _decode(value)
+    if not isinstance(parsed, str):
+        return value
+    if content_type.is_text:
+        try:
+            return parsed.encode(content_type.charset)
+        except (UnicodeError, LookupError):
+            return parsed.encode()
+    try:
+        return base64.b64decode(parsed, validate=True)
+    except (binascii.Error, ValueError):
+        return parsed.encode()
+
+
+CODEC: Codec = RawMessageCodec()

@@ -1,0 +1,64 @@
+"""The reactive-streams-io protocol, version 0: several reactive streams with one client, in binary frames.
+
+A message holds frames of a session, and what these mean depends on all that was said before. So nothing is read here: a
+message becomes `Spoken` as it is, and the protocol's desk (`connectivity.sessions`) has the sessions. Written here is what
+anybody may have to say about a delivery that could not be taken: the frame that ends a session. The parts are in
+`mappings/reactive_streams_io` (reactive-streams-io, brokers).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from mappings.errors import EncodeError, Fault
+from mappings.mappers.base import Codec
+from mappings.model.envelope import Envelope
+from mappings.model.signals import ErrorResponse, Inbound, Outbound, Spoken
+from mappings.reactive_streams_io import errors
+from mappings.reactive_streams_io.frames import ALPN, SUBPROTOCOL, Goodbye, encode, envelope
+from mappings.reactive_streams_io.options import OPTIONS, RsioOptions, read_rsio
+
+
+class ReactiveStreamsIoCodec(Codec):
+    """Reactive streams in binary frames, as the protocol reactive-streams-io has them: a client subscribes to publishers,
+    says how much it wants, and is sent no more than that.
+
+    Publishers are the histories of things and policies (`things/<id>/history`), what happens to a thing from now on
+    (`things/<id>/events`), searches (`things/search`) and the partitions of streams (`streams/<id>/<partition>`). A source
+    reads the frames of clients, and its reply-target takes those to them: whoever reads one reply address is one session.
+    """
+
+    terminal_needs_request = False
+    options = OPTIONS
+    reads_empty = True
+    reads_streams = True
+    subprotocol = SUBPROTOCOL
+    alpn = ALPN
+    has_sessions = True
+    needs_order = True
+    terms: RsioOptions = RsioOptions()
+
+    def configured(self, options: Mapping[str, Any]) -> Self:
+        made = copy.copy(self)
+        made.terms = read_rsio(options)
+        return made
+
+    @property
+    def reliable_unless(self) -> str | None:
+        return None if self.terms.allows_unreliable else "allowUnreliable"
+
+    def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
+        """The message as it is."""
+        return (Spoken(envelope.payload, {}, has_parts=True),)
+
+    def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
+        """The goodbye for an error. Raises EncodeError for all else, which sessions are sent by their desk."""
+        if not isinstance(signal, ErrorResponse):
+            words = f"The reactive-streams-io protocol has no words for a {type(signal).__name__} outside a session."
+            raise EncodeError(Fault(400, "connectivity:message.mapping.failed", words))
+        return (envelope(encode(Goodbye(errors.write(signal.fault)))),)
+
+
+CODEC: Codec = ReactiveStreamsIoCodec()

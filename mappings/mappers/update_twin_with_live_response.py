@@ -1,0 +1,76 @@
+"""UpdateTwinWithLiveResponse: what a device answers to a live retrieve becomes the state of its twin too.
+
+The answer itself goes its way through the mapper that is listed beside this one; here a second signal comes of it, a merge
+of the retrieved value at the same path. Everything else, readable or not, is that other mapper's business, and nothing is
+ever written. Ditto connections, payload mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mappings.ditto.messages import MERGE_PATCH
+from mappings.errors import DecodeError
+from mappings.ids import EntityType
+from mappings.mappers.base import HONO_NOTIFICATIONS, Codec, TemplateMapper, blocklist
+from mappings.mappers.ditto import CODEC as DITTO
+from mappings.model.envelope import Envelope
+from mappings.model.headers import normalise
+from mappings.model.signals import Command, Inbound, LiveResponse
+from mappings.options import Option, templates
+from mappings.placeholders.header_mapping import HeaderMapping
+from mappings.placeholders.values import PlaceholderContext
+
+SUFFIX = "-merge-into-twin"
+
+
+class UpdateTwinWithLiveResponseCodec(TemplateMapper):
+    """Merges what a device answers to a live retrieve of its thing into the twin, at the same path.
+
+    The merge has the correlation id of the answer with `-merge-into-twin` behind it. Nothing comes of any other message,
+    readable or not: list it beside `Ditto`, which passes the answer on. It writes nothing.
+    """
+
+    options = (
+        Option(
+            "dittoHeadersForMerge",
+            templates,
+            "Headers of the merge: name to template; one without a value is left out.",
+            {"response-required": False, "if-match": "*"},
+            {"response-required": False, "if-match": "*"},
+        ),
+        blocklist(*HONO_NOTIFICATIONS),
+    )
+    reading: Codec = DITTO
+    """Whose messages the answers are."""
+
+    def use(self, options: Mapping[str, Any]) -> None:
+        self._headers: HeaderMapping = options["dittoHeadersForMerge"]
+
+    def decode_with(self, envelope: Envelope, session: Any, context: PlaceholderContext) -> Sequence[Inbound]:  # noqa: ARG002
+        try:
+            signals = self.reading.decode(envelope, None)
+        except DecodeError:
+            return ()
+        return [self._merge(signal, context) for signal in signals if _is_retrieved(signal)]
+
+    def _merge(self, answer: Any, context: PlaceholderContext) -> Command:
+        headers = normalise(self._headers.apply(context), mapped=True)
+        headers["content-type"] = MERGE_PATCH
+        if (correlation_id := answer.headers.get("correlation-id")) is not None:
+            headers["correlation-id"] = f"{correlation_id}{SUFFIX}"
+        return Command(answer.entity, "merge", answer.path, answer.value, headers)
+
+
+def _is_retrieved(signal: Inbound) -> bool:
+    return (
+        isinstance(signal, LiveResponse)
+        and signal.entity.type is EntityType.THING
+        and signal.action == "retrieve"
+        and 200 <= signal.status < 300
+        and signal.value is not None
+    )
+
+
+CODEC: Codec = UpdateTwinWithLiveResponseCodec()

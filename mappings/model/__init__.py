@@ -1,0 +1,1 @@
+"""Signals, envelopes, headers, and the other terms that all protocols share."""

@@ -1,0 +1,137 @@
+"""Field selectors: which members of a JSON object are wanted, of what is retrieved or of what is written.
+
+`attributes(site/hall,serial),features/burner` names `attributes/site/hall`, `attributes/serial` and `features/burner`
+(Ditto protocol, field selectors). What is named and not there is left out, without a trace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, Final, TypeAlias
+
+from mappings.errors import DecodeError
+from mappings.model.json_pointer import Segments, parse_pointer
+
+Selection: TypeAlias = Mapping[str, "Selection"]
+"""Selected members, each with what is selected below it; an empty mapping selects all of a member."""
+
+_PIECE: Final = re.compile(r"[(),]|[^(),]+")
+_MAX_SELECTORS: Final = 1_000
+_MAX_DEPTH: Final = 200
+
+
+class SelectorRefused(ValueError):
+    """Text that is no field selector; the message says what was found."""
+
+
+@lru_cache(maxsize=256)
+def parse_fields(text: str) -> Selection:
+    """The selection that `text` names. Raises SelectorRefused."""
+    return selection_of(parse_pointers(text))
+
+
+def selection_of(pointers: Iterable[Segments]) -> Selection:
+    """The selection of what lies at these pointers."""
+    selection: dict[str, Any] = {}
+    for pointer in pointers:
+        level = selection
+        for number, segment in enumerate(pointer, 1):
+            known = level.get(segment)
+            if known is not None and not known:
+                break  # all of it is selected already
+            if number == len(pointer):
+                level[segment] = {}
+            else:
+                level = level.setdefault(segment, {})
+    return selection
+
+
+def parse_pointers(text: str) -> list[Segments]:
+    """The pointers of a selector, parentheses multiplied out. Raises SelectorRefused."""
+    pointers: list[Segments] = []
+    prefixes: list[Segments] = [()]
+    item: Segments | None = None
+    closed = False
+    for piece in _PIECE.findall(text):
+        if closed and piece not in ",)":
+            raise SelectorRefused(f"found '{piece}' after ')', expected ',' or ')'")
+        if piece == "(":
+            if item is None:
+                raise SelectorRefused("found '(' without a name before it")
+            prefixes.append(item)
+            item = None
+        elif piece in ",)":
+            if item is not None:
+                pointers.append(item)
+            elif not closed:
+                raise SelectorRefused(f"found '{piece}', expected a name before it")
+            item, closed = None, piece == ")"
+            if closed:
+                prefixes.pop()
+                if not prefixes:
+                    raise SelectorRefused("found ')' without '(' before it")
+        else:
+            item = prefixes[-1] + _segments(piece)
+            if len(item) > _MAX_DEPTH or len(pointers) > _MAX_SELECTORS:
+                raise SelectorRefused(f"found more than {_MAX_SELECTORS} selectors or {_MAX_DEPTH} levels")
+    if len(prefixes) > 1:
+        raise SelectorRefused("found '(' without ')' after it")
+    if item is not None:
+        pointers.append(item)
+    elif not closed:
+        raise SelectorRefused("found the end, expected a name")
+    return pointers
+
+
+def _segments(text: str) -> Segments:
+    try:
+        segments = parse_pointer(text.strip())
+    except DecodeError as error:
+        raise SelectorRefused(error.fault.message) from error
+    if not segments:
+        raise SelectorRefused("found an empty name")
+    return segments
+
+
+def select(value: Any, selection: Selection, path: Segments = ()) -> Any:
+    """The selected members of the JSON object `value`, which lies at `path` of a thing: below `features`, `*` is every
+    feature there is."""
+    return _select(value, selection, path)
+
+
+def _select(value: Mapping[str, Any], selection: Selection, path: Segments) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    for name, below in _expanded(value, selection, path):
+        member = value[name]
+        if not below:
+            chosen[name] = member
+        elif (type(member) is dict or isinstance(member, Mapping)) and (inner := _select(member, below, (*path, name))):
+            chosen[name] = _added(chosen[name], inner) if name in chosen else inner
+    return chosen
+
+
+def _expanded(value: Mapping[str, Any], selection: Selection, path: Segments) -> list[tuple[str, Selection]]:
+    """The selected members that are there, each with what is selected below it."""
+    named = [(name, below) for name, below in selection.items() if name in value]
+    if path in (("features",), ("_metadata", "features")) and "*" in selection:
+        every = [(name, selection["*"]) for name in value]
+        return every + [(name, below) for name, below in named if name != "*"]
+    return named
+
+
+def _added(one: Any, other: dict[str, Any]) -> dict[str, Any]:
+    """Two selections of one member together."""
+    return joined(one, other) if isinstance(one, Mapping) else other
+
+
+def joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Both JSON objects together; where they differ, the other one counts."""
+    together = dict(one)
+    for key, member in other.items():
+        known = together.get(key)
+        if known is not None and isinstance(known, Mapping) and isinstance(member, Mapping):
+            member = joined(known, member)
+        together[key] = member
+    return together

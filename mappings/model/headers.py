@@ -1,0 +1,384 @@
+"""Headers of signals: which there are, who may set them, and how connections fill them.
+
+`FIELDS` is the table of the Ditto protocol's own headers. A client may send those that are *read*; those that are
+*written* go back to clients; the rest stays inside the service, whatever a device claims. Any other header is a custom
+one: it is text and travels unchanged, from a command to its response and its event.
+
+`normalise` is for what comes in: names of the table in lower case, values of their type, the rest refused. `echoed` and
+`outgoing` are for what goes out. `HeaderMapping` fills headers from templates. What the headers mean is the business of
+those who carry commands out. Ditto protocol, chapter on headers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from mappings.errors import DecodeError, Fault
+from mappings.ids import utf16_length
+from mappings.texts import json_text, shortened
+
+MAX_SIZE = 5 * 1024
+"""The most that names and values of one signal's headers may measure together."""
+
+
+# --- types of values ----------------------------------------------------------------------------------------------------
+
+
+class _Invalid(Exception):
+    """A value that is not of the header's type."""
+
+
+_Convert: TypeAlias = Callable[[object, bool], object]
+"""Value as sent, whether it was mapped (then everything is text) → value of the type. Raises _Invalid."""
+
+
+class Kind(NamedTuple):
+    """A type of header; `name` is what an error calls it."""
+
+    name: str
+    convert: _Convert
+
+
+def _boolean(value: object, _: bool) -> object:
+    if isinstance(value, bool):
+        return value
+    if value in ("true", "false"):
+        return value == "true"
+    raise _Invalid
+
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def _integer(bits: int) -> _Convert:
+    bound = 1 << (bits - 1)
+
+    def convert(value: object, _: bool) -> object:
+        number = value
+        if (isinstance(value, float) and value.is_integer()) or (isinstance(value, str) and _WHOLE.fullmatch(value)):
+            number = int(value)
+        if isinstance(number, int) and not isinstance(number, bool) and -bound <= number < bound:
+            return number
+        raise _Invalid
+
+    return convert
+
+
+def _text(value: object, _: bool) -> object:
+    return json_text(value)
+
+
+def _full_text(value: object, _: bool) -> object:
+    if value == "":
+        raise _Invalid
+    return json_text(value)
+
+
+def _one_of(*values: str) -> _Convert:
+    def convert(value: object, _: bool) -> object:
+        if value not in values:
+            raise _Invalid
+        return value
+
+    return convert
+
+
+def _parsed(value: str) -> object:
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise _Invalid from None
+
+
+def _labels(value: object, mapped: bool) -> object:
+    """A JSON array of texts. Where headers are mapped from a broker's, a list with commas will do."""
+    if isinstance(value, str):
+        if mapped and not value.lstrip().startswith("["):
+            return [label for part in value.split(",") if (label := part.strip())]
+        value = _parsed(value)
+    if isinstance(value, list) and all(isinstance(label, str) for label in value):
+        return value
+    raise _Invalid
+
+
+def _array(value: object, _: bool) -> object:
+    value = _parsed(value) if isinstance(value, str) else value
+    if isinstance(value, list):
+        return value
+    raise _Invalid
+
+
+def _object(value: object, _: bool) -> object:
+    value = _parsed(value) if isinstance(value, str) else value
+    if isinstance(value, Mapping):
+        return value
+    raise _Invalid
+
+
+_TAG = r'(?:W/)?"[^"*]*"'
+_ENTITY_TAGS = re.compile(rf"\s*(?:\*|{_TAG}(?:\s*,\s*{_TAG})*)\s*")
+
+
+def _entity_tags(value: object, _: bool) -> object:
+    if isinstance(value, str) and _ENTITY_TAGS.fullmatch(value):
+        return value
+    raise _Invalid
+
+
+_TIMEOUT = re.compile(r"(?P<count>[0-9]{1,18})(?P<unit>ns|us|ms|s|m|h|d)?", re.ASCII)
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _timeout(value: object, _: bool) -> object:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**18:
+        return value
+    if isinstance(value, str) and _TIMEOUT.fullmatch(value):
+        return value
+    raise _Invalid
+
+
+BOOLEAN = Kind("boolean", _boolean)
+INT = Kind("int", _integer(32))
+LONG = Kind("long", _integer(64))
+TEXT = Kind("text", _text)
+FULL_TEXT = Kind("non-empty text", _full_text)
+LABELS = Kind("JSON array of labels", _labels)
+ARRAY = Kind("JSON array", _array)
+OBJECT = Kind("JSON object", _object)
+ENTITY_TAGS = Kind("entity-tag", _entity_tags)
+TIMEOUT = Kind("duration", _timeout)
+TIME = Kind("time (ISO-8601 with seconds and an offset, such as 2030-01-15T07:30:00Z)", _text)
+"""Read by those whom it concerns."""
+CHANNEL = Kind("channel (twin or live)", _one_of("twin", "live"))
+IF_EQUAL = Kind(
+    "if-equal option (update, skip or skip-minimizing-merge)", _one_of("update", "skip", "skip-minimizing-merge")
+)
+STRATEGY = Kind("live channel timeout strategy (fail or use-twin)", _one_of("fail", "use-twin"))
+
+
+# --- the table ----------------------------------------------------------------------------------------------------------
+
+
+class HeaderField(NamedTuple):
+    """A header of the protocol: whether clients may send it, whether it is sent to them, and its type."""
+
+    name: str
+    is_read: bool
+    is_written: bool
+    kind: Kind
+
+
+def _rows(is_read: bool, is_written: bool, **kinds: Kind) -> list[HeaderField]:
+    return [HeaderField(name.replace("_", "-"), is_read, is_written, kind) for name, kind in kinds.items()]
+
+
+FIELDS: dict[str, HeaderField] = {
+    row.name: row
+    for row in (
+        *_rows(
+            True,
+            True,
+            correlation_id=FULL_TEXT,
+            response_required=BOOLEAN,
+            content_type=TEXT,
+            version=INT,
+            reply_to=TEXT,
+            channel=CHANNEL,
+            requested_acks=LABELS,
+            timeout=TIMEOUT,
+            location=TEXT,
+            diverted_response_from_connection=TEXT,
+            traceparent=TEXT,
+            tracestate=TEXT,
+        ),
+        *_rows(
+            True,
+            False,
+            if_match=ENTITY_TAGS,
+            if_none_match=ENTITY_TAGS,
+            if_equal=IF_EQUAL,
+            condition=TEXT,
+            live_channel_condition=TEXT,
+            live_channel_timeout_strategy=STRATEGY,
+            put_metadata=ARRAY,
+            get_metadata=TEXT,
+            delete_metadata=TEXT,
+            merge_thing_patch_conditions=OBJECT,
+            allow_policy_lockout=BOOLEAN,
+            policy_view=TEXT,
+            at_historical_revision=LONG,
+            at_historical_timestamp=TIME,
+            declared_acks=LABELS,
+            divert_response_to_connection=TEXT,
+            divert_expected_response_types=TEXT,
+            accept=TEXT,
+            authorization=TEXT,
+        ),
+        *_rows(
+            False,
+            True,
+            ditto_metadata=OBJECT,
+            historical_headers=OBJECT,
+            etag=TEXT,
+            entity_revision=LONG,
+            ditto_originator=TEXT,
+            ditto_connection_id=TEXT,
+            ditto_weak_ack=BOOLEAN,
+        ),
+        *_rows(
+            False,
+            False,
+            ditto_auth_context=TEXT,
+            read_subjects=TEXT,
+            ditto_read_subjects=TEXT,
+            ditto_read_revoked_subjects=TEXT,
+            ditto_origin=TEXT,
+            ditto_reply_target=TEXT,
+            ditto_expected_response_types=TEXT,
+            ditto_inbound_payload_mapper=TEXT,
+            ditto_entity_id=TEXT,
+            ditto_sudo=TEXT,
+            ditto_dry_run=TEXT,
+            ditto_retrieve_deleted=TEXT,
+            ditto_ackgregator_address=TEXT,
+            ditto_partial_access_paths=TEXT,
+        ),
+    )
+}
+"""The headers of the protocol by their names. Those that are neither read nor written are internal."""
+
+_INTERNAL_PREFIX = "ditto-pre-defined-extra-fields"
+
+_KEPT_BACK = frozenset(row.name for row in FIELDS.values() if not row.is_written)
+
+
+# --- coming in ----------------------------------------------------------------------------------------------------------
+
+
+def normalise(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
+    """The headers of a client, fit for use: names of the table in lower case, values of their types.
+
+    What a client may not send is dropped, and so is null. Custom headers keep their spelling and become text; where two
+    differ in case only, the later one counts. `mapped` says that the values come from a broker's headers and so are text.
+
+    Raises DecodeError with `header.invalid` or `timeout.invalid` (400, `invalidHeaderKey`), which carries the headers that
+    can be read, so that its answer finds its way.
+    """
+    result, fault = _read(headers, mapped)
+    if fault is not None:
+        raise DecodeError(fault, headers=result)
+    return result
+
+
+def readable(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
+    """Like `normalise`, and what is not of its type is dropped: for the answer to a message that cannot be read."""
+    return _read(headers, mapped)[0]
+
+
+def _read(headers: Mapping[str, object], mapped: bool) -> tuple[dict[str, object], Fault | None]:
+    result: dict[str, object] = {}
+    spellings: dict[str, str] = {}
+    fault: Fault | None = None
+    for name, value in headers.items():
+        if value is None:
+            continue
+        row = FIELDS.get(name) or FIELDS.get(lowered := name.lower())
+        if row is None:
+            if not lowered.startswith(_INTERNAL_PREFIX):
+                if (earlier := spellings.get(lowered, name)) != name:
+                    del result[earlier]
+                spellings[lowered] = name
+                result[name] = value if isinstance(value, str) else json_text(value)
+        elif row.is_read:
+            try:
+                result[row.name] = row.kind.convert(value, mapped)
+            except _Invalid:
+                fault = fault or (invalid_timeout(value) if row.kind is TIMEOUT else invalid_header(row, value))
+    return result, fault
+
+
+def invalid_header(field: HeaderField, value: object) -> Fault:
+    """`header.invalid`: a header whose value is not of its type."""
+    return Fault(
+        400,
+        "header.invalid",
+        f"The value '{_shown(value)}' of the header '{field.name}' is not a valid {field.kind.name}.",
+        f"Verify that the value of the header '{field.name}' is a valid '{field.kind.name}' and try again.",
+        {"invalidHeaderKey": field.name},
+    )
+
+
+def invalid_timeout(value: object) -> Fault:
+    """`timeout.invalid`: a timeout that is malformed or negative."""
+    return Fault(
+        400,
+        "timeout.invalid",
+        f"The timeout '{_shown(value)}' is not valid.",
+        "Expected is a duration of zero or more: a number of seconds, or a number and one of ns, us, ms, s, m, h, d.",
+        {"invalidHeaderKey": "timeout"},
+    )
+
+
+def _shown(value: object) -> str:
+    return shortened(json_text(value))
+
+
+def require_size(headers: Mapping[str, object], limit: int = MAX_SIZE) -> None:
+    """Raises DecodeError with `headers.too.large` (431) where names and values measure more than `limit` together."""
+    size = sum([_length(name) + _length(value) for name, value in headers.items()])
+    if size > limit:
+        raise DecodeError(
+            Fault(
+                431,
+                "headers.too.large",
+                f"The headers are too large: found {size}, expected at most {limit}.",
+                "Send fewer or shorter headers.",
+            ),
+            headers=essential(headers),
+        )
+
+
+def essential(headers: Mapping[str, object]) -> dict[str, object]:
+    """What the answer to headers that are too large repeats of them: enough to find its way, so that it does not grow."""
+    return {name: headers[name] for name in ("correlation-id", "reply-to", "ditto-originator") if name in headers}
+
+
+def _length(value: object) -> int:
+    if isinstance(value, bool):
+        return 4 if value else 5
+    text = value if isinstance(value, str) else json_text(value)
+    return len(text) if text.isascii() else utf16_length(text)
+
+
+def timeout_seconds(headers: Mapping[str, Any]) -> float | None:
+    """The `timeout` of normalised headers in seconds, or None where there is none."""
+    value = headers.get("timeout")
+    if value is None:
+        return None
+    found = _TIMEOUT.fullmatch(str(value))
+    return int(found["count"]) * _SECONDS[found["unit"] or "s"] if found is not None else None
+
+
+def response_required(headers: Mapping[str, Any]) -> bool:
+    """Whether a command wants an answer: as its header says, else unless its timeout is zero."""
+    value = headers.get("response-required")
+    return timeout_seconds(headers) != 0 if value is None else value not in (False, "false")
+
+
+# --- going out ----------------------------------------------------------------------------------------------------------
+
+
+def echoed(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a command's normalised headers, those that its answers carry: custom ones, and what is written of the table."""
+    return {name: value for name, value in headers.items() if name not in _KEPT_BACK}
+
+
+def outgoing(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for responses and events, which never ask for a response themselves."""
+    result = echoed(headers)
+    result["response-required"] = False
+    return result

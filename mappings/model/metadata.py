@@ -1,0 +1,104 @@
+"""Metadata: what is said about the parts of a thing, beside their values (Ditto protocol, metadata).
+
+It is one JSON object that mirrors the thing: what is said about `attributes/a` lies at `attributes/a/<key>`. It rests in the
+thing's state under `_metadata` and goes away with the data that it is about.
+
+An event carries how it changes the metadata among its stored headers, under the same name: a list of `[pointer, value]`,
+which sets, and `[pointer]`, which removes. A pointer `/` with a value sets all of it. No header can be called so, and nobody
+is shown this member: `without_changes` takes it away from what is told of an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from mappings.model.json_pointer import Segments, parse_pointer
+
+METADATA: Final = "_metadata"
+"""The member of a state, and of an event's stored headers."""
+
+Change: TypeAlias = Sequence[Any]
+"""`(pointer, value)` or `(pointer,)`."""
+
+_SIGN: Final = b'"_metadata":'
+_decode: Final = msgspec.json.Decoder().decode
+_encode: Final = msgspec.json.Encoder().encode
+_decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def changes_of(headers: bytes) -> Sequence[Change]:
+    """How an event with these stored headers changes the metadata, in order."""
+    if _SIGN not in headers:
+        return ()
+    found: Sequence[Change] = _decode(headers).get(METADATA, ())
+    return found
+
+
+def without_changes(headers: bytes) -> bytes:
+    """An event's stored headers as they are shown."""
+    if _SIGN not in headers:
+        return headers
+    return _encode({name: value for name, value in _decode_members(headers).items() if name != METADATA})
+
+
+def evolved(metadata: Any, before: Any, after: Any, changes: Iterable[Change]) -> dict[str, Any]:
+    """The metadata after an event that leads from the data `before` to the data `after`, and changes it so besides."""
+    whole: dict[str, Any] = _copied(_outlasting(metadata or {}, before, after))
+    for pointer, *value in changes:
+        path = parse_pointer(pointer)
+        if not value:
+            _remove(whole, path)
+        elif path:
+            _put(whole, path, value[0])
+        else:
+            whole = dict(value[0])
+    return whole
+
+
+def _outlasting(metadata: Any, before: Any, after: Any) -> Any:
+    """The metadata without what is said about data that is no longer there."""
+    if not isinstance(metadata, Mapping) or not isinstance(before, Mapping):
+        return metadata
+    kept = {}
+    for key, said in metadata.items():
+        if key in before:
+            if not isinstance(after, Mapping) or key not in after:
+                continue
+            left = _outlasting(said, before[key], after[key])
+            if left == said or left:
+                kept[key] = left
+        else:
+            kept[key] = said
+    return kept
+
+
+def _copied(value: Any) -> Any:
+    """A copy whose objects may be changed; once for all changes of an event, however many they are."""
+    return {key: _copied(member) for key, member in value.items()} if isinstance(value, Mapping) else value
+
+
+def _put(whole: dict[str, Any], path: Segments, value: Any) -> None:
+    for key in path[:-1]:
+        below = whole.get(key)
+        if not isinstance(below, dict):
+            below = whole[key] = {}
+        whole = below
+    whole[path[-1]] = _copied(value)
+
+
+def _remove(whole: dict[str, Any], path: Segments) -> None:
+    """Remove what is there, and the parents that are empty then."""
+    parents = []
+    level: Any = whole
+    for key in path:
+        if not isinstance(level, dict) or key not in level:
+            return
+        parents.append((level, key))
+        level = level[key]
+    for parent, key in reversed(parents):
+        del parent[key]
+        if parent:
+            break

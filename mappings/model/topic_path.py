@@ -1,0 +1,266 @@
+"""Topic paths: what a message of the Ditto protocol is about, and what it says of it.
+
+    acme.site/lamp-7/things/twin/commands/modify
+    acme.site/pol-7/policies/streaming/request          policies have no channel
+    _/_/things/twin/search/subscribe                    `_` stands for "none"
+
+`parse_topic` knows the whole grammar of the Ditto protocol's topics; what of it is served here is the codec's to decide.
+Segments behind the action of a streaming or search topic are ignored; subject and label of messages, acknowledgements
+and announcements keep all the rest. `topic_of` is the topic that a signal has on the wire.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from mappings.errors import Fault, UnknownTopic
+from mappings.ids import LONGEST_KNOWN, EntityId, EntityType, parse_entity_id
+from mappings.model.signals import (
+    Acknowledgement,
+    Acknowledgements,
+    Cancel,
+    Command,
+    Complete,
+    ConnectionAnnouncement,
+    Created,
+    ErrorResponse,
+    Failed,
+    Inbound,
+    Kind,
+    LiveCommand,
+    LiveEvent,
+    LiveResponse,
+    Message,
+    MessageResponse,
+    Next,
+    Outbound,
+    PolicyAnnouncement,
+    Request,
+    Response,
+    Spoken,
+    Subscribe,
+    TwinEvent,
+)
+from mappings.texts import shortened
+
+NONE = "_"
+"""The namespace or name of a topic without an entity."""
+
+UNKNOWN = "unknown"
+"""The namespace and name of an error response to something whose entity is not known."""
+
+MISMATCH = "Check if the topic path is correct."
+"""The description of a topic whose parts are known, though not in this combination."""
+
+
+_GROUPS = frozenset({"things", "policies", "connections"})
+_CHANNELS = frozenset({"twin", "live", "none"})
+_SUBJECT_CRITERIA = frozenset({"messages", "acks", "announcements"})
+_ACTIONS: dict[str, tuple[str, str, frozenset[str]]] = {
+    "commands": (
+        "action",
+        "Action",
+        frozenset({"create", "retrieve", "modify", "merge", "delete", "migrate", "checkPermissions"}),
+    ),
+    "events": ("action", "Action", frozenset({"created", "modified", "merged", "deleted", "migrated"})),
+    "streaming": (
+        "search action",
+        "Streaming action",
+        frozenset({"subscribeForPersistedEvents", "request", "cancel", "created", "next", "complete", "failed"}),
+    ),
+    "search": (
+        "search action",
+        "Search action",
+        frozenset({"subscribe", "request", "cancel", "created", "next", "complete", "failed"}),
+    ),
+}
+"""Criterion → what its action is called where it is missing, and where it is unknown; the actions there are."""
+
+_CRITERIA = frozenset({*_ACTIONS, *_SUBJECT_CRITERIA, "errors"})
+_COMBINATIONS = frozenset(
+    {
+        *(
+            ("things", "twin", criterion)
+            for criterion in ("commands", "events", "errors", "acks", "search", "streaming")
+        ),
+        *(("things", "live", criterion) for criterion in ("commands", "events", "errors", "acks", "messages")),
+        *(
+            ("policies", None, criterion)
+            for criterion in ("commands", "events", "errors", "acks", "announcements", "streaming")
+        ),
+        *(("connections", None, criterion) for criterion in ("commands", "events", "errors", "announcements")),
+        ("things", "none", "streaming"),
+    }
+)
+"""Group, channel and criterion that belong together."""
+
+
+class TopicPath(NamedTuple):
+    """The parts of a topic path; None for a part that it has not. `str(topic)` is the whole path."""
+
+    namespace: str
+    name: str
+    group: str
+    channel: str | None
+    criterion: str
+    action: str | None = None
+    subject: str | None = None
+
+    @property
+    def action_subject(self) -> str | None:
+        """The subject of a message, acknowledgement or announcement, or else the action."""
+        return self.subject or self.action
+
+    @property
+    def entity_type(self) -> EntityType:
+        return _entity_type(self.group)
+
+    @property
+    def full(self) -> str:
+        parts = (self.namespace, self.name, self.group, self.channel, self.criterion, self.action, self.subject)
+        return "/".join([part for part in parts if part is not None])
+
+    def __str__(self) -> str:
+        return self.full
+
+
+def _entity_type(group: str) -> EntityType:
+    return EntityType.POLICY if group == "policies" else EntityType.THING
+
+
+def unknown_topic(
+    text: str, description: str = MISMATCH, *, entity: EntityId | None = None, group: str = "things"
+) -> UnknownTopic:
+    """The error for a topic path that nothing can be done with."""
+    message = f"The topic path '{shortened(text)}' is not supported."
+    return UnknownTopic(
+        Fault(400, "protocoladapter:unknown.topicpath", message, description), entity=entity, group=group
+    )
+
+
+def parse_topic(text: str) -> TopicPath:
+    """The parts of a topic path. An empty namespace is one (`/lamp-7/things/…`); from any other empty segment on, all
+    the rest is one part.
+
+    What was parsed once is known. Raises UnknownTopic, whose description tells which part is missing or unknown. Where
+    only the combination of known parts is wrong, the error carries the entity.
+    """
+    return _known(text) if len(text) <= LONGEST_KNOWN else _parse(text)
+
+
+def _parse(text: str) -> TopicPath:
+    segments = _Segments(text)
+    namespace = segments.take("namespace")
+    name = segments.take("entity name")
+    group = segments.take("group")
+    if group not in _GROUPS:
+        raise unknown_topic(text, f"Group name <{shortened(group)}> is unknown.")
+    channel: str | None = None
+    if group == "things":
+        channel = segments.take("channel")
+        if channel not in _CHANNELS:
+            raise unknown_topic(text, f"Channel name <{shortened(channel)}> is unknown.")
+    criterion = segments.take("criterion")
+    if criterion not in _CRITERIA:
+        raise unknown_topic(text, f"Criterion name <{shortened(criterion)}> is unknown.")
+    action = subject = None
+    if criterion in _ACTIONS:
+        missing, unknown, known = _ACTIONS[criterion]
+        action = segments.take(missing)
+        if action not in known:
+            raise unknown_topic(text, f"{unknown} name <{shortened(action)}> is unknown.")
+    elif criterion in _SUBJECT_CRITERIA:
+        subject = segments.rest() or None
+    if (group, channel, criterion) not in _COMBINATIONS:
+        type = _entity_type(group)
+        entity = parse_entity_id(type, f"{namespace}:{name}") if group != "connections" else None
+        raise unknown_topic(text, entity=entity, group=type.group)
+    return TopicPath(namespace, name, group, channel, criterion, action, subject)
+
+
+_known = lru_cache(maxsize=4096)(_parse)
+
+
+class _Segments:
+    """The segments of a topic path, taken one after the other."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        double = text.find("//")
+        body = text if double < 0 else text[:double]
+        self._left = [segment for segment in body.split("/") if segment]
+        if double >= 0:
+            self._left.append(text[double + 1 :])
+        if text.startswith("/"):
+            self._left.insert(0, "")
+        self._left.reverse()
+
+    def take(self, part: str) -> str:
+        if not self._left:
+            raise unknown_topic(self._text, f"The topic path has no {part} part.")
+        return self._left.pop()
+
+    def rest(self) -> str:
+        return "/".join(reversed(self._left))
+
+
+_EVENT_ACTIONS = {Created: "created", Next: "next", Complete: "complete", Failed: "failed"}
+
+
+def entity_topic(
+    entity: EntityId | None, group: str, criterion: str, action: str | None = None, channel: str = "twin"
+) -> TopicPath:
+    """A topic of an entity; `unknown/unknown` where the entity is not known. Policies have no channel."""
+    namespace, name = (entity.namespace, entity.name) if entity is not None else (UNKNOWN, UNKNOWN)
+    return TopicPath(namespace, name, group, channel if group == "things" else None, criterion, action)
+
+
+def _live_topic(entity: EntityId, criterion: str, action: str | None = None, subject: str | None = None) -> TopicPath:
+    return TopicPath(entity.namespace, entity.name, entity.type.group, "live", criterion, action, subject)
+
+
+def topic_of(signal: Inbound | Outbound) -> TopicPath:
+    """The topic path that a signal has on the wire; searches have no entity."""
+    match signal:
+        case ErrorResponse(entity=None):
+            return entity_topic(None, "things", "errors")
+        case ErrorResponse(entity=entity, group=group, channel=channel):
+            return entity_topic(entity, group, "errors", channel=channel)
+        case Command(entity=entity, action=action) | Response(entity=entity, action=action):
+            return entity_topic(entity, entity.type.group, "commands", action)
+        case TwinEvent(entity=entity, action=action):
+            return entity_topic(entity, entity.type.group, "events", action)
+        case LiveCommand(entity=entity, action=action) | LiveResponse(entity=entity, action=action):
+            return _live_topic(entity, "commands", action)
+        case LiveEvent(entity=entity, action=action):
+            return _live_topic(entity, "events", action)
+        case Message(entity=entity, subject=subject) | MessageResponse(entity=entity, subject=subject):
+            return _live_topic(entity, "messages", subject=subject)
+        case ConnectionAnnouncement(connection_id=connection_id, name=name):
+            return TopicPath(NONE, connection_id, "connections", None, "announcements", subject=name)
+        case PolicyAnnouncement(entity=entity, name=name):
+            return TopicPath(entity.namespace, entity.name, entity.type.group, None, "announcements", subject=name)
+        case Acknowledgement(entity=entity, label=label, channel=channel):
+            return TopicPath(entity.namespace, entity.name, entity.type.group, channel, "acks", subject=label)
+        case Acknowledgements(entity=entity, channel=channel):
+            return TopicPath(entity.namespace, entity.name, entity.type.group, channel, "acks")
+        case Subscribe(kind=Kind.SEARCH):
+            return subscription_topic(Kind.SEARCH, None, "subscribe")
+        case Subscribe(kind=kind, query=query):
+            return subscription_topic(kind, query.entity, "subscribeForPersistedEvents")
+        case Request(kind=kind, entity=about):
+            return subscription_topic(kind, about, "request")
+        case Cancel(kind=kind, entity=about):
+            return subscription_topic(kind, about, "cancel")
+        case Spoken(entity=about):
+            return entity_topic(about, about.type.group if about is not None else "things", "commands")
+        case _:
+            return subscription_topic(signal.kind, signal.entity, _EVENT_ACTIONS[type(signal)])
+
+
+def subscription_topic(kind: Kind, entity: EntityId | None, action: str) -> TopicPath:
+    """The topic of a subscription's command or event."""
+    if kind is Kind.SEARCH or entity is None:
+        return TopicPath(NONE, NONE, "things", "twin", "search" if kind is Kind.SEARCH else "streaming", action)
+    return entity_topic(entity, entity.type.group, "streaming", action)

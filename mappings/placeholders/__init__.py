@@ -1,0 +1,1 @@
+"""The expression language `{{ thing:id | fn:lower() }}`."""

@@ -1,0 +1,153 @@
+"""Which addresses a session may be answered at (Streamr protocol, sessions).
+
+The address comes with the request, so whoever sends requests chooses where this service publishes. An operator says which
+addresses are meant, by a pattern or by the fixed beginning of the reply-target; all others are refused, and so is whatever
+is no address at all.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mappings.errors import Fault, UnsafeAddress
+from mappings.placeholders.resolution import State
+from mappings.placeholders.template import Template
+from mappings.placeholders.values import PlaceholderContext
+
+_UNSAFE = (
+    (re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"), "a line end or another control character"),
+    (re.compile(r"[\ud800-\udfff]"), "half of a character"),
+    (re.compile("\ufffd"), "a character that could not be read"),
+    (re.compile(r"[+#]"), "a wildcard"),
+    (re.compile(r"\A\$"), "a dollar sign in front, which is kept for the broker's own addresses"),
+    (re.compile(r"\.\."), "two dots in a row"),
+    (re.compile(r"\A\Z|\A/|//|/\Z"), "an empty part"),
+)
+
+_PATH = "resource:path"
+
+_ANY = re.compile("|".join(pattern.pattern for pattern, _ in _UNSAFE))
+
+
+def unsafe_in_address(value: str) -> str | None:
+    """What makes a placeholder's value unfit for an address, in words; None for a value that is fit."""
+    if _ANY.search(value) is None:
+        return None
+    return next(reason for pattern, reason in _UNSAFE if pattern.search(value))
+
+
+def resolve_address(template: Template, context: PlaceholderContext) -> str | None:
+    """The address that a template comes to, its first value where there are several.
+
+    None where the template is unresolved or deleted: then nothing is to be published. Raises UnsafeAddress for a value
+    that must not be part of an address, and Unresolved for one that a function cannot work on.
+    """
+    if template.literal is not None:
+        return template.text
+    if (repeated := template.repeated(context)) is not None:
+        return _judged(repeated, f"header:{template.header}")
+    address: list[str] = []
+    for part in template.parts:
+        if isinstance(part, str):
+            address.append(part)
+            continue
+        resolution = part.resolve(context)
+        if resolution.state is State.UNRESOLVED:
+            return None
+        if resolution.first is not None:
+            is_path = part.text == _PATH
+            address.append(_path(resolution.first) if is_path else _judged(resolution.first, part.text))
+    return "".join(address) if address else None
+
+
+def _path(value: str) -> str:
+    """The slash in front of every path is no client's doing: `out{{ resource:path }}` is `out/attributes/on`, or `out/`."""
+    return value if value == "/" else f"/{_judged(value.removeprefix('/'), _PATH)}"
+
+
+def _judged(value: str, expression: str) -> str:
+    reason = unsafe_in_address(value)
+    if reason is None:
+        return value
+    raise UnsafeAddress(
+        Fault(
+            400,
+            "connectivity:message.sending.failed",
+            f"The value of '{{{{ {expression} }}}}' cannot be part of an address: found {reason}.",
+            "Expected are parts between single slashes, without wildcards, control characters or a leading '$'.",
+        )
+    )
+
+
+LONGEST_ADDRESS = 1024
+MOST_PARTS = 32
+_REST = "**"
+
+
+class PatternRefused(Exception):
+    """A pattern that says nothing clear."""
+
+
+class AddressPattern:
+    """`streamr/*/res`: `*` stands for one or more characters other than a slash, `**` as the last part for all the rest.
+
+    Matching takes time in proportion to the address, whatever the pattern. Raises PatternRefused.
+    """
+
+    __slots__ = ("_parts", "_takes_rest", "text")
+
+    def __init__(self, text: str) -> None:
+        parts = text.split("/")
+        self.text = text
+        self._takes_rest = parts[-1] == _REST
+        if self._takes_rest:
+            parts.pop()
+        if any(_REST in part for part in parts):
+            raise PatternRefused("'**' has to be the last part, behind a slash or alone")
+        if len(parts) > MOST_PARTS:
+            raise PatternRefused(f"it has {len(parts)} parts, allowed are {MOST_PARTS}")
+        self._parts = [_part(part) for part in parts]
+
+    def __repr__(self) -> str:
+        return f"AddressPattern({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AddressPattern) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def allows(self, address: str) -> bool:
+        """Whether a session may be answered at this address."""
+        if not is_address(_told(address, self.text)):
+            return False
+        parts = address.split("/", len(self._parts)) if self._takes_rest else address.split("/")
+        if len(parts) != len(self._parts) + self._takes_rest:
+            return False
+        return all(pattern.fullmatch(part) is not None for pattern, part in zip(self._parts, parts, strict=False))
+
+
+def begins_alike(address: str, prefix: str) -> bool:
+    """Whether a session may be answered at this address, where the reply-target's own text begins so."""
+    return address.startswith(prefix) and is_address(_told(address, prefix))
+
+
+def is_address(text: str) -> bool:
+    """Whether one can publish to this at all."""
+    return len(text) <= LONGEST_ADDRESS and unsafe_in_address(text) is None
+
+
+def _told(address: str, written: str) -> str:
+    """An address without a slash in front that an operator has written: it is no client's doing."""
+    return address.removeprefix("/") if written.startswith("/") else address
+
+
+def _part(part: str) -> re.Pattern[str]:
+    """One part of a pattern. What stands between stars is found where it comes first, without a second try: with one kind
+    of star, that finds every match there is."""
+    first, *rest = part.split("*")
+    if not rest:
+        return re.compile(re.escape(first))
+    *middle, last = rest
+    found = "".join(f"(?>.+?{re.escape(text)})" for text in middle)
+    return re.compile(f"{re.escape(first)}{found}.+{re.escape(last)}", re.DOTALL)

@@ -1,0 +1,427 @@
+"""The functions of an expression: `fn:lower()` and its siblings, one small pure function each.
+
+A function is built once, when its template is parsed: the builder looks at the arguments, raises InvalidSignature for
+those it does not take, and answers with the stage that runs for each message. A stage gets what the expression has come
+to so far. Unless a function says otherwise, it changes each value by itself and passes *unresolved* and *deleted* on.
+
+The decorator puts a function into the table `FUNCTIONS`, with what the documentation says about it and an example that
+the tests carry out. Ditto's connection documentation, chapter on placeholder functions.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import NamedTuple, TypeAlias
+from urllib.parse import quote_plus, unquote_plus
+
+from mappings.errors import Fault, InvalidSignature
+from mappings.placeholders.format import parse_format
+from mappings.placeholders.resolution import DELETED, UNRESOLVED, Resolution, State, of_values, require_room, unresolved
+from mappings.placeholders.split_pattern import splitter
+from mappings.placeholders.values import PlaceholderContext, Reader
+
+Stage: TypeAlias = Callable[[Resolution, PlaceholderContext], Resolution]
+"""One function of a parsed expression. Raises Unresolved for values that it cannot work on."""
+
+
+class Argument(NamedTuple):
+    """One argument: a text in quotes, or a placeholder (then `constant` is None)."""
+
+    constant: str | None
+    read: Reader
+
+
+class Example(NamedTuple):
+    """An expression, the headers it is resolved with, and what comes of it: values, or a state without values."""
+
+    expression: str
+    headers: Mapping[str, object]
+    result: tuple[str, ...] | State
+
+
+class Function(NamedTuple):
+    """A row of the table: the ways to call it, what it does, an example, and how a call of it is built."""
+
+    name: str
+    calls: tuple[str, ...]
+    meaning: str
+    example: Example
+    build: Callable[[Sequence[Argument]], Stage]
+
+
+MAX_WORK = 1 << 24
+"""The most steps that one comparison of `fn:filter` may take."""
+
+FUNCTIONS: dict[str, Function] = {}
+"""Every function by its name, in the order of the documentation."""
+
+
+def _invalid(name: str, found: str) -> InvalidSignature:
+    return InvalidSignature(
+        Fault(
+            400,
+            "placeholder:function.signature.invalid",
+            f"The function 'fn:{name}' was called with arguments that it does not take: {found}.",
+            f"Expected is {' or '.join(FUNCTIONS[name].calls)}.",
+        )
+    )
+
+
+def build_stage(name: str, arguments: Sequence[Argument] | None) -> Stage:
+    """The stage for a call of a function of the table; None stands for arguments that cannot be read.
+
+    Raises InvalidSignature with `placeholder:function.signature.invalid`.
+    """
+    if arguments is None:
+        raise _invalid(name, "found no list of texts in quotes and placeholders between brackets")
+    try:
+        return FUNCTIONS[name].build(arguments)
+    except ValueError as error:
+        raise _invalid(name, str(error)) from error
+
+
+_Builder: TypeAlias = Callable[[Sequence[Argument]], Stage]
+
+
+def _function(name: str, arguments: str, meaning: str, example: Example) -> Callable[[_Builder], _Builder]:
+    """Put the decorated builder into the table. A builder raises ValueError for arguments that it does not take.
+
+    `arguments` are shown as they are written in a call; ` or ` stands between the ways to call the function.
+    """
+    calls = tuple(f"fn:{name}{way}" for way in arguments.split(" or "))
+
+    def register(build: _Builder) -> _Builder:
+        FUNCTIONS[name] = Function(name, calls, meaning, example, build)
+        return build
+
+    return register
+
+
+def _count(arguments: Sequence[Argument], *expected: int) -> None:
+    if len(arguments) not in expected:
+        raise ValueError(f"found {len(arguments)} arguments, expected {' or '.join(map(str, expected))}")
+
+
+def _constant(argument: Argument) -> str:
+    if argument.constant is None:
+        raise ValueError("found a placeholder, expected a text in quotes")
+    return argument.constant
+
+
+def _only_text(arguments: Sequence[Argument]) -> str:
+    _count(arguments, 1)
+    return _constant(arguments[0])
+
+
+def _each(change: Callable[[str], str | None]) -> Stage:
+    """A stage that changes each value by itself and leaves out those that come to None."""
+
+    def stage(piped: Resolution, _: PlaceholderContext) -> Resolution:
+        if piped.state is not State.RESOLVED:
+            return piped
+        return of_values(changed for value in piped.values if (changed := change(value)) is not None)
+
+    return stage
+
+
+def _plain(arguments: Sequence[Argument], change: Callable[[str], str]) -> Stage:
+    """A stage for a function without arguments."""
+    _count(arguments, 0)
+    return _each(change)
+
+
+# --- choosing -----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _like(pattern: str) -> re.Pattern[str]:
+    """`*` for any run, `?` for one character, `|` between alternatives. The translation gives back nothing, so that a
+    pattern with many stars stays linear."""
+    alternatives = (fnmatch.translate(alternative.replace("[", "[[]")) for alternative in pattern.split("|"))
+    return re.compile("|".join(alternatives))
+
+
+OPERATORS: dict[str, Callable[[str, str], bool]] = {
+    "eq": lambda value, compared: value == compared,
+    "ne": lambda value, compared: value != compared,
+    "like": lambda value, compared: _like(compared).match(value) is not None,
+    "exists": lambda value, compared: bool(value) == (compared.lower() == "true"),
+}
+"""The operators of `fn:filter`: found value, compared value → whether they fit."""
+
+
+def _operator(argument: Argument) -> Callable[[str, str], bool]:
+    name = _constant(argument)
+    if name not in OPERATORS:
+        raise ValueError(f"found the operator '{name}', expected one of {', '.join(OPERATORS)}")
+    return OPERATORS[name]
+
+
+@_function(
+    "filter",
+    "(value, 'operator', compared) or ('operator', compared) or (value, 'exists')",
+    "Keeps what was piped if the comparison holds for some combination of values, otherwise unresolved. With two "
+    "arguments each piped value is compared by itself. A placeholder without a value counts as the empty text.",
+    Example("{{ header:lang | fn:filter('like','de*|en') }}", {"lang": "de-AT"}, ("de-AT",)),
+)
+def _filter(arguments: Sequence[Argument]) -> Stage:
+    _count(arguments, 2, 3)
+    if len(arguments) == 2 and arguments[1].constant != "exists":
+        return _filter_piped(_operator(arguments[0]), arguments[1])
+    operator = _operator(arguments[1])
+    read_value = arguments[0].read
+    read_compared: Reader = arguments[2].read if len(arguments) == 3 else lambda _: ("true",)
+
+    def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
+        if piped.state is not State.RESOLVED:
+            return piped
+        return piped if _some(operator, read_value(context), read_compared(context)) else UNRESOLVED
+
+    return stage
+
+
+def _filter_piped(operator: Callable[[str, str], bool], compared: Argument) -> Stage:
+    def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
+        if piped.state is not State.RESOLVED:
+            return piped
+        wanted = compared.read(context) or ("",)
+        _require_work(piped.values, wanted)
+        return of_values(value for value in piped.values if any(operator(value, other) for other in wanted))
+
+    return stage
+
+
+def _some(operator: Callable[[str, str], bool], values: tuple[str, ...], compared: tuple[str, ...]) -> bool:
+    values, compared = values or ("",), compared or ("",)
+    _require_work(values, compared)
+    return any(operator(value, other) for value in values for other in compared)
+
+
+def _require_work(values: tuple[str, ...], compared: tuple[str, ...]) -> None:
+    """Comparing with a pattern takes up to the product of both lengths, for each combination."""
+    work = (len(values) + sum(map(len, values))) * (len(compared) + sum(map(len, compared)))
+    if work > MAX_WORK:
+        raise unresolved(f"found {len(values)} and {len(compared)} values that are too long to be compared")
+
+
+@_function(
+    "default",
+    "('text') or (placeholder)",
+    "Replaces what is unresolved.",
+    Example("{{ header:prio | fn:default('3') }}", {}, ("3",)),
+)
+def _default(arguments: Sequence[Argument]) -> Stage:
+    _count(arguments, 1)
+    read = arguments[0].read
+
+    def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
+        return of_values(read(context)) if piped.state is State.UNRESOLVED else piped
+
+    return stage
+
+
+@_function(
+    "delete",
+    "()",
+    "Deletes, whatever was piped: a header is left out, a message is not sent. No later function fills the gap.",
+    Example("{{ header:lang | fn:delete() }}", {"lang": "de"}, State.DELETED),
+)
+def _delete(arguments: Sequence[Argument]) -> Stage:
+    _count(arguments, 0)
+    return lambda _piped, _context: DELETED
+
+
+# --- cutting and replacing ----------------------------------------------------------------------------------------------
+
+
+@_function(
+    "substring-before",
+    "('text')",
+    "What stands before the first occurrence; unresolved where there is none.",
+    Example("{{ header:path | fn:substring-before(':') }}", {"path": "a:b:c"}, ("a",)),
+)
+def _substring_before(arguments: Sequence[Argument]) -> Stage:
+    mark = _only_text(arguments)
+    return _each(lambda value: value[:at] if (at := value.find(mark)) >= 0 else None)
+
+
+@_function(
+    "substring-after",
+    "('text')",
+    "What stands after the first occurrence; unresolved where there is none.",
+    Example("{{ header:path | fn:substring-after(':') }}", {"path": "a:b:c"}, ("b:c",)),
+)
+def _substring_after(arguments: Sequence[Argument]) -> Stage:
+    mark = _only_text(arguments)
+    return _each(lambda value: value[at + len(mark) :] if (at := value.find(mark)) >= 0 else None)
+
+
+@_function(
+    "replace",
+    "('from', 'to')",
+    "Replaces every occurrence of a text. Both may be placeholders; one without a value counts as the empty text.",
+    Example("{{ header:path | fn:replace('.','/') }}", {"path": "a.b.c"}, ("a/b/c",)),
+)
+def _replace(arguments: Sequence[Argument]) -> Stage:
+    _count(arguments, 2)
+    old, new = arguments
+
+    def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
+        if piped.state is not State.RESOLVED:
+            return piped
+        found = next(iter(old.read(context)), "")
+        put = next(iter(new.read(context)), "")
+        return of_values(_replaced(value, found, put) for value in piped.values)
+
+    return stage
+
+
+def _replaced(value: str, found: str, put: str) -> str:
+    growth = len(put) - len(found)
+    if growth > 0:
+        require_room(1, len(value) + growth * value.count(found))
+    return value.replace(found, put)
+
+
+@_function(
+    "split",
+    "('separator')",
+    "Splits each value into several. The separator is a regular expression; its repetitions take all they can and give "
+    "nothing back. Empty parts at the end are left out.",
+    Example("{{ header:tags | fn:split(',') }}", {"tags": "a,b"}, ("a", "b")),
+)
+def _split(arguments: Sequence[Argument]) -> Stage:
+    split = splitter(_only_text(arguments))
+
+    def stage(piped: Resolution, _: PlaceholderContext) -> Resolution:
+        return of_values(split(piped.values))
+
+    return stage
+
+
+@_function(
+    "join",
+    "('delimiter')",
+    "Joins all values into one.",
+    Example("{{ header:tags | fn:split(',') | fn:join(';') }}", {"tags": "a,b"}, ("a;b",)),
+)
+def _join(arguments: Sequence[Argument]) -> Stage:
+    delimiter = _only_text(arguments)
+
+    def stage(piped: Resolution, _: PlaceholderContext) -> Resolution:
+        if not piped.values:
+            return UNRESOLVED
+        require_room(1, sum(map(len, piped.values)) + len(delimiter) * (len(piped.values) - 1))
+        return of_values([delimiter.join(piped.values)])
+
+    return stage
+
+
+# --- rewriting ----------------------------------------------------------------------------------------------------------
+
+_WHITE_SPACE = "".join(map(chr, range(33)))
+"""What `fn:trim` takes away: the space and every control character before it."""
+
+
+@_function(
+    "lower",
+    "()",
+    "In lower case.",
+    Example("{{ header:tier | fn:lower() }}", {"tier": "Gold"}, ("gold",)),
+)
+def _lower(arguments: Sequence[Argument]) -> Stage:
+    return _plain(arguments, str.lower)
+
+
+@_function(
+    "upper",
+    "()",
+    "In upper case.",
+    Example("{{ header:tier | fn:upper() }}", {"tier": "Gold"}, ("GOLD",)),
+)
+def _upper(arguments: Sequence[Argument]) -> Stage:
+    return _plain(arguments, str.upper)
+
+
+@_function(
+    "trim",
+    "()",
+    "Without white space at both ends.",
+    Example("{{ header:tier | fn:trim() }}", {"tier": "  gold "}, ("gold",)),
+)
+def _trim(arguments: Sequence[Argument]) -> Stage:
+    return _plain(arguments, lambda value: value.strip(_WHITE_SPACE))
+
+
+@_function(
+    "url-encode",
+    "()",
+    "In the encoding of web forms: UTF-8, and `+` for a space.",
+    Example("{{ header:name | fn:url-encode() }}", {"name": "a b/c"}, ("a+b%2Fc",)),
+)
+def _url_encode(arguments: Sequence[Argument]) -> Stage:
+    return _plain(arguments, lambda value: quote_plus(value, safe="*", errors="replace").replace("~", "%7E"))
+
+
+@_function(
+    "url-decode",
+    "()",
+    "From the encoding of web forms.",
+    Example("{{ header:name | fn:url-decode() }}", {"name": "a+b%2Fc"}, ("a b/c",)),
+)
+def _url_decode(arguments: Sequence[Argument]) -> Stage:
+    return _plain(arguments, unquote_plus)
+
+
+@_function(
+    "base64-encode",
+    "()",
+    "The UTF-8 bytes in Base64.",
+    Example("{{ header:greeting | fn:base64-encode() }}", {"greeting": "hi"}, ("aGk=",)),
+)
+def _base64_encode(arguments: Sequence[Argument]) -> Stage:
+    return _plain(arguments, lambda value: base64.b64encode(value.encode(errors="replace")).decode("ascii"))
+
+
+@_function(
+    "base64-decode",
+    "()",
+    "The text whose UTF-8 bytes these are; a value that is no Base64 is an error.",
+    Example("{{ header:greeting | fn:base64-decode() }}", {"greeting": "aGk="}, ("hi",)),
+)
+def _base64_decode(arguments: Sequence[Argument]) -> Stage:
+    return _plain(arguments, _from_base64)
+
+
+def _from_base64(value: str) -> str:
+    padded = value if value.endswith("=") else value + "=" * (-len(value) % 4)
+    try:
+        return base64.b64decode(padded, validate=True).decode(errors="replace")
+    except (binascii.Error, ValueError) as error:
+        raise unresolved(f"found a value of {len(value)} characters that is no Base64") from error
+
+
+@_function(
+    "format",
+    "('template')",
+    "Each value, a JSON object, written as the template says: `{name}` for a member, `{/a/b}` for a pointer, "
+    "`{#list}…{/list}` once for each element, `{.}` for the element itself, `\\{` and `\\}` for braces. Values that are "
+    "no objects are left out; if nothing is left, the empty text.",
+    Example("{{ header:port | fn:format('{id}:{speed}') }}", {"port": {"id": "p1", "speed": 3}}, ("p1:3",)),
+)
+def _format(arguments: Sequence[Argument]) -> Stage:
+    write = parse_format(_only_text(arguments))
+
+    def stage(piped: Resolution, _: PlaceholderContext) -> Resolution:
+        if piped.state is State.UNRESOLVED:
+            return UNRESOLVED
+        written = of_values(chain.from_iterable(map(write, piped.values)))
+        return written if written.values else of_values(("",))
+
+    return stage

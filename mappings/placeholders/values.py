@@ -1,0 +1,265 @@
+"""What each placeholder reads: one row of `PLACEHOLDERS` for each prefix.
+
+`PlaceholderContext` holds everything that may be read, whatever it comes from: the transport message before mapping, the
+signal after it. What is not known at some place stays empty there, and a placeholder that finds nothing is unresolved,
+never an error. Names that no placeholder has are found when a template is parsed. Ditto's connection documentation,
+chapter on placeholders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from enum import Enum
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from mappings.errors import DecodeError
+from mappings.ids import EntityId, EntityType
+from mappings.model.json_pointer import MISSING, get, parse_pointer
+from mappings.placeholders.resolution import texts
+from mappings.placeholders.time import NAMES as TIME_NAMES
+from mappings.placeholders.time import parse_time
+
+
+class Topic(Protocol):
+    """What is read of a topic path. `str(topic)` is the whole path; a part that the topic lacks is None or empty."""
+
+    @property
+    def namespace(self) -> str | None: ...
+    @property
+    def name(self) -> str | None: ...
+    @property
+    def group(self) -> str | None: ...
+    @property
+    def channel(self) -> str | None: ...
+    @property
+    def criterion(self) -> str | None: ...
+    @property
+    def action(self) -> str | None: ...
+    @property
+    def subject(self) -> str | None: ...
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class PlaceholderContext(msgspec.Struct, frozen=True):
+    """Everything that placeholders may read at one place.
+
+    `headers` are those of the transport message on the way in and those of the signal on the way out, as JSON values.
+    `resource_path` begins with a slash; `thing_json` is a parsed JSON object; `subjects` are authorization subjects;
+    `source_address` is the concrete address that a message arrived on; `now` is the clock.
+    """
+
+    headers: Mapping[str, object] = {}
+    entity: EntityId | None = None
+    topic: Topic | None = None
+    resource_path: str | None = None
+    resource_type: str | None = None
+    feature_ids: tuple[str, ...] = ()
+    thing_json: Mapping[str, Any] | None = None
+    connection_id: str | None = None
+    subjects: tuple[str, ...] = ()
+    source_address: str | None = None
+    now: Callable[[], datetime] = utc_now
+
+
+Reader: TypeAlias = Callable[[PlaceholderContext], tuple[str, ...]]
+"""The values of one placeholder, in order; none where it finds nothing."""
+
+
+class Placeholder(NamedTuple):
+    """One prefix: the names it takes (as the documentation writes them), and how to read one of them.
+
+    `reader` answers None for a name that the placeholder does not have.
+    """
+
+    prefix: str
+    names: tuple[str, ...]
+    meaning: str
+    reader: Callable[[str], Reader | None]
+
+
+def _header(name: str) -> Reader | None:
+    if not name:
+        return None
+    lowered = name.lower()
+
+    def read(context: PlaceholderContext) -> tuple[str, ...]:
+        headers = context.headers
+        value = headers.get(name)
+        if value is None:
+            value = headers.get(lowered)
+            if value is None:
+                value = next((headers[key] for key in headers if key.lower() == lowered), None)
+        return (value,) if isinstance(value, str) else texts(value)
+
+    return read
+
+
+_ENTITY_PARTS = ("id", "namespace", "name")
+
+
+def _entity(*types: EntityType) -> Callable[[str], Reader | None]:
+    """A reader for parts of the entity's id, where the entity is of one of these types."""
+
+    def reader(name: str) -> Reader | None:
+        if name not in _ENTITY_PARTS:
+            return None
+        part: Callable[[EntityId], str] = attrgetter(name)
+
+        def read(context: PlaceholderContext) -> tuple[str, ...]:
+            entity = context.entity
+            return (part(entity),) if entity is not None and entity.type in types else ()
+
+        return read
+
+    return reader
+
+
+def _thing_json(pointer: str) -> Reader | None:
+    if not pointer or pointer in _ENTITY_PARTS:
+        return None
+    try:
+        segments = parse_pointer(pointer)
+    except DecodeError:
+        return None
+
+    def read(context: PlaceholderContext) -> tuple[str, ...]:
+        value = get(context.thing_json, segments)
+        return () if value is MISSING else texts(value)
+
+    return read
+
+
+def _feature(name: str) -> Reader | None:
+    return _FEATURE_ID if name == "id" else None
+
+
+_FEATURE_ID: Reader = attrgetter("feature_ids")
+
+
+def _topic_part(topic: Topic, part: str) -> str | None:
+    value = getattr(topic, part)
+    return str(value.value) if isinstance(value, Enum) else value
+
+
+_TOPIC_PARTS: dict[str, Callable[[Topic], str | None]] = {
+    "full": str,
+    "namespace": lambda topic: _topic_part(topic, "namespace"),
+    "entityName": lambda topic: _topic_part(topic, "name"),
+    "group": lambda topic: _topic_part(topic, "group"),
+    "channel": lambda topic: _topic_part(topic, "channel"),
+    "criterion": lambda topic: _topic_part(topic, "criterion"),
+    "action": lambda topic: _topic_part(topic, "action"),
+    "subject": lambda topic: _topic_part(topic, "subject"),
+    "action-subject": lambda topic: _topic_part(topic, "subject") or _topic_part(topic, "action"),
+}
+
+
+def _topic(name: str) -> Reader | None:
+    part = _TOPIC_PARTS.get(name)
+    if part is None:
+        return None
+
+    def read(context: PlaceholderContext) -> tuple[str, ...]:
+        value = part(context.topic) if context.topic is not None else None
+        return (value,) if value else ()
+
+    return read
+
+
+def _one_of(**attributes: str) -> Callable[[str], Reader | None]:
+    """A reader for plain attributes of the context, by their names in expressions."""
+
+    def reader(name: str) -> Reader | None:
+        if name not in attributes:
+            return None
+        attribute: Callable[[PlaceholderContext], str | None] = attrgetter(attributes[name])
+
+        def read(context: PlaceholderContext) -> tuple[str, ...]:
+            value = attribute(context)
+            return (value,) if value is not None else ()
+
+        return read
+
+    return reader
+
+
+def _time(name: str) -> Reader | None:
+    write = parse_time(name)
+    if write is None:
+        return None
+
+    def read(context: PlaceholderContext) -> tuple[str, ...]:
+        try:
+            return (write(context.now()),)
+        except (OverflowError, ValueError):
+            return ()  # beyond the years of the calendar there is no such time
+
+    return read
+
+
+def _request(name: str) -> Reader | None:
+    return _SUBJECTS if name == "subjectId" else None
+
+
+_SUBJECTS: Reader = attrgetter("subjects")
+
+PLACEHOLDERS: dict[str, Placeholder] = {
+    row.prefix: row
+    for row in (
+        Placeholder(
+            "header",
+            ("<name>",),
+            "A header, in any spelling of its case: of the transport message on the way in, of the signal on the way out. "
+            "An array has several values.",
+            _header,
+        ),
+        Placeholder(
+            "entity",
+            _ENTITY_PARTS,
+            "The thing or policy that the signal is about.",
+            _entity(EntityType.THING, EntityType.POLICY),
+        ),
+        Placeholder("thing", _ENTITY_PARTS, "The same, if it is a thing.", _entity(EntityType.THING)),
+        Placeholder("policy", _ENTITY_PARTS, "The same, if it is a policy.", _entity(EntityType.POLICY)),
+        Placeholder(
+            "thing-json",
+            ("<pointer>",),
+            "A value of the thing as the event and the extra fields show it, such as `attributes/serial`. An array has "
+            "several values.",
+            _thing_json,
+        ),
+        Placeholder("feature", ("id",), "Every feature that the signal touches.", _feature),
+        Placeholder(
+            "topic",
+            tuple(_TOPIC_PARTS),
+            "A part of the topic path; `action-subject` is the subject, or else the action.",
+            _topic,
+        ),
+        Placeholder(
+            "resource",
+            ("type", "path"),
+            "What the signal is about within the entity, such as `/attributes/speed`.",
+            _one_of(type="resource_type", path="resource_path"),
+        ),
+        Placeholder(
+            "time",
+            TIME_NAMES,
+            "The time now, in ISO-8601 or in milliseconds since 1970; `now-2h` is two hours ago, `now-2h[h]` the beginning "
+            "of that hour. Units: `ms s m h d w mo y`.",
+            _time,
+        ),
+        Placeholder("request", ("subjectId",), "Every authorization subject of the message.", _request),
+        Placeholder("connection", ("id",), "The id of the connection.", _one_of(id="connection_id")),
+        Placeholder(
+            "source", ("address",), "The concrete address that a message arrived on.", _one_of(address="source_address")
+        ),
+    )
+}
+"""Every placeholder by its prefix, in the order of the documentation."""

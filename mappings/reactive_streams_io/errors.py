@@ -1,0 +1,126 @@
+"""What a peer can get wrong, and what becomes of it (reactive-streams-io, limits and malformed input).
+
+The table is `Mistake`: each row has its condition in words and its consequence. A fatal one ends the connection with
+`goodbye("protocol error: …")`, since an octet stream that was misread once cannot be read on; one of a subscription ends
+that subscription alone; the rest is part of life between two sides that talk at the same time, and is ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+
+from mappings.errors import Fault, ProtocolError, UnsupportedVersion
+from mappings.reactive_streams_io.limits import Limits
+
+VERSION = 0
+"""The version of the protocol that is spoken here."""
+
+
+class Consequence(Enum):
+    FATAL = "goodbye, and the connection is closed"
+    SUBSCRIPTION = "the subscription ends"
+    IGNORED = "nothing happens"
+
+
+_F, _S, _I = Consequence.FATAL, Consequence.SUBSCRIPTION, Consequence.IGNORED
+
+
+class Mistake(Enum):
+    """A condition and its consequence. `condition` is written so that it can follow `protocol error:`."""
+
+    VARINT_TOO_LONG = ("a varint of more than 9 octets", _F)
+    VARINT_NOT_MINIMAL = ("a varint that is not in its shortest form", _F)
+    OUT_OF_RANGE = ("a number beyond the range of its field", _F)
+    UNKNOWN_CODE = ("a code that no frame has", _F)
+    NOT_IN_FORCE = ("a frame of an extension that is not in force", _F)
+    NOT_UTF_8 = ("a string that is not well-formed UTF-8", _F)
+    FRAME_TOO_LARGE = ("a frame that is too large", _F)
+    TEXT_TOO_LONG = ("a reason or an error that is too long", _F)
+    BYTES_OUT_OF_BOUNDS = ("bytes that are too short or too long for their field", _F)
+    TOO_MANY_EXTENSIONS = ("a hello with too many extensions", _F)
+    HELLO_MISSING = ("a first frame that is no hello", _F)
+    HELLO_REPEATED = ("a second hello", _F)
+    HELLO_OF_THE_WRONG_KIND = ("the hello of the other role", _F)
+    ELEMENT_SIZE_TOO_LARGE = ("an element size that is too large", _F)
+    PART_TOO_LARGE = ("a part that is too large", _F)
+    ID_IN_USE = ("a subscribe with an id that is in use", _F)
+    NOT_ASKED_FOR = ("an onSubscribe that nobody asked for", _F)
+    NO_ELEMENT_SIZE = ("an element before the onSubscribe of its id", _F)
+    PACKED_WITHOUT_SIZE = ("a packed frame in a stream without an element size", _F)
+    PACKED_NOTHING = ("a packed frame without elements", _F)
+    TEXT = ("a text message where binary ones are expected", _F)
+    CUT_FRAME = ("a message that ends inside a frame", _F)
+    NO_SEQUENCE_NUMBER = ("a message without its sequence number", _F)
+    SEQUENCE_GAP = ("sequence gap", _F)
+    SEQUENCE_MISPLACED = ("a sequence number that does not begin a message", _F)
+    RESUME_MISPLACED = ("a resume frame out of its place", _F)
+    ACKNOWLEDGED_TOO_MUCH = ("an acknowledgement of frames that were never sent", _F)
+    UNREAD = ("answers are not read", _F)
+
+    NAME_TOO_LONG = ("a publisher string that is too long", _S)
+    TOO_MANY_SUBSCRIPTIONS = ("too many subscriptions", _S)
+    NO_DEMAND = ("a request for nothing", _S)
+    MORE_THAN_DEMANDED = ("more elements than were requested", _S)
+    ELEMENT_TOO_LARGE = ("a split element that is too large", _S)
+    TOO_MANY_OPEN_ELEMENTS = ("too many split elements at a time", _S)
+    WRONG_ELEMENT_SIZE = ("a split element that has not the size of the stream's elements", _S)
+    COMPLETE_AMID_AN_ELEMENT = ("an onComplete amid a split element", _S)
+
+    SUBSCRIBED_AGAIN = ("the same subscribe again", _I)
+    NOBODY_THERE = ("a request or cancel for an id that is not active", _I)
+    TOO_LATE = ("a frame for a subscription that is over", _I)
+    PART_OF_NOTHING = ("a transport closed inside a frame", _I)
+
+    def __init__(self, condition: str, consequence: Consequence) -> None:
+        self.condition = condition
+        self.consequence = consequence
+
+
+def broken(mistake: Mistake, found: object = None) -> ProtocolError:
+    """The error of a fatal mistake; `found` is what stands in place of what was expected."""
+    said = mistake.condition if found is None else f"{mistake.condition}: found {found}"
+    return ProtocolError(Fault(400, "rsio:protocol.error", f"protocol error: {said}"))
+
+
+def unsupported(version: int) -> UnsupportedVersion:
+    """The error of a hello in another version."""
+    return UnsupportedVersion(
+        Fault(400, "rsio:version.unsupported", f"unsupported version {version}; supported: {VERSION}")
+    )
+
+
+OK = "ok"
+IDLE = "idle"
+SHUTDOWN = "shutdown"
+RESUMED_ELSEWHERE = "resumed elsewhere"
+NO_SESSION = "protocol error: no session"
+LATE_HELLO = "protocol error: no hello in time"
+LOST = "the connection was lost"
+
+GOODBYES = (OK, "protocol error:", "unsupported version", IDLE, SHUTDOWN, RESUMED_ELSEWHERE)
+"""What the reasons of our goodbyes begin with."""
+
+LONGEST = Limits().text_sent
+_LINE = re.compile(
+    r"(?P<status>[1-5][0-9]{2})(?: (?P<code>[a-z][\w\-]*(?:[:.][\w.\-]+)+))?(?: (?P<text>.*))?", re.DOTALL
+)
+
+
+def write(fault: Fault) -> str:
+    """The line that tells of a fault."""
+    return cut(f"{fault.status} {fault.error} {fault.message}")
+
+
+def read(line: str) -> Fault:
+    """The fault that a peer's line tells of. One that has no status counts as 500, and is all text."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return Fault(500, "", line)
+    return Fault(int(found["status"]), found["code"] or "", found["text"] or "")
+
+
+def cut(text: str, most: int = LONGEST) -> str:
+    """The text, or as many of its characters as fit into so many octets of UTF-8."""
+    encoded = text.encode("utf-8", "replace")
+    return encoded[:most].decode("utf-8", "ignore")

@@ -1,0 +1,230 @@
+"""The publisher's side of one stream: what waits to be sent, as frames (reactive-streams-io, packing and splitting).
+
+Elements wait as they are and become a frame when the transport takes one, so that what is there by then is packed together
+and nothing ever waits to fill a pack. Those of a fixed size wait as one run of octets. A large element leaves in parts,
+between which other streams have their turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from mappings.errors import EncodeError, Fault
+from mappings.reactive_streams_io.frames import Subscribe, varint
+from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
+
+
+class Run(Sequence[bytes]):
+    """Elements of `size` octets each, next to each other."""
+
+    __slots__ = ("octets", "size")
+
+    def __init__(self, octets: bytes, size: int) -> None:
+        """Raises ValueError for octets that are no whole elements."""
+        if size < 1 or len(octets) % size:
+            raise ValueError(f"found {len(octets)} octets, expected whole elements of {size}")
+        self.octets = octets
+        self.size = size
+
+    def __repr__(self) -> str:
+        return f"<Run of {len(self)} elements of {self.size} octets>"
+
+    def __len__(self) -> int:
+        return len(self.octets) // self.size
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> Run: ...
+    def __getitem__(self, index: int | slice) -> bytes | Run:
+        """An element; or those next to each other from one to another, as a run. Raises ValueError for any other step."""
+        size = self.size
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise ValueError(f"found a step of {step}, expected 1")
+            return Run(self.octets[start * size : max(start, stop) * size], size)
+        start = range(len(self))[index] * size
+        return self.octets[start : start + size]
+
+    def __iter__(self) -> Iterator[bytes]:
+        octets, size = self.octets, self.size
+        return (octets[start : start + size] for start in range(0, len(octets), size))
+
+
+_LARGEST_HEAD = 16
+"""Octets that a packed frame has before its elements, at most."""
+
+
+class Publishing:
+    """One stream that a peer asked for. `asked` is the frame that it came with; `octets` is what waits of its elements."""
+
+    __slots__ = (
+        "_element",
+        "_ending",
+        "_head",
+        "_large",
+        "_limits",
+        "_place",
+        "_run",
+        "_size",
+        "_waiting",
+        "asked",
+        "demand",
+        "has_begun",
+        "is_queued",
+        "octets",
+        "stream",
+        "subscriber",
+    )
+
+    def __init__(self, stream: int, asked: Subscribe, limits: Limits) -> None:
+        self.stream = stream
+        self.subscriber = asked.subscriber
+        self.asked = asked
+        self.demand = asked.demand
+        self.has_begun = False
+        self.is_queued = False
+        self.octets = 0
+        self._limits = limits
+        self._head = varint(asked.subscriber)
+        self._size = 0
+        self._waiting: deque[bytes] = deque()
+        self._run = bytearray()
+        self._place = 0
+        self._large: memoryview | None = None
+        self._element = 0
+        self._ending: bytes | None = None
+
+    def __repr__(self) -> str:
+        return f"<Publishing {self.stream} as {self.subscriber}, demand {self.demand}, {self.octets} octets waiting>"
+
+    @property
+    def has_ended(self) -> bool:
+        """Its last frame has been said, even if it waits."""
+        return self._ending is not None
+
+    def begin(self, element_size: int) -> bytes:
+        """The frame that a stream begins with. Raises ValueError for a size that cannot be."""
+        if not 0 <= element_size <= self._limits.element_size:
+            raise ValueError(f"found an element size of {element_size}, expected 0 to {self._limits.element_size}")
+        self.has_begun = True
+        self._size = element_size
+        return b"\x81" + self._head + varint(element_size)
+
+    def request(self, demand: int) -> None:
+        """The peer wants more. At its greatest, demand counts as endless."""
+        self.demand = min(self.demand + demand, UNBOUNDED)
+
+    def offer(self, elements: Sequence[bytes]) -> None:
+        """Let elements wait for the transport.
+
+        Raises EncodeError (413), before anything waits, for one that is too large; ValueError for more than are wanted,
+        for one that has not the stream's size, and for a stream that has not begun or has ended.
+        """
+        if len(elements) > self.demand:
+            raise ValueError(f"{len(elements)} elements offered, {self.demand} wanted")
+        if not self.has_begun or self.has_ended:
+            raise ValueError(f"elements for a stream that has {'ended' if self.has_ended else 'not begun'}")
+        if size := self._size:
+            octets = size * len(elements)
+            self._run += _joined(elements, size)
+        else:
+            octets = sum(map(len, elements))
+            if octets > self._limits.element and (largest := max(map(len, elements))) > self._limits.element:
+                said = f"found an element of {largest} octets, expected at most {self._limits.element}"
+                raise EncodeError(Fault(413, "rsio:element.toolarge", said))
+            self._waiting.extend(elements)
+        self.octets += octets
+        if self.demand < UNBOUNDED:
+            self.demand -= len(elements)
+
+    def end(self, frame: bytes) -> None:
+        """Let the last frame wait behind all elements. Only the first one counts."""
+        if self._ending is None:
+            self._ending = frame
+
+    def next_frame(self) -> bytes | None:
+        """The next frame for the transport, or None where nothing waits. The last one of an ended stream is its end."""
+        if self._large is not None:
+            return self._part(self._large)
+        if self._run:
+            return self._packed()
+        if self._waiting:
+            return self._single(self._waiting.popleft())
+        return self._ending
+
+    def whole_elements(self, room: int) -> list[bytes]:
+        """The next frames that are one element each, as many as there is room for; this is what many are sent by."""
+        frames: list[bytes] = []
+        if self._large is not None or self._run:
+            return frames
+        waiting, head, most = self._waiting, b"\x82" + self._head, self._limits.split_above
+        while waiting:
+            element = waiting[0]
+            size = len(element)
+            frame = head + varint(size) + element
+            room -= len(frame)
+            if room < 0 or size > most:
+                break
+            self.octets -= size
+            frames.append(frame)
+            waiting.popleft()
+        return frames
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is a frame for the transport."""
+        return bool(self._run or self._waiting or self._large is not None or self._ending)
+
+    @property
+    def is_said(self) -> bool:
+        """Whether the next frame is the last one: its end, with nothing before it."""
+        return self.has_ended and not (self._run or self._waiting or self._large is not None)
+
+    def _packed(self) -> bytes:
+        size = self._size
+        count = max(1, (min(self._limits.batch, self._limits.frame) - _LARGEST_HEAD) // size)
+        end = min(self._place + count * size, len(self._run))
+        octets = bytes(self._run[self._place : end])
+        self._place = end
+        # The run is cut now and then, not at every frame: that would move it each time.
+        if end == len(self._run) or end > self._limits.backlog:
+            del self._run[:end]
+            self._place = 0
+        self.octets -= len(octets)
+        if len(octets) == size:
+            return b"\x82" + self._head + octets
+        return b"\x83" + self._head + varint(len(octets) // size) + octets
+
+    def _single(self, element: bytes) -> bytes:
+        if len(element) > self._limits.split_above:
+            self._large = memoryview(element)
+            return self._part(self._large)
+        self.octets -= len(element)
+        return b"\x82" + self._head + varint(len(element)) + element
+
+    def _part(self, large: memoryview) -> bytes:
+        data, rest = large[: self._limits.part], large[self._limits.part :]
+        self.octets -= len(data)
+        code = b"\x84" if rest else b"\x85"
+        frame = code + self._head + varint(self._element) + varint(len(data)) + data
+        self._large = rest or None
+        if not rest:
+            self._element = (self._element + 1) % 128
+        return frame
+
+
+def _joined(elements: Sequence[bytes], size: int) -> bytes:
+    """Elements of this size next to each other. Raises ValueError where one has another size."""
+    if isinstance(elements, Run):
+        octets, is_fit = elements.octets, elements.size == size
+    else:
+        octets = b"".join(elements)
+        # None is larger, so none is smaller either.
+        is_fit = len(octets) == size * len(elements) and max(map(len, elements), default=size) <= size
+    if not is_fit:
+        raise ValueError(f"found elements of other sizes than {size}")
+    return octets

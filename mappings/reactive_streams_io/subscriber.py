@@ -1,0 +1,222 @@
+"""The subscriber's side: the streams that we asked a peer for, by id and generation (reactive-streams-io, reusing ids).
+
+An id is used again at once, while frames of its last stream are still on their way here. What tells them apart is the
+`onSubscribe`, of which the peer sends one for every subscribe: each subscribe adds a generation behind the others of its id,
+each `onSubscribe` takes the oldest, and whatever comes then belongs to the generation taken last. What belongs to one that
+is cancelled or over is read and dropped.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from mappings.errors import EncodeError, Fault
+from mappings.reactive_streams_io.errors import Mistake, broken
+from mappings.reactive_streams_io.events import Accepted, Arrived, Completed, Failed, StreamEvent
+from mappings.reactive_streams_io.frames import OnComplete, OnError, OnNext, OnNextLastPart, OnNextPacked, OnNextPart
+from mappings.reactive_streams_io.limits import LARGEST_ID, UNBOUNDED, Limits
+
+
+class Generation:
+    """One stream that we asked for: what is still wanted of it, and its elements of which parts have come."""
+
+    __slots__ = ("_limits", "_open", "demand", "element_size", "is_over", "open_octets", "stream", "subscriber")
+
+    def __init__(self, stream: int, subscriber: int, demand: int, limits: Limits) -> None:
+        self.stream = stream
+        self.subscriber = subscriber
+        self.demand = min(demand, UNBOUNDED)
+        self.element_size = 0
+        self.is_over = False
+        self._limits = limits
+        self._open: dict[int, bytearray] = {}
+        self.open_octets = 0
+
+    def __repr__(self) -> str:
+        over = ", over" if self.is_over else ""
+        return f"<Generation {self.stream} as {self.subscriber}, demand {self.demand}, {len(self._open)} open{over}>"
+
+    @property
+    def is_amid_an_element(self) -> bool:
+        return bool(self._open)
+
+    def end(self) -> None:
+        """Nothing of it counts any more, and nothing is kept."""
+        self.is_over = True
+        self._open.clear()
+        self.open_octets = 0
+
+    def take(self, count: int) -> int:
+        """How many of so many elements were asked for; they are not any more."""
+        taken = min(count, self.demand)
+        if self.demand < UNBOUNDED:
+            self.demand -= taken
+        return taken
+
+    def part(self, element: int, data: bytes, *, is_last: bool) -> bytes | Mistake | None:
+        """Join a part to its element: the whole element behind its last part, None before, or what is wrong."""
+        joined = self._open.get(element)
+        if joined is None:
+            if not self.take(1):
+                return Mistake.MORE_THAN_DEMANDED
+            if not is_last and len(self._open) >= self._limits.open_elements:
+                return Mistake.TOO_MANY_OPEN_ELEMENTS
+            joined = self._open[element] = bytearray()
+        joined += data
+        self.open_octets += len(data)
+        if len(joined) > self._limits.element:
+            return Mistake.ELEMENT_TOO_LARGE
+        if not is_last:
+            return None
+        del self._open[element]
+        self.open_octets -= len(joined)
+        if self.element_size and len(joined) != self.element_size:
+            return Mistake.WRONG_ELEMENT_SIZE
+        return bytes(joined)
+
+
+class Subscribing:
+    """All streams that we asked one peer for. Frames go in, events come out.
+
+    `to_cancel` holds the ids whose publisher broke a rule and is to be told; `open_octets` is what is kept of elements that
+    are not whole yet, in all streams.
+    """
+
+    __slots__ = ("_by_stream", "_current", "_limits", "_pending", "open_octets", "to_cancel")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._by_stream: dict[int, Generation] = {}
+        self._pending: dict[int, deque[Generation]] = {}
+        self._current: dict[int, Generation] = {}
+        self.to_cancel: list[int] = []
+        self.open_octets = 0
+
+    def __repr__(self) -> str:
+        return f"<Subscribing {list(self._by_stream.values())}>"
+
+    @property
+    def streams(self) -> list[int]:
+        """Those that live, oldest first."""
+        return list(self._by_stream)
+
+    def subscribe(self, stream: int, demand: int, above: int = 0) -> Generation:
+        """A new generation of the smallest free id above this one. Raises EncodeError where too many live already."""
+        if len(self._by_stream) >= self._limits.subscriptions:
+            raise EncodeError(
+                Fault(
+                    429, "rsio:subscriptions.limit", f"found {len(self._by_stream)} subscriptions, no more may be made"
+                )
+            )
+        taken = {generation.subscriber for generation in self._by_stream.values()}
+        subscriber = next(
+            each
+            for each in range(above + 1, LARGEST_ID)
+            if each not in taken and len(self._pending.get(each, ())) < self._limits.generations
+        )
+        generation = Generation(stream, subscriber, demand, self._limits)
+        self._pending.setdefault(subscriber, deque()).append(generation)
+        self._by_stream[stream] = generation
+        return generation
+
+    def id_of(self, stream: int) -> int | None:
+        """The id of a stream that lives."""
+        generation = self._by_stream.get(stream)
+        return None if generation is None else generation.subscriber
+
+    def request(self, stream: int, demand: int) -> Generation | None:
+        """Ask for more of a stream that lives: its generation, or None. Raises ValueError for nothing or less."""
+        if demand <= 0:
+            raise ValueError(f"found a demand of {demand}, expected at least 1")
+        if (generation := self._by_stream.get(stream)) is not None:
+            generation.demand = min(generation.demand + demand, UNBOUNDED)
+        return generation
+
+    def cancel(self, stream: int) -> Generation | None:
+        """Want no more of a stream: its generation if it lived."""
+        if (generation := self._by_stream.get(stream)) is not None:
+            self._end(generation)
+        return generation
+
+    def end_all(self, reason: str) -> list[StreamEvent]:
+        """The peer is gone: what becomes of every stream. All ids are free again."""
+        ended: list[StreamEvent] = [Failed(stream, reason) for stream in self._by_stream]
+        for generation in self._by_stream.values():
+            generation.end()
+        self.open_octets = 0
+        self._by_stream.clear()
+        self._pending.clear()
+        self._current.clear()
+        return ended
+
+    def begins(self, subscriber: int, element_size: int) -> list[StreamEvent]:
+        """An onSubscribe. Raises ProtocolError where nobody asked for it."""
+        pending = self._pending.get(subscriber)
+        if not pending:
+            raise broken(Mistake.NOT_ASKED_FOR, f"one for the id {subscriber}")
+        generation = pending.popleft()
+        if not pending:
+            del self._pending[subscriber]
+        self._current[subscriber] = generation
+        if generation.is_over:
+            return []
+        generation.element_size = element_size
+        return [Accepted(generation.stream, element_size)]
+
+    def comes(
+        self, frame: OnNext | OnNextPacked | OnNextPart | OnNextLastPart | OnComplete | OnError
+    ) -> list[StreamEvent]:
+        """Elements or an end. Raises ProtocolError for an id that never began."""
+        generation = self._current.get(frame.subscriber)
+        if generation is None:
+            raise broken(Mistake.NO_ELEMENT_SIZE, f"the id {frame.subscriber}")
+        if generation.is_over:
+            return []
+        if isinstance(frame, OnNext):
+            return self._arrived(generation, (frame.element,))
+        if isinstance(frame, OnNextPacked):
+            return self._arrived(generation, frame.elements)
+        if isinstance(frame, OnNextPart | OnNextLastPart):
+            return self._part(generation, frame)
+        return self._ended(generation, frame)
+
+    def _arrived(self, generation: Generation, elements: Sequence[bytes]) -> list[StreamEvent]:
+        taken = generation.take(len(elements))
+        if taken == len(elements):
+            return [Arrived(generation.stream, elements)]
+        arrived: list[StreamEvent] = [Arrived(generation.stream, elements[:taken])] if taken else []
+        return arrived + self._spoilt(generation, Mistake.MORE_THAN_DEMANDED)
+
+    def _part(self, generation: Generation, frame: OnNextPart | OnNextLastPart) -> list[StreamEvent]:
+        before = generation.open_octets
+        joined = generation.part(frame.element, frame.data, is_last=isinstance(frame, OnNextLastPart))
+        self.open_octets += generation.open_octets - before
+        if self.open_octets > self._limits.joining:
+            joined = Mistake.ELEMENT_TOO_LARGE
+        if isinstance(joined, Mistake):
+            return self._spoilt(generation, joined)
+        return [] if joined is None else [Arrived(generation.stream, (joined,))]
+
+    def _ended(self, generation: Generation, frame: OnComplete | OnError) -> list[StreamEvent]:
+        is_cut = generation.is_amid_an_element
+        self._end(generation)
+        if isinstance(frame, OnError):
+            return [Failed(generation.stream, frame.error)]
+        if is_cut:
+            return [Failed(generation.stream, _line(Mistake.COMPLETE_AMID_AN_ELEMENT))]
+        return [Completed(generation.stream)]
+
+    def _spoilt(self, generation: Generation, mistake: Mistake) -> list[StreamEvent]:
+        self._end(generation)
+        self.to_cancel.append(generation.subscriber)
+        return [Failed(generation.stream, _line(mistake))]
+
+    def _end(self, generation: Generation) -> None:
+        self.open_octets -= generation.open_octets
+        generation.end()
+        self._by_stream.pop(generation.stream, None)
+
+
+def _line(mistake: Mistake) -> str:
+    return f"400 rsio:peer.mistaken The publisher sent {mistake.condition}."

@@ -1,0 +1,140 @@
+"""Which stream an id names: one of the operator's own, or the history of a thing or a policy (Streamr protocol, names).
+
+    tank-9               a stream of its own
+    things/acme:lamp-7   the events of a thing; policies/acme:lamps those of a policy
+
+An id that begins like a twin's and names none is nobody's stream, whatever is configured. A stream's messages rest under the
+name of their partition, `tank-9/0`, which `partition_name` and `read_partition_name` translate; an id may hold slashes
+itself, the last one is the partition's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from mappings.ids import EntityId, EntityType, parse_entity_id, partition_entity
+
+THINGS = "things/"
+POLICIES = "policies/"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnStream:
+    """A stream that exists because an operator lists it."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThingStream:
+    """The events of a thing, in one partition."""
+
+    entity: EntityId
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStream:
+    """The events of a policy, in one partition."""
+
+    entity: EntityId
+
+
+Place: TypeAlias = OwnStream | ThingStream | PolicyStream
+
+
+def place_of(stream: str) -> Place | None:
+    """What this id names, or None where it looks like a twin's and is none."""
+    if stream.startswith(THINGS):
+        thing = parse_entity_id(EntityType.THING, stream.removeprefix(THINGS))
+        return ThingStream(thing) if thing is not None else None
+    if stream.startswith(POLICIES):
+        policy = parse_entity_id(EntityType.POLICY, stream.removeprefix(POLICIES))
+        return PolicyStream(policy) if policy is not None else None
+    return OwnStream(stream)
+
+
+def stream_of(entity: EntityId) -> str:
+    """The id of the stream that the events of a thing or a policy are."""
+    return f"{THINGS if entity.type is EntityType.THING else POLICIES}{entity}"
+
+
+def resource_of(stream: str) -> str:
+    """The resource on which a policy grants READ and WRITE of a stream of its own."""
+    return f"stream:/{stream}"
+
+
+def partition_name(stream: str, partition: int) -> str:
+    """The name under which the messages of one partition rest."""
+    return f"{stream}/{partition}"
+
+
+def partition_of(stream: str, partition: int) -> EntityId:
+    """One partition of a stream of its own, as the store knows it."""
+    return partition_entity(partition_name(stream, partition))
+
+
+def read_partition_name(name: str) -> tuple[str, int] | None:
+    """Stream and partition of such a name, or None where it is none."""
+    stream, _, digits = name.rpartition("/")
+    if not stream or not (digits.isascii() and digits.isdecimal()) or (len(digits) > 1 and digits[0] == "0"):
+        return None
+    partition = int(digits) if len(digits) <= 3 else 256
+    return (stream, partition) if partition <= 255 else None
+
+
+_MASK = 0xFFFFFFFF
+
+
+class KeyHash(str, Enum):
+    """How a key becomes a number."""
+
+    MURMUR3_SWAPPED = "murmur3-swapped"
+    MD5 = "md5"
+
+
+def partition_of_key(
+    key: str | None, partitions: int, hash: KeyHash = KeyHash.MURMUR3_SWAPPED, *, chance: random.Random | None = None
+) -> int:
+    """The partition of a message with this key, out of so many; one at random for no key and for an empty one."""
+    if partitions == 1:
+        return 0
+    if not key:
+        return (chance or random).randrange(partitions)
+    return abs(number_of(key, hash)) % partitions
+
+
+def number_of(key: str, hash: KeyHash) -> int:
+    """The signed number of 32 bits that a key hashes to. Raises UnicodeEncodeError for half a character."""
+    data = key.encode()
+    if hash is KeyHash.MD5:
+        digest = hashlib.md5(data, usedforsecurity=False).digest()[:4]
+    else:
+        digest = murmur3(data).to_bytes(4, "big")
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def murmur3(data: bytes) -> int:
+    """MurmurHash3, x86, 32 bits, seed 0."""
+    result = 0
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        result ^= _scrambled(int.from_bytes(data[at : at + 4], "little"))
+        result = (_rotated(result, 13) * 5 + 0xE6546B64) & _MASK
+    if rest := data[whole:]:
+        result ^= _scrambled(int.from_bytes(rest, "little"))
+    result ^= len(data)
+    result = ((result ^ (result >> 16)) * 0x85EBCA6B) & _MASK
+    result = ((result ^ (result >> 13)) * 0xC2B2AE35) & _MASK
+    return result ^ (result >> 16)
+
+
+def _scrambled(block: int) -> int:
+    return (_rotated((block * 0xCC9E2D51) & _MASK, 15) * 0x1B873593) & _MASK
+
+
+def _rotated(value: int, bits: int) -> int:
+    return ((value << bits) | (value >> (32 - bits))) & _MASK

@@ -1,0 +1,1 @@
+"""Replay of events into states, and ranges of one entity over journal and lake."""

@@ -1,0 +1,65 @@
+"""What a filter sees: the partial thing that one event carries, and the whole thing as it is.
+
+A history filter judges every event alone (Ditto protocol, streaming subscriptions, filter). It sees the thing's id, the
+event's revision and time, and what the event changed at its place; no earlier state. So a filter on a field matches the
+events that bring the field along, and `ne` and `not` match those that do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mappings.ids import EntityType
+from mappings.model.json_pointer import MISSING
+from mappings.model.signals import Event
+from spark_store.errors import StoreError
+from spark_store.history.replay import merge, state_path
+from spark_store.records import Snapshot
+
+_decode = msgspec.json.Decoder().decode
+
+
+def partial_thing(event: Event) -> dict[str, Any]:
+    """The thing as far as this event of a thing tells it, with `_revision` and `_modified`.
+
+    A merge tells what it leaves behind: its nulls are removed. A deletion tells nothing. Raises StoreError for an event
+    whose value is no JSON, which no journal should hold.
+    """
+    value = MISSING if event.value is None else _parse(event, event.value)
+    document = changed_part(event.entity.type, event.action, event.path, value)
+    document["thingId"] = event.entity.id
+    document["_revision"] = event.revision
+    document["_modified"] = event.timestamp
+    return document
+
+
+def changed_part(type: EntityType, action: str, path: str, value: Any) -> dict[str, Any]:
+    """A fresh document with what an event changed, at its place. `value` is parsed; MISSING for a deletion."""
+    if value is MISSING or (action == "merged" and value is None):
+        return {}
+    if action == "merged":
+        value = merge(None, value)
+    for key in reversed(state_path(type, path)):
+        value = {key: value}
+    return dict(value) if isinstance(value, Mapping) else {}
+
+
+def whole_thing(snapshot: Snapshot) -> dict[str, Any]:
+    """The thing of a snapshot with the fields beside it, as a `condition` sees it."""
+    return {
+        **(snapshot.state or {}),
+        "thingId": snapshot.entity.id,
+        "_revision": snapshot.revision,
+        "_created": snapshot.created,
+        "_modified": snapshot.modified,
+    }
+
+
+def _parse(event: Event, value: bytes) -> Any:
+    try:
+        return _decode(value)
+    except msgspec.DecodeError as error:
+        raise StoreError(f"{event.entity} at revision {event.revision}: expected JSON, found {value[:80]!r}") from error

@@ -1,0 +1,350 @@
+"""Histories: which events of one entity a query means, and how they are read page by page, from journal and lake.
+
+`open_range` fixes the bounds once (Ditto protocol, subscribe for persisted events): what is relative to the newest
+revision becomes a number, instants become revisions, the filter becomes a predicate. What comes later does not belong to
+the range. `page` reads on from a position, which is the last revision that has been dealt with (0 at the beginning).
+Nothing stays open between two pages: a range is five words of memory, because there are as many as subscriptions.
+
+The journal is asked first, and alone as long as it has what is wanted. Of an entity it lacks only the oldest events, which
+were taken away because the lake has them, or erased. A page that begins there says which revisions they are (`Trimmed`), and
+`cold_page` reads them in the lake, to be called where one may wait for a disk. What was erased is not looked for. What the
+lake has not either was forgotten there (retention): a range begins at the oldest event there is. Who has begun goes on to
+get what retention deletes meanwhile, as long as the files stay. In a range's midst nothing may be missing: whoever reads on
+where the lake has lost something is told so, and not given what comes after it.
+
+Of an event that is not durable yet nobody here knows the time. A range that may hold such a one keeps its instants, and is
+empty, without an end, until everything in it can be looked at; then its bounds are the same on every page. So does one of
+whose trimmed events an instant may divide.
+
+Times never go back within an entity (whoever decides about commands sees to that), so the events between two instants are
+neighbours and their ends are found by halving. A filter looks at each event alone (`spark_store.history.event_view`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Event, HistoryQuery
+from spark_store import rql
+from spark_store.errors import HistoryUnavailable
+from spark_store.history.event_view import partial_thing
+from spark_store.journal.journal import Journal
+from spark_store.records import Times, as_text, event_size
+
+if TYPE_CHECKING:
+    from spark_store.lake.history_reader import Cold, ColdEvents
+
+
+SCAN_ROWS = 200
+"""How many events a page with a filter looks at, at most: about a millisecond."""
+
+SCAN_COMPARISONS = 4000
+"""How many comparisons a page with a filter makes, at most, with values of ordinary size."""
+
+SCAN_WORK = 1_000_000
+"""How many bytes of events times comparisons a page with a filter may cost: some tens of milliseconds at its worst."""
+
+COLD_SCANS = 10
+"""So many times as much may a page with a filter cost that is read in the lake, by a worker thread."""
+
+_SMALLEST_SCAN = 16
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_BEFORE_ALL, _AFTER_ALL = "", "A"
+"""Texts that are below and above every timestamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRange:
+    """Revisions `first` to `last` of one entity (empty if first > last), and what an event must match, if anything.
+
+    `times` are there only where they could not be made revisions: `last` was not durable yet, or the events that they
+    divide have been trimmed.
+    """
+
+    entity: EntityId
+    first: int
+    last: int
+    predicate: rql.Predicate | None
+    times: Times | None
+
+
+class Trimmed(NamedTuple):
+    """Revisions `first` to `last` of a range, which the journal has no more; whether the range ends with them.
+
+    `begin` is where the range begins: from there on, but only there, events may have been forgotten.
+    """
+
+    first: int
+    last: int
+    is_end: bool
+    begin: int
+
+
+class HistoryPage(NamedTuple):
+    """Events in ascending order, the position behind them, and whether they are the last ones.
+
+    A page without events that has not ended has looked at many that do not match, or has met events that are not durable
+    yet; the next one goes on from there. Where it has met events that are `trimmed`, it is without events, and what is
+    wanted is `cold_page` of these.
+    """
+
+    events: list[Event]
+    position: int
+    ended: bool
+    trimmed: Trimmed | None = None
+
+
+def open_range(
+    journal: Journal, query: HistoryQuery, now: datetime | None = None, *, newest: int | None = None
+) -> HistoryRange:
+    """Fix what a query means now.
+
+    `now` is what `time:now` in the filter stands for (default: the clock). `newest` is the revision that counts as the
+    entity's last one (default: the newest committed one); it may be one that is about to be committed. Raises QueryError
+    for a filter that cannot be read, StoreUnavailable.
+    """
+    predicate = None
+    if query.filter is not None:
+        predicate = rql.resolve_times(rql.parse(query.filter), now if now is not None else datetime.now(UTC))
+        if query.entity.type is not EntityType.THING:
+            predicate = None  # only things are filtered
+    durable = journal.latest(query.entity)
+    first, last = _revisions(query, durable if newest is None else newest)
+    times = _times(query)
+    if times is not None and last <= durable:
+        first, last, times = _between(journal, query.entity, first, last, times)
+    if first > last:
+        first, last, times = 1, 0, None
+    return HistoryRange(query.entity, first, last, predicate, times)
+
+
+def page(journal: Journal, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
+    """At most `limit` events after `position`, about `max_bytes` of values; one event is never too large.
+
+    With a limit of 0 nothing is returned, but `ended` may become known: as long as the position moves, more can be learnt.
+    Raises StoreUnavailable.
+    """
+    if range.times is not None:
+        if not _is_durable(journal, range):
+            return HistoryPage([], position, False)
+        first, last, times = _between(journal, range.entity, range.first, range.last, range.times)
+        range = HistoryRange(range.entity, first, last, range.predicate, times)
+    if range.predicate is None:
+        return _all(journal, range, position, limit, max_bytes)
+    return _matching(journal, range, range.predicate, position, limit, max_bytes)
+
+
+def _all(journal: Journal, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
+    start = max(position + 1, range.first)
+    events = journal.events(range.entity, start, range.last, limit, max_bytes) if start <= range.last else []
+    if events:
+        if events[0].revision != start:
+            return _gone(journal, range, position, start, events[0].revision - 1, limit, max_bytes)
+        position = events[-1].revision
+        return HistoryPage(events, position, position == range.last)
+    if start <= range.last and limit > 0 and _is_durable(journal, range):
+        return _gone(journal, range, position, start, range.last, limit, max_bytes)
+    return HistoryPage(events, position, start > range.last)
+
+
+def _matching(
+    journal: Journal, range: HistoryRange, predicate: rql.Predicate, position: int, limit: int, max_bytes: int
+) -> HistoryPage:
+    """Reads one match further than asked for, so that the end is known with the last match."""
+    scan = _Scan(predicate, limit, max_bytes)
+    while scan.goes_on and (start := max(position + 1, range.first)) <= range.last:
+        events = journal.events(range.entity, start, range.last, scan.rows, scan.max_bytes)
+        if not events or events[0].revision != start:
+            if not events and not _is_durable(journal, range):
+                return HistoryPage(scan.found, position, False)
+            if scan.found:
+                return HistoryPage(scan.found, position, False)
+            end = events[0].revision - 1 if events else range.last
+            return _gone(journal, range, position, start, end, limit, max_bytes)
+        if (cut := scan.take(events)) is not None:
+            return HistoryPage(scan.found, cut, False)
+        position = events[-1].revision
+    return HistoryPage(scan.found, position, max(position + 1, range.first) > range.last)
+
+
+def _gone(
+    journal: Journal, range: HistoryRange, position: int, first: int, last: int, limit: int, max_bytes: int
+) -> HistoryPage:
+    """A page that begins with revisions that the journal has no more: they were erased, and it begins later, or trimmed."""
+    if (erased := journal.beginning(range.entity).erased) < first:
+        return HistoryPage([], position, False, Trimmed(first, last, last == range.last, range.first))
+    if erased >= range.last:
+        return HistoryPage([], range.last, True)
+    return page(journal, replace(range, first=erased + 1, times=None), position, limit, max_bytes)
+
+
+class _Scan:
+    """What a page with a filter has found so far, and what it may still cost."""
+
+    __slots__ = ("_left", "_limit", "_predicate", "_size", "found", "max_bytes")
+
+    def __init__(self, predicate: rql.Predicate, limit: int, max_bytes: int, times_as_much: int = 1) -> None:
+        comparisons = rql.weight(predicate)
+        self.found: list[Event] = []
+        self.max_bytes = min(max_bytes, max(1, times_as_much * SCAN_WORK // comparisons))
+        self._predicate = predicate
+        self._limit = limit
+        self._left = times_as_much * min(SCAN_ROWS, max(1, SCAN_COMPARISONS // comparisons))
+        self._size = max(_SMALLEST_SCAN, limit + 1) * times_as_much
+
+    @property
+    def goes_on(self) -> bool:
+        return self._left > 0 and self.max_bytes > 0
+
+    @property
+    def rows(self) -> int:
+        """How many events to look at next."""
+        return min(self._size, self._left)
+
+    def take(self, events: list[Event]) -> int | None:
+        """Look at events. The position before the first match that is one too many, if there is one."""
+        for event in events:
+            if rql.evaluate(self._predicate, partial_thing(event)):
+                if len(self.found) >= self._limit:
+                    return event.revision - 1
+                self.found.append(event)
+            self.max_bytes -= event_size(event)
+        self._left -= len(events)
+        self._size *= 2
+        return None
+
+
+def cold_page(
+    cold: Cold, range: HistoryRange, trimmed: Trimmed, limit: int, max_bytes: int, reaching: int
+) -> HistoryPage:
+    """As `page`, of events that the journal has no more, which were numbered up to `reaching`.
+
+    Waits for the disk. Raises HistoryUnavailable, also where events are missing: a history may have lost its beginning, and
+    nothing behind an event that was read. Where it ends early, a time has to explain that.
+    """
+
+    def read(start: int, rows: int, size: int) -> ColdEvents:
+        found = cold.events(range.entity, start, trimmed.last, rows, size, times=times, reaching=reaching)
+        first, last = (found.events[0].revision, found.events[-1].revision) if found.events else (None, start - 1)
+        if first != start and start > trimmed.begin and not (first is None and is_too_late(start)):
+            return forgotten(start, rows, size, first)
+        if first is not None and found.is_all and last < trimmed.last and not is_too_late(last + 1):
+            raise _missing(range, last + 1, trimmed.last + 1)
+        return found
+
+    def forgotten(start: int, rows: int, size: int, first: int | None) -> ColdEvents:
+        """What retention has deleted since somebody began to read it."""
+        found = cold.forgotten(range.entity, start, trimmed.last, rows, size)
+        if not found.events:
+            raise _missing(range, start, first or trimmed.last + 1)
+        in_time = [event for event in found.events if times.before is None or event.timestamp < times.before]
+        return found._replace(events=in_time, is_all=found.is_all or len(in_time) < len(found.events))
+
+    def is_too_late(revision: int) -> bool:
+        """Whether an event that was not found is there all the same: then it is not from before the time asked for."""
+        return times.before is not None and bool(
+            cold.events(range.entity, revision, revision, 1, 1, reaching=reaching).events
+        )
+
+    times = range.times or Times()
+    if range.predicate is None:
+        events, is_all = read(trimmed.first, limit, max_bytes)
+        last = trimmed.last if is_all else events[-1].revision
+        return HistoryPage(events, last, is_all and trimmed.is_end)
+    scan = _Scan(range.predicate, limit, max_bytes, COLD_SCANS)
+    start = trimmed.first
+    while scan.goes_on and start <= trimmed.last:
+        events, is_all = read(start, scan.rows, scan.max_bytes)
+        if (cut := scan.take(events)) is not None:
+            return HistoryPage(scan.found, cut, False)
+        start = trimmed.last + 1 if is_all else events[-1].revision + 1
+    return HistoryPage(scan.found, start - 1, trimmed.is_end and start > trimmed.last)
+
+
+def _missing(range: HistoryRange, expected: int, end: int) -> HistoryUnavailable:
+    return HistoryUnavailable(
+        f"{range.entity}: expected revision {expected} in the lake, found none before {end}; retention may have overtaken "
+        "whoever reads, or the lake has lost events (`connectivity pipeline verify` says which)"
+    )
+
+
+def _is_durable(journal: Journal, range: HistoryRange) -> bool:
+    """Whether everything in the range has been committed: if so, what is not found has been trimmed."""
+    return journal.latest(range.entity) >= range.last
+
+
+def _revisions(query: HistoryQuery, newest: int) -> tuple[int, int]:
+    """Absolute revisions, both inclusive, for an entity whose last one is `newest` (0: none)."""
+    first, last = query.from_revision, newest
+    if first < 0:
+        first += newest + 1
+    if query.to_revision is not None:
+        last = min(query.to_revision, newest) if query.to_revision > 0 else newest + query.to_revision
+    return max(first, 1), last
+
+
+def _times(query: HistoryQuery) -> Times | None:
+    if query.after is None and query.before is None:
+        return None
+    # `before` is rounded up: an event at the microsecond in which it lies may be earlier.
+    return Times(
+        None if query.after is None else _timestamp(query.after // 1000),
+        None if query.before is None else _timestamp(-(-query.before // 1000)),
+    )
+
+
+def _between(journal: Journal, entity: EntityId, first: int, last: int, times: Times) -> tuple[int, int, Times | None]:
+    """The revisions among `first` to `last`, all durable, that lie between the times.
+
+    Of trimmed ones nothing is known but that they are older than the oldest one here. Where a time may lie among them it is
+    returned too: it is for the lake to ask. To ask this again about what was returned gives the same.
+    """
+    after, before = times
+    kept = journal.events(entity, first, last, 1, 1) if first <= last else []
+    border = kept[0].revision if kept else last + 1
+    if after is not None and kept and (border == first or kept[0].timestamp <= after):
+        first = _first_above(journal, entity, border, last, after)
+    if before is not None and kept and (border <= first or kept[0].timestamp < before):
+        last = _first_from(journal, entity, max(first, border), last, before) - 1
+        before = None
+    elif before is not None:
+        last = border - 1
+    is_open = first < border and first <= last and not (after is None and before is None)
+    return first, last, Times(after, before) if is_open else None
+
+
+def _timestamp(microseconds: int) -> str:
+    """An instant as events write it, or a text beyond all of them."""
+    try:
+        instant = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return _BEFORE_ALL if microseconds < 0 else _AFTER_ALL
+    return as_text(instant)
+
+
+def _first_above(journal: Journal, entity: EntityId, first: int, last: int, time: str) -> int:
+    return _first(journal, entity, first, last, lambda timestamp: timestamp > time)
+
+
+def _first_from(journal: Journal, entity: EntityId, first: int, last: int, time: str) -> int:
+    return _first(journal, entity, first, last, lambda timestamp: timestamp >= time)
+
+
+def _first(journal: Journal, entity: EntityId, first: int, last: int, passes: Callable[[str], bool]) -> int:
+    """The first revision from which on timestamps pass; last + 1 if none does. Some twenty look-ups in a long history.
+
+    All of them are durable, and in the journal; what has been trimmed meanwhile is passed over.
+    """
+    low, high = first, last + 1
+    while low < high:
+        middle = (low + high) // 2
+        events = journal.events(entity, middle, last, 1, 1)
+        if not events or passes(events[0].timestamp):
+            high = middle
+        else:
+            low = events[0].revision + 1
+    return low

@@ -1,0 +1,346 @@
+"""Replay: events folded into the state of an entity.
+
+`evolve` is the one place that says what an event does to a state; whoever decides about a command uses it for the state
+that results, and the lake's pipeline uses it for the rows of its tables, so both see the same thing. It is pure: the
+state that comes in is never changed, and what the event does not touch is shared with the state that goes out.
+
+What an event means (Ditto protocol, events): `created` and `modified` set the value at the path and make missing parents;
+`merged` applies a merge patch (RFC 7396) there; `deleted` removes what is there. `deleted` at `/` leaves a tombstone that
+goes on counting revisions. One thing is added to RFC 7396: a key of the form `{{ ~regex~ }}` with the value null deletes
+every key that the expression matches in full.
+
+A thing's state may hold its metadata, under `_metadata` (`mappings.model.metadata`): no event's value touches it. It loses
+what is said about data that goes, and changes as the event's stored headers say.
+
+A message of a stream is an event that changes nothing: what is left of it in the state of the partition is its revision.
+
+Whether an event should have happened is not asked here. The paths of things and policies are the same as in commands.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mappings.ids import LONGEST_KNOWN, MAX_ID_LENGTH, EntityType
+from mappings.model.json_pointer import Segments, get, parse_pointer, put, remove
+from mappings.model.metadata import METADATA, changes_of, evolved
+from mappings.model.signals import Event
+from spark_store.records import Snapshot
+
+MATCH_BUDGET = 1_000_000
+"""The most steps that the delete patterns of one merge may take, over all keys: some milliseconds."""
+
+_PATTERN_STEPS, _CHARACTER_STEPS = 1000, 100
+"""What compiling a pattern counts, and each character of it."""
+
+_IMPORTS = ("imports",)
+"""What a policy always has: without imports it has none of them."""
+
+_parse = msgspec.json.Decoder().decode
+_WHOLE_KEY = re.compile(r"(/entries/[^/]+/(?:subjects|resources))/(.+)", re.DOTALL)
+_DELETE_KEY = re.compile(r"\{\{\s*(?:~(?P<tilde>.+)~|/(?P<slash>.+)/)\s*\}\}", re.DOTALL)
+
+
+class PatternRefused(ValueError):
+    """A delete pattern that is no regular expression, or patterns that could take too long."""
+
+
+class MatchBudget:
+    """What the delete patterns of one merge may still cost. The same merge always costs the same."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps = MATCH_BUDGET
+
+    def spend(self, steps: int, pattern: str) -> None:
+        """Raises PatternRefused where that is more than is left."""
+        self.steps -= steps
+        if self.steps < 0:
+            raise PatternRefused(f"found {pattern}, expected fewer patterns, with fewer repetitions and choices")
+
+
+def fold(events: Iterable[Event]) -> Snapshot:
+    """The state after all `events`, which are one entity's, oldest first. Raises ValueError if there are none."""
+    snapshot: Snapshot | None = None
+    for event in events:
+        snapshot = evolve(snapshot, event)
+    if snapshot is None:
+        raise ValueError("found no event, expected at least one")
+    return snapshot
+
+
+def evolve(snapshot: Snapshot | None, event: Event) -> Snapshot:
+    """The state after `event`. Raises msgspec.DecodeError for a value that is no JSON; no journal has such a one."""
+    if event.entity.type is EntityType.STREAM:
+        created = event.timestamp if snapshot is None or snapshot.is_deleted else snapshot.created
+        return Snapshot(event.entity, event.revision, created, event.timestamp, {}, None)
+    return evolve_parsed(snapshot, event, None if event.value is None else _parse(event.value))
+
+
+def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapshot:
+    """As `evolve`, of a thing or a policy, for a caller that has the event's value at hand as parsed JSON."""
+    before = snapshot.state if snapshot is not None else None
+    data: Mapping[str, Any] = {} if before is None else data_of(before) if METADATA in before else before
+    path = state_path(event.entity.type, event.path)
+    if event.action == "deleted":
+        state = remove(data, path) if path else None
+        if path == _IMPORTS and event.entity.type is EntityType.POLICY:
+            state = put(state, _IMPORTS, {})
+    elif event.action == "merged":
+        state = merge_at(data, path, value)
+    else:
+        state = put(data, path, value)
+    if state is not None and (data is not before or event.headers != b"{}"):
+        # Most things and events say nothing beside their values.
+        state = _annotated(event, before, data, state)
+    return Snapshot(
+        entity=event.entity,
+        revision=event.revision,
+        created=event.timestamp if snapshot is None or before is None else snapshot.created,
+        modified=event.timestamp,
+        state=state,
+        policy=_policy(event, state, snapshot.policy if snapshot is not None else None),
+    )
+
+
+def data_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A state without the metadata of a thing."""
+    return {key: value for key, value in state.items() if key != METADATA} if METADATA in state else state
+
+
+def _annotated(
+    event: Event, before: Mapping[str, Any] | None, data: Mapping[str, Any], state: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """A state with its metadata, which stands last; without the member where there is none."""
+    if event.entity.type is not EntityType.THING:
+        return state
+    present = before.get(METADATA) if before is not None else None
+    changes = changes_of(event.headers)
+    metadata = evolved(present, data, state, changes) if present or changes else None
+    return {**state, METADATA: metadata} if metadata else state
+
+
+def _policy(event: Event, state: Mapping[str, Any] | None, last: str | None) -> str | None:
+    """The id of the policy that guards the entity; a policy guards itself."""
+    if event.entity.type is EntityType.POLICY:
+        return str(event.entity)
+    return last if state is None else state.get("policyId")
+
+
+def state_path(type: EntityType, path: str) -> Segments:
+    """The keys that a path of an event names.
+
+    Below `subjects` and `resources` of a policy's entry the rest of the path is one key, slashes included.
+    """
+    return _known_path(type, path) if len(path) <= LONGEST_KNOWN else _state_path(type, path)
+
+
+def _state_path(type: EntityType, path: str) -> Segments:
+    if type is EntityType.POLICY and (match := _WHOLE_KEY.fullmatch(path)):
+        return (*parse_pointer(match[1]), match[2])
+    return parse_pointer(path)
+
+
+_known_path = lru_cache(maxsize=4096)(_state_path)
+
+
+def merge_at(state: Any, path: Segments, patch: Any) -> Any:
+    """`state` with a merge patch applied at `path`: null there deletes, and deleting what is absent changes nothing."""
+    if path and patch is None:
+        return remove(state, path)
+    return put(state, path, merge(get(state, path), patch))
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7396 with delete patterns. Raises PatternRefused, which no event that was once decided brings about."""
+    return _merge(target, patch, MatchBudget())
+
+
+def _merge(target: Any, patch: Any, budget: MatchBudget) -> Any:
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for key in [key for key, value in patch.items() if value is None and is_delete_pattern(key)]:
+        for found in matching_keys(key, merged, budget):
+            del merged[found]
+    for key, value in patch.items():
+        if value is not None:
+            merged[key] = _merge(merged.get(key), value, budget)
+        elif not is_delete_pattern(key):
+            merged.pop(key, None)
+    return merged
+
+
+def is_delete_pattern(key: str) -> bool:
+    """Whether a patch's key with the value null names keys by a regular expression."""
+    return key.startswith("{{") and _DELETE_KEY.fullmatch(key) is not None
+
+
+def matching_keys(pattern: str, target: Iterable[str], budget: MatchBudget) -> list[str]:
+    """The keys that a delete pattern names, at the cost of `budget`. Raises PatternRefused."""
+    budget.spend(_PATTERN_STEPS + _CHARACTER_STEPS * len(pattern), pattern)
+    compiled, keys = _delete_pattern(pattern), list(target)
+    budget.spend(sum(compiled.steps(len(key)) for key in keys), pattern)
+    return [key for key in keys if compiled.expression.fullmatch(key)]
+
+
+class _DeletePattern(NamedTuple):
+    """A compiled pattern and what bounds its backtracking: it tries at most `variants` · length^`unbounded` ways."""
+
+    expression: re.Pattern[str]
+    variants: int
+    unbounded: int
+
+    def steps(self, length: int) -> int:
+        return self.variants * int((length + 1) ** max(1, self.unbounded))
+
+
+_TOKEN = re.compile(
+    r"\\(?P<escape>.)|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|(?P<open>\((?:\?:)?)|(?P<close>\))|(?P<choice>\|)"
+    r"|(?P<repeat>[*+?]|\{\d*(?:,\d*)?\})(?P<manner>[?+]?)|.",
+    re.DOTALL,
+)
+
+
+@lru_cache(maxsize=256)
+def _delete_pattern(key: str) -> _DeletePattern:
+    """Compile a pattern whose matching cannot explode: nothing that repeats may hold anything that varies.
+
+    A backtracking matcher takes exponential time only where a repetition or a choice sits inside a repetition, or where
+    many of them stand in a row; the first is refused, the second is counted. It takes memory for each round of a
+    repetition: rounds beyond the longest key, and rounds over nothing, are refused.
+    """
+    match = _DELETE_KEY.fullmatch(key)
+    text = (match["tilde"] or match["slash"]) if match else key
+    if len(text) > MAX_ID_LENGTH:
+        raise PatternRefused(f"found an expression of {len(text)} characters, expected at most {MAX_ID_LENGTH}")
+    variants, unbounded = _count_variations(text)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a client's odd spelling is none of the operator's business
+            return _DeletePattern(re.compile(text), variants, unbounded)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise PatternRefused(f"found {text}, expected a regular expression: {error}") from error
+
+
+def _count_variations(text: str) -> tuple[int, int]:
+    """How many ways to match there are at most: a number, and how often the length of the key multiplies it."""
+    variants, unbounded = 1, 0
+    groups = [False]
+    varies = False  # whether the atom just read is a group with something in it that varies
+    for token in _TOKEN.finditer(text):
+        atom_varies, varies = varies, False
+        if token["open"]:
+            if token["open"] == "(" and text.startswith("?", token.end()):
+                raise PatternRefused(f"found {text}, expected an expression without look-around and flags")
+            if text.startswith(")", token.end()):
+                raise PatternRefused(f"found {text}, expected something in every group")
+            groups.append(False)
+        elif token["close"]:
+            varies = groups.pop() if len(groups) > 1 else False
+            groups[-1] |= varies
+        elif token["choice"]:
+            variants, groups[-1] = variants * 2, True
+        elif token["repeat"]:
+            if atom_varies:
+                raise PatternRefused(f"found {text}, expected no repetition or choice inside a repetition")
+            groups[-1] = True
+            factor, endless = _repetitions(text, token["repeat"])
+            variants, unbounded = variants * factor, unbounded + endless
+        elif token["escape"] and token["escape"].isdigit():
+            raise PatternRefused(f"found {text}, expected an expression without back references")
+        variants = min(variants, MATCH_BUDGET + 1)
+    return variants, unbounded
+
+
+def _repetitions(text: str, quantifier: str) -> tuple[int, bool]:
+    """In how many ways a quantifier can be met, and whether that grows with the key. Raises PatternRefused."""
+    if quantifier == "?":
+        return 2, False
+    if quantifier in "*+":
+        return 1, True
+    low, comma, high = quantifier[1:-1].partition(",")
+    least, most = int(low or 0), int(high or low or 0)
+    if max(least, most) > MAX_ID_LENGTH:
+        raise PatternRefused(f"found {text}, expected at most {MAX_ID_LENGTH} repetitions")
+    if comma and not high:
+        return 1, True
+    return max(1, most - least + 1), False
+
+
+FOLDABLE = frozenset(type.value for type in EntityType)
+"""The types of entities that can be folded: the lake may have others, of a later version."""
+
+
+class Ground(str, Enum):
+    """What a state rests on: all events; a state known before and the events after it; nothing, so there is none."""
+
+    EVENTS = "events"
+    KNOWN = "known"
+    NOTHING = "nothing"
+
+
+class Folding:
+    """Give it one entity's events in order of revision, and known states among them: after the event of their revision."""
+
+    __slots__ = ("ground", "newest", "snapshot")
+
+    def __init__(self) -> None:
+        self.snapshot: Snapshot | None = None
+        self.ground = Ground.NOTHING
+        self.newest = 0
+        """The revision of the newest event that was given."""
+
+    def event(self, event: Event) -> None:
+        """One that has been taken already, or lies before the known state, changes nothing."""
+        self.newest = max(self.newest, event.revision)
+        current = 0 if self.snapshot is None else self.snapshot.revision
+        if event.revision <= current:
+            return
+        if event.revision == current + 1:
+            self.ground = Ground.EVENTS if self.snapshot is None else self.ground
+            self.snapshot = evolve(self.snapshot, event)
+        elif event.action == "created" and event.path == "/":
+            # Made again after events that are gone, by an erasure for example: it brings all there is.
+            self.snapshot, self.ground = evolve(None, event), Ground.EVENTS
+        else:
+            self.snapshot, self.ground = None, Ground.NOTHING
+
+    def known(self, snapshot: Snapshot) -> None:
+        """Used only where the events do not lead."""
+        if self.snapshot is None:
+            self.snapshot, self.ground = snapshot, Ground.KNOWN
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether two parsed JSON values are the same value: the order of keys does not count, and 1 is 1.0, but not true."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def is_same_text(one: bytes | str | None, other: bytes | str | None) -> bool:
+    """The same for JSON texts; None is no state. A text that is no JSON is the same as nothing else."""
+    if one == other:
+        return True
+    if one is None or other is None:
+        return False
+    try:
+        return is_same(msgspec.json.decode(one), msgspec.json.decode(other))
+    except msgspec.DecodeError:
+        return False
+
+
+def state_text(snapshot: Snapshot) -> bytes | None:
+    """The state as the journal writes it."""
+    return None if snapshot.state is None else msgspec.json.encode(snapshot.state)

@@ -1,0 +1,1 @@
+"""The journal of changes in SQLite: schema, write side, reader, erasure."""

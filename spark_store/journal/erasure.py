@@ -1,0 +1,183 @@
+"""Erasure of one entity from the journal: the record that it happened, and the steps that take everything away.
+
+An operator asks for it; nothing else in the service forgets on purpose. What an erasure takes: every event of the entity up
+to then, its state, what the search index says of it, and the answers that redeliveries would get. What stays: the record,
+and the entity's row without state or policy, because its revisions go on counting if it is ever made again. The row says up
+to which revision (`erased`): so a history that begins behind it lacks nothing.
+
+What changes the journal here is one short step each, inside the caller's transaction, and may be done twice. The record
+comes first and is finished last, so whoever finds an unfinished one goes on with it. The numbers of events that have been
+taken away are kept as holes, because a pipeline counts on numbers without gaps: one that fills a new lake, too, which it can
+do for as long as nothing has been trimmed. So a hole is forgotten when events behind it have been.
+
+Bytes that are deleted are overwritten (`secure_delete`); they leave the write-ahead log when it is moved into the file,
+which is the business of `spark_store.journal.journal`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from spark_store.search import index
+from spark_store.sql import literal
+
+STEP_ENTRIES = 50
+"""How many events one step takes away: less than a millisecond, if they are of ordinary size."""
+
+STEP_ANSWERS = 500
+"""How many answers one step looks at."""
+
+STEP_BYTES = 1 << 20
+"""So many bytes end a step, too: one that begins takes at least one event, or looks at one answer."""
+
+STEP_PATHS = 500
+"""How many places of the search index one step looks at."""
+
+STEP_HOLES = 1000
+"""How many holes one step forgets."""
+
+_COLUMNS = "id, type, entity, seq, asked, asked_by, journal_done, lake_done"
+_ALL = f"SELECT {_COLUMNS} FROM erasures WHERE id > ? ORDER BY id"
+_UNFINISHED = f"SELECT {_COLUMNS} FROM erasures WHERE lake_done IS NULL ORDER BY id"
+_INSERT = """
+    INSERT INTO erasures (id, type, entity, seq, asked, asked_by)
+    VALUES (?, ?, ?, (SELECT value FROM counters WHERE name = 'seq'), ?, ?)
+"""
+# The sequence has what AUTOINCREMENT has given before, also to rows that are gone.
+_LAST_NUMBER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'erasures'"
+_ENTOMB = """
+    UPDATE entities SET state = NULL, policy = NULL, created = ?, modified = ?, newest_seq = 0, erased = revision
+    WHERE type = ? AND id = ?
+"""
+_KEY = "SELECT key FROM entities WHERE type = ? AND id = ?"
+_CHUNK = """
+    SELECT revision, seq, coalesce(length(value), 0) + length(headers) FROM entries
+    WHERE entity = ? AND seq <= ? ORDER BY revision LIMIT ?
+"""
+_HOLE = "INSERT OR IGNORE INTO holes (seq) VALUES (?)"
+_DELETE = "DELETE FROM entries WHERE entity = ? AND revision = ?"
+_ANSWERS = "SELECT id, length(answer) FROM answers WHERE id > ? ORDER BY id LIMIT ?"
+# Those of earlier versions do not say whose they are: there the id is looked for.
+_DELETE_ANSWERS = """
+    DELETE FROM answers WHERE id > ?1 AND id <= ?2
+    AND (entity = ?3 OR instr(others, ',' || ?3 || ',') > 0 OR (entity IS NULL AND instr(answer, ?4) > 0))
+"""
+_PATHS = "SELECT max(id) FROM (SELECT id FROM search_paths WHERE id > ? ORDER BY id LIMIT ?)"
+_DELETE_PATHS = """
+    DELETE FROM search_paths WHERE id > ? AND id <= ? AND declared = 0
+    AND NOT EXISTS (SELECT 1 FROM search_values WHERE search_values.path = search_paths.id)
+"""
+_FINISH_JOURNAL = "UPDATE erasures SET journal_done = ? WHERE id = ? AND journal_done IS NULL"
+_FINISH_LAKE = "UPDATE erasures SET lake_done = ? WHERE id <= ? AND journal_done IS NOT NULL AND lake_done IS NULL"
+_FILL_HOLES = "DELETE FROM holes WHERE seq IN (SELECT seq FROM holes WHERE seq < ? ORDER BY seq LIMIT ?)"
+
+
+class Erasure(NamedTuple):
+    """The record of an erasure. Of the entity everything goes up to the event number `seq`. Times are UTC text."""
+
+    id: int
+    entity_type: str
+    entity: str
+    seq: int
+    asked: str
+    asked_by: str
+    journal_done: str | None
+    lake_done: str | None
+
+
+def records(connection: sqlite3.Connection, after: int = 0) -> list[Erasure]:
+    """Every erasure whose number is above `after`, oldest first."""
+    return [Erasure._make(row) for row in connection.execute(_ALL, (after,))]
+
+
+def unfinished(connection: sqlite3.Connection) -> list[Erasure]:
+    """Every erasure that journal or lake have not done, as far as the journal knows, oldest first."""
+    return [Erasure._make(row) for row in connection.execute(_UNFINISHED)]
+
+
+def condition(erasures: Sequence[Erasure]) -> str:
+    """The rows, of any table, that these erasures mean, in SQL."""
+    return " OR ".join(
+        f"(entity_type = {literal(it.entity_type)} AND entity = {literal(it.entity)} AND seq <= {it.seq})"
+        for it in erasures
+    )
+
+
+def spared(erasures: Sequence[Erasure]) -> str:
+    """The rows, of any table, that these erasures leave, in SQL."""
+    return f"NOT ({condition(erasures)})" if erasures else "true"
+
+
+def begin(
+    connection: sqlite3.Connection, entity_type: str, entity: str, at: str, by: str, lake_erased: int = 0
+) -> Erasure:
+    """Write the record down, and leave the entity without state and policy.
+
+    `lake_erased`: the last number that the lake says it has carried out. A journal that was restored from a backup may not
+    know of it; it must not come again, or the lake's word for that erasure would be taken for this one.
+    """
+    (last,) = connection.execute(_LAST_NUMBER).fetchone()
+    number = max(int(last), lake_erased) + 1
+    connection.execute(_INSERT, (number, entity_type, entity, at, by))
+    index.forget(connection, entity_type, entity)
+    connection.execute(_ENTOMB, (at, at, entity_type, entity))
+    return records(connection, number - 1)[0]
+
+
+def take_entries(connection: sqlite3.Connection, erasure: Erasure) -> bool:
+    """Take some of the events away; whether there may be more."""
+    row = connection.execute(_KEY, (erasure.entity_type, erasure.entity)).fetchone()
+    if row is None:
+        return False
+    (key,) = row
+    found = connection.execute(_CHUNK, (key, erasure.seq, STEP_ENTRIES)).fetchall()
+    taken = found[: _within_bytes([size for *_, size in found])]
+    connection.executemany(_HOLE, [(seq,) for _, seq, _ in taken])
+    connection.executemany(_DELETE, [(key, revision) for revision, *_ in taken])
+    return len(taken) < len(found) or len(found) == STEP_ENTRIES
+
+
+def _within_bytes(sizes: Sequence[int]) -> int:
+    """How many of the first of these come to STEP_BYTES, with the one that passes it."""
+    return next((n for n, total in enumerate(accumulate(sizes), 1) if total >= STEP_BYTES), len(sizes))
+
+
+def take_answers(connection: sqlite3.Connection, erasure: Erasure, after: int) -> int | None:
+    """Take away what redeliveries would be answered, among the answers behind `after`; where to go on, None at the end."""
+    found = connection.execute(_ANSWERS, (after, STEP_ANSWERS)).fetchall()
+    if not found:
+        return None
+    row = connection.execute(_KEY, (erasure.entity_type, erasure.entity)).fetchone()
+    last = int(found[_within_bytes([size for _, size in found]) - 1][0])
+    key = row[0] if row is not None else -1
+    connection.execute(_DELETE_ANSWERS, (after, last, key, erasure.entity.encode()))
+    return last
+
+
+def take_paths(connection: sqlite3.Connection, after: int) -> int | None:
+    """Take away places at which no thing has a value, among those behind `after`, since names of places tell something too.
+
+    Where to go on, None at the end.
+    """
+    (last,) = connection.execute(_PATHS, (after, STEP_PATHS)).fetchone()
+    if last is not None:
+        connection.execute(_DELETE_PATHS, (after, last))
+    return None if last is None else int(last)
+
+
+def finish_journal(connection: sqlite3.Connection, erasure: Erasure, at: str) -> None:
+    """The journal has nothing of it any more."""
+    connection.execute(_FINISH_JOURNAL, (at, erasure.id))
+
+
+def finish_lake(connection: sqlite3.Connection, last: int, at: str) -> None:
+    """The lake has carried out every erasure up to the number `last`."""
+    connection.execute(_FINISH_LAKE, (at, last))
+
+
+def fill_holes(connection: sqlite3.Connection, border: int) -> bool:
+    """Forget some of the holes below `border` (see `Follower.oldest_known`); whether there may be more."""
+    return connection.execute(_FILL_HOLES, (border, STEP_HOLES)).rowcount == STEP_HOLES

@@ -1,0 +1,574 @@
+"""The journal: every event of every entity, its newest state, and what deliveries were answered.
+
+`Journal` is what a journal promises; `SqliteJournal` keeps it in one SQLite file, `tests.support.reference_journal` on
+lists. The promises are few, so that another database is one more file. Finding things in a history is
+`spark_store.history.history`'s business, deciding about a command nobody's here.
+
+Writing has two halves. `write` puts changes into the open transaction: short statements that touch nothing but memory, to
+be called where the changes are made. `commit` makes everything written durable: one wait for the disk, to be called in a
+worker thread. Between the two calls the connection belongs to nobody else. This cut matters to a process with an event
+loop: SQLite's binding gives the interpreter's lock away and takes it back for every single statement, so a worker that
+runs many short ones spends its time in the queue behind the loop.
+
+Reading goes over a connection of its own, sees what is committed, and is bounded by the caller's `limit` and `max_bytes`.
+
+How it lies in the file, and why, is said in `spark_store.journal.schema`. WAL with `synchronous=FULL`: a commit that
+returned survives a power cut. `cache_spill=OFF`: an open transaction waits for no disk before its commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+
+from mappings.ids import EntityId
+from mappings.model.signals import Event
+from spark_store.errors import DAMAGED_JOURNAL, StoreError, StoreUnavailable, Unstorable
+from spark_store.journal import schema, statements
+from spark_store.journal.batch import Planned, plan
+from spark_store.records import (
+    Beginning,
+    Change,
+    DeliveryName,
+    Due,
+    Followed,
+    Numbered,
+    Oldest,
+    Place,
+    Snapshot,
+    entity_of,
+)
+from spark_store.search import index
+from spark_store.search.index import Head, Index
+from spark_store.sqlite_errors import sqlite_fault
+
+T = TypeVar("T")
+
+TRIM_EVENTS = 250
+"""How many events are taken away at once: about a millisecond."""
+
+MAX_ANSWERS = 100_000
+"""How many answers are remembered at most, however young they are."""
+
+
+class Journal(Protocol):
+    """Append-only entries, the current state of each entity, and the answers to deliveries, changed together.
+
+    Every method raises StoreUnavailable when the store cannot be used now, and after `close`.
+    """
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Store `changes` in the open transaction (a first call opens one), all of them or none.
+
+        Raises RevisionConflict where an event does not follow its entity's newest one, Unstorable for a change that is
+        wrong in itself; what was written before them stays in the transaction. After StoreUnavailable nothing does.
+        """
+
+    def commit(self) -> None:
+        """Make everything written durable. After StoreUnavailable the transaction is gone."""
+
+    def rollback(self) -> None:
+        """Forget what was written since the last commit. Never raises."""
+
+    def append(self, changes: Sequence[Change]) -> None:
+        """`write` and `commit`. Raises what they raise; then nothing of the open transaction is stored."""
+        try:
+            self.write(changes)
+        except StoreError:
+            self.rollback()
+            raise
+        self.commit()
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        """The newest committed state, also of a deleted entity; None for one that never was."""
+
+    def latest(self, entity: EntityId) -> int:
+        """The newest committed revision; 0 for an entity that never was."""
+
+    def beginning(self, entity: EntityId) -> Beginning:
+        """Where the committed events of an entity begin: before the first one for an entity that never was."""
+
+    def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
+        """Committed events with first ≤ revision ≤ last in ascending order.
+
+        At most `limit` of them; the one with which values and headers come to `max_bytes` is the last one.
+        """
+
+    def first_published(self, entity: EntityId, first: int, last: int, instant: int) -> int:
+        """The first of these revisions of a stream's partition whose message is not from before an instant; 0 for none.
+
+        The instant is in milliseconds, the time of a message the one that its headers name, or else the event's. It waits
+        for the disk, as long as there are revisions; any thread may ask.
+        """
+
+    def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
+        """What the newest delivery of this name was answered, or None; one before `since` (nanoseconds) is not known."""
+
+    def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
+        """Forget, in the open transaction, answers older than `before` (nanoseconds) and all but the newest `keep`.
+
+        At most `limit`, the oldest first. Says how many were forgotten.
+        """
+
+    def newest_seq(self) -> int:
+        """How many events have ever been committed: the running number of the newest one."""
+
+    def oldest(self) -> Oldest | None:
+        """The oldest event, of all entities, that is still here; None where there is none."""
+
+    def trimmed(self) -> int:
+        """The number of the last event that is not here any more; 0 for none."""
+        oldest = self.oldest()
+        return self.newest_seq() if oldest is None else oldest.seq - 1
+
+    def newest_until(self, seq: int) -> Numbered | None:
+        """The newest committed event with a number up to this one, if it is still here."""
+
+    def newest_written(self) -> int:
+        """The number of the newest event in the open transaction, or before it."""
+
+    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[Followed]:
+        """Committed events with numbers above `after`, of all entities, in ascending order; bounded as in `events`."""
+
+    def followed(self, entity: EntityId, revision: int) -> Followed | None:
+        """One committed event with its number and cause; None where it is not here."""
+
+    def places(self) -> list[Place]:
+        """How far each target has come, as far as that is committed."""
+
+    def follow(self, connection: str, targets: Sequence[str]) -> None:
+        """From the open transaction on, these targets of a connection have places, and no others of it.
+
+        One that had none begins behind the newest event of the transaction.
+        """
+
+    def move(self, places: Sequence[Place]) -> None:
+        """Note, in the open transaction, how far targets have come. One without a place gets none, and none goes back."""
+
+    def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
+        """Take away, in the open transaction, the oldest events: with numbers up to `last`, from before a timestamp.
+
+        At most `limit`, up to the first one that has to stay; how many. States stay, and so do numbers and revisions.
+        """
+
+    def due(self, until: str, limit: int) -> list[Due]:
+        """Committed policies that have to be looked at by this timestamp, the longest due first; at most `limit`.
+
+        A policy is due as soon as it is written with a subject that expires.
+        """
+
+    def look_again(self, policy: EntityId, revision: int, at: str | None, note: bytes | None) -> None:
+        """Note, in the open transaction, what was found in a policy at this revision: it is due again `at`, None for never.
+
+        If it has changed since, it stays due; what was noted is kept all the same.
+        """
+
+    def probe(self) -> None:
+        """Write something of some size durably and take it away again, to see whether that works."""
+
+    def close(self) -> None:
+        """Let go of the store; what is not committed is forgotten. Safe to call twice."""
+
+
+_SNAPSHOT = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
+_LATEST = "SELECT revision FROM entities WHERE type = ? AND id = ?"
+_BEGINNING = """
+    SELECT erased, coalesce((SELECT min(revision) FROM entries WHERE entity = key AND revision > erased), revision + 1)
+    FROM entities WHERE type = ? AND id = ?
+"""
+_INSERT_ENTITY = """
+    INSERT INTO entities (type, id, revision, created, modified, state, policy, newest_seq) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_UPDATE_ENTITY = """
+    UPDATE entities SET revision = ?, created = ?, modified = ?, state = ?, policy = ?, newest_seq = ? WHERE key = ?
+"""
+_INSERT_ENTRY = """
+    INSERT INTO entries (entity, revision, seq, timestamp, action, path, value, headers, origin, cause)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_EVENTS = """
+    SELECT revision, timestamp, action, path, value, headers FROM entries
+    WHERE entity = (SELECT key FROM entities WHERE type = ? AND id = ?) AND revision BETWEEN ? AND ?
+    ORDER BY revision LIMIT ?
+"""
+_INSERT_ANSWER = """
+    INSERT INTO answers (at, connection, source, name, digest, answer, entity, others) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_ANSWER = """
+    SELECT digest, answer, at FROM answers WHERE connection = ? AND source = ? AND name = ? ORDER BY id DESC LIMIT 1
+"""
+_ANSWERS_ENDS = """
+    SELECT (SELECT id FROM answers ORDER BY id LIMIT 1), (SELECT id FROM answers ORDER BY id DESC LIMIT 1)
+"""
+_FIRST_YOUNG_ANSWER = "SELECT id FROM answers WHERE id BETWEEN ? AND ? AND at >= ? ORDER BY id LIMIT 1"
+_FORGET_ANSWERS = "DELETE FROM answers WHERE id < ?"
+_SEQ = "SELECT value FROM counters WHERE name = 'seq'"
+_OLDEST = "SELECT seq, timestamp FROM entries ORDER BY seq LIMIT 1"
+_OLDEST_ENTRIES = "SELECT seq, timestamp FROM entries WHERE seq <= ? ORDER BY seq LIMIT ?"
+_NEWEST_UNTIL = """
+    SELECT entries.seq, type, id, entries.revision, timestamp, action, path, value, headers
+    FROM entries JOIN entities ON entities.key = entries.entity WHERE entries.seq <= ? ORDER BY entries.seq DESC LIMIT 1
+"""
+_TRIM = "DELETE FROM entries WHERE seq <= ?"
+_SET_SEQ = "UPDATE counters SET value = ? WHERE name = 'seq'"
+_PROBE = "INSERT OR REPLACE INTO probes (id, filling) VALUES (1, zeroblob(65536))"
+_PROBED = "DELETE FROM probes"
+
+_LOCK_SECONDS = 0.2
+"""How long a foreign lock is waited for. Short, because `write` runs on an event loop; nobody else should write anyway."""
+
+_CHECKPOINT_PAGES = 8000
+"""After so many pages (32 MiB) a commit moves the log into the file: seldom enough for throughput, a pause of some 50 ms."""
+
+_WRITER_PRAGMAS = (
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "cache_spill = OFF",
+    # What is deleted is overwritten: an erasure (`spark_store.journal.erasure`) leaves no bytes behind.
+    "secure_delete = ON",
+    "temp_store = MEMORY",
+    "cache_size = -32768",
+    f"wal_autocheckpoint = {_CHECKPOINT_PAGES}",
+    "journal_size_limit = 67108864",
+)
+_READER_PRAGMAS = ("query_only = ON", "temp_store = MEMORY", "cache_size = -32768")
+
+_NOT_ITS_FAULT = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    OverflowError,
+    UnicodeError,
+)
+"""What the binding raises for values that it cannot store: the change is wrong, not the store."""
+
+
+class SqliteJournal(Journal):
+    """A journal in one SQLite file. One process writes it; others may read it at the same time."""
+
+    def __init__(
+        self, path: str, writer: sqlite3.Connection, reader: sqlite3.Connection, clock: Callable[[], int]
+    ) -> None:
+        """Use `open`."""
+        self.path = path
+        self._writer = writer
+        self._reader = reader
+        self._clock = clock
+        self._is_closed = False
+        self._is_torn = False
+
+    def __repr__(self) -> str:
+        return f"<SqliteJournal {self.path}{', closed' if self._is_closed else ''}>"
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+        factory: type[sqlite3.Connection] = sqlite3.Connection,
+    ) -> SqliteJournal:
+        """The journal in this file, which is made or brought to the newest schema; its folder exists.
+
+        `clock` gives nanoseconds since 1970. Raises SchemaTooNew and StoreUnavailable.
+        """
+        path = str(path)
+        with contextlib.ExitStack() as undo:
+            try:
+                writer = undo.enter_context(contextlib.closing(_connect(path, factory)))
+                for pragma in _WRITER_PRAGMAS:
+                    writer.execute(f"PRAGMA {pragma}").fetchall()
+                (mode,) = writer.execute("PRAGMA journal_mode").fetchone()
+                if mode != "wal":
+                    raise StoreUnavailable(f"{path}: expected a file system that allows journal mode wal, found {mode}")
+                schema.migrate(writer, path)
+                reader = undo.enter_context(contextlib.closing(_connect(path, factory)))
+                for pragma in _READER_PRAGMAS:
+                    reader.execute(f"PRAGMA {pragma}").fetchall()
+            except sqlite3.Error as error:
+                raise sqlite_fault(path, error) from error
+            undo.pop_all()
+        return cls(path, writer, reader, clock)
+
+    # writing
+
+    def write(self, changes: Sequence[Change]) -> None:
+        with self._writing():
+            self._begin()
+            heads: dict[EntityId, Head] = {}
+            states = plan(changes, lambda entity: self._head(entity, heads))
+            self._writer.execute("SAVEPOINT batch")
+            try:
+                self._store(changes, states, heads)
+            except BaseException as error:
+                # A full disk makes SQLite end the transaction by itself, and the savepoint with it.
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK TO batch")
+                if isinstance(error, _NOT_ITS_FAULT):
+                    raise Unstorable(f"a change with a value that cannot be stored: {error}") from error
+                raise
+            finally:
+                if self._writer.in_transaction:
+                    self._writer.execute("RELEASE batch")
+
+    def commit(self) -> None:
+        with self._writing():
+            self._mend()
+            if self._writer.in_transaction:
+                self._writer.execute("COMMIT")
+
+    def rollback(self) -> None:
+        self._is_torn = True
+        # Nothing may be written on top of what should be gone: if this fails, the next transaction begins with it.
+        with contextlib.suppress(sqlite3.Error):
+            self._mend()
+
+    def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
+        with self._writing():
+            self._begin()
+            oldest, newest = self._writer.execute(_ANSWERS_ENDS).fetchone()
+            if oldest is None:
+                return 0
+            most = oldest + limit
+            young = self._writer.execute(_FIRST_YOUNG_ANSWER, (oldest, most, before)).fetchone()
+            end = min(most, max(newest + 1 - keep, most if young is None else young[0]))
+            return max(0, self._writer.execute(_FORGET_ANSWERS, (end,)).rowcount)
+
+    def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
+        with self._writing():
+            self._begin()
+            oldest = self._writer.execute(_OLDEST_ENTRIES, (last, limit)).fetchall()
+            leaving = [seq for seq, _ in itertools.takewhile(lambda entry: entry[1] < before, oldest)]
+            if leaving:
+                self._writer.execute(_TRIM, (leaving[-1],))
+            return len(leaving)
+
+    def newest_written(self) -> int:
+        with self._writing():
+            (seq,) = self._writer.execute(_SEQ).fetchone()
+            return int(seq)
+
+    def follow(self, connection: str, targets: Sequence[str]) -> None:
+        self.within(lambda it: statements.follow(it, connection, targets))
+
+    def move(self, places: Sequence[Place]) -> None:
+        self.within(lambda it: statements.move(it, places))
+
+    def look_again(self, policy: EntityId, revision: int, at: str | None, note: bytes | None) -> None:
+        self.within(lambda it: statements.look_again(it, policy, revision, at, note))
+
+    def within(self, step: Callable[[sqlite3.Connection], T]) -> T:
+        """Do something short of another module in the open transaction. Raises StoreUnavailable; then all of it is gone."""
+        with self._writing():
+            self._begin()
+            return step(self._writer)
+
+    def scrub(self) -> bool:
+        """Move the log into the file and empty it, while no transaction is open; False while somebody reads from it.
+
+        Takes as long as that, so it is called in a worker thread. Raises StoreUnavailable.
+        """
+        with self._writing():
+            (is_busy, *_) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not is_busy
+
+    def probe(self) -> None:
+        self.rollback()
+        with self._writing():
+            # The room that the log has is used again; otherwise probes alone would use up what little there is.
+            with contextlib.suppress(sqlite3.OperationalError):
+                self._writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            for statement in (_PROBE, _PROBED):
+                self._begin()
+                self._writer.execute(statement)
+                self._writer.execute("COMMIT")
+
+    def _mend(self) -> None:
+        """Do the rollback that failed."""
+        if self._is_torn:
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            self._is_torn = False
+
+    def _begin(self) -> None:
+        self._mend()
+        if not self._writer.in_transaction:
+            self._writer.execute("BEGIN IMMEDIATE")
+
+    def _head(self, entity: EntityId, heads: dict[EntityId, Head]) -> int:
+        """The newest revision as the open transaction sees it; notes the entity's row."""
+        row = self._writer.execute(index.HEAD, (entity.type.value, entity.id)).fetchone()
+        if row is None:
+            return 0
+        heads[entity] = head = Head._make(row)
+        return head.revision
+
+    def _store(self, changes: Sequence[Change], states: dict[EntityId, Planned], heads: dict[EntityId, Head]) -> None:
+        events = [event for change in changes for event in change.events]
+        causes = [statements.columns(change.cause) for change in changes for _ in change.events]
+        if events:
+            (seq,) = self._writer.execute(_SEQ).fetchone()
+            newest = {event.entity: n for n, event in enumerate(events, seq + 1)}
+        known, keys, indexing = [], {}, Index(self._writer)
+        for entity, (snapshot, text) in states.items():
+            row = (snapshot.revision, snapshot.created, snapshot.modified, text, snapshot.policy, newest[entity])
+            named = (entity.type.value, entity.id)
+            if (head := heads.get(entity)) is not None:
+                known.append((*row, key := head.key))
+            else:
+                inserted = self._writer.execute(_INSERT_ENTITY, (*named, *row)).lastrowid
+                assert inserted is not None
+                key = inserted
+            keys[entity] = key
+            indexing.change(*named, key, head, snapshot.created, None if text is None else len(text), snapshot.state)
+        indexing.end()
+        if known:
+            self._writer.executemany(_UPDATE_ENTITY, known)
+        if events:
+            self._writer.executemany(
+                _INSERT_ENTRY,
+                [
+                    (keys[event.entity], event.revision, n, *event[2:], *cause)
+                    for n, (event, cause) in enumerate(zip(events, causes, strict=True), seq + 1)
+                ],
+            )
+            self._writer.execute(_SET_SEQ, (seq + len(events),))
+        at = self._clock()
+        answers = [
+            (at, *change.answer.delivery, change.answer.answer, *_owners(change, keys))
+            for change in changes
+            if change.answer
+        ]
+        if answers:
+            self._writer.executemany(_INSERT_ANSWER, answers)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Translate what goes wrong, and leave no half-written transaction behind."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            self.rollback()
+            raise sqlite_fault(self.path, error) from error
+
+    # reading
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        if (row := self._one(_SNAPSHOT, (entity.type.value, entity.id))) is None:
+            return None
+        revision, created, modified, text, policy = row
+        try:
+            state = None if text is None else msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise StoreUnavailable(f"{self.path}: state of {entity}: {error}; {DAMAGED_JOURNAL}") from error
+        return Snapshot(entity, revision, created, modified, state, policy)
+
+    def latest(self, entity: EntityId) -> int:
+        row = self._one(_LATEST, (entity.type.value, entity.id))
+        return row[0] if row is not None else 0
+
+    def beginning(self, entity: EntityId) -> Beginning:
+        row = self._one(_BEGINNING, (entity.type.value, entity.id))
+        return Beginning(0, 1) if row is None else Beginning(*row)
+
+    def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
+        found: list[Event] = []
+        add, new = found.append, tuple.__new__
+        try:
+            rows = self._reader.execute(_EVENTS, (entity.type.value, entity.id, first, last, max(limit, 0)))
+            for revision, timestamp, action, path, value, headers in rows:
+                # What `Event(…)` does, without its detour through a Python function: this line runs for every event sent.
+                add(new(Event, (entity, revision, timestamp, action, path, value, headers)))
+                max_bytes -= len(headers) if value is None else len(headers) + len(value)
+                if max_bytes <= 0:
+                    break
+            # An unfinished statement would keep the log from being moved into the file.
+            rows.close()
+        except sqlite3.Error as error:
+            raise sqlite_fault(self.path, error) from error
+        return found
+
+    def first_published(self, entity: EntityId, first: int, last: int, instant: int) -> int:
+        try:
+            # One of its own: the reader belongs to the caller's loop.
+            with contextlib.closing(_connect(self.path, sqlite3.Connection)) as it:
+                return statements.first(it, entity, first, last, instant)
+        except sqlite3.Error as error:
+            raise sqlite_fault(self.path, error) from error
+
+    def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
+        row = self._one(_ANSWER, name.place)
+        return bytes(row[1]) if row is not None and row[0] == name.digest and row[2] >= since else None
+
+    def due(self, until: str, limit: int) -> list[Due]:
+        return self.read(lambda it: statements.due(it, until, limit))
+
+    def newest_seq(self) -> int:
+        row = self._one(_SEQ, ())
+        return 0 if row is None else int(row[0])
+
+    def oldest(self) -> Oldest | None:
+        row = self._one(_OLDEST, ())
+        return None if row is None else Oldest(*row)
+
+    def newest_until(self, seq: int) -> Numbered | None:
+        if (row := self._one(_NEWEST_UNTIL, (seq,))) is None:
+            return None
+        number, type, id, *others = row
+        return Numbered(number, Event(entity_of(type, id), *others))
+
+    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[Followed]:
+        return self.read(lambda it: statements.follow_on(it, after, limit, max_bytes))
+
+    def followed(self, entity: EntityId, revision: int) -> Followed | None:
+        return self.read(lambda it: statements.followed(it, entity, revision))
+
+    def places(self) -> list[Place]:
+        return self.read(statements.everyone)
+
+    def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
+        """What another module asks of what is committed: something short. Raises StoreUnavailable."""
+        try:
+            return ask(self._reader)
+        except sqlite3.Error as error:
+            raise sqlite_fault(self.path, error) from error
+
+    def _one(self, statement: str, parameters: tuple[object, ...]) -> tuple[Any, ...] | None:
+        try:
+            row: tuple[Any, ...] | None = self._reader.execute(statement, parameters).fetchone()
+        except sqlite3.Error as error:
+            raise sqlite_fault(self.path, error) from error
+        return row
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self.rollback()
+        self._is_closed = True
+        try:
+            # The writer last: the last one out moves the log into the file.
+            self._reader.close()
+            self._writer.close()
+        except sqlite3.Error as error:
+            raise sqlite_fault(self.path, error) from error
+
+
+def _owners(change: Change, keys: Mapping[EntityId, int]) -> tuple[int | None, str | None]:
+    """Whose erasure takes the answer of a change away: the columns `entity` and `others`."""
+    if not change.events:
+        return None, None
+    first, *others = dict.fromkeys(keys[event.entity] for event in change.events)
+    return first, f",{','.join(map(str, others))}," if others else None
+
+
+def _connect(path: str, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
+    """A connection in autocommit mode that may change threads; the caller lets one thread use it at a time."""
+    return sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False, factory=factory)

@@ -1,0 +1,285 @@
+"""Reading the journal in the order in which it was written: for whoever follows all of it, not one entity.
+
+A `Follower` reads the journal's file beside the service that writes it, over a connection of its own. It changes nothing.
+What it may rely on: numbers (`seq`) are given without gaps, an event that is committed keeps its number, and only the
+oldest ones are ever taken away, except those of an entity that is erased: their numbers are told as holes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import sqlite3
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from spark_store.errors import SchemaTooNew, StoreUnavailable, system_fault
+from spark_store.journal.erasure import Erasure, records, unfinished
+from spark_store.journal.schema import STEPS
+from spark_store.sqlite_errors import sqlite_fault
+
+_LOCK_SECONDS = 10.0
+_FETCH = 500
+
+_NEWEST = "SELECT value FROM counters WHERE name = 'seq'"
+_OLDEST = "SELECT seq FROM entries ORDER BY seq LIMIT 1"
+_NEXT = "SELECT seq, timestamp FROM entries WHERE seq > ? ORDER BY seq LIMIT 1"
+_ENTRY_COLUMNS = """
+    SELECT entities.type, entities.id, entries.revision, entries.seq, entries.timestamp, entries.action, entries.path,
+           entries.value, entries.headers
+"""
+_ENTRIES = f"""{_ENTRY_COLUMNS}
+    FROM entries JOIN entities ON entities.key = entries.entity
+    WHERE entries.seq BETWEEN ? AND ? ORDER BY entries.seq
+"""
+# Revisions grow with numbers. So of each entity the first and the last one are looked for in the index by number, and what
+# lies between them is read as it lies in the file, one row after the other. The entities alone are sorted (the limit is
+# there because SQLite would leave the order out); the plus keeps it from going by the index once more.
+ENTRIES_BY_ENTITY = f"""{_ENTRY_COLUMNS}
+    FROM (SELECT entities.key, entities.type, entities.id, oldest, newest
+          FROM (SELECT entity, min(revision) AS oldest, max(revision) AS newest FROM entries
+                WHERE seq BETWEEN ?1 AND ?2 GROUP BY entity) AS wanted
+          CROSS JOIN entities ON entities.key = wanted.entity ORDER BY entities.id, entities.type LIMIT -1) AS entities
+    CROSS JOIN entries ON entries.entity = entities.key
+         AND entries.revision BETWEEN entities.oldest AND entities.newest AND +entries.seq BETWEEN ?1 AND ?2
+"""
+"""The events numbered ?1 to ?2 with the columns of `Entry`, by entity, as texts compare, and revision."""
+
+_LONG_ENTRIES = f"{ENTRIES_BY_ENTITY} AND max(coalesce(length(value), 0), length(headers)) > ?3"
+_STATE_COLUMNS = "SELECT type, id, policy, revision, newest_seq, created, modified, state FROM entities"
+# An erased entity keeps a row that says nothing.
+_ALL_STATES = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND key % ? = ?"
+_HOLES = "SELECT count(*) FROM holes WHERE seq BETWEEN ? AND ?"
+_HOLES_BELOW = "SELECT seq FROM holes WHERE seq < ? ORDER BY seq DESC"
+_STATE = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND type = ? AND id = ?"
+_GUARD = "SELECT policy, erased FROM entities WHERE newest_seq > 0 AND type = ? AND id = ?"
+_HAS_BEFORE = "SELECT EXISTS (SELECT 1 FROM entries WHERE seq > ? AND timestamp < ?)"
+_REVISION_AT = """
+    SELECT CASE WHEN count(entries.entity) = 0 THEN entities.revision
+                ELSE coalesce(max(entries.revision) FILTER (WHERE entries.seq <= ?), min(entries.revision) - 1) END
+    FROM entities LEFT JOIN entries ON entries.entity = entities.key WHERE entities.type = ? AND entities.id = ?
+    GROUP BY entities.key
+"""
+_BEGINNING = """
+    SELECT erased, (SELECT min(revision) FROM entries WHERE entries.entity = entities.key) FROM entities
+    WHERE type = ? AND id = ?
+"""
+_TYPE_BEHIND = "SELECT min(type) FROM entities WHERE type > ?"
+_SIZES = """
+    SELECT id, revision - erased, coalesce(length(state), 0) FROM entities WHERE type = ? AND id >= ? ORDER BY id
+"""
+_STATES = f"{_ALL_STATES} AND key IN (SELECT entity FROM entries WHERE seq BETWEEN ? AND ?)"
+
+
+class Entry(NamedTuple):
+    """One event as the journal has it."""
+
+    entity_type: str
+    entity: str
+    revision: int
+    seq: int
+    timestamp: str
+    action: str
+    path: str
+    value: bytes | None
+    headers: bytes
+
+
+class State(NamedTuple):
+    """An entity after its newest event, whose number is `seq`; `state` is None once it is deleted."""
+
+    entity_type: str
+    entity: str
+    policy: str | None
+    revision: int
+    seq: int
+    created: str
+    modified: str
+    state: bytes | None
+
+
+def expect_journal(path: Path) -> None:
+    """See that there is a journal. Raises StoreUnavailable, and makes nothing."""
+    try:
+        is_there = path.exists()
+    except OSError as error:
+        raise system_fault(path, error) from error
+    if not is_there:
+        raise StoreUnavailable(
+            f"{path}: found no journal; start the service once, or say with --settings which is meant"
+        )
+
+
+class Follower:
+    """A reader of one journal file. Every method raises StoreUnavailable when it cannot be read now."""
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        """Use `open`."""
+        self.path = path
+        self._connection = connection
+
+    def __repr__(self) -> str:
+        return f"<Follower of {self.path}>"
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Of the journal in this file, which is not made. Raises SchemaTooNew, StoreUnavailable."""
+        expect_journal(path)
+        with contextlib.ExitStack() as undo:
+            with _translated(path):
+                # The write-ahead log wants a connection that could write, even to read.
+                connection = undo.enter_context(
+                    contextlib.closing(
+                        sqlite3.connect(
+                            f"{path.absolute().as_uri()}?mode=rw",
+                            uri=True,
+                            timeout=_LOCK_SECONDS,
+                            isolation_level=None,
+                            check_same_thread=False,
+                        )
+                    )
+                )
+                connection.execute("PRAGMA query_only = ON")
+                (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version > len(STEPS):
+                raise SchemaTooNew(str(path), version, len(STEPS))
+            if version < len(STEPS):
+                raise StoreUnavailable(
+                    f"{path}: found schema version {version}, expected {len(STEPS)}; start the service, which updates it"
+                )
+            undo.pop_all()
+        return cls(path, connection)
+
+    def newest(self) -> int:
+        """The number of the newest committed event; 0 where there is none."""
+        row = self._one(_NEWEST, ())
+        return 0 if row is None else int(row[0])
+
+    def oldest(self) -> int | None:
+        """The number of the oldest event that is still here; None where there is none."""
+        row = self._one(_OLDEST, ())
+        return None if row is None else int(row[0])
+
+    def oldest_known(self) -> int | None:
+        """As `oldest`, counting erased events: from here on nothing has been trimmed; what is below may be forgotten."""
+        oldest = self.oldest()
+        known = end = self.newest() + 1 if oldest is None else oldest
+        with contextlib.closing(self._rows(_HOLES_BELOW, (end,))) as holes:
+            for (seq,) in holes:
+                if seq != known - 1:
+                    break
+                known = seq
+        return oldest if known == end else known
+
+    def holes(self, first: int, last: int) -> int:
+        """How many of the events with these numbers, both inclusive, have been erased."""
+        row = self._one(_HOLES, (first, last))
+        return 0 if row is None else int(row[0])
+
+    def erasures(self, after: int = 0) -> list[Erasure]:
+        """The erasures with a number above `after`, oldest first."""
+        with _translated(self.path):
+            return records(self._connection, after)
+
+    def unfinished_erasures(self) -> list[Erasure]:
+        """Those that journal or lake have not done, as far as the journal knows, oldest first."""
+        with _translated(self.path):
+            return unfinished(self._connection)
+
+    def next_after(self, seq: int) -> tuple[int, str] | None:
+        """Number and timestamp of the first event after `seq`; None where there is none."""
+        row = self._one(_NEXT, (seq,))
+        return None if row is None else (int(row[0]), str(row[1]))
+
+    def entries(self, first: int, last: int) -> Iterator[Entry]:
+        """The events with these numbers, both inclusive, in order."""
+        return map(Entry._make, self._rows(_ENTRIES, (first, last)))
+
+    def entries_by_entity(self, first: int, last: int) -> Iterator[Entry]:
+        """The same events, by entity and revision: a large range is read much faster this way."""
+        return map(Entry._make, self._rows(ENTRIES_BY_ENTITY, (first, last)))
+
+    def long_entries(self, first: int, last: int, longer: int) -> Iterator[Entry]:
+        """Those of the same events whose value or headers have more than so many bytes."""
+        return map(Entry._make, self._rows(_LONG_ENTRIES, (first, last, longer)))
+
+    def states(self, first: int, last: int, part: int = 0, parts: int = 1) -> Iterator[State]:
+        """The entities that the events with these numbers belong to, as they are now, each once.
+
+        With `first` 1 they are all entities there are, also those whose first events are not here any more. Of `parts`
+        disjoint parts the one with the number `part`.
+        """
+        if first <= 1:
+            rows = self._rows(_ALL_STATES, (parts, part))
+        else:
+            rows = self._rows(_STATES, (parts, part, first, last))
+        return map(State._make, rows)
+
+    def state(self, type: str, id: str) -> State | None:
+        """One entity as it is now; None for one that never was."""
+        row = self._one(_STATE, (type, id))
+        return None if row is None else State._make(row)
+
+    def guards(self, type: str, ids: Iterable[str]) -> list[tuple[str | None, int]]:
+        """The policy that each of these entities names now, or named when it was deleted, None for one that never was; and
+        up to which revision it was erased."""
+        rows = (self._one(_GUARD, (type, id)) for id in ids)
+        return [(None, 0) if row is None else (row[0], row[1]) for row in rows]
+
+    def has_before(self, seq: int, timestamp: str) -> bool:
+        """Whether an event above a number happened before an instant, as events write it."""
+        row = self._one(_HAS_BEFORE, (seq, timestamp))
+        return row is not None and bool(row[0])
+
+    def revision_at(self, type: str, id: str, seq: int) -> int:
+        """The revision that the entity had after event `seq`, also where its entries are not here any more; 0 for none."""
+        row = self._one(_REVISION_AT, (seq, type, id))
+        return 0 if row is None else int(row[0])
+
+    def beginning(self, type: str, id: str) -> tuple[int, int | None]:
+        """Up to which revision the entity was erased (0 for none), and the oldest one of which the event is still here."""
+        row = self._one(_BEGINNING, (type, id))
+        return (0, None) if row is None else (row[0], row[1])
+
+    def sizes(self, first: str) -> Iterator[tuple[str, int, int]]:
+        """Of each entity from the id `first` on, in the order of ids: its id, how many events it has had since it was
+        erased, and how many bytes its state has."""
+        return heapq.merge(*(self._rows(_SIZES, (type, first)) for type in self._types()))
+
+    def _types(self) -> Iterator[str]:
+        """Which types of entities there are, by the index alone."""
+        type = ""
+        while (row := self._one(_TYPE_BEHIND, (type,))) is not None and row[0] is not None:
+            type = row[0]
+            yield type
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _one(self, statement: str, parameters: tuple[object, ...]) -> tuple[Any, ...] | None:
+        with _translated(self.path):
+            row: tuple[Any, ...] | None = self._connection.execute(statement, parameters).fetchone()
+        return row
+
+    def _rows(self, statement: str, parameters: tuple[object, ...]) -> Generator[tuple[Any, ...], None, None]:
+        with _translated(self.path), contextlib.closing(self._connection.execute(statement, parameters)) as cursor:
+            while rows := cursor.fetchmany(_FETCH):
+                yield from rows
+
+
+@contextlib.contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise sqlite_fault(path, error) from error

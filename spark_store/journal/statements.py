@@ -1,0 +1,153 @@
+"""Following all events in order: what they go to targets with, and how far each target has come.
+
+Here are the statements for it; `spark_store.journal.journal` calls them, with the connection that reads, or inside its
+transaction. Numbers of events that were trimmed or erased are missing.
+
+A target that is sent events has a place, which outlives the service: the number of the event up to which it needs nothing
+any more. It begins behind the newest event and is moved as the broker confirms. Places keep nothing in the journal: what is
+trimmed before a target has had it is skipped by that target, and counted in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from mappings.ids import EntityId
+from mappings.model.signals import Event
+from spark_store.errors import Unstorable
+from spark_store.records import Cause, Due, Followed, Place, as_text, entity_of, event_size
+
+_COLUMNS = """
+    SELECT entries.seq, type, id, entries.revision, timestamp, action, path, value, headers, origin, cause
+"""
+_FOLLOW_ON = f"""{_COLUMNS}
+    FROM entries JOIN entities ON entities.key = entries.entity WHERE entries.seq > ? ORDER BY entries.seq LIMIT ?
+"""
+_FOLLOWED = f"""{_COLUMNS}
+    FROM entities JOIN entries ON entries.entity = entities.key WHERE type = ? AND id = ? AND entries.revision = ?
+"""
+_ALL = "SELECT connection, target, seq, skipped FROM places ORDER BY connection, target"
+_TARGETS = "SELECT target FROM places WHERE connection = ?"
+_BEGIN = "INSERT INTO places SELECT ?, ?, value, 0 FROM counters WHERE name = 'seq'"
+_MOVE = "UPDATE places SET seq = ?, skipped = ? WHERE connection = ? AND target = ? AND seq <= ?"
+_REMOVE = "DELETE FROM places WHERE connection = ? AND target = ?"
+
+
+def columns(cause: Cause | None) -> tuple[str | None, bytes | None]:
+    """The columns `origin` and `cause` of an entry. Raises Unstorable."""
+    if cause is None:
+        return None, None
+    try:
+        return cause.origin, msgspec.json.encode(cause.headers)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Unstorable(f"expected headers that are JSON: {error}") from error
+
+
+def follow_on(connection: sqlite3.Connection, after: int, limit: int, max_bytes: int) -> list[Followed]:
+    """Events with numbers above `after`, bounded by their number and by the one with which they come to `max_bytes`."""
+    found: list[Followed] = []
+    with contextlib.closing(connection.execute(_FOLLOW_ON, (after, max(limit, 0)))) as rows:
+        for row in rows:
+            found.append(one := _followed(row))
+            max_bytes -= event_size(one.event)
+            if max_bytes <= 0:
+                break
+    return found
+
+
+def followed(connection: sqlite3.Connection, entity: EntityId, revision: int) -> Followed | None:
+    """One event; None where it is not there."""
+    row = connection.execute(_FOLLOWED, (entity.type.value, entity.id, revision)).fetchone()
+    return None if row is None else _followed(row)
+
+
+def _followed(row: tuple[Any, ...]) -> Followed:
+    seq, type, id, *event, origin, headers = row
+    cause = Cause(origin, msgspec.json.decode(headers)) if origin is not None else None
+    return Followed(seq, Event(entity_of(type, id), *event), cause)
+
+
+def everyone(connection: sqlite3.Connection) -> list[Place]:
+    """Every place there is."""
+    return [Place._make(row) for row in connection.execute(_ALL)]
+
+
+def follow(connection: sqlite3.Connection, connection_id: str, targets: Sequence[str]) -> None:
+    """From now on these targets of a connection have places, and no others of it. A new one begins behind what there is."""
+    known = {target for (target,) in connection.execute(_TARGETS, (connection_id,))}
+    gone = [(connection_id, target) for target in sorted(known.difference(targets))]
+    if gone:
+        connection.executemany(_REMOVE, gone)
+    new = [(connection_id, target) for target in dict.fromkeys(targets) if target not in known]
+    if new:
+        connection.executemany(_BEGIN, new)
+
+
+def move(connection: sqlite3.Connection, places: Sequence[Place]) -> None:
+    """These have come so far. One that is not there any more is not made again, and none goes back."""
+    rows = [(place.seq, place.skipped, place.connection, place.target, place.seq) for place in places]
+    connection.executemany(_MOVE, rows)
+
+
+_DUE = """
+    SELECT entities.type, entities.id, policy_due.note FROM policy_due JOIN entities ON entities.key = policy_due.entity
+    WHERE policy_due.due <= ? ORDER BY policy_due.due LIMIT ?
+"""
+_LOOK_AGAIN = """
+    UPDATE policy_due SET note = ?, due = CASE entities.revision WHEN ? THEN ? ELSE due END
+    FROM entities WHERE entities.key = policy_due.entity AND type = ? AND id = ?
+"""
+_LOOKED = """
+    DELETE FROM policy_due WHERE entity = (SELECT key FROM entities WHERE type = ? AND id = ? AND revision = ?)
+"""
+
+
+def due(connection: sqlite3.Connection, until: str, limit: int) -> list[Due]:
+    """As `Journal.due`."""
+    rows = connection.execute(_DUE, (until, limit)).fetchall()
+    return [Due(entity_of(type, id), note) for type, id, note in rows]
+
+
+def look_again(
+    connection: sqlite3.Connection, policy: EntityId, revision: int, at: str | None, note: bytes | None
+) -> None:
+    """As `Journal.look_again`."""
+    named = (policy.type.value, policy.id)
+    if at is None:
+        connection.execute(_LOOKED, (*named, revision))
+    else:
+        connection.execute(_LOOK_AGAIN, (note, revision, at, *named))
+
+
+TS = "ts"
+"""What the time that a publisher named is called in the headers."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST = f"""
+    SELECT revision FROM entries
+    WHERE entity = (SELECT key FROM entities WHERE type = ? AND id = ?) AND revision BETWEEN ? AND ?
+    AND CASE WHEN headers = CAST('{{}}' AS BLOB) THEN timestamp >= ?5
+        ELSE coalesce(json_extract(CAST(headers AS TEXT), '$.{TS}') >= ?6, timestamp >= ?5) END
+    ORDER BY revision LIMIT 1
+"""
+
+
+def first(connection: sqlite3.Connection, entity: EntityId, first: int, last: int, instant: int) -> int:
+    """The first of these revisions whose message is not from before an instant, in milliseconds; 0 for none."""
+    parameters = (entity.type.value, entity.id, first, last, as_timestamp(instant), instant)
+    row = connection.execute(_FIRST, parameters).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def as_timestamp(instant: int) -> str:
+    """Milliseconds since 1970 as events write times, or a text that is below or above all of them."""
+    try:
+        return as_text(_EPOCH + timedelta(milliseconds=instant))
+    except OverflowError:
+        return "" if instant < 0 else "A"

@@ -1,0 +1,1 @@
+"""The Delta tables: layout, reading without Spark, durability, watermark."""

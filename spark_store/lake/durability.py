@@ -1,0 +1,173 @@
+"""What a power cut may take from the lake: kept from it by `sync`, and mended by `mend` where it has happened.
+
+Spark and Delta write files and rename them, and never ask whether any of that has reached the disk. So the pipeline does,
+before anybody relies on it: before the watermark says that events are in the lake, and before anything is removed that what
+was written replaces. What was written after the last `sync` a power cut may leave behind as empty files; nobody relies on
+those versions, and whoever made them makes them again.
+
+One call of the system makes the file system durable that the lake lies on, whoever wrote there. Where there is no such
+call, each file is made durable by itself, which takes longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from spark_store.errors import system_fault
+from spark_store.lake.tables import TABLES, Lake
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def sync(lake: Lake) -> None:
+    """Return when everything that was written to the lake is on the disk. Raises StoreUnavailable where that fails."""
+    try:
+        for folder in _folders(lake):
+            _sync_folder(folder)
+    except OSError as error:
+        raise system_fault(error.filename or lake.folder, error, "the lake cannot be made durable") from error
+
+
+def _folders(lake: Lake) -> Iterator[Path]:
+    """One folder of each file system that the lake lies on: a table's folder may be a link to elsewhere."""
+    found: set[int] = set()
+    for folder in (lake.folder, *(Path(lake.path(table)) for table in TABLES)):
+        if folder == lake.folder or folder.is_dir():
+            device = folder.stat().st_dev
+            if device not in found:
+                found.add(device)
+                yield folder
+
+
+def _sync_folder(folder: Path) -> None:
+    call: Callable[[int], int] | None = getattr(_LIBC, "syncfs", None)
+    if call is None:
+        sync_files(folder)
+        return
+    with _opened(folder) as descriptor:
+        if call(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
+
+
+def sync_files(folder: Path) -> None:
+    """The same, file by file. Raises OSError."""
+    for place, _, names in os.walk(folder, topdown=False, followlinks=True):
+        for path in (*(Path(place) / name for name in names), Path(place)):
+            # What was removed meanwhile nobody needs.
+            with contextlib.suppress(FileNotFoundError), _opened(path) as descriptor:
+                os.fsync(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def mend(lake: Lake) -> list[Path]:
+    """Take away commits that a power cut has spoilt, newest first, and say which; nobody writes the lake meanwhile.
+
+    Only the newest one of a table, only if it is younger than the watermark (so what it did is done again), and only
+    where it says nothing, or half of it, or names files that are not there as a whole. A checkpoint that was made of it
+    goes too, also if it alone is spoilt; but all stays where the log would lack something without it. Other damage stays
+    for people to see, and so does all of it where there is no watermark to go by. Raises StoreUnavailable.
+    """
+    try:
+        if not lake.watermark.exists():
+            return []
+        published = lake.watermark.stat().st_mtime_ns
+        return [file for table in TABLES for file in _mended(Path(lake.path(table)), published)]
+    except OSError as error:
+        raise system_fault(error.filename or lake.folder, error) from error
+
+
+def _mended(table: Path, published: int) -> Iterator[Path]:
+    log = table / "_delta_log"
+    for commit in sorted((it for it in log.glob("*.json") if it.stem.isdigit()), reverse=True):
+        if int(commit.stem) == 0 or commit.stat().st_mtime_ns <= published:
+            return
+        is_spoilt, checkpoints = _is_spoilt(commit), sorted(log.glob(f"{commit.stem}.checkpoint*"))
+        if checkpoints and (is_spoilt or not all(map(_is_parquet, checkpoints))):
+            if not is_complete(log, int(commit.stem)):
+                return
+            # Without it a reader looks for the checkpoints that there are.
+            _remove(log / "_last_checkpoint")
+            for checkpoint in checkpoints:
+                _remove(checkpoint)
+                yield checkpoint
+        if not is_spoilt:
+            return
+        # The commit goes last: if this is interrupted, the next one takes it up.
+        _remove(log / f"{commit.stem}.crc")
+        _remove(commit)
+        yield commit
+
+
+def _remove(file: Path) -> None:
+    """With its checksum."""
+    for it in (file.with_name(f".{file.name}.crc"), file):
+        it.unlink(missing_ok=True)
+
+
+def is_complete(log: Path, version: int) -> bool:
+    """Whether a table's log says everything before this version, from an older checkpoint on or from its beginning.
+
+    What is removed while it looks is not there. Raises OSError.
+    """
+    found = (int(it.name.partition(".")[0]) for it in log.glob("[0-9]*.checkpoint.parquet") if _is_parquet(it))
+    first = max((number + 1 for number in found if number < version), default=0)
+    commits = {it.name for it in log.glob("*.json") if _size(it)}
+    return all(f"{number:020}.json" in commits for number in range(first, version))
+
+
+def _is_parquet(file: Path) -> bool:
+    """Whether it has its end, which a file that was cut off lacks."""
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - 4))
+            return opened.read() == b"PAR1"
+    except FileNotFoundError:
+        return False
+
+
+class _Add(msgspec.Struct):
+    path: str
+    size: int
+
+
+class _Action(msgspec.Struct):
+    """A line of a commit: one of several things, of which only files that come are looked at."""
+
+    add: _Add | None = None
+
+
+def _is_spoilt(commit: Path) -> bool:
+    try:
+        actions = [msgspec.json.decode(line, type=_Action) for line in commit.read_bytes().splitlines()]
+    except msgspec.DecodeError:
+        return True
+    added = [action.add for action in actions if action.add is not None]
+    # Names are plain: `moments`, the one table with partitions, has a folder for each number, such as `moment=7`.
+    return not actions or any(not _is_whole(commit.parent.parent / it.path, it.size) for it in added)
+
+
+def _is_whole(file: Path, size: int) -> bool:
+    return _size(file) == size
+
+
+def _size(file: Path) -> int | None:
+    """How many bytes a file has; None where it is not there."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return None

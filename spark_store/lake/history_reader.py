@@ -1,0 +1,385 @@
+"""The lake's events and snapshots as a history wants them: of one entity, some revisions, read in this process.
+
+Events are looked for in windows of revisions, so that a page costs what is on it, however long the history is; what was
+decoded beyond its end waits a while for whoever reads the next page. Texts come back as the bytes that the journal had
+(`spark_store.lake.tables`). How rows are found in a table that is written meanwhile is told in
+`spark_store.lake.table_scan`; which of journal and lake is asked, and what is made of what is missing, is the business of
+`spark_store.history.history`.
+
+Everything here waits for the disk and is to be called in a worker thread; any number of threads may call at the same time.
+The libraries behind it take their time to be loaded, and room: whoever may not need them imports this file late.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from mappings.ids import EntityId
+from mappings.model.signals import Event
+from spark_store.errors import HistoryUnavailable
+from spark_store.journal.statements import TS, as_timestamp
+from spark_store.lake.table_scan import GONE, INSTANTS, Asked, Footers, OpenTable, Version, nothing, rows_of, values
+from spark_store.lake.table_scan import instant as as_datetime
+from spark_store.lake.tables import EVENTS, SNAPSHOTS, Lake
+from spark_store.records import Numbered, Snapshot, Times
+
+AHEAD: Final = 2000
+"""How many events are read at once, if they are not large: what is left of them waits for who reads the next page."""
+
+AHEAD_BYTES: Final = 4 << 20
+"""About so many bytes are read at once, and one row group."""
+
+WAITING_BYTES: Final = 32 << 20
+"""About so many bytes wait for next pages, in all."""
+
+WINDOW: Final = 16_384
+"""The most revisions that are looked for at once, where those that were asked for first are not there."""
+
+_NAMED: Final = rf'"{TS}":(?P<{TS}>-?[0-9]+)'
+"""The time that a publisher named, in headers as text."""
+
+_COLUMNS: Final = ["revision", "ts", "action", "path", "value", "headers"]
+
+
+class ColdEvents(NamedTuple):
+    """Events, and whether these are all that were asked for."""
+
+    events: list[Event]
+    is_all: bool
+
+
+class _Run(NamedTuple):
+    """Rows of one entity in order, without a gap, and whether nothing follows of what was asked for."""
+
+    rows: pa.Table
+    is_all: bool
+
+
+class _Place(NamedTuple):
+    """Where a reader of one version goes on."""
+
+    version: int
+    asked: Asked
+    first: int
+    last: int
+
+
+class Cold:
+    """The tables `events` and `snapshots` of one lake."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        erased: Mapping[EntityId, int] = MappingProxyType({}),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` gives monotonic seconds. Nothing is opened before it is needed.
+
+        `erased`: of these entities nothing is shown up to the journal's event with this number, though the tables may
+        still have it. The caller may change it at any time.
+        """
+        self._lake = lake
+        self._erased = erased
+        self._footers = Footers()
+        self._ahead = _Ahead()
+        self._events = OpenTable(lake.path(EVENTS), self._footers, clock)
+        self._snapshots = OpenTable(lake.path(SNAPSHOTS), self._footers, clock)
+
+    def __repr__(self) -> str:
+        return f"<Cold {self._lake.folder}>"
+
+    def reaches(self) -> int:
+        """The number of the journal's event up to which `events` is complete; 0 for none. Raises HistoryUnavailable."""
+        return self._events.newest().reaches
+
+    def events(
+        self,
+        entity: EntityId,
+        first: int,
+        last: int,
+        limit: int,
+        max_bytes: int,
+        *,
+        times: Times = Times(),  # noqa: B008 - a value
+        reaching: int = 0,
+    ) -> ColdEvents:
+        """The oldest events with first ≤ revision ≤ last between `times` that there are, in ascending order, no gap in them.
+
+        At most `limit` (from 1) of them; the one with which values and headers come to `max_bytes` is the last one. The
+        table has to reach to the journal's number `reaching`. Raises HistoryUnavailable, also where it does not.
+        """
+        asked = self._asked(entity, times)
+
+        def read(version: Version) -> _Run:
+            known = self._ahead.take(_Place(version.number, asked, first, last))
+            if known is not None and (known.is_all or known.rows.num_rows >= limit):
+                return known
+            return _oldest(self._footers, version, asked, first, last, max(limit, AHEAD))
+
+        version, run = self._events.read(lambda version: (version, read(version)), reaching)
+        found = _events(entity, run.rows.slice(0, limit), max_bytes)
+        rest = run.rows.slice(len(found))
+        if rest.num_rows:
+            place = _Place(version.number, asked, found[-1].revision + 1, last)
+            self._ahead.put(place, _Run(rest, run.is_all))
+        return ColdEvents(found, run.is_all and not rest.num_rows)
+
+    def oldest(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
+        """The smallest of these revisions that is here; 0 for none. Raises HistoryUnavailable."""
+        asked = self._asked(entity)
+
+        def smallest(version: Version) -> int:
+            found = [file.bounds.least_revision or 0 for file in version.files if file.may_hold(asked, first, last)]
+            low = max(first, min(found, default=last + 1))
+            while low <= last:
+                rows = rows_of(self._footers, version, asked, low, min(last, low + WINDOW - 1), ["revision"])
+                if rows.num_rows:
+                    return int(pc.min(rows["revision"]).as_py())
+                low += WINDOW
+            return 0
+
+        return self._events.read(smallest, reaching)
+
+    def first_published(self, entity: EntityId, first: int, last: int, instant: int, *, reaching: int = 0) -> int:
+        """The first of these revisions of a stream's partition whose message is not from before an instant; 0 for none.
+
+        As `Journal.first_published`. What is not here counts for nothing. Raises HistoryUnavailable.
+        """
+        asked = self._asked(entity)
+        start = pa.scalar(as_datetime(as_timestamp(instant)), INSTANTS)
+
+        def found(version: Version) -> int:
+            rows = rows_of(self._footers, version, asked, first, last, ["revision", "ts", "headers"])
+            named = pc.struct_field(pc.extract_regex(rows["headers"], _NAMED), [TS]).cast(pa.int64())
+            is_late = pc.coalesce(pc.greater_equal(named, instant), pc.greater_equal(rows["ts"], start))
+            return int(pc.min(rows.filter(is_late)["revision"]).as_py() or 0)
+
+        return self._events.read(found, reaching)
+
+    def deletions(self) -> int:
+        """A number that grows whenever events may have been deleted, as far as this process has seen it.
+
+        Raises HistoryUnavailable.
+        """
+        self._events.newest()
+        return self._events.deletions
+
+    def forgotten(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> ColdEvents:
+        """As `events`, of any time: events from `first` on that have been deleted since this process knew of them.
+
+        None where nobody knows of `first` any more, or its file has gone. Never all, unless the last one is `last`.
+        """
+        asked = self._asked(entity)
+        for version in self._events.former():
+            with contextlib.suppress(*GONE):
+                run = _oldest(self._footers, version, asked, first, last, max(limit, AHEAD))
+                found = _events(entity, run.rows.slice(0, limit), max_bytes)
+                if found and found[0].revision == first:
+                    return ColdEvents(found, found[-1].revision == last)
+        return ColdEvents([], is_all=False)
+
+    def numbered(self, entity: EntityId, revision: int, *, reaching: int = 0) -> Numbered | None:
+        """One event and its number, if it is there. Raises HistoryUnavailable."""
+        asked = self._asked(entity)
+        rows = self._events.read(
+            lambda version: rows_of(self._footers, version, asked, revision, revision, ["seq", *_COLUMNS]), reaching
+        )
+        if not rows.num_rows:
+            return None
+        (event,) = _events(entity, rows.slice(0, 1), 0)
+        return Numbered(int(rows["seq"][0].as_py()), event)
+
+    def last_whole(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
+        """The newest of these revisions whose event brings the whole entity, or takes it away; 0 where none does.
+
+        Raises HistoryUnavailable.
+        """
+        asked = self._asked(entity)
+        is_whole = (pc.field("path") == "/") & (pc.field("action") != "merged")
+
+        def newest(version: Version) -> int:
+            high = last
+            while high >= first:
+                low = max(first, high - WINDOW + 1)
+                rows = rows_of(self._footers, version, asked, low, high, ["revision", "path", "action"])
+                if (rows := rows.filter(is_whole)).num_rows:
+                    return int(pc.max(rows["revision"]).as_py())
+                high = low - 1
+            return 0
+
+        return self._events.read(newest, reaching)
+
+    def last_before(self, entity: EntityId, last: int, before: str, *, reaching: int = 0) -> int:
+        """The newest revision up to `last` that is here and from before a timestamp; 0 for none. Some twenty look-ups.
+
+        Raises HistoryUnavailable.
+        """
+        asked, end = self._asked(entity), as_datetime(before)
+
+        def newest(version: Version) -> int:
+            low, high, found = 1, last, 0
+            while low <= high:
+                middle = (low + high) // 2
+                rows = rows_of(self._footers, version, asked, middle, middle, ["ts"])
+                # What is not here is older than what is.
+                if rows.num_rows and rows["ts"][0].as_py() >= end:
+                    high = middle - 1
+                else:
+                    low, found = middle + 1, middle if rows.num_rows else 0
+            return found
+
+        return self._events.read(newest, reaching)
+
+    def snapshot(self, entity: EntityId, last: int, before: str | None = None) -> Snapshot | None:
+        """The newest state in `snapshots` at a revision up to `last`, from before a timestamp; None where there is none.
+
+        A table that is missing has none, and one that cannot be read neither: events say the same, more slowly.
+        """
+        if not self._snapshots.is_there():
+            return None
+        asked = self._asked(entity)
+
+        def newest(version: Version) -> Snapshot | None:
+            rows = rows_of(self._footers, version, asked, 1, last, ["revision", "modified"])
+            if before is not None:
+                rows = rows.filter(pc.less(rows["modified"], pa.scalar(as_datetime(before), rows["modified"].type)))
+            if not rows.num_rows:
+                return None
+            revision = int(pc.max(rows["revision"]).as_py())
+            columns = ["policy_id", "created", "modified", "state"]
+            whole = rows_of(self._footers, version, asked, revision, revision, columns)
+            return _snapshot(entity, revision, whole)
+
+        try:
+            return self._snapshots.read(newest, 0)
+        except HistoryUnavailable:
+            return None
+
+    def _asked(self, entity: EntityId, times: Times = Times()) -> Asked:  # noqa: B008 - a value
+        return Asked.of(entity, times, self._erased.get(entity, 0))
+
+
+def _oldest(footers: Footers, version: Version, asked: Asked, first: int, last: int, limit: int) -> _Run:
+    """The first rows that there are, looked for in windows of revisions that grow while nothing is found."""
+    window = limit
+    while first <= last:
+        files = tuple(file for file in version.files if file.may_hold(asked, first, last))
+        if not files:
+            break
+        version = version._replace(files=files)
+        first = max(first, min(file.bounds.least_revision or 0 for file in files))
+        most = min(window, _affordable(footers, version, asked, first, min(last, first + window - 1)))
+        end = min(last, first + most - 1)
+        rows = rows_of(footers, version, asked, first, end, _COLUMNS)
+        if rows.num_rows:
+            least = int(pc.min(rows["revision"]).as_py())
+            # The window may have begun before what there is.
+            if (rest := min(last, least + most - 1)) > end:
+                rows = pa.concat_tables([rows, rows_of(footers, version, asked, end + 1, rest, _COLUMNS)])
+                end = rest
+            rows = _checked(asked, rows.take(pc.sort_indices(rows["revision"])))
+            newest = rows["revision"][-1].as_py()
+            # What lies behind the window may be there, also where the window's own end is not.
+            is_over = newest < end and (asked.before is not None or not _may_hold(version, asked, newest + 1, last))
+            return _Run(rows, newest == last or is_over)
+        first, window = end + 1, min(WINDOW, 4 * window)
+    return _Run(nothing(_COLUMNS), is_all=True)
+
+
+def _may_hold(version: Version, asked: Asked, first: int, last: int) -> bool:
+    return any(file.may_hold(asked, first, last) for file in version.files)
+
+
+def _affordable(footers: Footers, version: Version, asked: Asked, first: int, last: int) -> int:
+    """How many rows may be read at once, going by the average size of those around them."""
+    rows, size = 1, 0
+    for file in version.files:
+        if file.may_hold(asked, first, last):
+            for row_group in footers.of(file.path).row_groups:
+                if row_group.bounds.may_hold(asked.id, first, last):
+                    rows, size = rows + row_group.rows, size + row_group.size
+    return max(1, AHEAD_BYTES * rows // max(1, size))
+
+
+def _checked(asked: Asked, rows: pa.Table) -> pa.Table:
+    """Raises HistoryUnavailable where a revision is missing in the midst of these rows, or is there twice."""
+    revisions = values(rows["revision"])
+    if revisions != list(range(revisions[0], revisions[0] + len(revisions))):
+        raise HistoryUnavailable(
+            f"{asked.id}: expected every revision from {revisions[0]} to {revisions[-1]} in the lake once, found "
+            f"{len(revisions)} rows; `connectivity pipeline verify` says what differs from the journal"
+        )
+    return rows
+
+
+class _Ahead:
+    """Rows that were read beyond the end of a page."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: OrderedDict[_Place, _Run] = OrderedDict()
+        self._bytes = 0
+
+    def take(self, place: _Place) -> _Run | None:
+        with self._lock:
+            if (found := self._waiting.pop(place, None)) is not None:
+                self._bytes -= found.rows.nbytes
+            return found
+
+    def put(self, place: _Place, run: _Run) -> None:
+        with self._lock:
+            if (former := self._waiting.pop(place, None)) is not None:
+                self._bytes -= former.rows.nbytes
+            self._waiting[place] = run
+            self._bytes += run.rows.nbytes
+            while self._bytes > WAITING_BYTES:
+                _, gone = self._waiting.popitem(last=False)
+                self._bytes -= gone.rows.nbytes
+
+
+def _events(entity: EntityId, rows: pa.Table, max_bytes: int) -> list[Event]:
+    """Rows as events, up to the one with which values and headers come to `max_bytes`."""
+    columns = zip(
+        values(rows["revision"]),
+        values(pc.strftime(_naive(rows["ts"]), format="%Y-%m-%dT%H:%M:%SZ")),
+        values(rows["action"]),
+        values(rows["path"]),
+        values(rows["value"].cast(pa.binary())),
+        values(rows["headers"].cast(pa.binary())),
+        strict=True,
+    )
+    found: list[Event] = []
+    for revision, timestamp, action, path, value, headers in columns:
+        found.append(Event(entity, revision, timestamp, action, path, value, headers))
+        max_bytes -= len(headers) + (0 if value is None else len(value))
+        if max_bytes <= 0:
+            break
+    return found
+
+
+def _snapshot(entity: EntityId, revision: int, rows: pa.Table) -> Snapshot:
+    """The first of these rows as a snapshot."""
+    (row,) = rows.slice(0, 1).select(["policy_id", "state"]).to_pylist()
+    created, modified = (_text(rows[name]) for name in ("created", "modified"))
+    state = None if row["state"] is None else msgspec.json.decode(row["state"])
+    return Snapshot(entity, revision, created, modified, state, row["policy_id"])
+
+
+def _text(column: pa.ChunkedArray) -> str:
+    """The first time of a column as events write it."""
+    return str(values(pc.strftime(_naive(column.slice(0, 1)), format="%Y-%m-%dT%H:%M:%SZ"))[0])
+
+
+def _naive(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times in microseconds, without the zone that all of them have: so they are printed without looking it up."""
+    return column.cast(pa.int64()).cast(pa.timestamp("us"))

@@ -1,0 +1,220 @@
+"""Reading the lake in this process, without Spark: what its log says, single rows, and what it has still to erase.
+
+Spark needs a second to answer what is in one line of a table's log; this needs milliseconds. Only reading happens here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from spark_store.errors import damaged, lake_fault, system_fault
+from spark_store.journal.erasure import Erasure
+from spark_store.journal.reader import Follower
+from spark_store.lake.tables import APP, ERASURES, EVENTS, MOMENTS, TABLES, Lake, Table
+from spark_store.lake.watermark import TableSize, read_watermark
+
+CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
+"""How data files are read: Spark writes a checksum beside each page, and one that does not fit is an error, not a row."""
+
+_CUT = timedelta(milliseconds=1)
+_OF_MOMENTS = ("partition.moment", "max.modified")
+_ROWS_OF_MOMENTS = ("partition.moment", "num_records")
+
+
+def last_transaction(lake: Lake, table: Table, app: str) -> int:
+    """The number of the last transaction of `app` that a table has taken; 0 for none. Raises StoreUnavailable, LakeUnfit."""
+    with opened(lake, table) as delta:
+        return delta.transaction_version(app) or 0
+
+
+class Position(NamedTuple):
+    """One version of `events`, and the number of the last event of the journal that is in it."""
+
+    version: int
+    seq: int
+
+
+def position(lake: Lake) -> Position:
+    """Where `events` is now. Raises StoreUnavailable."""
+    with opened(lake, EVENTS) as delta:
+        return Position(delta.version(), delta.transaction_version(APP) or 0)
+
+
+def pending(lake: Lake) -> list[Erasure]:
+    """The erasures that it, or one of its tables, has not carried out. Raises LakeUnfit, SchemaTooNew, StoreUnavailable."""
+    noted = [last_transaction(lake, table, ERASURES) for table in TABLES if lake.has(table)]
+    done = min([read_watermark(lake.watermark).erased, *noted])
+    with Follower.open(lake.journal) as follower:
+        return follower.erasures(done)
+
+
+class Moment(NamedTuple):
+    """A version of `moments`, and one of those that it holds; 0 for none."""
+
+    version: int
+    seq: int
+
+
+def moment_before(lake: Lake, before: datetime) -> Moment:
+    """The newest moment all of whose rows are from before an instant (`spark_store.pipeline.snapshots`): no row of it is
+    read for that. Raises StoreUnavailable, LakeUnfit."""
+    with opened(lake, MOMENTS) as delta:
+        actions = delta.get_add_actions(flatten=True)
+        names, version = actions.schema.names, delta.version()
+        newest: dict[int, datetime] = {}
+        if "max.modified" in names:
+            for seq, modified in zip(*(actions[name].to_pylist() for name in _OF_MOMENTS), strict=True):
+                # Where a file says nothing about its rows, nothing is known of them.
+                at = modified or datetime.max.replace(tzinfo=UTC)
+                newest[seq] = max(at, newest.get(seq, at))
+    # What files say of times is cut to milliseconds.
+    found = [seq for seq, at in newest.items() if at < before - _CUT]
+    return Moment(version, max(found, default=0))
+
+
+def moments(lake: Lake) -> dict[int, int]:
+    """The moments that are kept, in order, and how many rows each has. Raises StoreUnavailable, LakeUnfit."""
+    found: Counter[int] = Counter()
+    with opened(lake, MOMENTS) as delta:
+        actions = delta.get_add_actions(flatten=True)
+        if "partition.moment" in actions.schema.names:
+            for seq, records in zip(*(actions[name].to_pylist() for name in _ROWS_OF_MOMENTS), strict=True):
+                found[seq] += records
+    return dict(sorted(found.items()))
+
+
+def events_up_to(lake: Lake, numbers: Sequence[int]) -> list[int]:
+    """How many rows `events` has up to each of these ascending numbers, above the one before it. Raises StoreUnavailable,
+    LakeUnfit."""
+    found: Counter[int] = Counter()
+    ends = pa.array(numbers, pa.int64()).to_numpy()
+    with opened(lake, EVENTS) as delta:
+        for batch in delta.to_pyarrow_dataset().to_batches(columns=["seq"], fragment_scan_options=CHECKED):
+            places = pc.value_counts(pa.array(ends.searchsorted(batch.column(0).to_numpy(zero_copy_only=False))))
+            found.update(dict(zip(places.field(0).to_pylist(), places.field(1).to_pylist(), strict=True)))
+    return [found[place] for place in range(len(numbers))]
+
+
+def event(lake: Lake, seq: int) -> dict[str, Any] | None:
+    """The row of `events` with this number, if it is there. Raises StoreUnavailable, LakeUnfit."""
+    with opened(lake, EVENTS) as delta:
+        rows = (
+            delta.to_pyarrow_dataset()
+            .to_table(filter=pc.field("seq") == seq, fragment_scan_options=CHECKED)
+            .to_pylist()
+        )
+    return rows[0] if rows else None
+
+
+def newest_time(lake: Lake) -> datetime | None:
+    """When the newest row of `events` happened, to the millisecond; None where no file says so. Raises StoreUnavailable."""
+    with opened(lake, EVENTS) as delta:
+        actions = delta.get_add_actions(flatten=True)
+        if "max.ts" not in actions.schema.names:
+            return None
+        found: datetime | None = pc.max(pa.chunked_array(actions["max.ts"])).as_py()
+    return found
+
+
+def made(lake: Lake, table: Table) -> datetime | None:
+    """When a table was made; None where it does not say so. Raises StoreUnavailable, LakeUnfit."""
+    with opened(lake, table) as delta:
+        created = delta.metadata().created_time
+    return None if created is None else datetime.fromtimestamp(created / 1000, UTC)
+
+
+def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
+    """The least number of the events of the lake that happened in this time; None where none did. Raises StoreUnavailable,
+    LakeUnfit."""
+    found: int | None = None
+    happened = (pc.field("ts") >= pa.scalar(since)) & (pc.field("ts") <= pa.scalar(until))
+    with opened(lake, EVENTS) as delta:
+        actions = delta.get_add_actions(flatten=True)
+        if not {"min.seq", "max.ts"} <= set(actions.schema.names):
+            return None
+        files = zip(*(actions[name].to_pylist() for name in ("min.seq", "max.ts", "path")), strict=True)
+        # By their least numbers: most files need not be opened. Bounds of times are cut to milliseconds.
+        young = [
+            (least or 0, unquote(path)) for least, newest, path in files if newest is None or newest + _CUT >= since
+        ]
+        for least, path in sorted(young):
+            if found is not None and least >= found:
+                break
+            wanted = happened if found is None else happened & (pc.field("seq") < found)
+            rows = pq.read_table(
+                Path(lake.path(EVENTS)) / path,
+                columns=["seq"],
+                filters=wanted,
+                partitioning=None,
+                page_checksum_verification=True,
+            )
+            found = pc.min(rows["seq"]).as_py() or found
+    return found
+
+
+def has_gaps(lake: Lake, table: Table, column: str) -> bool:
+    """Whether a row has nothing in a column, because it was written before there was one. Raises StoreUnavailable."""
+    with opened(lake, table) as delta:
+        # Not by a filter: files that lack the column would be passed over, since nothing is known of what they hold in it.
+        batches = delta.to_pyarrow_dataset().to_batches(columns=[column], fragment_scan_options=CHECKED)
+        return any(batch.column(0).null_count for batch in batches)
+
+
+def size(lake: Lake, table: Table) -> TableSize:
+    """What a table consists of now. Raises StoreUnavailable, LakeUnfit."""
+    with opened(lake, table) as delta:
+        actions = delta.get_add_actions(flatten=True)
+        return TableSize(actions.num_rows, sum(actions["size_bytes"].to_pylist()))
+
+
+def rows(lake: Lake, table: Table) -> int:
+    """How many rows a table has now. Raises StoreUnavailable, LakeUnfit."""
+    with opened(lake, table) as delta:
+        return sum(delta.get_add_actions(flatten=True)["num_records"].to_pylist())
+
+
+def files(lake: Lake, table: Table) -> dict[str, int]:
+    """The files that a table's newest version consists of, below its folder, and their sizes. Raises StoreUnavailable,
+    LakeUnfit."""
+    with opened(lake, table) as delta:
+        actions = delta.get_add_actions(flatten=True)
+        paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
+    return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
+
+
+def check_log(lake: Lake, table: Table) -> None:
+    """See that no part of the table's log is empty, as a power cut may leave it: readers would take that for a version
+    in which nothing happened. Raises LakeUnfit, StoreUnavailable."""
+    for file in (Path(lake.path(table)) / "_delta_log").glob("*.json"):
+        try:
+            is_empty = file.stat().st_size == 0
+        except FileNotFoundError:
+            # Whoever writes the table takes away what is old, and a checkpoint says it instead.
+            continue
+        except OSError as error:
+            raise system_fault(file, error) from error
+        if is_empty:
+            raise damaged(f"{file}: found an empty file, expected what was committed")
+
+
+@contextlib.contextmanager
+def opened(lake: Lake, table: Table) -> Iterator[DeltaTable]:
+    """A table at its newest version; what its library says meanwhile is said as StoreUnavailable or LakeUnfit."""
+    path = lake.path(table)
+    try:
+        yield DeltaTable(path)
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise lake_fault(path, error) from error

@@ -1,0 +1,221 @@
+"""Rows of the lake in bulk, as the journal has them, without Spark: for comparing, and for making a state anew.
+
+A table is opened at its newest version and read in batches, so memory stays bounded by a batch, and by what reading two
+files at once takes. Who wants a list says how much it may hold. Files that cannot hold what is asked for are not opened.
+Nothing is held between two calls, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from spark_store.journal.reader import Entry, State
+from spark_store.lake.reader import CHECKED, opened
+from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
+from spark_store.records import as_text
+from spark_store.sql import literal
+
+_BATCH_ROWS = 1_000
+_AHEAD = 1
+"""So many batches, and files, are read before they are asked for: what the library would read is bounded by no bytes."""
+
+_EVENT_COLUMNS = ("entity_type", "entity", "revision", "seq", "ts", "action", "path", "value", "headers")
+_STATE_COLUMNS = ("entity_type", "entity", "policy_id", "revision", "seq", "created", "modified", "state")
+
+
+class Part(NamedTuple):
+    """Entities from `first` to before `end`, in the order of their ids; None is no bound."""
+
+    first: str | None
+    end: str | None
+
+    def condition(self) -> str:
+        """In SQL."""
+        bounds = [f"entity >= {literal(self.first)}"] if self.first is not None else []
+        bounds += [f"entity < {literal(self.end)}"] if self.end is not None else []
+        return " AND ".join(bounds) or "true"
+
+
+class Bound(NamedTuple):
+    """How many events, and how many bytes of their values and headers, may be held at once."""
+
+    rows: int
+    bytes: int
+
+
+UNBOUND = Bound(1 << 40, 1 << 60)
+
+
+class TooMuch(Exception):
+    """What was asked for is more than may be held at once."""
+
+
+def version(place: Lake, table: Table) -> int:
+    """The number of the table's newest version. Raises StoreUnavailable, LakeUnfit."""
+    with opened(place, table) as delta:
+        return delta.version()
+
+
+def parts(place: Lake, rows: int) -> list[Part]:
+    """All entities of `events`, cut into parts of about so many events, as far as the files' statistics tell that."""
+    if not place.has(EVENTS):
+        return [Part(None, None)]
+    with opened(place, EVENTS) as delta:
+        files = delta.get_add_actions(flatten=True)
+        names = files.schema.names
+        if "min.entity" not in names or "num_records" not in names:
+            return [Part(None, None)]
+        known = zip(files["min.entity"].to_pylist(), files["num_records"].to_pylist(), strict=True)
+        return cut([(first, number) for first, number in known if first is not None and number], rows)
+
+
+def cut(files: Sequence[tuple[str, int]], rows: int) -> list[Part]:
+    """Parts without hole or overlap, from where files begin and how many rows they have. A file is never cut."""
+    edges: list[str] = []
+    collected = 0
+    for first, number in sorted(files):
+        if collected >= rows and first > (edges[-1] if edges else ""):
+            edges.append(first)
+            collected = 0
+        collected += number
+    return [Part(first, end) for first, end in zip([None, *edges], [*edges, None], strict=True)]
+
+
+def snapshots(place: Lake) -> Iterator[State]:
+    """The rows of `snapshots`; none where there is no such table. Raises StoreUnavailable, LakeUnfit."""
+    if place.has(SNAPSHOTS):
+        for row in _rows(place, SNAPSHOTS, _STATE_COLUMNS, None):
+            yield _state(*row)
+
+
+def snapshot_revisions(place: Lake, of: Part | Sequence[str]) -> dict[tuple[str, str], list[int]]:
+    """The revisions in `snapshots` of a part's entities, or of the named ones. Raises StoreUnavailable, LakeUnfit."""
+    found: dict[tuple[str, str], list[int]] = {}
+    if place.has(SNAPSHOTS):
+        for type, id, revision in _rows(place, SNAPSHOTS, ("entity_type", "entity", "revision"), _condition(of)):
+            found.setdefault((type, id), []).append(revision)
+    return found
+
+
+def latest_states(place: Lake, entities: Sequence[str] | None = None) -> Iterator[State]:
+    """The rows of `latest`, or those of the named entities. Raises StoreUnavailable, LakeUnfit."""
+    condition = None if entities is None else pc.field("entity").isin(entities)
+    for row in _rows(place, LATEST, _STATE_COLUMNS, condition):
+        yield _state(*row)
+
+
+def events_between(place: Lake, first: int, last: int, bound: Bound = UNBOUND) -> list[Entry]:
+    """The rows of `events` with these numbers, in order. Raises TooMuch, StoreUnavailable, LakeUnfit."""
+    found = _entries(place, (pc.field("seq") >= first) & (pc.field("seq") <= last))
+    return sorted(_within(found, bound), key=lambda entry: entry.seq)
+
+
+def events_of(place: Lake, of: Part | Sequence[str], bound: Bound = UNBOUND) -> list[Entry]:
+    """All events of a part, or of the named entities, by entity and revision. Raises TooMuch, StoreUnavailable,
+    LakeUnfit."""
+    return _in_order(_within(_entries(place, _condition(of)), bound))
+
+
+def history(place: Lake, entity_type: str, entity: str, last: int, bound: Bound) -> Iterator[Entry]:
+    """One entity's events up to the revision `last`, in order, however many there are. Revisions that are not there cost
+    nothing. Raises StoreUnavailable, LakeUnfit."""
+    is_its = (pc.field("entity") == entity) & (pc.field("entity_type") == entity_type) & (pc.field("revision") <= last)
+    first, step = _oldest(place, is_its, 0), bound.rows
+    while first is not None and first <= last:
+        is_in_step = (pc.field("revision") >= first) & (pc.field("revision") < first + step)
+        try:
+            # One revision is read whatever it is.
+            found = _in_order(_within(_entries(place, is_its & is_in_step), bound if step > 1 else UNBOUND))
+        except TooMuch:
+            step //= 2
+            continue
+        yield from found
+        first = first + step if found else _oldest(place, is_its, first + step)
+
+
+def _oldest(place: Lake, is_its: ds.Expression, first: int) -> int | None:
+    """The lowest revision from `first` on that is there."""
+    found = _batches(place, EVENTS, ("revision",), is_its & (pc.field("revision") >= first))
+    return min((pc.min(batch.column(0)).as_py() for batch in found if batch.num_rows), default=None)
+
+
+def states_in(place: Lake, part: Part) -> Iterator[State]:
+    """The rows of `latest` of a part. Raises StoreUnavailable, LakeUnfit."""
+    for row in _rows(place, LATEST, _STATE_COLUMNS, _condition(part)):
+        yield _state(*row)
+
+
+def _condition(of: Part | Sequence[str]) -> ds.Expression | None:
+    if not isinstance(of, Part):
+        return pc.field("entity").isin(of)
+    found: ds.Expression | None = None if of.first is None else pc.field("entity") >= of.first
+    if of.end is not None:
+        below = pc.field("entity") < of.end
+        found = below if found is None else found & below
+    return found
+
+
+def _within(entries: Iterator[Entry], bound: Bound) -> Iterator[Entry]:
+    bytes = 0
+    for rows, entry in enumerate(entries, 1):
+        bytes += size(entry)
+        if rows > bound.rows or bytes > bound.bytes:
+            raise TooMuch
+        yield entry
+
+
+def size(entry: Entry) -> int:
+    """The bytes of its value and its headers."""
+    return len(entry.value or b"") + len(entry.headers)
+
+
+def _in_order(entries: Iterator[Entry]) -> list[Entry]:
+    return sorted(entries, key=lambda entry: (entry.entity_type, entry.entity, entry.revision, entry.seq))
+
+
+def _entries(place: Lake, condition: ds.Expression | None) -> Iterator[Entry]:
+    for row in _rows(place, EVENTS, _EVENT_COLUMNS, condition):
+        yield _entry(*row)
+
+
+def _rows(
+    place: Lake, table: Table, columns: Sequence[str], condition: ds.Expression | None
+) -> Iterator[tuple[Any, ...]]:
+    for batch in _batches(place, table, columns, condition):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _batches(place: Lake, table: Table, columns: Sequence[str], condition: ds.Expression | None) -> Iterator[Any]:
+    with opened(place, table) as delta:
+        # A file system of pyarrow's own: its threads need no Python then.
+        files = SubTreeFileSystem(place.path(table), LocalFileSystem())
+        dataset = delta.to_pyarrow_dataset(filesystem=files)
+        yield from dataset.to_batches(
+            columns=list(columns),
+            filter=condition,
+            batch_size=_BATCH_ROWS,
+            batch_readahead=_AHEAD,
+            fragment_readahead=_AHEAD,
+            fragment_scan_options=CHECKED,
+        )
+
+
+def _entry(
+    type: str, id: str, revision: int, seq: int, ts: Any, action: str, path: str, value: str | None, headers: str
+) -> Entry:
+    return Entry(type, id, revision, seq, as_text(ts), action, path, _bytes(value), headers.encode())
+
+
+def _state(
+    type: str, id: str, policy: str | None, revision: int, seq: int, created: Any, modified: Any, state: str | None
+) -> State:
+    return State(type, id, policy, revision, seq, as_text(created), as_text(modified), _bytes(state))
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()

@@ -1,0 +1,70 @@
+"""The status of the lake: its watermark, its lag, the size of its tables, and what failed, read without Spark."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from spark_store.errors import StoreError, StoreUnavailable
+from spark_store.journal.reader import Follower
+from spark_store.lake import reader
+from spark_store.lake.check import check_reach
+from spark_store.lake.lag import measure
+from spark_store.lake.tables import TABLES, Lake, Table
+from spark_store.lake.watermark import Watermark, read_failure, read_watermark
+
+
+def read_status(place: Lake, now: datetime) -> dict[str, Any]:
+    """What `connectivity pipeline status` shows. Raises StoreUnavailable, SchemaTooNew, which are about the journal.
+
+    What of the lake cannot be read has the reason in its place: it is then that people ask for the rest.
+    """
+    watermark, reason = _watermark(place)
+    with Follower.open(place.journal) as follower:
+        lag, newest = measure(follower, watermark.seq, now), follower.newest()
+        pending = len(follower.erasures(watermark.erased))
+        lacking = _lacking(place, follower)
+    shown: dict[str, Any] = msgspec.to_builtins(watermark)
+    batch = watermark.batch
+    rate = round(batch.rows / batch.seconds) if batch is not None and batch.seconds else None
+    there = [table for table in TABLES if place.has(table)]
+    shown["tables"] = {table.name: _size(place, table) for table in there}
+    return {
+        **shown,
+        "watermark_failure": reason,
+        "lake_failure": lacking,
+        "newest": newest,
+        "lag_events": lag.events,
+        "lag_seconds": round(lag.seconds, 3),
+        "batch_rows_per_second": rate,
+        "erasures_pending": pending,
+        "failure": msgspec.to_builtins(read_failure(place.failure)),
+    }
+
+
+def _watermark(place: Lake) -> tuple[Watermark, str | None]:
+    """The watermark; one that cannot be read is 0, and the reason."""
+    try:
+        return read_watermark(place.watermark), None
+    except StoreUnavailable as error:
+        return Watermark(), str(error)
+
+
+def _lacking(place: Lake, follower: Follower) -> str | None:
+    """Why what the journal has trimmed is not in the lake, or cannot be looked for; None where it is there."""
+    try:
+        check_reach(place, follower)
+    except StoreError as error:
+        return str(error)
+    return None
+
+
+def _size(place: Lake, table: Table) -> dict[str, Any]:
+    """What a table consists of, or why that cannot be said."""
+    try:
+        size: dict[str, Any] = msgspec.to_builtins(reader.size(place, table))
+    except StoreError as error:
+        return {"error": str(error)}
+    return size

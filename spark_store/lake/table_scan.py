@@ -1,0 +1,416 @@
+"""A table of the lake held open, and the rows of one entity found in it without looking at the others.
+
+A Delta table's log says which files belong to its newest version and what the smallest and largest entity, revision and
+time in each of them are; the footer of a file says the same of each row group. So rows of one entity cost the decoding of
+few row groups, wherever in the table they lie. A table's list of files is made anew when its log has grown and somebody
+needs what is new, or after a moment; footers are kept, a bounded number of them.
+
+Whoever compacts a table, deletes from it or removes old files does not disturb: a version is read that is complete in
+itself, and where one of its files is gone the newest version is read instead. The last versions before rows were deleted are
+remembered: who has begun to read a history goes on in them, as long as their files stay. A table that was put in the place
+of another one is opened anew, rather than to read its log as if it went on with the other's. Everything here waits for the
+disk; any number of threads may call at the same time. Types and errors of the libraries for tables and files do not get
+further than to `spark_store.lake.history_reader`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyarrow.fs import LocalFileSystem
+
+from mappings.ids import EntityId
+from spark_store.errors import HistoryUnavailable, lake_fault
+from spark_store.lake.tables import APP, is_table
+from spark_store.records import Times
+
+FOOTERS: Final = 512
+"""The most files whose footers are kept: some tens of MiB at their largest."""
+
+LOOK_SECONDS: Final = 1.0
+"""How long a list of files is good without looking whether the log has grown."""
+
+FORMER: Final = 16
+"""So many versions are remembered from before something was deleted, for readers that had begun by then."""
+
+_FEW_COMMITS: Final = 200
+"""More commits than that are not looked through for deletions."""
+
+_DELETES_NOTHING: Final = {"WRITE", "OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMNS"}
+"""What commits call themselves after which every row is still there."""
+
+INSTANTS: Final = pa.timestamp("us", "UTC")
+_SHAPE: Final = {
+    **dict.fromkeys(("entity_type", "entity", "action", "path", "value", "headers", "policy_id", "state"), pa.string()),
+    **dict.fromkeys(("ts", "created", "modified"), INSTANTS),
+    **dict.fromkeys(("revision", "seq"), pa.int64()),
+}
+_SCHEMA: Final = pa.schema(_SHAPE.items())
+"""As what columns are read, whatever types a file's writer had for texts and times."""
+
+_KEY: Final = ("entity_type", "entity", "revision")
+_TRIES: Final = 3
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_FILES: Final = LocalFileSystem(use_mmap=True)
+_FORMAT: Final = ds.ParquetFileFormat(
+    coerce_int96_timestamp_unit="us",
+    # A page that is not what was written is an error, not an event.
+    default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
+)
+GONE: Final = (DeltaError, OSError, pa.ArrowException)
+
+Found = TypeVar("Found")
+
+
+class Asked(NamedTuple):
+    """Whose rows are wanted, from which time, and above which number of the journal's events (`seq`)."""
+
+    type: str
+    id: str
+    after: datetime | None
+    before: datetime | None
+    above: int = 0
+
+    @classmethod
+    def of(cls, entity: EntityId, times: Times, above: int = 0) -> Asked:
+        after, before = times
+        return cls(
+            entity.type.value,
+            entity.id,
+            None if after is None else instant(after),
+            None if before is None else instant(before),
+            above,
+        )
+
+    def rows(self, first: int, last: int) -> Any:
+        """The condition that a row has to meet."""
+        wanted = (pc.field("entity") == self.id) & (pc.field("revision") >= first) & (pc.field("revision") <= last)
+        wanted &= pc.field("entity_type") == self.type
+        if self.after is not None:
+            wanted &= pc.field("ts") > pa.scalar(self.after, INSTANTS)
+        if self.before is not None:
+            wanted &= pc.field("ts") < pa.scalar(self.before, INSTANTS)
+        if self.above:
+            wanted &= pc.field("seq") > self.above
+        return wanted
+
+
+def instant(timestamp: str) -> datetime:
+    """A timestamp of an event; a text that is above or below all of them is as far as times go."""
+    if not timestamp:
+        return datetime.min.replace(tzinfo=UTC)
+    if not timestamp.endswith("Z"):
+        return datetime.max.replace(tzinfo=UTC)
+    return datetime.fromisoformat(timestamp)
+
+
+class _Bounds(NamedTuple):
+    """The smallest and largest entity and revision of some rows; None where that is not known."""
+
+    least_entity: str | None
+    most_entity: str | None
+    least_revision: int | None
+    most_revision: int | None
+
+    def may_hold(self, entity: str, first: int, last: int) -> bool:
+        return (
+            (self.least_entity is None or self.least_entity <= entity)
+            and (self.most_entity is None or self.most_entity >= entity)
+            and (self.least_revision is None or self.least_revision <= last)
+            and (self.most_revision is None or self.most_revision >= first)
+        )
+
+
+class _File(NamedTuple):
+    """A file of a table, and what is in it."""
+
+    path: str
+    bounds: _Bounds
+    least_time: datetime | None
+    most_time: datetime | None
+
+    def may_hold(self, asked: Asked, first: int, last: int) -> bool:
+        return (
+            self.bounds.may_hold(asked.id, first, last)
+            and (asked.before is None or self.least_time is None or self.least_time < asked.before)
+            # The log cuts times to milliseconds.
+            and (asked.after is None or self.most_time is None or self.most_time + _MILLISECOND > asked.after)
+        )
+
+
+class _RowGroup(NamedTuple):
+    """A part of a file, and what is in it; `size` is what its rows take when they are read."""
+
+    number: int
+    bounds: _Bounds
+    rows: int
+    size: int
+
+
+class _Footer(NamedTuple):
+    """An open file: how it is read, and what its parts hold."""
+
+    fragment: Any
+    row_groups: tuple[_RowGroup, ...]
+
+
+class Version(NamedTuple):
+    """A table as it was when its log was read: its files, and the last number of the journal that it holds."""
+
+    number: int
+    files: tuple[_File, ...]
+    reaches: int
+
+
+class OpenTable:
+    """One Delta table, held open. Its newest known version is shared by all threads and never changed."""
+
+    def __init__(self, path: str, footers: Footers, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._footers = footers
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._table: DeltaTable | None = None
+        self._version: Version | None = None
+        self._noted: tuple[int, int] | None = None
+        self._looked = float("-inf")
+        self._former: deque[Version] = deque(maxlen=FORMER)
+        self.deletions = 0
+        """How often rows may have been deleted since this table was opened."""
+
+    def is_there(self) -> bool:
+        return self._version is not None or is_table(self._path)
+
+    def newest(self) -> Version:
+        """The version that is the newest one now, of the table that is there now. Raises HistoryUnavailable."""
+        known = self._version
+        try:
+            with contextlib.suppress(*GONE):
+                return self._refreshed(known)
+            return self._reopened(known)
+        except GONE as error:
+            raise self._unreadable(error) from error
+
+    def read(self, of: Callable[[Version], Found], reaching: int) -> Found:
+        """What `of` finds in a version that reaches so far; in the newest one if a file of another one is gone."""
+        known = self._version
+        for attempt in range(_TRIES):
+            try:
+                version = self._current(known, reaching) if attempt == 0 else self._reopened(known)
+                known = version
+                if version.reaches < reaching:
+                    raise HistoryUnavailable(
+                        f"{self._path}: expected every event up to number {reaching}, found none after {version.reaches}; "
+                        "restore the folder `lake` from a backup"
+                    )
+                return of(version)
+            except GONE as error:
+                if attempt == _TRIES - 1:
+                    raise self._unreadable(error) from error
+        raise AssertionError("unreachable")
+
+    def former(self) -> list[Version]:
+        """Versions as this process knew them, newest first, from before rows were deleted: their files stay a while.
+
+        Reading them raises OSError, ArrowException once they have gone.
+        """
+        with self._lock:
+            return list(reversed(self._former))
+
+    def _unreadable(self, error: Exception) -> HistoryUnavailable:
+        return HistoryUnavailable(str(lake_fault(self._path, error)))
+
+    def _current(self, known: Version | None, reaching: int) -> Version:
+        """The known version where that suffices, and is not too old."""
+        if known is not None and known.reaches >= reaching:
+            if self._clock() - self._looked < LOOK_SECONDS:
+                return known
+            self._looked = self._clock()
+            if not self._log(known.number + 1).exists():
+                return known
+        return self._refreshed(known)
+
+    def _refreshed(self, known: Version | None) -> Version:
+        with self._lock:
+            if self._version is not None and self._version is not known:
+                # Somebody else has just done it.
+                return self._version
+            if self._table is None or self._version is None or self._mark(self._version.number) != self._noted:
+                return self._open()
+            self._table.update_incremental()
+            return self._note(self._table)
+
+    def _reopened(self, known: Version | None) -> Version:
+        """From the beginning: the folder itself may be another one."""
+        with self._lock:
+            if self._version is not known and self._version is not None:
+                return self._version
+            return self._open()
+
+    def _open(self) -> Version:
+        self._table = None
+        self._table = DeltaTable(self._path)
+        return self._note(self._table)
+
+    def _note(self, table: DeltaTable) -> Version:
+        number = table.version()
+        if self._version is None or self._version.number != number or self._version.files != ():
+            if self._version is not None and self._may_have_deleted(self._version.number, number):
+                self._former.append(self._version)
+                self.deletions += 1
+            files = tuple(_files(self._path, table))
+            self._footers.keep({file.path for file in files}, self._path)
+            self._version = Version(number, files, table.transaction_version(APP) or 0)
+        self._noted = self._mark(number)
+        self._looked = self._clock()
+        return self._version
+
+    def _may_have_deleted(self, before: int, after: int) -> bool:
+        """Whether a commit between two versions may have taken rows away; the other table that it now is, may too."""
+        if after < before or after - before > _FEW_COMMITS:
+            return after > before
+        return any(_operation(self._log(number)) not in _DELETES_NOTHING for number in range(before + 1, after + 1))
+
+    def _mark(self, number: int) -> tuple[int, int] | None:
+        """What tells the log file of a version from one of the same name in another table; None where there is none."""
+        try:
+            found = self._log(number).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def _log(self, number: int) -> Path:
+        return Path(self._path, "_delta_log", f"{number:020}.json")
+
+
+class _Info(msgspec.Struct):
+    operation: str | None = None
+
+
+class _Action(msgspec.Struct):
+    """A line of a commit: here only what it says of itself is looked at."""
+
+    commit: _Info | None = msgspec.field(default=None, name="commitInfo")
+
+
+def _operation(commit: Path) -> str | None:
+    """What a commit calls itself; None where that cannot be told."""
+    try:
+        for line in commit.read_bytes().splitlines():
+            if (info := msgspec.json.decode(line, type=_Action).commit) is not None:
+                return info.operation
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return None
+
+
+def _files(path: str, table: DeltaTable) -> Iterator[_File]:
+    """What the log says about the files of a table."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    count, present = actions.num_rows, set(actions.column_names)
+
+    def column(name: str) -> Sequence[Any]:
+        found: Sequence[Any] = actions[name].to_pylist() if name in present else [None] * count
+        return found
+
+    times = "ts" if "min.ts" in present else "modified"
+    bounds = zip(
+        column("path"),
+        column("min.entity"),
+        column("max.entity"),
+        column("min.revision"),
+        column("max.revision"),
+        column(f"min.{times}"),
+        column(f"max.{times}"),
+        strict=True,
+    )
+    for name, *others in bounds:
+        yield _File(str(Path(path, name)), _Bounds(*others[:4]), *others[4:])
+
+
+class Footers:
+    """The footers read last, of all tables."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, _Footer] = OrderedDict()
+
+    def of(self, path: str) -> _Footer:
+        """Raises OSError, ArrowException."""
+        with self._lock:
+            if (found := self._kept.get(path)) is not None:
+                self._kept.move_to_end(path)
+                return found
+        fragment = _FORMAT.make_fragment(path, _FILES)
+        found = _Footer(fragment, tuple(_row_groups(fragment.metadata)))
+        with self._lock:
+            self._kept[path] = found
+            while len(self._kept) > FOOTERS:
+                self._kept.popitem(last=False)
+        return found
+
+    def keep(self, paths: set[str], folder: str) -> None:
+        """Forget the files of a table that are not among these."""
+        with self._lock:
+            for path in [path for path in self._kept if path.startswith(folder) and path not in paths]:
+                del self._kept[path]
+
+
+def _row_groups(footer: Any) -> Iterator[_RowGroup]:
+    names = footer.schema.names
+    entity, revision = names.index("entity"), names.index("revision")
+    for number in range(footer.num_row_groups):
+        row_group = footer.row_group(number)
+        bounds = _Bounds(*_extremes(row_group.column(entity)), *_extremes(row_group.column(revision)))
+        yield _RowGroup(number, bounds, row_group.num_rows, row_group.total_byte_size)
+
+
+def _extremes(chunk: Any) -> tuple[Any, Any]:
+    statistics = chunk.statistics if chunk.is_stats_set else None
+    return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else (None, None)
+
+
+def rows_of(footers: Footers, version: Version, asked: Asked, first: int, last: int, columns: list[str]) -> pa.Table:
+    """The rows with these revisions. Files and row groups that cannot have any of them are left alone.
+
+    Where times are asked for, `columns` has them.
+    """
+    condition, wanted = (
+        asked.rows(first, last),
+        list(dict.fromkeys((*_KEY, *(("seq",) if asked.above else ()), *columns))),
+    )
+    found = []
+    for file in version.files:
+        if not file.may_hold(asked, first, last):
+            continue
+        footer = footers.of(file.path)
+        numbers = [it.number for it in footer.row_groups if it.bounds.may_hold(asked.id, first, last)]
+        if numbers:
+            part = footer.fragment.subset(row_group_ids=numbers)
+            # Only then the condition: a scan would hold it against bounds in whatever type the file's writer had for texts.
+            read = part.to_table(_SCHEMA, columns=wanted, use_threads=False)
+            found.append(read.filter(condition).select(columns))
+    return pa.concat_tables(found) if found else nothing(columns)
+
+
+def nothing(columns: list[str]) -> pa.Table:
+    """No rows."""
+    return _SCHEMA.empty_table().select(columns)
+
+
+def values(column: pa.ChunkedArray) -> list[Any]:
+    """A column as Python values, ten times as fast as `to_pylist`."""
+    found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
+    return found

@@ -1,0 +1,228 @@
+"""The lake's layout: which folder holds what, which columns a table has, how its files are cut.
+
+The one place that knows it; whoever writes or reads a table asks here. Four Delta tables:
+
+- `events`: one row per event of the journal, never changed. `seq` is the event's running number in the journal.
+- `latest`: one row per entity, the state after its newest event; a deleted entity keeps its row, without state.
+- `snapshots`: some earlier rows of `latest`, each the whole state right after its revision, so that a state of the past is
+  found by replaying the events after the nearest one. Several per entity or none; never two with one revision.
+- `moments`: all things at some moments, rows of `latest` too, so that a search of the past folds only what came after one.
+  Each moment is a partition, complete in itself, and is never changed.
+
+The names and types of the columns are a promise to analysts: columns may be added, none is renamed or changes its type.
+`value`, `headers` and `state` are JSON texts, byte for byte as the journal has them.
+
+The tables are to be read by every Delta reader. So they have neither deletion vectors nor column mapping: reader version
+1 suffices. They are clustered by entity, which asks more of writers, not of readers; but for `moments`, where it is files
+of one moment that are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+APP = "journal"
+"""Whose transactions the appends to `events` and `moments` are, as Delta's log names them; their numbers are those of the
+journal."""
+
+ERASURES = "erasure"
+"""Which erasure a table has carried out last, as its own log says: the transaction of this name has its number."""
+
+
+class Column(NamedTuple):
+    """A column: its name, its type in SQL, what it holds. `is_added`: tables of earlier versions have not got it."""
+
+    name: str
+    type: str
+    meaning: str
+    is_added: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table: its columns in order, what its rows are found by, and the properties it is made with.
+
+    Its files are clustered by some columns, or each has rows of one partition.
+    """
+
+    name: str
+    columns: tuple[Column, ...]
+    clustered_by: tuple[str, ...]
+    properties: Mapping[str, str]
+    partitioned_by: tuple[str, ...] = ()
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def ddl(self) -> str:
+        """The columns as a CREATE TABLE or a schema has them."""
+        return ", ".join(f"{column.name} {column.type.upper()}" for column in self.columns)
+
+    @property
+    def layout(self) -> str:
+        """How its files are cut, as a CREATE TABLE has it."""
+        if self.partitioned_by:
+            return f"PARTITIONED BY ({', '.join(self.partitioned_by)})"
+        return f"CLUSTER BY ({', '.join(self.clustered_by)})"
+
+
+_COMMON = {
+    "delta.enableDeletionVectors": "false",
+    "delta.columnMapping.mode": "none",
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 day",
+}
+
+_ENTITY = (
+    Column("entity_type", "string", "`thing`, `policy` or `stream`"),
+    Column("entity", "string", "the entity's id, such as `acme.site:lamp-7`"),
+    Column("namespace", "string", "what stands before the first colon of the id; empty where there is none"),
+)
+
+EVENTS = Table(
+    "events",
+    (
+        *_ENTITY,
+        Column("revision", "long", "the running number of the event within its entity, from 1"),
+        Column("ts", "timestamp", "when it happened, in UTC with microseconds"),
+        Column("action", "string", "`created`, `modified`, `merged` or `deleted`; of a stream `published`"),
+        Column("path", "string", "where in the entity, as a JSON pointer"),
+        Column("value", "string", "what is there now, as JSON; null for a deletion"),
+        Column("headers", "string", "the headers that were kept with the event, as a JSON object"),
+        Column("seq", "long", "the running number of the event within the journal, from 1"),
+    ),
+    # Not by revision too: clustering by two columns mixes entities, and a page of one of them would cost four times as much.
+    ("entity",),
+    {
+        **_COMMON,
+        "delta.dataSkippingStatsColumns": "entity_type,entity,namespace,revision,ts,seq",
+        # For readers that hold a version of the table open while its files are compacted.
+        "delta.deletedFileRetentionDuration": "interval 1 day",
+    },
+)
+
+_STATE = (
+    *_ENTITY,
+    Column("policy_id", "string", "the policy that decides who may do what; null where there is none"),
+    Column("revision", "long", "the revision of the newest event"),
+    Column("seq", "long", "the running number of the newest event within the journal", is_added=True),
+    Column("created", "timestamp", "when the entity was created"),
+    Column("modified", "timestamp", "when it changed last"),
+    Column("deleted", "boolean", "whether it is deleted now"),
+    Column("state", "string", "the entity as JSON; null once it is deleted; `{}` of a stream"),
+)
+
+LATEST = Table(
+    "latest",
+    _STATE,
+    ("entity",),
+    {
+        **_COMMON,
+        "delta.dataSkippingStatsColumns": "entity_type,entity,namespace,policy_id,revision,seq,modified",
+        # Every batch leaves behind the files of the rows it has changed: kept for a day they would fill the disk.
+        "delta.deletedFileRetentionDuration": "interval 30 minutes",
+    },
+)
+
+SNAPSHOTS = Table(
+    "snapshots",
+    _STATE,
+    ("entity", "revision"),
+    {
+        **_COMMON,
+        "delta.dataSkippingStatsColumns": "entity_type,entity,namespace,revision,seq,modified",
+        "delta.deletedFileRetentionDuration": "interval 1 day",
+    },
+)
+
+MOMENTS = Table(
+    "moments",
+    (
+        Column("moment", "long", "the number of an event of the journal: no event up to it is missing in the row"),
+        *_STATE,
+    ),
+    (),
+    {
+        **_COMMON,
+        "delta.dataSkippingStatsColumns": "entity,revision,seq,modified",
+        "delta.deletedFileRetentionDuration": "interval 1 day",
+    },
+    partitioned_by=("moment",),
+)
+
+TABLES = (EVENTS, LATEST, SNAPSHOTS, MOMENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """Where the lake of a data folder lies."""
+
+    data_dir: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.data_dir / "lake"
+
+    @property
+    def journal(self) -> Path:
+        """The journal that the lake is filled from."""
+        return self.data_dir / "journal.db"
+
+    @property
+    def pipeline(self) -> Path:
+        """What belongs to the pipeline alone: its watermark, its lock, the stream's checkpoint."""
+        return self.folder / "pipeline"
+
+    @property
+    def watermark(self) -> Path:
+        return self.pipeline / "watermark.json"
+
+    @property
+    def connect(self) -> Path:
+        """Where the pipeline that runs says how wide queries reach it."""
+        return self.pipeline / "connect.json"
+
+    @property
+    def failure(self) -> Path:
+        return self.pipeline / "failure.json"
+
+    @property
+    def verified(self) -> Path:
+        """How far a comparison came that was interrupted."""
+        return self.pipeline / "verify.json"
+
+    @property
+    def rebuild(self) -> Path:
+        """What a rebuild has made and not yet put in its place."""
+        return self.pipeline / "rebuild"
+
+    @property
+    def scratch(self) -> Path:
+        """What Spark puts aside while it runs (see `spark_store.pipeline.session`)."""
+        return self.pipeline / "tmp"
+
+    @property
+    def lock(self) -> Path:
+        return self.pipeline / "lock"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.pipeline / "checkpoint"
+
+    def path(self, table: Table) -> str:
+        """The folder of a table, absolute, as Spark and Delta readers want it."""
+        return str((self.folder / table.name).absolute())
+
+    def has(self, table: Table) -> bool:
+        """Whether a table has been made."""
+        return is_table(self.path(table))
+
+
+def is_table(path: str) -> bool:
+    """Whether a table has been made in this folder."""
+    return Path(path, "_delta_log").is_dir()

@@ -1,0 +1,1 @@
+"""Operations on the whole store without Spark: backup, rebuild, verify, index check."""

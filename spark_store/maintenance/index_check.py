@@ -1,0 +1,190 @@
+"""Compares the search index with the states, all of it: is there a row for everything, and nothing else?
+
+In one read transaction, so it may run beside a service; what the service writes meanwhile waits in the log. The rows of each
+thing are added up, those that its state wants and those that are there: so two passes, and eight bytes of memory for each
+entity, tell whose sums differ. Of some of these the rows are then compared one by one. It says which place differs, never
+what is there.
+
+Entities that the index has not reached yet (`spark_store.search.index_builder`) are not missed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from array import array
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from spark_store.search import index, index_builder
+from spark_store.search.index import LARGE
+from spark_store.sqlite_errors import sqlite_fault
+
+SHOWN = 50
+"""Of so many things the rows are compared one by one."""
+
+_MASK = 2**64 - 1
+_BEGIN = "BEGIN"
+_END = "ROLLBACK"
+_STATES = f"""
+    SELECT key, type, id, created, length(state), CASE WHEN type = 'policy' OR length(state) <= {LARGE} THEN state END
+    FROM entities WHERE key <= ? AND state IS NOT NULL ORDER BY key
+"""
+_STATE = "SELECT id, revision, created, CASE WHEN length(state) <= ? THEN state END FROM entities WHERE key = ?"
+_PATHS = "SELECT path, id FROM search_paths"
+_VALUES = "SELECT path, rank, value, thing FROM search_values"
+_VALUES_OF = """
+    SELECT coalesce(search_paths.path, 'place ' || search_values.path), rank, value, thing
+    FROM search_values LEFT JOIN search_paths ON search_paths.id = search_values.path
+    WHERE thing IN (SELECT value FROM json_each(?))
+"""
+# Of a path that is not there yet some rows may be.
+_DECLARED = """
+    SELECT v.path, e.id FROM search_paths AS p JOIN search_values AS v ON v.path = p.id JOIN entities AS e ON e.key = v.thing
+    WHERE p.declared = 2 AND NOT EXISTS (
+        SELECT 1 FROM search_declared AS d
+        WHERE d.path = v.path AND d.rank = v.rank AND d.value = v.value AND d.id = e.id AND d.thing = v.thing
+    )
+    UNION SELECT d.path, d.id FROM search_declared AS d WHERE NOT EXISTS (
+        SELECT 1 FROM entities AS e JOIN search_values AS v ON v.thing = e.key
+        WHERE e.key = d.thing AND e.id = d.id AND v.path = d.path AND v.rank = d.rank AND v.value = d.value
+    )
+"""
+_LARGE = "SELECT thing FROM search_large"
+_SUBJECTS = "SELECT subject, policy FROM search_subjects"
+_IMPORTS = "SELECT importer, imported FROM search_imports"
+
+
+class Disagreement(NamedTuple):
+    """What differs, for which entity at which revision (0 for one that is not there)."""
+
+    what: str
+    entity: str
+    revision: int
+
+
+class Compared(NamedTuple):
+    """How many entities were compared, how many the index has not reached yet, how many differ, and how some of them do."""
+
+    entities: int
+    waiting: int
+    differing: int
+    examples: list[Disagreement]
+
+
+def compare(path: Path) -> Compared:
+    """Compare all of a journal's file. Raises StoreUnavailable."""
+    connection = None
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute(_BEGIN)
+        found = index_builder.progress(connection)
+        # What is being taken away to begin anew is of no meaning to anybody.
+        compared = Compared(0, found.last, 0, []) if found.is_stale else _Comparing(connection, found).compare()
+        connection.execute(_END)
+        return compared
+    except sqlite3.Error as error:
+        raise sqlite_fault(path, error) from error
+    finally:
+        if connection is not None:
+            connection.close()
+
+
+def _rows(text: bytes | str, created: str) -> set[index.Row] | None:
+    """What a state wants; None if that is a place among the large things.
+
+    One that is damaged wants nothing: that it is damaged is told by others.
+    """
+    state = _parsed(text)
+    return set() if state is None else index.rows_of(state, created)
+
+
+def _parsed(text: bytes | str) -> Mapping[str, Any] | None:
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return None
+    return found if isinstance(found, Mapping) else None
+
+
+class _Comparing:
+    def __init__(self, connection: sqlite3.Connection, progress: index_builder.Progress) -> None:
+        self._connection = connection
+        self._reached, self._last = progress.indexed, progress.last
+        # What each thing's state wants, less what is there for it; in the last place what belongs to nobody.
+        self._sums = array("Q", bytes(8 * (self._last + 2)))
+        self._large: set[int] = set()
+        self._subjects: set[tuple[str, str]] = set()
+        self._imports: set[tuple[str, str]] = set()
+        self._entities = 0
+
+    def compare(self) -> Compared:
+        self._add_states()
+        self._take_rows()
+        differing = [key for key, sum in enumerate(self._sums) if sum]
+        large = self._large ^ {thing for (thing,) in self._connection.execute(_LARGE)}
+        policies = self._policies()
+        examples = [
+            *self._of_things(differing[:SHOWN]),
+            *(self._named(key, "its size") for key in sorted(large)[:SHOWN]),
+        ]
+        examples += [Disagreement("whom it names or imports", policy, 0) for policy in sorted(policies)[:SHOWN]]
+        declared = self._connection.execute(_DECLARED).fetchall()
+        paths = {id: path for path, id in self._connection.execute(_PATHS)}
+        examples += [Disagreement(f"declared: {paths.get(path, path)}", id, 0) for path, id in declared[:SHOWN]]
+        count = len(differing) + len(large) + len(policies) + len({id for _, id in declared})
+        return Compared(self._entities, self._last - self._reached, count, examples[:SHOWN])
+
+    def _add_states(self) -> None:
+        ids = dict(self._connection.execute(_PATHS).fetchall())
+        for key, type, id, created, size, text in self._connection.execute(_STATES, (self._reached,)):
+            self._entities += 1
+            if type == "policy":
+                policy = _parsed(text) or {}
+                self._subjects.update((subject, id) for subject in index.subjects(policy))
+                self._imports.update((id, imported) for imported in index.imports(policy))
+            elif type == "thing" and size > LARGE:
+                self._large.add(key)
+            elif type == "thing":
+                rows = _rows(text, created)
+                if rows is None:
+                    self._large.add(key)
+                    continue
+                # A place that the index does not know is none that a row can be at.
+                total = sum(hash((ids.get(path, path), rank, value, key)) for path, rank, value in rows)
+                self._sums[key] = total & _MASK
+
+    def _take_rows(self) -> None:
+        nobody = self._last + 1
+        for row in self._connection.execute(_VALUES):
+            key = row[3] if 0 < row[3] <= self._last else nobody
+            self._sums[key] = (self._sums[key] - hash(row)) & _MASK
+
+    def _policies(self) -> set[str]:
+        subjects = self._subjects ^ set(self._connection.execute(_SUBJECTS).fetchall())
+        imports = self._imports ^ set(self._connection.execute(_IMPORTS).fetchall())
+        return {policy for _, policy in subjects} | {policy for policy, _ in imports}
+
+    def _of_things(self, keys: list[int]) -> Iterator[Disagreement]:
+        there: dict[int, set[index.Row]] = {key: set() for key in keys}
+        for path, rank, value, key in self._connection.execute(_VALUES_OF, (msgspec.json.encode(keys).decode(),)):
+            there[key].add((path, rank, value))
+        for key in keys:
+            if key > self._last:
+                yield Disagreement("rows that belong to nobody", "", 0)
+                continue
+            wanted = self._wanted(key)
+            for what, rows in (("missing", wanted - there[key]), ("too much", there[key] - wanted)):
+                for path in sorted({path for path, *_ in rows}):
+                    yield self._named(key, f"{what}: {path}")
+
+    def _wanted(self, key: int) -> set[index.Row]:
+        _, _, created, text = self._connection.execute(_STATE, (LARGE, key)).fetchone() or (None, 0, "", None)
+        return (_rows(text, created) if text is not None and key <= self._reached else None) or set()
+
+    def _named(self, key: int, what: str) -> Disagreement:
+        id, revision, *_ = self._connection.execute(_STATE, (LARGE, key)).fetchone() or (f"entity {key}", 0)
+        return Disagreement(what, id, revision)

@@ -1,0 +1,267 @@
+"""The journal's current state made anew, from its own events and from what the lake knows: while no service runs.
+
+Entity by entity, in order of their keys: where the journal still has every event, the state is folded from them alone;
+where the first ones have been trimmed, from the row of `latest` and the events after it. A state that is the same JSON
+value, at the same revision and with the same times and policy, is left as it is. Entities that only the lake knows are
+added. What neither of them can tell (`kept`) stays, and is counted. Of what was erased nothing is taken, even where the lake
+still has it. The search index is made anew of the states at the end.
+
+Some entities are one transaction, and how far it came stands in the same transaction, in `counters`: killed anywhere and
+started again it goes on there, and ends the same. The caller sees to it that nobody else writes the journal meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from mappings.model.signals import Event
+from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.history.replay import FOLDABLE, Folding, Ground, is_same_text, state_text
+from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.reader import State, expect_journal
+from spark_store.lake import reader
+from spark_store.lake import rows as lake_rows
+from spark_store.lake.tables import APP, EVENTS, LATEST, Lake
+from spark_store.records import Snapshot, entity_of
+from spark_store.search import index_builder
+from spark_store.sqlite_errors import sqlite_fault
+
+T = TypeVar("T")
+
+CHUNK = 2000
+"""So many entities are looked at in one transaction."""
+
+_SHOWN = 10
+
+_ENTITIES = """
+    SELECT key, erased, type, id, policy, revision, newest_seq, created, modified, state FROM entities
+    WHERE key > ? AND newest_seq > 0 ORDER BY key LIMIT ?
+"""
+_ENTRIES = """
+    SELECT seq, revision, timestamp, action, path, value, headers FROM entries WHERE entity = ? ORDER BY revision
+"""
+_FIRST = "SELECT min(revision) FROM entries WHERE entity = ?"
+_UPDATE = """
+    UPDATE entities SET policy = ?, revision = ?, newest_seq = ?, created = ?, modified = ?, state = ? WHERE key = ?
+"""
+_INSERT = """
+    INSERT INTO entities (type, id, policy, revision, newest_seq, created, modified, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_LAST = "SELECT coalesce(max(key), 0) FROM entities"
+_KNOWN = "SELECT 1 FROM entities WHERE type = ? AND id = ?"
+_COUNT = "SELECT value FROM counters WHERE name = ?"
+_SET_COUNT = "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)"
+_FORGET_COUNTS = "DELETE FROM counters WHERE name LIKE 'rebuild %'"
+
+
+class Rebuilt(NamedTuple):
+    """How many entities were looked at; whose state was changed, or added because only the lake knew it, or kept because
+    nothing tells it; and some of their names."""
+
+    checked: int
+    changed: int
+    added: int
+    kept: int
+    examples: tuple[str, ...]
+
+
+class _Row(NamedTuple):
+    """An entity; its events up to the revision `erased` were erased."""
+
+    key: int
+    erased: int
+    state: State
+
+
+def rebuild_journal(
+    place: Lake,
+    chunk: int = CHUNK,
+    say: Callable[[int], object] | None = None,
+    *,
+    factory: type[sqlite3.Connection] = sqlite3.Connection,
+) -> Rebuilt:
+    """Make every current state anew. `say` is told how many entities have been looked at, after each transaction.
+
+    Raises SchemaTooNew, StoreUnavailable; then another call goes on.
+    """
+    expect_journal(place.journal)
+    # Brings an older file to the newest schema.
+    with contextlib.closing(SqliteJournal.open(place.journal)) as journal:
+        newest = journal.newest_seq()
+    if place.has(EVENTS) and (held := reader.last_transaction(place, EVENTS, APP)) > newest:
+        raise LakeUnfit(
+            f"{place.journal}: expected a journal that reaches to event {held}, which the lake holds, found one that ends "
+            f"at {newest}; restore the newer journal first"
+        )
+    with _writing(place, factory) as connection:
+        # States are changed behind the back of the index, so nobody may count on it until it is made anew.
+        _do(connection, index_builder.begin_anew)
+        run = _Run(place, connection)
+        while run.next_chunk(chunk):
+            if say is not None:
+                say(run.counts["checked"])
+        run.add_unknown()
+        _index(connection)
+        return run.end()
+
+
+def rebuild_index(place: Lake, *, factory: type[sqlite3.Connection] = sqlite3.Connection) -> int:
+    """Make the search index alone anew, of the current states; how many entities there are.
+
+    Raises SchemaTooNew, StoreUnavailable; then another call begins again.
+    """
+    expect_journal(place.journal)
+    SqliteJournal.open(place.journal).close()
+    with _writing(place, factory) as connection:
+        _do(connection, index_builder.begin_anew)
+        _index(connection)
+        return index_builder.progress(connection).last
+
+
+def _index(connection: sqlite3.Connection) -> None:
+    """Every step of the index that is left, each in a transaction of its own."""
+    while _do(connection, index_builder.step):
+        pass
+
+
+def _do(connection: sqlite3.Connection, step: Callable[[sqlite3.Connection], T]) -> T:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = step(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return found
+
+
+@contextlib.contextmanager
+def _writing(place: Lake, factory: type[sqlite3.Connection]) -> Iterator[sqlite3.Connection]:
+    try:
+        with contextlib.closing(sqlite3.connect(place.journal, isolation_level=None, factory=factory)) as connection:
+            connection.execute("PRAGMA synchronous = FULL")
+            yield connection
+    except sqlite3.Error as error:
+        raise sqlite_fault(place.journal, error) from error
+
+
+class _Run:
+    def __init__(self, place: Lake, connection: sqlite3.Connection) -> None:
+        self._place = place
+        self._connection = connection
+        self._has_latest = place.has(LATEST)
+        self._key = self._count("key")
+        self._examples: list[str] = []
+        self.counts = {name: self._count(name) for name in ("checked", "changed", "added", "kept")}
+
+    def next_chunk(self, limit: int) -> bool:
+        """One transaction; False when there was nothing left to look at."""
+        rows = [
+            _Row(row[0], row[1], State._make(row[2:]))
+            for row in self._connection.execute(_ENTITIES, (self._key, limit))
+        ]
+        if not rows:
+            return False
+        known = self._known([row.state for row in rows if self._is_trimmed(row.key)])
+        with self._transaction():
+            for row in rows:
+                self._rebuild(row, known.get((row.state.entity_type, row.state.entity)))
+            self._key = rows[-1].key
+            self._set_count("key", self._key)
+        return True
+
+    def add_unknown(self) -> None:
+        """Add what only the lake knows."""
+        with self._transaction():
+            for state in lake_rows.latest_states(self._place) if self._has_latest else ():
+                if self._connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
+                    self._connection.execute(_INSERT, state)
+                    self._note("added", state)
+            # Whoever goes on from here does not look at what was added.
+            (self._key,) = self._connection.execute(_LAST).fetchone()
+            self._set_count("key", self._key)
+
+    def end(self) -> Rebuilt:
+        """Forget how far this came."""
+        self._connection.execute(_FORGET_COUNTS)
+        return Rebuilt(**self.counts, examples=tuple(self._examples))
+
+    def _is_trimmed(self, key: int) -> bool:
+        (first,) = self._connection.execute(_FIRST, (key,)).fetchone()
+        return bool(first != 1)
+
+    def _known(self, states: Sequence[State]) -> dict[tuple[str, str], State]:
+        if not states or not self._has_latest:
+            return {}
+        found = lake_rows.latest_states(self._place, sorted({state.entity for state in states}))
+        return {(state.entity_type, state.entity): state for state in found}
+
+    def _rebuild(self, row: _Row, known: State | None) -> None:
+        self.counts["checked"] += 1
+        folding, seq = self._folded(row, known)
+        made = folding.snapshot
+        # A state that is newer than every event which is left cannot be told by anything else.
+        if folding.ground is Ground.NOTHING or made is None or made.revision < row.state.revision:
+            self._note("kept", row.state)
+            return
+        text = state_text(made)
+        values = (made.policy, made.revision, seq, made.created, made.modified)
+        if values == row.state[2:7] and is_same_text(text, row.state.state):
+            return
+        self._connection.execute(_UPDATE, (*values, text, row.key))
+        self._note("changed", row.state)
+
+    def _folded(self, row: _Row, known: State | None) -> tuple[Folding, int]:
+        """The state, and the number of the newest event that it rests on."""
+        folding, newest, (type, id) = Folding(), 0, row.state[:2]
+        if type not in FOLDABLE:
+            return folding, newest
+        if known is not None and known.revision > row.erased:
+            folding.known(as_snapshot(known))
+            newest = known.seq
+        entity = entity_of(type, id)
+        for seq, *found in self._connection.execute(_ENTRIES, (row.key,)):
+            folding.event(Event(entity, *found))
+            newest = max(newest, seq)
+        return folding, newest
+
+    def _note(self, name: str, state: State) -> None:
+        self.counts[name] += 1
+        if len(self._examples) < _SHOWN:
+            self._examples.append(f"{state.entity} {name}")
+
+    def _count(self, name: str) -> int:
+        row = self._connection.execute(_COUNT, (f"rebuild {name}",)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _set_count(self, name: str, value: int) -> None:
+        self._connection.execute(_SET_COUNT, (f"rebuild {name}", value))
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            for name, value in self.counts.items():
+                self._set_count(name, value)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+
+def as_snapshot(state: State) -> Snapshot:
+    """A row of `latest` as what events are folded on. Raises StoreUnavailable for one that is no JSON."""
+    try:
+        parsed = None if state.state is None else msgspec.json.decode(state.state)
+    except msgspec.DecodeError as error:
+        raise StoreUnavailable(f"{state.entity} at revision {state.revision}: expected JSON, found: {error}") from error
+    entity = entity_of(state.entity_type, state.entity)
+    return Snapshot(entity, state.revision, state.created, state.modified, parsed, state.policy)

@@ -1,0 +1,574 @@
+"""Compares lake and journal, row for row, as far as the watermark says that they should be the same. Without Spark.
+
+First of all it is looked whether the lake is whole by itself (`spark_store.lake.check`), and the journal's search index is
+compared with its states (`spark_store.maintenance.index_check`). Then three steps, one after the other: the events, in
+ranges of their numbers; every row of `latest` and `snapshots` with the journal's states; and rows of `latest` with what
+their events fold to (a sample of entities, or all of them). Of these entities also the events are looked for that the
+journal has trimmed: from the beginning, from an erasure, or from the snapshot that retention has left, up to `latest`, no
+revision may be missing. What was erased is not missed, and reported where it is still there although the pipeline has done
+it. How far it came stands in a file beside the watermark: a comparison that was interrupted goes on there, one that came to
+its end begins anew the next time.
+
+Memory is bounded by a range, so many events and so many bytes of events or states, whatever the lake consists of; the index
+takes eight bytes of each entity, and the records of erasures are held. A range ends where it has enough. Entities are folded
+in parts of their ids; a part that has more events than may be held is halved, and one entity with more is read in steps.
+Which rows have been seen stands in a file without a name.
+
+It may run beside a pipeline and a service. The watermark is read once, before any table: whatever is on its way is above
+it, and told apart from what is missing. It shares no code with who writes the tables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from mappings.model.signals import Event
+from spark_store.errors import StoreUnavailable, system_fault
+from spark_store.files import write_whole
+from spark_store.history.replay import FOLDABLE, Folding, Ground, is_same_text, state_text
+from spark_store.journal.erasure import Erasure
+from spark_store.journal.reader import Entry, Follower, State
+from spark_store.lake import rows as lake_rows
+from spark_store.lake.check import check_lake
+from spark_store.lake.rows import Bound, Part, TooMuch, size
+from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
+from spark_store.lake.watermark import read_watermark
+from spark_store.maintenance import index_check
+from spark_store.records import entity_of
+from spark_store.sqlite_errors import sqlite_fault
+
+RANGE = 100_000
+"""So many events are compared at once."""
+
+RANGE_BYTES = 64 << 20
+"""So many bytes of events are compared at once, or one event; so many bytes of states are."""
+
+SAMPLE = 200
+"""So many entities are folded where not all of them are."""
+
+SHOWN = 50
+"""Differences that are told one by one; the others are counted."""
+
+_SAME = ("entity_type", "entity", "revision", "timestamp", "action", "path", "value", "headers")
+_STATE_SAME = ("policy", "seq", "created", "modified")
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """What differs where: the event's number (None for a row of `latest`), the entity, its revision."""
+
+    table: str
+    what: str
+    entity: str
+    revision: int
+    seq: int | None = None
+
+    def __str__(self) -> str:
+        number = "" if self.seq is None else f", event {self.seq}"
+        return f"{self.table}: {self.what}: {self.entity} at revision {self.revision}{number}"
+
+
+class Verdict(msgspec.Struct):
+    """How far a comparison came, and what it found: also what is kept of one that was interrupted.
+
+    `first` to `last` are the events that are compared, `compared` the last one that was; `latest` whether every row of
+    `latest` was, and `unfolded` the id from which on entities are still to be folded, None where none is. `pending`:
+    erasures that the lake has not done yet; `waiting`: events that it has not taken yet.
+    `indexed` whether the search index was, with how many entities; `unindexed`: entities that it has not reached yet.
+    """
+
+    first: int
+    last: int
+    compared: int
+    latest: bool = False
+    unfolded: str | None = ""
+    rows: int = 0
+    entities: int = 0
+    count: int = 0
+    pending: int = 0
+    waiting: int = 0
+    indexed: int | None = None
+    unindexed: int = 0
+    differences: list[Difference] = []
+
+    def add(self, found: Iterable[Difference]) -> None:
+        for difference in found:
+            self.count += 1
+            if len(self.differences) < SHOWN:
+                self.differences = [*self.differences, difference]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    """`is_expired`: whether an event, of an entity with this newest revision, is past its time, so that the lake need not
+    have it. `fold_all`: fold every entity, and read every page of the lake."""
+
+    is_expired: Callable[[Entry, int], bool] = lambda _entry, _newest: False
+    fold_all: bool = False
+    restart: bool = False
+    range: int = RANGE
+    bytes: int = RANGE_BYTES
+
+    @property
+    def bound(self) -> Bound:
+        return Bound(self.range, self.bytes)
+
+
+def verify(place: Lake, options: VerifyOptions, say: Callable[[Verdict], object] | None = None) -> Verdict:
+    """Compare what the journal still has with the lake. `say` is told after each range and each part.
+
+    Raises LakeUnfit, SchemaTooNew, StoreUnavailable; what was compared until then is remembered.
+    """
+    watermark = read_watermark(place.watermark)
+    last = watermark.seq
+    with Follower.open(place.journal) as follower:
+        verdict = None if options.restart else _remembered(place.verified)
+        if verdict is None:
+            oldest = follower.oldest()
+            first = last + 1 if oldest is None else oldest
+            verdict = Verdict(first, last, first - 1)
+        check_lake(place, follower, every_page=options.fold_all)
+        for _ in _steps(_Work(place, follower, options, watermark.erased, _Erasures(follower)), verdict):
+            _remember(place.verified, verdict)
+            if say is not None:
+                say(verdict)
+        verdict.waiting = max(0, follower.newest() - last)
+        verdict.pending = len(follower.erasures(read_watermark(place.watermark).erased))
+    place.verified.unlink(missing_ok=True)
+    return verdict
+
+
+class _Erasures:
+    """The erasures of each entity: also those that have been asked for since the last question."""
+
+    def __init__(self, follower: Follower) -> None:
+        self._follower = follower
+        self._newest = 0
+        self._known: dict[tuple[str, str], list[Erasure]] = {}
+
+    def entities(self) -> set[tuple[str, str]]:
+        """All that were ever erased. Raises StoreUnavailable."""
+        self._look()
+        return set(self._known)
+
+    def of(self, entity_type: str, entity: str) -> list[Erasure]:
+        """Raises StoreUnavailable."""
+        self._look()
+        return self._known.get((entity_type, entity), [])
+
+    def _look(self) -> None:
+        for erasure in self._follower.erasures(self._newest):
+            self._known.setdefault((erasure.entity_type, erasure.entity), []).append(erasure)
+            self._newest = erasure.id
+
+
+class _Work(NamedTuple):
+    """What is compared, and how. Erasures up to the number `erased` have left the lake, too."""
+
+    place: Lake
+    follower: Follower
+    options: VerifyOptions
+    erased: int
+    erasures: _Erasures
+
+
+def _steps(work: _Work, verdict: Verdict) -> Iterator[None]:
+    place, options = work.place, work.options
+    if verdict.indexed is None:
+        _compare_index(place, verdict)
+    while verdict.compared < verdict.last:
+        first, last = verdict.compared + 1, min(verdict.last, verdict.compared + options.range)
+        last, found = _compare_events(work, first, last)
+        verdict.add(found)
+        verdict.compared = last
+        verdict.rows += last - first + 1
+        yield
+    if verdict.last == 0:
+        return
+    if not verdict.latest:
+        verdict.add(_compare_latest(work, verdict.last))
+        verdict.add(_compare_snapshots(work))
+        verdict.latest = True
+        yield
+    while verdict.unfolded is not None:
+        part = _next_part(work, verdict.unfolded) if options.fold_all else None
+        number, folded = _compare_folded(work, part)
+        verdict.add(folded)
+        verdict.entities += number
+        verdict.unfolded = None if part is None else part.end
+        yield
+
+
+def _compare_index(place: Lake, verdict: Verdict) -> None:
+    found = index_check.compare(place.journal)
+    verdict.indexed, verdict.unindexed = found.entities, found.waiting
+    verdict.add(Difference("search index", *it) for it in found.examples)
+    verdict.count += max(0, found.differing - len(found.examples))
+
+
+def _compare_events(work: _Work, first: int, last: int) -> tuple[int, list[Difference]]:
+    """Up to which number, where these are too many bytes, and what differs."""
+    while True:
+        last, journal = _range(work, first, last)
+        try:
+            # What the journal has not got may be in the lake. One number is read whatever it is.
+            bound = work.options.bound if last > first else lake_rows.UNBOUND
+            return last, list(_events_unlike(work, journal, lake_rows.events_between(work.place, first, last, bound)))
+        except TooMuch:
+            last = (first + last) // 2
+
+
+def _range(work: _Work, first: int, last: int) -> tuple[int, dict[int, Entry]]:
+    """The journal's events up to `last`, or to the one with which they are enough; and which that is."""
+    journal: dict[int, Entry] = {}
+    held = 0
+    for entry in work.follower.entries(first, last):
+        held += size(entry)
+        if journal and held > work.options.bytes:
+            return entry.seq - 1, journal
+        journal[entry.seq] = entry
+    return last, journal
+
+
+def _events_unlike(work: _Work, journal: dict[int, Entry], lake: Iterable[Entry]) -> Iterator[Difference]:
+    follower, options = work.follower, work.options
+    # Asked after the entries: what was trimmed meanwhile is not missed.
+    oldest, before = follower.oldest(), 0
+    for kept in lake:
+        entry = journal.pop(kept.seq, None)
+        if kept.seq == before:
+            yield _event("there more than once", kept)
+        elif entry is None:
+            is_erased = _is_erased(work, EVENTS, kept)
+            if isinstance(is_erased, Difference):
+                yield is_erased
+            elif not is_erased and oldest is not None and kept.seq > oldest:
+                yield _event("not in the journal", kept)
+        elif wrong := [name for name in _SAME if getattr(entry, name) != getattr(kept, name)]:
+            yield _event(f"{', '.join(wrong)} not as in the journal", entry)
+        before = kept.seq
+    for entry in journal.values():
+        state = follower.state(entry.entity_type, entry.entity)
+        newest = entry.revision if state is None else state.revision
+        # It may have been erased after it was read.
+        if not options.is_expired(entry, newest) and not _is_erased(work, EVENTS, entry):
+            yield _event("missing in the lake", entry)
+
+
+def _is_erased(work: _Work, table: Table, row: Entry | State) -> bool | Difference:
+    """Whether a row is that of an erased entity: what the pipeline has still to do, or what it should have done."""
+    found = [it for it in work.erasures.of(row.entity_type, row.entity) if row.seq <= it.seq]
+    if any(it.id <= work.erased for it in found):
+        return Difference(table.name, "erased, and still there", row.entity, row.revision, row.seq)
+    return bool(found)
+
+
+def _event(what: str, entry: Entry) -> Difference:
+    return Difference(EVENTS.name, what, entry.entity, entry.revision, entry.seq)
+
+
+class Seen:
+    """What has been there already, in a file that has no name: it goes with this process, however that ends."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            handle, name = tempfile.mkstemp(dir=folder)
+        except OSError as error:
+            raise system_fault(folder, error) from error
+        os.close(handle)
+        self._path = Path(name)
+        self._connection = sqlite3.connect(name, isolation_level=None)
+        self._path.unlink()
+        self._execute("PRAGMA journal_mode = OFF")
+        self._execute("CREATE TABLE seen (entity, type, revision, PRIMARY KEY (entity, type, revision)) WITHOUT ROWID")
+        # Never committed: what the cache cannot hold goes into the file, and nothing waits for the disk.
+        self._execute("BEGIN")
+
+    def add(self, entity_type: str, entity: str, revision: int = 0) -> bool:
+        """Whether it has not been there yet."""
+        return self._execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", entity, entity_type, revision).rowcount > 0
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _execute(self, statement: str, *parameters: object) -> sqlite3.Cursor:
+        try:
+            return self._connection.execute(statement, parameters)
+        except sqlite3.Error as error:
+            raise sqlite_fault(self._path, error) from error
+
+
+def _compare_latest(work: _Work, last: int) -> Iterator[Difference]:
+    """A row may be newer than the events below the watermark, never older; at the journal's revision it is the same."""
+    place, follower, *_ = work
+    with contextlib.closing(Seen(place.pipeline)) as seen:
+        for kept in lake_rows.latest_states(place):
+            if seen.add(kept.entity_type, kept.entity):
+                yield from _latest_unlike(work, kept, last)
+            else:
+                yield _row("there more than once", kept)
+        for state in follower.states(1, 0):
+            if seen.add(state.entity_type, state.entity) and _owed(follower, *state[:2], last):
+                yield _row("missing in the lake", state)
+
+
+def _latest_unlike(work: _Work, kept: State, last: int) -> Iterator[Difference]:
+    state = work.follower.state(kept.entity_type, kept.entity)
+    if state is None or state.revision < kept.revision:
+        yield from _unknown(work, LATEST, kept)
+    elif state.revision > kept.revision:
+        is_erased = _is_erased(work, LATEST, kept)
+        if isinstance(is_erased, Difference):
+            yield is_erased
+        elif kept.revision < _owed(work.follower, kept.entity_type, kept.entity, last):
+            yield _row("older than the entity's events", kept)
+    elif wrong := _unlike(state, kept):
+        yield _row(f"{', '.join(wrong)} not as in the journal", kept)
+
+
+def _owed(follower: Follower, entity_type: str, entity: str, last: int) -> int:
+    """The revision that the entity's row of `latest` has at least; 0 where there need not be one.
+
+    An erasure is looked for last: one that comes in between takes with it what was there before.
+    """
+    reached = follower.revision_at(entity_type, entity, last)
+    erased, _ = follower.beginning(entity_type, entity)
+    return reached if reached > erased else 0
+
+
+def _compare_snapshots(work: _Work) -> Iterator[Difference]:
+    """A snapshot was once a row of `latest`: never newer than its entity, and the same at its entity's revision."""
+    erased = work.erasures.entities()
+    with contextlib.closing(Seen(work.place.pipeline)) as seen:
+        for kept in lake_rows.snapshots(work.place):
+            key = (kept.entity_type, kept.entity)
+            is_new = seen.add(*key, kept.revision)
+            state = work.follower.state(*key)
+            if key in erased and (is_erased := _is_erased(work, SNAPSHOTS, kept)):
+                yield from [is_erased] if isinstance(is_erased, Difference) else []
+            elif not is_new:
+                yield _row("there more than once", kept, SNAPSHOTS)
+            elif state is None or state.revision < kept.revision:
+                yield from _unknown(work, SNAPSHOTS, kept)
+            elif state.revision == kept.revision and (wrong := _unlike(state, kept)):
+                yield _row(f"{', '.join(wrong)} not as in the journal", kept, SNAPSHOTS)
+
+
+def _unknown(work: _Work, table: Table, kept: State) -> Iterator[Difference]:
+    """A row that the journal does not know: an erasure explains it, or nothing does."""
+    is_erased = _is_erased(work, table, kept)
+    if isinstance(is_erased, Difference):
+        yield is_erased
+    elif not is_erased:
+        yield _row("unknown to the journal", kept, table)
+
+
+def _unlike(state: State, kept: State) -> list[str]:
+    wrong = [name for name in _STATE_SAME if getattr(state, name) != getattr(kept, name)]
+    return wrong if is_same_text(state.state, kept.state) else [*wrong, "state"]
+
+
+def _next_part(work: _Work, first: str) -> Part:
+    """Entities from the id `first` on, as many as may be folded at once, as far as the journal tells that."""
+    return Part(first, end_of_part(work.follower.sizes(first), work.options.bound))
+
+
+def end_of_part(sizes: Iterable[tuple[str, int, int]], bound: Bound) -> str | None:
+    """The id before which a part ends, from ids in order, each with a number of events and the bytes of a state. None where
+    all fit in. One id is never cut."""
+    begun = ""
+    rows = bytes = 0
+    for id, events, length in sizes:
+        rows += max(events, 1)
+        bytes += length
+        if begun not in ("", id) and (rows > bound.rows or bytes > bound.bytes):
+            return id
+        begun = id
+    return None
+
+
+def _compare_folded(work: _Work, part: Part | None) -> tuple[int, list[Difference]]:
+    """How many entities, and what differs. Without a part: a sample.
+
+    What grows is read in the order in which it is written, and what retention and erasures leave behind at last: so nothing
+    seems to be missing that comes or goes meanwhile.
+    """
+    place = work.place
+    rows = sample(lake_rows.latest_states(place), SAMPLE) if part is None else lake_rows.states_in(place, part)
+    group = sorted(rows, key=lambda row: row.entity)
+    histories = [(row, _history(work, row, entries)) for row, entries in _events(work, group, part is not None)]
+    names = list(dict.fromkeys(row.entity for row in group))
+    snapshots = lake_rows.snapshot_revisions(place, names if part is None else part)
+    found: list[Difference] = []
+    for row, history in histories:
+        found += _gaps(work, row, history, snapshots.get((row.entity_type, row.entity), []))
+        found += history.unlike
+    return sum(bool(history.runs) and row.entity_type in FOLDABLE for row, history in histories), found
+
+
+def _events(
+    work: _Work, group: Sequence[State], is_whole: bool
+) -> Iterator[tuple[State, Callable[[], Iterable[Entry]]]]:
+    """Each row of a group, which is by id, with a way to go through its events, in order. Those of all are read at once; of
+    more than may be held, those of each half, and of one entity step by step. `is_whole`: no row between these was left out.
+    """
+    place, bound = work.place, work.options.bound
+    names = list(dict.fromkeys(row.entity for row in group))
+    if not names:
+        return
+    # Nothing lies between the last one and what its id with one more character would be.
+    events = _at_once(place, Part(names[0], f"{names[-1]}\0") if is_whole else names, bound)
+    if events is None and len(names) == 1:
+        for row in group:
+            yield row, partial(lake_rows.history, place, row.entity_type, row.entity, row.revision, bound)
+        return
+    if events is None:
+        middle = names[len(names) // 2]
+        yield from _events(work, [row for row in group if row.entity < middle], is_whole)
+        yield from _events(work, [row for row in group if row.entity >= middle], is_whole)
+        return
+    entries: dict[tuple[str, str], list[Entry]] = {}
+    for entry in events:
+        entries.setdefault((entry.entity_type, entry.entity), []).append(entry)
+    del events
+    for row in group:
+        yield row, partial(iter, entries.get((row.entity_type, row.entity), []))
+
+
+def _at_once(place: Lake, of: Part | Sequence[str], bound: Bound) -> list[Entry] | None:
+    """All events of these; None where they are more than may be held."""
+    try:
+        return lake_rows.events_of(place, of, bound)
+    except TooMuch:
+        return None
+
+
+class _History(NamedTuple):
+    """What an entity's events say: the oldest one behind the revision `erased`, without what it says, the revisions that are
+    there, as first and last ones, and what the row has unlike what they fold to. `oldest` as the journal has it."""
+
+    erased: int
+    oldest: int | None
+    first: Entry | None
+    runs: list[tuple[int, int]]
+    unlike: list[Difference]
+
+
+def _history(work: _Work, row: State, entries: Callable[[], Iterable[Entry]]) -> _History:
+    """Goes through the events once, or again where the entity was erased meanwhile."""
+    begun = work.follower.beginning(row.entity_type, row.entity)
+    while True:
+        history = _read(row, entries(), *begun)
+        begun = work.follower.beginning(row.entity_type, row.entity)
+        if begun[0] == history.erased:
+            return history
+
+
+def _read(row: State, entries: Iterable[Entry], erased: int, oldest: int | None) -> _History:
+    first: Entry | None = None
+    runs: list[tuple[int, int]] = []
+    folding, seq = Folding(), 0
+    entity = entity_of(row.entity_type, row.entity) if row.entity_type in FOLDABLE else None
+    for entry in entries:
+        if first is None and entry.revision > erased:
+            first = entry._replace(value=None, headers=b"")
+        if runs and runs[-1][0] <= entry.revision <= runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], max(runs[-1][1], entry.revision)
+        else:
+            runs.append((entry.revision, entry.revision))
+        if entity is not None and entry.revision <= row.revision:
+            seq = entry.seq
+            folding.event(Event(entity, entry.revision, entry.timestamp, *entry[5:]))
+    return _History(erased, oldest, first, runs, list(_folded_unlike(row, folding, seq)))
+
+
+def _gaps(work: _Work, row: State, history: _History, snapshots: Sequence[int]) -> Iterator[Difference]:
+    """The events up to the row's one that are neither in the lake nor in the journal, though nothing explains that."""
+    erased, oldest, first = history.erased, history.oldest, history.first
+    # What the journal still has is compared one by one.
+    last = row.revision if oldest is None else min(row.revision, oldest - 1)
+    if first is not None and erased == 0 and any(it.seq < first.seq for it in work.erasures.of(*row[:2])):
+        # Of an erasure in an earlier version the revision may not be known.
+        erased = first.revision - 1
+    is_expired = first is not None and work.options.is_expired(first, row.revision)
+    begin = border(erased, None if first is None else first.revision, is_expired, snapshots)
+    for start, end in missing(history.runs, begin, last):
+        text = "missing in the lake" if start == end else f"{end - start + 1} missing in the lake"
+        yield Difference(EVENTS.name, text, row.entity, start)
+
+
+def border(erased: int, first: int | None, is_expired: bool, snapshots: Iterable[int]) -> int:
+    """The revision behind which every event of an entity has to be there.
+
+    Retention takes a beginning, and leaves a snapshot at its end as the oldest one. Where `first`, the oldest event, is
+    below that, retention has not got to its end: then `first` is past its time.
+    """
+    oldest = min((revision for revision in snapshots if revision > erased), default=erased)
+    if first is None or first > oldest:
+        return oldest
+    return first - 1 if is_expired else erased
+
+
+def missing(runs: Iterable[tuple[int, int]], begin: int, last: int) -> Iterator[tuple[int, int]]:
+    """What lacks of everything behind `begin` up to `last`, as first and last ones, like `runs`, which ascend."""
+    expected = begin + 1
+    for start, end in runs:
+        if expected < start <= last:
+            yield expected, start - 1
+        if start <= last:
+            expected = max(expected, end + 1)
+    if expected <= last:
+        yield expected, last
+
+
+def _folded_unlike(row: State, folding: Folding, seq: int) -> Iterator[Difference]:
+    made = folding.snapshot
+    # Events that are past their time, or not there yet, lead nowhere; holes are told elsewhere.
+    if folding.ground is not Ground.EVENTS or made is None or made.revision != row.revision:
+        return
+    folded = State(*row[:2], made.policy, made.revision, seq, made.created, made.modified, state_text(made))
+    if wrong := _unlike(folded, row):
+        yield _row(f"{', '.join(wrong)} not as the events make it", row)
+
+
+def _row(what: str, state: State, table: Table = LATEST) -> Difference:
+    return Difference(table.name, what, state.entity, state.revision)
+
+
+def sample(rows: Iterable[State], size: int) -> list[State]:
+    """About `size` rows, at least half of that if there are so many, spread over all of them."""
+    found: list[State] = []
+    step = 1
+    for number, row in enumerate(rows):
+        if number % step == 0:
+            found.append(row)
+            if len(found) > size:
+                found, step = found[::2], step * 2
+    return found
+
+
+def _remembered(path: Path) -> Verdict | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Verdict)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise system_fault(path, error) from error
+    except msgspec.MsgspecError as error:
+        raise StoreUnavailable(f"{path}: expected how far a comparison came, found {error}; say --restart") from error
+
+
+def _remember(path: Path, verdict: Verdict) -> None:
+    try:
+        write_whole(path, msgspec.json.encode(verdict))
+    except OSError as error:
+        raise system_fault(path, error) from error

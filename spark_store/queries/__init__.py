@@ -1,0 +1,1 @@
+"""Queries that Spark answers: search of the past, export."""

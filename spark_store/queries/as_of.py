@@ -1,0 +1,160 @@
+"""All things as they were before an instant: the question that Spark is asked, and what is made of its answer.
+
+The newest moment from before the instant has the states to begin with (`spark_store.pipeline.snapshots`); where a thing has
+a row in `snapshots` that is newer, and from before the instant too, that one counts. Events after them are folded by Spark's
+workers, which also leave out what nobody can have asked for (`spark_store.queries.as_of_fold`). So what a question costs
+grows with the number of things and with what happened since the moment, not with the length of the history.
+
+Tables are read at versions that fit each other, events first: retention leaves a snapshot before it takes events away.
+
+Who may read what is a matter of today: of the policy that a thing names today, or named when it was deleted. The journal is
+asked for that. Whoever knows the policies gives the `Access` to each (`judged`).
+
+What was erased is not answered, even where the lake still has it, and though the thing has been made anew: no row of it is
+read, and what was found before the erasure is left out afterwards, since the journal tells up to which revision it went.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from mappings.ids import namespace_of
+from spark_store.journal import erasure
+from spark_store.journal.reader import Follower
+from spark_store.lake.tables import EVENTS, MOMENTS, SNAPSHOTS, Lake
+from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, recalled, whole
+from spark_store.queries.spark_query import Batch, Query, Tables
+from spark_store.records import as_text
+from spark_store.rql.order import place_of, value_of
+from spark_store.rql.query import Access, Hit, Place, Question
+from spark_store.rql.search_evaluator import holds
+from spark_store.sql import literal
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_STATE: Final = f"""
+    entity, revision, '{KNOWN}' AS action, cast(NULL AS STRING) AS path, state AS value, cast(NULL AS STRING) AS headers,
+    unix_micros(modified) AS at, policy_id, unix_micros(created) AS created
+"""
+_EVENT: Final = """
+    entity, revision, action, path, value, headers,
+    unix_micros(ts) AS at, cast(NULL AS STRING) AS policy_id, cast(NULL AS BIGINT) AS created
+"""
+_parse = msgspec.json.Decoder().decode
+
+Policy = tuple[str, str]
+"""The id of a policy, and the namespace of the things that it is about."""
+
+
+def instant(nanoseconds: int) -> datetime:
+    """The first instant that the lake can tell apart from what was before `nanoseconds` since 1970.
+
+    Raises OverflowError for one that no calendar has.
+    """
+    return _EPOCH + timedelta(microseconds=-(-nanoseconds // 1000))
+
+
+class Candidate(NamedTuple):
+    """A thing that may belong to an answer, as it was: times are microseconds since 1970, the state is JSON text.
+
+    `matches`: whether it belongs to the answer for somebody who may read all of it.
+    """
+
+    entity: str
+    revision: int
+    created: int
+    modified: int
+    state: str
+    matches: bool
+
+
+class Guarded(NamedTuple):
+    """A candidate, and whose decision it is who may read it."""
+
+    candidate: Candidate
+    policy: Policy
+
+
+def query(lake: Lake, question: Question, before: datetime) -> Query:
+    """What to ask Spark; its answer has `candidates`. Raises StoreUnavailable, SchemaTooNew, LakeUnfit."""
+    # Loads libraries that a service without such questions does without.
+    from spark_store.lake import reader as lakes
+
+    # What is erased from now on is left out by `guarded`.
+    spared = erasure.spared(lakes.pending(lake))
+    version, moment = lakes.position(lake).version, lakes.moment_before(lake, before)
+    names = ", ".join(literal(name) for name in sorted(question.namespaces))
+    within = f"{spared} AND namespace IN ({names})" if names else spared
+
+    def ask(tables: Tables) -> Any:
+        since = f"entity_type = 'thing' AND seq > {moment.seq} AND {within}"
+        events = tables.read(EVENTS, version).where(f"{since} AND ts < {literal(before)}").selectExpr(*_columns(_EVENT))
+        known = tables.read(SNAPSHOTS).where(f"{since} AND modified < {literal(before)}").selectExpr(*_columns(_STATE))
+        rows = events.unionByName(known)
+        if moment.seq:
+            kept = tables.read(MOMENTS, moment.version).where(f"moment = {moment.seq} AND {within}")
+            rows = rows.unionByName(kept.selectExpr(*_columns(_STATE)))
+        ordered = rows.select(*COLUMNS).repartition("entity").sortWithinPartitions("entity", "revision")
+        return ordered.mapInArrow(recalled(question.predicate), DDL)
+
+    return ask
+
+
+def _columns(text: str) -> list[str]:
+    """One expression each: only calls of one argument, and casts, have parentheses."""
+    return [column.strip() for column in text.split(",")]
+
+
+def candidates(batch: Batch) -> Iterator[Candidate]:
+    """The rows of an answer."""
+    return map(Candidate._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def guarded(follower: Follower, found: Sequence[Candidate]) -> list[Guarded]:
+    """Candidates with the policy that decides today; without those that have none, that the journal does not know, or that
+    are from before an erasure.
+
+    Raises StoreUnavailable.
+    """
+    guards = zip(found, follower.guards("thing", [it.entity for it in found]), strict=True)
+    return [
+        Guarded(it, (policy, namespace_of(it.entity)))
+        for it, (policy, erased) in guards
+        if policy is not None and it.revision > erased
+    ]
+
+
+def judged(
+    found: Sequence[Guarded], accesses: Mapping[Policy, Access | None], question: Question
+) -> Iterator[tuple[Place, Candidate]]:
+    """Which of them belong to the answer for somebody, and where they stand in it."""
+    predicate, order = question.predicate, question.order
+    is_by_id = order[0].field.path == ("thingId",)
+    for candidate, policy in found:
+        access = accesses[policy]
+        if access is None or (access.is_whole and not candidate.matches):
+            continue
+        if access.is_whole and is_by_id:
+            yield (value_of(candidate.entity),), candidate
+            continue
+        thing = whole(*candidate[:4], _parse(candidate.state))
+        may = None if access.is_whole else access.may
+        if may is None or (access.view(thing) is not None and (predicate is None or holds(predicate, thing, may))):
+            yield place_of(thing, order, may), candidate
+
+
+def seen(found: Sequence[Guarded], accesses: Mapping[Policy, Access | None]) -> Iterator[Hit]:
+    """Things as somebody may see them, without those that he may not."""
+    for candidate, policy in found:
+        access = accesses[policy]
+        thing = None if access is None else access.view(whole(*candidate[:4], _parse(candidate.state)))
+        if thing is not None:
+            yield Hit(candidate.entity, thing)
+
+
+def is_reached(follower: Follower, watermark: int, before: datetime) -> bool:
+    """Whether a lake with this watermark has every event from before an instant. Raises StoreUnavailable."""
+    return not follower.has_before(watermark, as_text(before))

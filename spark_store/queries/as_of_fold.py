@@ -1,0 +1,221 @@
+"""Things as they were, folded by Spark's workers: what `spark_store.queries.as_of` sends through them.
+
+Rows come by thing and revision: states that are known (`KNOWN`), and events. Out comes one row for each thing that was there
+after the last of them, with its state, unless a predicate can hold for nobody.
+
+Most events of most things set a value, again and again at the same places: then only the last value of each place is parsed
+and put, so keys may stand in another order than the journal has them. Whatever else there is goes through
+`spark_store.history.replay`, as it does in the pipeline.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from mappings.ids import EntityType
+from mappings.model.json_pointer import put
+from mappings.model.metadata import METADATA
+from mappings.model.signals import Event
+from spark_store.history.replay import Folding, state_path
+from spark_store.records import Snapshot, as_text, entity_of
+from spark_store.rql.ast import And, FieldKind, Not, Or, Predicate
+from spark_store.rql.partial_evaluator import fields
+from spark_store.rql.search_evaluator import holds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+KNOWN = "known"
+"""The action of a row that is a state."""
+
+COLUMNS = ("entity", "revision", "action", "path", "value", "headers", "at", "policy_id", "created")
+"""What comes in. `at` and `created` are microseconds since 1970; a state has neither path nor headers, an event has neither
+policy nor `created`."""
+
+OUT = ("entity", "revision", "created", "modified", "state", "matches")
+DDL = "entity STRING, revision BIGINT, created BIGINT, modified BIGINT, state STRING, matches BOOLEAN"
+"""What goes out; `matches`: whether the predicate holds for somebody who may read the whole thing."""
+
+_BATCH: Final = 2_000
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SETS = frozenset({"created", "modified"})
+_parse = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_revision_of = attrgetter("revision")
+
+
+class Row(NamedTuple):
+    """`COLUMNS`."""
+
+    entity: str
+    revision: int
+    action: str
+    path: str | None
+    value: str | None
+    headers: str | None
+    at: int
+    policy: str | None
+    created: int | None
+
+
+class Was(NamedTuple):
+    """A thing as it was. Its state is JSON text, and the parsed value where that is at hand."""
+
+    entity: str
+    revision: int
+    created: int
+    modified: int
+    text: str | None
+    state: Any = None
+
+
+def recalled(predicate: Predicate | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a worker makes of its batches."""
+    return partial(_recall, predicate)
+
+
+def _recall(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # The service names this module, and has no use for Arrow until somebody asks.
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.int64()
+    types = dict(zip(OUT, (text, number, number, number, text, pa.bool_()), strict=True))
+    rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
+    things = (was(list(map(Row._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
+    look = None if predicate is None else _Looking(predicate)
+    found = (row for thing in things if thing is not None and (row := _found(look, thing)) is not None)
+    while some := list(itertools.islice(found, _BATCH)):
+        columns = zip(*some, strict=True)
+        arrays = [pa.array(values, type) for values, type in zip(columns, types.values(), strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, list(types))
+
+
+def weakened(predicate: Predicate) -> Predicate | None:
+    """What is true for a thing wherever `predicate` may be for somebody who may read only a part of it; None: it always may.
+
+    What he may not read is false for him, whatever it asks; so only below a `not` can that make more things match.
+    """
+    match predicate:
+        case Not():
+            return None
+        case And(parts):
+            found = tuple(part for part in map(weakened, parts) if part is not None)
+            return predicate if found == parts else And(found) if len(found) > 1 else next(iter(found), None)
+        case Or(parts):
+            either = tuple(part for part in map(weakened, parts) if part is not None)
+            return predicate if either == parts else Or(either) if len(either) == len(parts) else None
+        case _:
+            return predicate
+
+
+def whole(entity: str, revision: int, created: int, modified: int, state: Any) -> dict[str, Any]:
+    """A thing with the fields beside the document; times are microseconds since 1970."""
+    return {
+        **state,
+        "thingId": entity,
+        "_revision": revision,
+        "_created": _time_text(created),
+        "_modified": _time_text(modified),
+    }
+
+
+class _Looking:
+    """A predicate, as it is asked of one thing after the other."""
+
+    def __init__(self, predicate: Predicate) -> None:
+        self._predicate = predicate
+        self._weak = weakened(predicate)
+        # To write a time down takes as long as most predicates.
+        self._asks_for_times = any(field.kind is FieldKind.INSTANT for field in fields(predicate))
+
+    def finds(self, thing: Was) -> bool | None:
+        """Whether the predicate holds for somebody who may read the whole thing; None where it holds for nobody."""
+        state = thing.state if thing.state is not None else _parse(thing.text or "{}")
+        if self._asks_for_times:
+            document = whole(*thing[:4], state)
+        else:
+            document = {**state, "thingId": thing.entity, "_revision": thing.revision}
+        if holds(self._predicate, document):
+            return True
+        is_lost = self._weak is not None and (self._weak is self._predicate or not holds(self._weak, document))
+        return None if is_lost else False
+
+
+def _found(look: _Looking | None, thing: Was) -> tuple[Any, ...] | None:
+    """A row of what goes out, if it does."""
+    matches = True if look is None else look.finds(thing)
+    if matches is None:
+        return None
+    return (*thing[:4], thing.text if thing.text is not None else _encode(thing.state).decode(), matches)
+
+
+def was(rows: Sequence[Row]) -> Was | None:
+    """What one thing was after its last row; None where it was not there, or nobody knows how."""
+    first = next((number for number in reversed(range(len(rows))) if rows[number].action == KNOWN), None)
+    known = None if first is None else rows[first]
+    events = (
+        rows if first is None or known is None else [row for row in rows[first + 1 :] if row.revision > known.revision]
+    )
+    if not events:
+        return None if known is None or known.value is None else _known(known)
+    return _set(known, events) if _only_sets(known, events) else _folded(known, events)
+
+
+def _known(row: Row) -> Was:
+    return Was(row.entity, row.revision, row.created or row.at, row.at, row.value)
+
+
+def _only_sets(known: Row | None, events: Sequence[Row]) -> bool:
+    """Whether all events, of which none is missing, put a value in its place, and say nothing beside it."""
+    before = 0 if known is None else known.revision
+    if events[0].revision != before + 1 or events[-1].revision != before + len(events):
+        return False
+    if known is not None and (known.value is None or METADATA in known.value):
+        return False
+    return all(event.action in _SETS and METADATA not in (event.headers or "") for event in events)
+
+
+def _set(known: Row | None, events: Sequence[Row]) -> Was:
+    """Only the last value of each place counts, and nothing from before the whole thing was set."""
+    state: Any = {} if known is None else _parse(known.value or "{}")
+    last = {event.path: event.revision for event in events}
+    for event in events[bisect_left(events, last.get("/", 0), key=_revision_of) :]:
+        if last[event.path] == event.revision:
+            state = put(state, state_path(EntityType.THING, event.path or "/"), _parse(event.value or "null"))
+    newest = events[-1]
+    created = events[0].at if known is None else known.created or known.at
+    return Was(newest.entity, newest.revision, created, newest.at, None, state)
+
+
+def _folded(known: Row | None, events: Sequence[Row]) -> Was | None:
+    folding, entity = Folding(), entity_of(EntityType.THING.value, events[0].entity)
+    if known is not None:
+        state = None if known.value is None else _parse(known.value)
+        created = _time_text(known.created or known.at)
+        folding.known(Snapshot(entity, known.revision, created, _time_text(known.at), state, known.policy))
+    for row in events:
+        value, headers = None if row.value is None else row.value.encode(), (row.headers or "{}").encode()
+        folding.event(Event(entity, row.revision, _time_text(row.at), row.action, row.path or "/", value, headers))
+    made = folding.snapshot
+    if made is None or made.state is None:
+        return None
+    return Was(
+        events[0].entity, made.revision, _microseconds(made.created), _microseconds(made.modified), None, made.state
+    )
+
+
+def _time_text(microseconds: int) -> str:
+    return as_text(_EPOCH + timedelta(microseconds=microseconds))
+
+
+def _microseconds(text: str) -> int:
+    return (datetime.fromisoformat(text) - _EPOCH) // timedelta(microseconds=1)

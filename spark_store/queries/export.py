@@ -1,0 +1,462 @@
+"""Export: selected events of all entities, ordered by entity and revision, into one Parquet file.
+
+Most of them come from the lake through a wide query, the newest ones, which the lake does not have yet, from the journal.
+The border between the two is exact: the lake is read at one version, and what the journal is asked for begins behind the
+last event of that version. So an export is complete up to the moment at which it began, and has nothing twice.
+
+What one query may send back is bounded (see `spark_store.queries.spark_query`), so a large export is asked for in parts:
+ranges of (entity, revision) that a sample of the events shows to be about equally large. If a part is refused all the same,
+the rest goes on from the last event that came, in smaller parts.
+
+Whether it is to stop, because time is up or somebody asked for that, is looked at in every query and after every slice of
+rows that is read from the journal, filtered or written.
+
+An event that was erased is left out, even where the lake, or the journal, still has it.
+
+The file is there as a whole or not at all (`spark_store.queries.export`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from mappings.ids import namespace_of
+from spark_store.errors import OutputUnusable, ResultTooLarge, StoreUnavailable, TimeIsUp, TooManyRows
+from spark_store.journal import erasure
+from spark_store.journal.erasure import Erasure
+from spark_store.journal.reader import Entry, Follower
+from spark_store.lake import reader as lakes
+from spark_store.lake.reader import Position
+from spark_store.lake.tables import EVENTS, Lake
+from spark_store.lake.watermark import read_watermark
+from spark_store.queries.selection import Selection, condition, matches, selects
+from spark_store.queries.spark_query import Cancellation, Limits, Sql, WideQueries, reason_to_stop
+from spark_store.rql.ast import Predicate
+from spark_store.sql import literal
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def check_output(out: Path, *, force: bool) -> None:
+    """Whether a file may be written there. Raises OutputUnusable."""
+    if out.is_dir():
+        raise OutputUnusable(f"{out}: expected the name of a file, found a folder")
+    if out.exists() and not force:
+        raise OutputUnusable(f"{out}: expected no such file, found one; name another one, or say --force to replace it")
+    if not out.parent.is_dir():
+        raise OutputUnusable(f"{out}: expected a folder to write into, found no {out.parent}; make it")
+
+
+class Output:
+    """One file that is being written; a context manager that removes what was not finished."""
+
+    def __init__(self, out: Path, part: Path, writer: pq.ParquetWriter, sink: pa.NativeFile, *, force: bool) -> None:
+        """Use `open`."""
+        self._out, self._part, self._writer, self._sink, self._force = out, part, writer, sink, force
+
+    def __repr__(self) -> str:
+        return f"<Output {self._out}>"
+
+    @classmethod
+    def open(cls, out: Path, schema: pa.Schema, *, force: bool) -> Self:
+        """Raises OutputUnusable, StoreUnavailable where the disk is full."""
+        part = out.with_name(f".{out.name}.{os.getpid()}.part")
+        with _translated(out), contextlib.ExitStack() as undo:
+            check_output(out, force=force)
+            undo.callback(part.unlink, missing_ok=True)
+            sink = undo.enter_context(pa.OSFile(str(part), "wb"))
+            writer = pq.ParquetWriter(sink, schema, compression="zstd")
+            undo.pop_all()
+        return cls(out, part, writer, sink, force=force)
+
+    def write(self, table: pa.Table) -> None:
+        """Add a row group. Raises as `open`."""
+        with _translated(self._out):
+            self._writer.write_table(table)
+
+    def finish(self) -> int:
+        """Put the file in its place; its size. Raises as `open`: then it is not there."""
+        with _translated(self._out):
+            self._writer.close()
+            self._sink.close()
+            _sync(self._part)
+            # Somebody else may have been faster.
+            check_output(self._out, force=self._force)
+            size = self._part.stat().st_size
+            self._part.replace(self._out)
+            _sync(self._out.parent)
+        return size
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let go of everything. A full disk refuses the end of a file that nobody wants any more."""
+        for close in (self._writer.close, self._sink.close):
+            with contextlib.suppress(OSError):
+                close()
+        self._part.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _translated(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StoreUnavailable(f"{out}: the disk is full; make room, or write elsewhere ({error})") from error
+        raise OutputUnusable(f"{out}: expected a file that can be written, found: {error}") from error
+
+
+PART_BYTES = 32 << 20
+"""About how much one query is to bring: a quarter of what a pipeline of 1 GiB lets through."""
+
+_SMALLEST_PART = 1 << 20
+_SAMPLES = 100
+"""How many events of each part the sample has, about."""
+
+_GROUP_ROWS, _GROUP_BYTES = 1 << 17, 32 << 20
+"""A row group of the file is written when it has so many of either."""
+
+_MOST_WAITING, _MOST_WAITING_BYTES = 2_000_000, 512 << 20
+"""So many selected events, and bytes of them, may still be on their way to the lake: they are kept in memory."""
+
+_SLICE_ROWS, _SLICE_BYTES = 4096, 8 << 20
+"""So many rows, of about so many bytes, are Python's at a time."""
+
+_TRIES = 5
+_TYPES = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
+SCHEMA = pa.schema([(column.name, _TYPES[column.type]) for column in EVENTS.columns])
+"""The file's columns: those of `events`."""
+
+Check: TypeAlias = Callable[[], None]
+"""Raises what ends an export before its time."""
+
+_ORDER = ("entity", "entity_type", "revision")
+_FILTERED = ("entity", "revision", "ts", "action", "path", "value")
+"""What a filter is asked about."""
+
+_SORT = [(name, "ascending") for name in _ORDER]
+_SIZE = "octet_length(entity) + octet_length(path) + coalesce(octet_length(value), 0) + octet_length(headers) + 80"
+
+
+class Key(NamedTuple):
+    """Where an event stands in the order of an export."""
+
+    entity: str
+    entity_type: str
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export has written. Revisions are the lowest and the highest of all; None where there is no event."""
+
+    file: Path
+    rows: int
+    bytes: int
+    first_revision: int | None
+    last_revision: int | None
+
+
+@dataclass(slots=True)
+class _Count:
+    rows: int = 0
+    first: int | None = None
+    last: int | None = None
+
+    def add(self, revisions: pa.ChunkedArray) -> None:
+        self.rows += len(revisions)
+        found = pc.min_max(revisions).as_py()
+        self.first = found["min"] if self.first is None else min(self.first, found["min"])
+        self.last = found["max"] if self.last is None else max(self.last, found["max"])
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """How an export is done. `limits` are those of all of it; `progress` is told the rows that were written so far."""
+
+    queries: WideQueries
+    limits: Limits = field(default_factory=lambda: Limits(3600.0))
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    progress: Callable[[int], object] = lambda _: None
+    part_bytes: int = PART_BYTES
+
+    def run(self, selection: Selection, out: Path, *, force: bool = False) -> Exported:
+        """Write the file. Raises OutputUnusable, StoreUnavailable (a full disk, too), and what `WideQueries.run` does."""
+        deadline = time.monotonic() + self.limits.seconds
+        self.queries.find()
+        count = _Count()
+        with Output.open(out, SCHEMA, force=force) as output:
+            # First of all: what the lake carries out later than this is left out here.
+            erased = lakes.pending(self.queries.lake)
+            check = partial(self._check, deadline)
+            position, waiting = newest(self.queries.lake, selection, erased, check)
+            found = filtered(self._from_lake(selection, erased, position, deadline), selection, check)
+            for table in grouped(joined(found, waiting)):
+                check()
+                count.add(table.column("revision"))
+                if self.limits.rows is not None and count.rows > self.limits.rows:
+                    raise TooManyRows(
+                        f"found at least {count.rows} events, expected at most {self.limits.rows}; select fewer, or allow "
+                        "more"
+                    )
+                output.write(table)
+                self.progress(count.rows)
+            check()
+            size = output.finish()
+        return Exported(out, count.rows, size, count.first, count.last)
+
+    def _check(self, deadline: float) -> None:
+        """Raises QueryCancelled, TimeIsUp."""
+        if (why := reason_to_stop(self.limits, deadline, self.cancellation)) is not None:
+            raise why
+
+    def _from_lake(
+        self, selection: Selection, erased: Sequence[Erasure], position: Position | None, deadline: float
+    ) -> Iterator[pa.Table]:
+        """The events that the lake has, in order."""
+        if position is not None:
+            wanted = f"({condition(selection)}) AND {erasure.spared(erased)}"
+            yield from self._range(wanted, position.version, deadline, None, None, self.part_bytes)
+
+    def _range(
+        self, wanted: str, version: int, deadline: float, after: Key | None, upto: Key | None, part_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Those between two keys, in as many parts as it takes."""
+        for last in [*self._cuts(within(wanted, after, upto), version, deadline, part_bytes), upto]:
+            text = (
+                f"SELECT {', '.join(EVENTS.column_names)} FROM events WHERE {within(wanted, after, last)} ORDER BY "
+                + (", ".join(_ORDER))
+            )
+            try:
+                for table in self._ask(text, version, deadline):
+                    yield table
+                    after = _key(table, table.num_rows - 1)
+            except ResultTooLarge:
+                if part_bytes <= _SMALLEST_PART:
+                    raise
+                yield from self._range(wanted, version, deadline, after, last, part_bytes // 4)
+            after = last
+
+    def _cuts(self, wanted: str, version: int, deadline: float, part_bytes: int) -> list[Key]:
+        """The last keys of all parts but the last one; none where one part will do."""
+        text = f"SELECT count(*) AS n, coalesce(sum({_SIZE}), 0) AS size FROM events WHERE {wanted}"
+        (measured,) = [row for table in self._ask(text, version, deadline) for row in table.to_pylist()]
+        parts = -(-measured["size"] // part_bytes)
+        if parts < 2:
+            return []
+        one_of = max(1, measured["n"] // (parts * _SAMPLES))
+        text = (
+            f"SELECT {', '.join(_ORDER)}, {_SIZE} AS size FROM events WHERE {wanted} "
+            f"AND pmod(xxhash64(entity, revision), {one_of}) = 0 ORDER BY {', '.join(_ORDER)}"
+        )
+        rows = [row for table in self._ask(text, version, deadline) for row in table.to_pylist()]
+        return cuts([(Key(row["entity"], row["entity_type"], row["revision"]), row["size"]) for row in rows], parts)
+
+    def _ask(self, text: str, version: int, deadline: float) -> Iterator[pa.Table]:
+        limits = Limits(max(0.001, deadline - time.monotonic()))
+        try:
+            with self.queries.run(Sql(text, {EVENTS.name: version}), limits, self.cancellation) as answer:
+                for batch in answer:
+                    if batch.num_rows:
+                        yield pa.Table.from_batches([batch])
+        except TimeIsUp:
+            # What was left for the query is not what was given to the export.
+            self._check(deadline)
+            raise
+
+
+def cuts(sample: Sequence[tuple[Key, int]], parts: int) -> list[Key]:
+    """Where to cut so that each part has about the same share of the sample's sizes; a key is the last one of its part."""
+    share, taken, found = sum(size for _, size in sample) / parts, 0, list[Key]()
+    for key, size in sample[:-1]:
+        taken += size
+        if taken >= share * (len(found) + 1) and len(found) < parts - 1:
+            found.append(key)
+    return found
+
+
+def within(wanted: str, after: Key | None, upto: Key | None) -> str:
+    """The condition, for keys above `after` and up to `upto` only. The plain bound on `entity` lets files be passed over."""
+    rules = [f"({wanted})"]
+    if after is not None:
+        entity, rest = literal(after.entity), _beyond(after, ">")
+        rules.append(f"entity >= {entity} AND (entity > {entity} OR {rest})")
+    if upto is not None:
+        entity, rest = literal(upto.entity), _beyond(upto, "<=")
+        rules.append(f"entity <= {entity} AND (entity < {entity} OR {rest})")
+    return " AND ".join(rules)
+
+
+def _beyond(key: Key, sign: str) -> str:
+    """Of the events of this entity: those whose type, or else revision, is on that side."""
+    type = literal(key.entity_type)
+    return f"entity_type {sign[0]} {type} OR (entity_type = {type} AND revision {sign} {key.revision})"
+
+
+def newest(
+    lake: Lake, selection: Selection, erased: Sequence[Erasure] = (), check: Check = lambda: None
+) -> tuple[Position | None, pa.Table | None]:
+    """Where the lake is, and the selected events behind that, in order, but for those that were erased; None where there
+    are none of either.
+
+    Raises StoreUnavailable, and what `check` does.
+    """
+    gone: dict[tuple[str, str], int] = {}
+    for it in erased:
+        gone[it.entity_type, it.entity] = it.seq
+    for _ in range(_TRIES):
+        position = lakes.position(lake) if lake.has(EVENTS) else None
+        seq = 0 if position is None else position.seq
+        with Follower.open(lake.journal) as follower:
+            rows = _selected(follower.entries(seq + 1, follower.newest()), selection, gone, check)
+            oldest = follower.oldest()
+        # What the lake had taken meanwhile may have been trimmed from the journal while it was read.
+        if (oldest is not None and oldest <= seq + 1) or read_watermark(lake.watermark).seq <= seq:
+            return position, rows
+    raise StoreUnavailable(f"{lake.journal}: expected events after {seq}, found it trimmed again and again; try again")
+
+
+def _selected(
+    entries: Iterable[Entry], selection: Selection, gone: Mapping[tuple[str, str], int], check: Check
+) -> pa.Table | None:
+    found: list[pa.Table] = []
+    rows = size = 0
+    for table in filtered(_tables(entries, selection, gone), selection, check):
+        found.append(table)
+        rows, size = rows + table.num_rows, size + table.nbytes
+        if rows > _MOST_WAITING or size > _MOST_WAITING_BYTES:
+            raise StoreUnavailable(
+                f"found more than {_MOST_WAITING} events, or {_MOST_WAITING_BYTES >> 20} MiB of them, that are not in the "
+                "lake yet; wait until it has caught up: `connectivity pipeline status` says how far it is"
+            )
+    return pa.concat_tables(found).sort_by(_SORT) if found else None
+
+
+def _tables(entries: Iterable[Entry], selection: Selection, gone: Mapping[tuple[str, str], int]) -> Iterator[pa.Table]:
+    """What is selected of each slice, which may be nothing; the filter is not asked."""
+    for part in _slices(entries):
+        yield _table(
+            [
+                it
+                for it in part
+                if it.seq > gone.get((it.entity_type, it.entity), 0)
+                and selects(selection, it.entity_type, it.entity, it.revision, it.timestamp)
+            ]
+        )
+
+
+def _slices(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    held, size = list[Entry](), 0
+    for it in entries:
+        held.append(it)
+        size += len(it.headers) + len(it.value or b"")
+        if len(held) >= _SLICE_ROWS or size >= _SLICE_BYTES:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
+
+
+def _table(entries: Sequence[Entry]) -> pa.Table:
+    """Events of the journal as the lake has them."""
+    columns = {
+        "entity_type": [it.entity_type for it in entries],
+        "entity": [it.entity for it in entries],
+        "namespace": [namespace_of(it.entity) for it in entries],
+        "revision": [it.revision for it in entries],
+        "ts": [datetime.fromisoformat(it.timestamp) for it in entries],
+        "action": [it.action for it in entries],
+        "path": [it.path for it in entries],
+        "value": [None if it.value is None else it.value.decode() for it in entries],
+        "headers": [it.headers.decode() for it in entries],
+        "seq": [it.seq for it in entries],
+    }
+    return pa.Table.from_pydict(columns, SCHEMA)
+
+
+def joined(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Iterator[pa.Table]:
+    """Two ordered sequences of events as one. Of one entity, those that wait all come after the others."""
+    taken = 0
+    for table in tables:
+        table = table.cast(SCHEMA)
+        if waiting is not None and (upto := _before(waiting, taken, _key(table, table.num_rows - 1))) > taken:
+            table = pa.concat_tables([table, waiting.slice(taken, upto - taken)]).sort_by(_SORT)
+            taken = upto
+        yield table
+    while waiting is not None and taken < waiting.num_rows:
+        yield waiting.slice(taken, _GROUP_ROWS)
+        taken += _GROUP_ROWS
+
+
+def _before(waiting: pa.Table, low: int, last: Key) -> int:
+    """The first place from `low` on whose event belongs to the entity of `last` or a later one: it may have to wait."""
+    high = waiting.num_rows
+    while low < high:
+        middle = (low + high) // 2
+        if _key(waiting, middle)[:2] < last[:2]:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _key(table: pa.Table, place: int) -> Key:
+    return Key(*(table.column(name)[place].as_py() for name in _ORDER))
+
+
+def filtered(tables: Iterable[pa.Table], selection: Selection, check: Check) -> Iterator[pa.Table]:
+    """What the filter takes, if there is one; never an empty table."""
+    predicate = selection.predicate
+    for table in tables:
+        check()
+        if predicate is not None:
+            table = table.filter(pa.chunked_array(_taken(table, predicate, check), pa.bool_()))
+        if table.num_rows:
+            yield table
+
+
+def _taken(table: pa.Table, predicate: Predicate, check: Check) -> Iterator[pa.Array]:
+    """Of each row whether the filter takes it, in slices."""
+    for begin in range(0, table.num_rows, _SLICE_ROWS):
+        check()
+        part = table.slice(begin, _SLICE_ROWS)
+        rows = zip(*(part.column(name).to_pylist() for name in _FILTERED), strict=True)
+        yield pa.array([matches(predicate, row) for row in rows], pa.bool_())
+
+
+def grouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in tables that make good row groups."""
+    held: list[pa.Table] = []
+    for table in tables:
+        held.append(table)
+        if sum(it.num_rows for it in held) >= _GROUP_ROWS or sum(it.nbytes for it in held) >= _GROUP_BYTES:
+            yield pa.concat_tables(held)
+            held = []
+    if held:
+        yield pa.concat_tables(held)

@@ -1,0 +1,105 @@
+"""A spool: what a search has found, in any order, to be read in the order of the answer, page by page.
+
+Where each record stands is kept in memory, what it says in a file; both have a bound. The file has no name, so it is gone
+with the spool or with the process, however that ends.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import NamedTuple
+
+from spark_store.errors import StoreUnavailable, TooManyRows, system_fault
+from spark_store.rql.query import Place, Sorting
+
+
+class Bound(NamedTuple):
+    """How much a spool takes."""
+
+    records: int = 500_000
+    bytes: int = 512 << 20
+
+
+class Spool:
+    """Add records, `sort` once, read. One thread at a time, but `close` may come from any, at any time."""
+
+    def __init__(self, folder: Path, order: Sequence[Sorting], bound: Bound) -> None:
+        """Raises StoreUnavailable."""
+        self._order, self._bound, self._folder = order, bound, folder
+        self._places: list[Place] = []
+        self._ends = array("q", [0])
+        self._ranking = array("q")
+        self._lock = threading.Lock()
+        try:
+            self._file = TemporaryFile(dir=folder)  # noqa: SIM115 - it is open as long as the spool
+        except OSError as error:
+            raise system_fault(folder, error, "what a search finds cannot be kept") from error
+
+    def __repr__(self) -> str:
+        return f"<Spool of {len(self)} records, {self._ends[-1]} bytes>"
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def add(self, place: Place, record: bytes) -> None:
+        """Raises TooManyRows, StoreUnavailable."""
+        end = self._ends[-1] + len(record)
+        if len(self) >= self._bound.records or end > self._bound.bytes:
+            raise TooManyRows(
+                f"found more than {len(self)} things of {self._ends[-1]} bytes, expected at most {self._bound.records} of "
+                f"{self._bound.bytes} bytes; ask for less"
+            )
+        with self._lock:
+            try:
+                self._file.write(record)
+            except (OSError, ValueError) as error:
+                raise self._fault(error) from error
+        self._places.append(place)
+        self._ends.append(end)
+
+    def sort(self) -> None:
+        """Everything has been added. Raises StoreUnavailable."""
+        places = self._places
+        ranking = list(range(len(places)))
+        # By the last field first: what is equal in one keeps the order that it has.
+        for number in reversed(range(len(self._order))):
+            ranking.sort(key=lambda it, n=number: places[it][n], reverse=self._order[number].is_descending)  # type: ignore[misc]
+        self._ranking, self._places = array("q", ranking), []
+        with self._lock:
+            try:
+                self._file.flush()
+            except (OSError, ValueError) as error:
+                raise self._fault(error) from error
+
+    def read(self, start: int, number: int, max_bytes: int = 1 << 20) -> list[bytes]:
+        """Up to so many records and bytes from the one with this number on, in order; one in any case.
+
+        Raises StoreUnavailable.
+        """
+        found: list[bytes] = []
+        with self._lock:
+            try:
+                for it in self._ranking[start : start + number]:
+                    size = self._ends[it + 1] - self._ends[it]
+                    if found and size > max_bytes:
+                        break
+                    found.append(os.pread(self._file.fileno(), size, self._ends[it]))
+                    max_bytes -= size
+            except (OSError, ValueError) as error:
+                raise self._fault(error) from error
+        return found
+
+    def close(self) -> None:
+        """Let go of the file. May be called again."""
+        with self._lock:
+            self._file.close()
+
+    def _fault(self, error: OSError | ValueError) -> StoreUnavailable:
+        if isinstance(error, OSError):
+            return system_fault(self._folder, error, "what a search has found cannot be kept")
+        return StoreUnavailable("what a search has found was let go of: nobody asks any more")

@@ -1,0 +1,383 @@
+"""The reference evaluator: a predicate over one document, as a history filter and a `condition` mean it.
+
+The document is parsed JSON: a whole thing, or the partial thing that one event carries. Search has rules of its own, and
+an evaluator of its own beside this one.
+
+What these rules are (RQL, comparison, predicate column):
+
+- A path leads through objects; where it meets an array it goes through every object in it, and its value is the array of
+  all that it finds. Numeric segments are keys.
+- A comparison with an array holds if it holds for any element, at any depth; `ne` is the exact opposite of `eq`, so it
+  holds for a field that is not there. Objects compare with nothing.
+- Numbers compare as numbers, exactly. A text that is a number compares with numbers as one; other mixtures compare as
+  text. Text is ordered by its UTF-16 code units.
+- Null equals an explicit null, in `eq` and in `in`, and takes part in nothing else.
+- Fields beside the document can be compared, but do not exist.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, TypeAlias
+
+from mappings.model.json_pointer import MISSING
+from spark_store.rql.ast import (
+    And,
+    Compare,
+    Empty,
+    Exists,
+    Field,
+    FieldKind,
+    In,
+    Literal,
+    LiteralKind,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+)
+from spark_store.rql.binding import fixed_width
+from spark_store.rql.values import SCALARS, objects
+from spark_store.rql.wildcards import fold_ascii, matches
+
+Document: TypeAlias = Mapping[str, Any]
+
+_FEW = 32
+"""Up to so many pairs of a value and a literal `in` compares one by one, which is faster than preparing a look-up."""
+
+_PLAIN: Mapping[Operator, Callable[[Any, Any], bool]] = {
+    Operator.EQ: operator.eq,
+    Operator.GT: operator.gt,
+    Operator.GE: operator.ge,
+    Operator.LT: operator.lt,
+    Operator.LE: operator.le,
+}
+_ALIKE: Mapping[LiteralKind, frozenset[type]] = {
+    LiteralKind.WHOLE: frozenset({int, float}),
+    LiteralKind.DOUBLE: frozenset({int, float}),
+    LiteralKind.BOOLEAN: frozenset({bool}),
+    LiteralKind.TEXT: frozenset({str}),
+}
+"""The types of values that Python compares with such a literal as this language does (if it is ASCII), uncoerced."""
+
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+def weight(predicate: Predicate) -> int:
+    """How many comparisons one document takes at most."""
+    match predicate:
+        case And(parts) | Or(parts):
+            return sum(map(weight, parts))
+        case Not(part):
+            return weight(part)
+        case In(_, literals):
+            return 1 + len(literals) // _FEW
+        case _:
+            return 1
+
+
+def evaluate(predicate: Predicate, document: Document) -> bool:
+    """Whether the document matches. `time:` literals must have been resolved: one that is left matches nothing."""
+    match predicate:
+        case Compare():
+            return _compare(predicate, document)
+        case And(parts):
+            return all(evaluate(part, document) for part in parts)
+        case Or(parts):
+            return any(evaluate(part, document) for part in parts)
+        case Not(part):
+            return not evaluate(part, document)
+        case In():
+            return _in(predicate, document)
+        case Exists(field):
+            return _exists(field, document)
+        case Empty(field):
+            return _empty(field, document)
+
+
+def _compare(predicate: Compare, document: Document) -> bool:
+    literal = predicate.literal
+    values = _scalars(_read(predicate.field, document))
+    if predicate.operator is Operator.NE:
+        return not _any_holds(Operator.EQ, values, literal)
+    return _any_holds(predicate.operator, values, literal)
+
+
+def _any_holds(operator: Operator, values: Sequence[Any], literal: Literal) -> bool:
+    """Whether the comparison holds for one of the values. Of many, those that need no coercion are compared by Python."""
+    if len(values) > _FEW and operator in _PLAIN:
+        wanted = literal.value
+        types = alike(literal)
+        others = [] if types.issuperset(map(type, values)) else [value for value in values if type(value) not in types]
+        plain = [value for value in values if type(value) in types] if others else values
+        if any(map(_PLAIN[operator], plain, repeat(wanted))):
+            return True
+        values = others
+    holds = _COMPARISONS[operator]
+    return any(holds(value, literal) for value in values)
+
+
+def alike(literal: Literal) -> frozenset[type]:
+    """The types of values that Python compares with this literal as this language does, uncoerced; none for some."""
+    is_plain = not isinstance(literal.value, str) or literal.value.isascii()
+    return _ALIKE.get(literal.kind, frozenset()) if is_plain else frozenset()
+
+
+def plain_test(predicate: Compare) -> Callable[[Any, Any], bool] | None:
+    """What a comparison comes to for a value that is `alike` its literal, if it is one that a missing field fails."""
+    return _PLAIN.get(predicate.operator) if _is_shown(predicate.field) else None
+
+
+def _in(predicate: In, document: Document) -> bool:
+    literals = predicate.literals
+    values = _scalars(_read(predicate.field, document))
+    if len(values) > 1 and len(values) * len(literals) > _FEW:
+        known = _LookUp(literals)
+        return any(map(known.equals_any, values))
+    return any(_equals(value, literal) for value in values for literal in literals)
+
+
+def _exists(field: Field, document: Document) -> bool:
+    return _is_shown(field) and _read(field, document) is not MISSING
+
+
+def _empty(field: Field, document: Document) -> bool:
+    if not _is_shown(field):
+        return True
+    value = _read(field, document)
+    return value is MISSING or value is None or (isinstance(value, (str, list, Mapping)) and not value)
+
+
+# -- fields
+
+
+def _is_shown(field: Field) -> bool:
+    """Whether a field exists where it has a value."""
+    return field.kind is FieldKind.DOCUMENT or field.kind is FieldKind.OPERAND
+
+
+def _read(field: Field, document: Document) -> Any:
+    """The field's value, or MISSING."""
+    value = _walk(document, field.path)
+    if _is_shown(field) or not isinstance(value, str):
+        return value
+    if field.kind is FieldKind.NAMESPACE:
+        return value.partition(":")[0]
+    return fixed_width(value) if field.kind is FieldKind.INSTANT else value
+
+
+def _walk(document: Any, path: tuple[str, ...]) -> Any:
+    value = document
+    for depth, key in enumerate(path):
+        if isinstance(value, list):
+            return _walk_all(value, path[depth:])
+        # A plain dict is asked for first, here and below: it is nearly always one, and `Mapping` takes long to know.
+        if (type(value) is not dict and not isinstance(value, Mapping)) or key not in value:
+            return MISSING
+        value = value[key]
+    return value
+
+
+def _walk_all(array: list[Any], path: tuple[str, ...]) -> Any:
+    """The array of all values at the path below any object in the array, or MISSING where there is none."""
+    values = array
+    for key in path:
+        values = [value[key] for value in objects(_elements(values)) if key in value]
+    return values or MISSING
+
+
+def _elements(value: Any) -> Iterator[Any]:
+    """The value itself, or what an array contains at any depth; the order is of no matter to anybody."""
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, list):
+            waiting.extend(value)
+        else:
+            yield value
+
+
+def _scalars(value: Any) -> Sequence[Any]:
+    """What a comparison looks at: no objects, and nothing for a field that is missing."""
+    kind = type(value)
+    if kind is str or kind is float or kind is int or kind is bool:
+        return (value,)
+    if isinstance(value, list):
+        if SCALARS.issuperset(map(type, value)):
+            return value
+        return [element for element in _elements(value) if not isinstance(element, Mapping)]
+    return () if value is MISSING or isinstance(value, Mapping) else (value,)
+
+
+# -- comparison of a value with a literal
+
+
+def _equals(value: Any, literal: Literal) -> bool:
+    if literal.kind is LiteralKind.NULL:
+        return value is None
+    return _holds(operator.eq, value, literal)
+
+
+class _LookUp:
+    """Literals, prepared so that comparing a value with all of them for equality takes one step.
+
+    Which texts, numbers and truth values a value may be equal to is what `_equals` says of each pair. No JSON number and no
+    literal is infinite, so a text that is no number is equal to none.
+    """
+
+    __slots__ = ("booleans", "for_numbers", "numbers", "texts", "with_null")
+
+    def __init__(self, literals: Sequence[Literal]) -> None:
+        values = [literal.value for literal in literals if literal.kind not in (LiteralKind.NULL, LiteralKind.TIME)]
+        texts = [value for value in values if isinstance(value, str)]
+        self.with_null = any(literal.kind is LiteralKind.NULL for literal in literals)
+        self.texts = {_key(_text(value)) for value in values if isinstance(value, (bool, str))}
+        self.booleans = {value for value in (True, False) if _text(value) in self.texts}
+        self.numbers = {value for value in values if isinstance(value, (int, float)) and not isinstance(value, bool)}
+        self.for_numbers = self.numbers | {number for number in map(_number, texts) if number is not None}
+
+    def equals_any(self, value: Any) -> bool:
+        if value is None:
+            return self.with_null
+        if isinstance(value, bool):
+            return value in self.booleans
+        if isinstance(value, str):
+            return _key(value) in self.texts or (bool(self.numbers) and _number(value) in self.numbers)
+        return value in self.for_numbers
+
+
+def _key(text: str) -> str | bytes:
+    """Equal for texts that are equal by their UTF-16 code units."""
+    return text if text.isascii() else text.encode("utf-16-be", "surrogatepass")
+
+
+def _holds(test: Callable[[Any, Any], bool], value: Any, literal: Literal) -> bool:
+    """Whether the test holds for the two after coercion. Null, and a time that was not resolved, compare with nothing."""
+    if value is None or literal.kind is LiteralKind.NULL or literal.kind is LiteralKind.TIME:
+        return False
+    return test(*_coerced(value, literal.value))
+
+
+def _coerced(value: Any, wanted: Any) -> tuple[Any, Any]:
+    """Two scalars in a form in which Python compares them as this language does."""
+    if type(value) is type(wanted) and not isinstance(value, str):
+        return value, wanted
+    if isinstance(value, bool) or isinstance(wanted, bool):
+        return _ordered(_text(value), _text(wanted))
+    if isinstance(value, str):
+        if isinstance(wanted, str):
+            return _ordered(value, wanted)
+        number = _number(value)
+        return _ordered(value, _text(wanted)) if number is None else (number, wanted)
+    if isinstance(wanted, str):
+        number = _number(wanted)
+        return _ordered(_text(value), wanted) if number is None else (value, number)
+    return value, wanted
+
+
+def _ordered(left: str, right: str) -> tuple[Any, Any]:
+    """Two texts whose order is that of their UTF-16 code units; code points differ from them beyond U+D7FF only."""
+    if left.isascii() or right.isascii():
+        return left, right
+    return left.encode("utf-16-be", "surrogatepass"), right.encode("utf-16-be", "surrogatepass")
+
+
+def _number(text: str) -> int | float | None:
+    """The number that a text is, whole ones exactly; None for other texts."""
+    if _WHOLE_NUMBER.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def _text(value: bool | float | str) -> str:
+    """A scalar as JSON writes it, texts without their quotes."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value if isinstance(value, str) else repr(value)
+
+
+def _like(value: Any, literal: Literal) -> bool:
+    return value is not None and matches(_text(value), str(literal.value))
+
+
+def _ilike(value: Any, literal: Literal) -> bool:
+    return value is not None and matches(fold_ascii(_text(value)), fold_ascii(str(literal.value)))
+
+
+_COMPARISONS: Mapping[Operator, Callable[[Any, Literal], bool]] = {
+    Operator.EQ: _equals,
+    Operator.GT: lambda value, literal: _holds(operator.gt, value, literal),
+    Operator.GE: lambda value, literal: _holds(operator.ge, value, literal),
+    Operator.LT: lambda value, literal: _holds(operator.lt, value, literal),
+    Operator.LE: lambda value, literal: _holds(operator.le, value, literal),
+    Operator.LIKE: _like,
+    Operator.ILIKE: _ilike,
+}
+"""What each operator asks of one value; `ne` is the opposite of `eq` over all values, so it has no line."""
+
+
+Test: TypeAlias = Callable[[Document], bool]
+
+
+def compiled(predicate: Predicate) -> Test:
+    """The predicate as a function. `time:` literals must have been resolved."""
+    match predicate:
+        case Compare():
+            return _compared(predicate)
+        case And(parts):
+            return _all(list(map(compiled, parts)))
+        case Or(parts):
+            return _any(list(map(compiled, parts)))
+        case Not(part):
+            return _not(compiled(part))
+        case _:
+            return partial(evaluate, predicate)
+
+
+def _all(tests: Sequence[Test]) -> Test:
+    def holds(document: Document) -> bool:
+        # A loop is faster here than `all` over a generator.
+        for test in tests:  # noqa: SIM110
+            if not test(document):
+                return False
+        return True
+
+    return holds
+
+
+def _any(tests: Sequence[Test]) -> Test:
+    def holds(document: Document) -> bool:
+        for test in tests:  # noqa: SIM110
+            if test(document):
+                return True
+        return False
+
+    return holds
+
+
+def _not(test: Test) -> Test:
+    return lambda document: not test(document)
+
+
+def _compared(predicate: Compare) -> Test:
+    test, types = plain_test(predicate), alike(predicate.literal)
+    if test is None or not types:
+        return partial(evaluate, predicate)
+    path, wanted = predicate.field.path, predicate.literal.value
+
+    def holds(document: Document) -> bool:
+        value: Any = document
+        for key in path:
+            if type(value) is not dict:
+                return evaluate(predicate, document)
+            if key not in value:
+                return False
+            value = value[key]
+        return test(value, wanted) if type(value) in types else evaluate(predicate, document)
+
+    return holds

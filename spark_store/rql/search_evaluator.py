@@ -1,0 +1,219 @@
+"""The evaluator of searches: a predicate over one thing, with what somebody may read of it.
+
+This is the reference that the index and the lake are held against. What differs from a history filter (RQL, comparison,
+search column; `evaluate` is the other one):
+
+- Values compare within their own type: a number with numbers, a text with texts, true and false with each other. Texts are
+  ordered by code point. Nothing is ordered against null, and null equals an explicit null only.
+- `ne` holds for a field that is there and does not equal: not the opposite of `eq`.
+- `like` and `ilike` are about texts only; stars at either end of a pattern stand for any text, others for text of one line.
+- `empty` holds also where an array on the way has an object without the field, and for arrays with an empty element.
+- Fields beside the document exist like any other.
+- `features/*` is any feature: one of them has to satisfy the predicate by itself.
+
+A field that somebody may not read makes its predicate false, whatever it asks; `not` makes that true (Ditto search,
+permissions). Two predicates are asked for no right beyond seeing the thing: those about `thingId` or its namespace, and
+whether there is any feature (`exists(features/*)`, `empty(features/*)`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import repeat
+from typing import Any, TypeAlias
+
+from mappings.model.json_pointer import MISSING
+from spark_store.errors import RqlSyntaxError, UnknownProperty
+from spark_store.rql.ast import (
+    And,
+    Compare,
+    Empty,
+    Exists,
+    Field,
+    FieldKind,
+    In,
+    Literal,
+    LiteralKind,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+)
+from spark_store.rql.binding import resolve_times
+from spark_store.rql.parser import parse
+from spark_store.rql.partial_evaluator import fields
+from spark_store.rql.values import Document, comparable, exact, features_of, find, places, walk
+from spark_store.rql.wildcards import covers, fold
+
+May: TypeAlias = Callable[[Sequence[str]], bool]
+"""Whether somebody may read the place at the end of a path, itself."""
+
+_WHOLE_METADATA = Field(FieldKind.HIDDEN, ("_metadata",))
+
+_NUMBERS = frozenset({int, float})
+_TYPES: Mapping[LiteralKind, frozenset[type]] = {
+    LiteralKind.WHOLE: _NUMBERS,
+    LiteralKind.DOUBLE: _NUMBERS,
+    LiteralKind.TEXT: frozenset({str}),
+    LiteralKind.BOOLEAN: frozenset({bool}),
+    LiteralKind.NULL: frozenset({type(None)}),
+    LiteralKind.TIME: frozenset(),
+}
+"""The types of values that a literal can be equal to."""
+
+_TESTS: Mapping[Operator, Callable[[Any, Any], bool]] = {
+    Operator.EQ: operator.eq,
+    Operator.NE: operator.eq,
+    Operator.GT: operator.gt,
+    Operator.GE: operator.ge,
+    Operator.LT: operator.lt,
+    Operator.LE: operator.le,
+    Operator.LIKE: covers,
+    Operator.ILIKE: lambda text, pattern: covers(fold(text), pattern),
+}
+"""What each operator asks of one value of the literal's type; `ne` asks that none is equal."""
+
+_ORDERING = frozenset({Operator.GT, Operator.GE, Operator.LT, Operator.LE})
+
+_FEW = 32
+"""Up to so many pairs of a value and a literal `in` compares one by one, which is faster than preparing a look-up."""
+
+
+def read(text: str, now: datetime) -> Predicate:
+    """The predicate that a search's filter means, with `time:` literals resolved for an aware `now`.
+
+    Raises RqlSyntaxError and UnknownProperty.
+    """
+    predicate = resolve_times(parse(text), now)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RqlSyntaxError(text, error.start, "a character, not half of one") from error
+    if _WHOLE_METADATA in fields(predicate):
+        raise UnknownProperty("_metadata")
+    return predicate
+
+
+def holds(predicate: Predicate, document: Document, may: May | None = None) -> bool:
+    """Whether a thing matches for somebody who may read what `may` says, or everything.
+
+    The document is the whole thing, with the fields beside it; that it is visible at all has been decided.
+    `time:` literals must have been resolved: one that is left equals nothing.
+    """
+    match predicate:
+        case And(parts):
+            # A loop is faster here than `all` over a generator.
+            for part in parts:  # noqa: SIM110
+                if not holds(part, document, may):
+                    return False
+            return True
+        case Or(parts):
+            for part in parts:  # noqa: SIM110
+                if holds(part, document, may):
+                    return True
+            return False
+        case Not(part):
+            return not holds(part, document, may)
+        case _ if predicate.field.is_in_any_feature:
+            return _holds_in_any_feature(predicate, document, may)
+        case _:
+            found = _test(predicate, find(document, predicate.field))
+            return found and is_readable(predicate.field, document, may)
+
+
+def is_readable(field: Field, document: Document, may: May | None) -> bool:
+    """Whether somebody who sees a thing may ask about a field of it, which is not in any feature.
+
+    A path that goes by the number of an element needs what the path without the number needs: policies know no numbers.
+    """
+    return may is None or field.path == ("thingId",) or all(map(may, places(document, field.path)))
+
+
+def is_readable_in(name: str, feature: Any, path: Sequence[str], may: May | None) -> bool:
+    """Whether he may ask about the place at the end of a path in one of its features."""
+    return may is None or all(may(("features", name, *place)) for place in places(feature, path))
+
+
+def _holds_in_any_feature(predicate: Compare | In | Exists | Empty, document: Document, may: May | None) -> bool:
+    features = features_of(document)
+    path = predicate.field.path[2:]
+    if not path:
+        # Without a feature, "any feature" is absent, and what is absent is empty.
+        return any(_test(predicate, (feature,)) for feature in features.values()) or (
+            isinstance(predicate, Empty) and not features
+        )
+    if not _is_of_all_values(predicate):
+        # What holds for one of some values is asked of all at once, which is faster: mostly it holds for none.
+        if not _test(predicate, [value for feature in features.values() for value in walk(feature, path)]):
+            return False
+        if may is None:
+            return True
+    return any(
+        _test(predicate, walk(feature, path)) and is_readable_in(name, feature, path, may)
+        for name, feature in features.items()
+    )
+
+
+def _is_of_all_values(predicate: Compare | In | Exists | Empty) -> bool:
+    """Whether it says something about all values of a field together, or of there being none, not just about one of them."""
+    return isinstance(predicate, Empty) or (isinstance(predicate, Compare) and predicate.operator is Operator.NE)
+
+
+def _test(predicate: Compare | In | Exists | Empty, values: Sequence[Any]) -> bool:
+    match predicate:
+        case Compare(Operator.NE, _, literal):
+            return _is_there(values) and not _compare(Operator.EQ, comparable(values), literal)
+        case Compare(operator, _, literal):
+            return _compare(operator, comparable(values), literal)
+        case In(_, literals):
+            return _in(comparable(values), literals)
+        case Exists():
+            return _is_there(values)
+        case Empty():
+            return _is_empty(values)
+
+
+def _is_there(values: Sequence[Any]) -> bool:
+    return any(value is not MISSING for value in values)
+
+
+def _is_empty(values: Sequence[Any]) -> bool:
+    return not values or any(map(_is_empty_form, values)) or any(map(_is_empty_form, comparable(values)))
+
+
+def _is_empty_form(value: Any) -> bool:
+    return value is MISSING or value is None or (isinstance(value, (str, list, Mapping)) and not value)
+
+
+# -- comparison of values with literals
+
+
+def _compare(operator: Operator, values: Sequence[Any], literal: Literal) -> bool:
+    if literal.kind is LiteralKind.NULL and operator in _ORDERING:
+        return False
+    test, types, wanted = _TESTS[operator], _TYPES[literal.kind], literal.value
+    if operator is Operator.ILIKE:
+        wanted = fold(str(wanted))
+    if len(values) == 1:
+        value = values[0]
+        return type(value) in types and test(exact(value) if type(value) is int else value, wanted)
+    return any(map(test, _of(types, values), repeat(wanted)))
+
+
+def _of(types: frozenset[type], values: Sequence[Any]) -> Iterator[Any]:
+    """The values of these types, numbers as they are compared."""
+    if int in types:
+        return (exact(value) for value in values if type(value) in types)
+    return (value for value in values if type(value) in types)
+
+
+def _in(values: Sequence[Any], literals: Sequence[Literal]) -> bool:
+    if len(values) * len(literals) <= _FEW or len(values) == 1:
+        return any(_compare(Operator.EQ, values, literal) for literal in literals)
+    for types in {_TYPES[literal.kind] for literal in literals}:
+        wanted = {literal.value for literal in literals if _TYPES[literal.kind] is types}
+        if not wanted.isdisjoint(_of(types, values)):
+            return True
+    return False

@@ -1,0 +1,134 @@
+"""What a search finds in a document: the values at the end of a property's path, and what is comparable in them.
+
+A search walks otherwise than a history filter (RQL, properties): a path leads through objects, and where it meets an array
+it goes on in each object that the array holds directly; a segment that is a number is also a place in the array. So a path
+may end at many values, and in an array at objects that lack the next key: those count as absent, which matters to `empty`
+alone. Arrays within arrays are opened by nobody.
+
+A comparison looks at a value, or at the elements of an array, one level deep. Whole numbers within 64 bits are exact; all
+other numbers are doubles, as they are wherever a state is stored.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from mappings.model.json_pointer import MISSING
+from spark_store.rql.ast import Field, FieldKind
+from spark_store.rql.binding import fixed_width
+
+Document: TypeAlias = Mapping[str, Any]
+
+NO_FEATURES: Mapping[str, Any] = {}
+
+_PLACE = re.compile(r"0|[1-9][0-9]{0,8}")
+
+SCALARS = frozenset({bool, int, float, str, type(None)})
+"""The types of what is neither object nor array."""
+
+
+def find(document: Document, field: Field) -> Sequence[Any]:
+    """All values at a field, and MISSING where it is absent. None at all: an array on the way holds no objects."""
+    values = walk(document, field.path)
+    if field.kind is FieldKind.NAMESPACE:
+        return [value.partition(":")[0] if isinstance(value, str) else value for value in values]
+    if field.kind is FieldKind.INSTANT:
+        return [fixed_width(value) if isinstance(value, str) else value for value in values]
+    return values
+
+
+def walk(document: Any, path: Sequence[str]) -> Sequence[Any]:
+    """The values at the end of a path, as `find` has them."""
+    value = document
+    for depth, key in enumerate(path):
+        if isinstance(value, list):
+            return _walk_on(value, path[depth:])
+        # A plain dict is asked for first: it is nearly always one, and `Mapping` takes long to know.
+        if (type(value) is not dict and not isinstance(value, Mapping)) or key not in value:
+            return (MISSING,)
+        value = value[key]
+    return (value,)
+
+
+def _walk_on(array: list[Any], path: Sequence[str]) -> Sequence[Any]:
+    values: list[Any] = [array]
+    for key in path:
+        place = int(key) if _PLACE.fullmatch(key) else None
+        values = [inner for value in values for inner in _step(value, key, place)]
+        if place is not None:
+            # An array in an array may be reached by its place and through it, so each value is kept once.
+            values = list({id(value): value for value in values}.values())
+    return values
+
+
+def _step(value: Any, key: str, place: int | None) -> Sequence[Any]:
+    if isinstance(value, Mapping):
+        return (value.get(key, MISSING),)
+    if not isinstance(value, list):
+        return (MISSING,)
+    inner = [element.get(key, MISSING) for element in objects(value)]
+    if place is None or place >= len(value):
+        return inner
+    # The place is there, so objects that have no such key lack nothing.
+    return [value[place], *(found for found in inner if found is not MISSING)]
+
+
+def objects(elements: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    """The objects among them. Long arrays hold mostly scalars, and to know those by `Mapping` takes ten times as long."""
+    return (element for element in elements if type(element) not in SCALARS and isinstance(element, Mapping))
+
+
+def places(document: Any, path: Sequence[str]) -> Collection[Sequence[str]]:
+    """The places of what a path leads to, as policies write them: which one an element of an array is, is no part of it."""
+    own = tuple(path)
+    if not any(key.isdecimal() for key in own):
+        return (own,)
+    reached: dict[tuple[tuple[str, ...], int], Any] = {((), id(document)): document}
+    for key in own:
+        inner = [(at, each) for (at, _), value in reached.items() for at, each in _inward(at, value, key)]
+        reached = {(at, id(value)): value for at, value in inner}
+    return {own, *(at for at, _ in reached)}
+
+
+def _inward(at: tuple[str, ...], value: Any, key: str) -> list[tuple[tuple[str, ...], Any]]:
+    if not isinstance(value, list):
+        return [((*at, key), value.get(key, MISSING) if isinstance(value, Mapping) else MISSING)]
+    inner = [((*at, key), element.get(key, MISSING)) for element in objects(value)]
+    if _PLACE.fullmatch(key) and int(key) < len(value):
+        inner.append((at, value[int(key)]))
+    return inner
+
+
+def features_of(document: Document) -> Mapping[str, Any]:
+    """The features by their ids."""
+    features = document.get("features")
+    return features if isinstance(features, Mapping) else NO_FEATURES
+
+
+def comparable(values: Sequence[Any]) -> Sequence[Any]:
+    """What a comparison looks at: the elements of arrays, and every other value that is there."""
+    if len(values) == 1:
+        value = values[0]
+        if isinstance(value, list):
+            return value
+        return () if value is MISSING else values
+    seen: list[Any] = []
+    for value in values:
+        if isinstance(value, list):
+            seen.extend(value)
+        elif value is not MISSING:
+            seen.append(value)
+    return seen
+
+
+def exact(number: float) -> int | float:
+    """A number as it is compared: a whole one within 64 bits as it is, any other as a double."""
+    if isinstance(number, float) or -(2**63) <= number < 2**63:
+        return number
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf

@@ -1,0 +1,1 @@
+"""The search index in SQLite and the engine over it."""

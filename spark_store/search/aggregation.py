@@ -1,0 +1,304 @@
+"""Counting and measuring what a search finds: numbers of one path, grouped by the values of others. An extension of ours.
+
+    {"groupBy": {"room": "attributes/room"}, "measures": {"hottest": {"max": "features/thermometer/properties/celsius"}}}
+
+asks for a row for each room: `{"room": "hall", "count": 12, "hottest": 31.5}`. `count` is how many things there are. Without
+`groupBy` everything is one group, and there is one row, even where nothing matches.
+
+What belongs where is what a filter says of it (RQL, search): a thing is in the group of each value that `eq` would find at
+the path, so one whose path is an array may be in several. It is in the group of null where there is none: the path is
+missing, is null or an object, or may not be read. Of a measure's path every number counts, whichever array or feature it
+stands in, and nothing else; without any, `sum` is 0 and the others are null.
+
+Numbers are exact: sums and means are made without an error in between and rounded once, at the end; one that is whole and
+has 64 bits is not rounded at all. So the result is the same in whatever order things come. Rows stand in the total order of
+their groups' values.
+
+Here are the specification, read and checked, and the folding; who walks over the things stands elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from itertools import product
+from typing import Any, Final, NamedTuple
+
+from spark_store.errors import AggregationInvalid, TooManyGroups, UnknownProperty
+from spark_store.rql.ast import Field, Operator
+from spark_store.rql.binding import bind
+from spark_store.rql.order import NOTHING, Rank, value_of
+from spark_store.rql.query import Thing, Value
+from spark_store.rql.search_evaluator import May, is_readable, is_readable_in
+from spark_store.rql.values import comparable, features_of, find, walk
+
+MOST_GROUPS: Final = 10_000
+MOST_BYTES: Final = 16 * 1024 * 1024
+"""What the texts by which groups are told apart may take together."""
+MOST_LEVELS: Final = 4
+MOST_MEASURES: Final = 16
+COUNT: Final = "count"
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_COMPARED: Final = frozenset({Rank.NULL, Rank.NUMBER, Rank.TEXT, Rank.BOOLEAN})
+_INFINITE: Final = (math.inf, -math.inf)
+_WHOLE: Final = 1 << 63
+_SCALE: Final = 1074
+"""Every double is a multiple of 2 to the power of minus this."""
+
+
+class Function(str, Enum):
+    """What is made of the numbers of a group."""
+
+    MIN = "min"
+    MAX = "max"
+    AVG = "avg"
+    SUM = "sum"
+
+
+class Measure(NamedTuple):
+    """A column that is made of numbers."""
+
+    name: str
+    function: Function
+    field: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """What is wanted: a row for each combination of the fields' values, with the measures in this order."""
+
+    groups: Sequence[tuple[str, Field]] = ()
+    measures: Sequence[Measure] = ()
+
+    @property
+    def is_count(self) -> bool:
+        """Whether nothing but the number of things is wanted."""
+        return not self.groups and not self.measures
+
+
+# -- the specification
+
+
+def read_aggregation(given: Any) -> Aggregation:
+    """The aggregation that a JSON value specifies. Raises AggregationInvalid, UnknownProperty."""
+    if not isinstance(given, Mapping):
+        raise AggregationInvalid(f"found {_kind(given)}, expected an object")
+    if unknown := [name for name in given if name not in ("groupBy", "measures")]:
+        raise AggregationInvalid(f"found {_short(unknown[0])}, expected 'groupBy' or 'measures'")
+    groups = [(name, _field(path, name)) for name, path in _members(given, "groupBy", MOST_LEVELS)]
+    measures = [_measure(name, wanted) for name, wanted in _members(given, "measures", MOST_MEASURES)]
+    names = [COUNT, *(name for name, _ in groups), *(measure.name for measure in measures)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise AggregationInvalid(
+            f"found the name {_short(twice[0])} twice ('{COUNT}' is always there), expected it once"
+        )
+    return Aggregation(tuple(groups), tuple(measures))
+
+
+def _members(given: Mapping[str, Any], member: str, most: int) -> Sequence[tuple[str, Any]]:
+    wanted = given.get(member, {})
+    if not isinstance(wanted, Mapping):
+        raise AggregationInvalid(f"{member}: found {_kind(wanted)}, expected an object of names")
+    if len(wanted) > most:
+        raise AggregationInvalid(f"{member}: found {len(wanted)} names, expected at most {most}")
+    for name in wanted:
+        if not _NAME.fullmatch(name):
+            expected = "a letter, then letters, digits, '_' and '-', 64 at most"
+            raise AggregationInvalid(f"{member}: found the name {_short(name)}, expected {expected}")
+    return list(wanted.items())
+
+
+def _measure(name: str, wanted: Any) -> Measure:
+    known = ", ".join(function.value for function in Function)
+    if not isinstance(wanted, Mapping) or len(wanted) != 1:
+        found = f"{len(wanted)} members" if isinstance(wanted, Mapping) else _kind(wanted)
+        raise AggregationInvalid(f'{name}: found {found}, expected one function and its path, such as {{"max": "…"}}')
+    ((function, path),) = wanted.items()
+    if function not in {it.value for it in Function}:
+        raise AggregationInvalid(f"{name}: found the function {_short(function)}, expected one of: {known}")
+    return Measure(name, Function(function), _field(path, name))
+
+
+def _field(path: Any, name: str) -> Field:
+    if not isinstance(path, str):
+        raise AggregationInvalid(f"{name}: found {_kind(path)}, expected a path such as attributes/room")
+    field = bind(path, Operator.EQ)
+    if field.path == ("_metadata",):
+        raise UnknownProperty(path)
+    return field
+
+
+def _short(text: str) -> str:
+    return f"'{text[:40]}'"
+
+
+def _kind(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a string"
+        case Mapping():
+            return "an object"
+        case _:
+            return "an array"
+
+
+# -- the folding
+
+
+class Tally:
+    """What was counted and measured so far. Things come in any order."""
+
+    def __init__(self, aggregation: Aggregation, most_groups: int = MOST_GROUPS, most_bytes: int = MOST_BYTES) -> None:
+        self._aggregation = aggregation
+        self._most_groups, self._most_bytes = most_groups, most_bytes
+        self._bytes = 0
+        self._groups: dict[tuple[Value, ...], _Group] = {}
+        if not aggregation.groups:
+            self._groups[()] = _Group(len(aggregation.measures))
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self._groups)
+
+    def add(self, thing: Thing, may: May | None = None) -> None:
+        """One more thing. Raises TooManyGroups; what was counted is of no use then."""
+        keys = [sorted(set(_values(field, thing, may))) or [NOTHING] for _, field in self._groupings]
+        numbers = [_numbers(measure.field, thing, may) for measure in self._aggregation.measures]
+        for key in product(*keys):
+            self._group(key).add(numbers)
+
+    @property
+    def _groupings(self) -> Sequence[tuple[str, Field]]:
+        return self._aggregation.groups
+
+    def _group(self, key: tuple[Value, ...]) -> _Group:
+        found = self._groups.get(key)
+        if found is None:
+            self._bytes += sum(len(each.value) for each in key if each.rank is Rank.TEXT)
+            if len(self._groups) >= self._most_groups:
+                raise TooManyGroups(f"more than {self._most_groups} groups")
+            if self._bytes > self._most_bytes:
+                raise TooManyGroups(f"groups whose values take more than {self._most_bytes} characters")
+            found = self._groups[key] = _Group(len(self._aggregation.measures))
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each group, in the order of their values."""
+        return [self._row(key, self._groups[key]) for key in sorted(self._groups)]
+
+    def _row(self, key: tuple[Value, ...], group: _Group) -> dict[str, Any]:
+        row: dict[str, Any] = {name: _shown(each) for (name, _), each in zip(self._groupings, key, strict=True)}
+        row[COUNT] = group.count
+        for measure, numbers in zip(self._aggregation.measures, group.numbers, strict=True):
+            row[measure.name] = numbers.result(measure.function)
+        return row
+
+
+class _Group:
+    """The things of one combination of values."""
+
+    __slots__ = ("count", "numbers")
+
+    def __init__(self, measures: int) -> None:
+        self.count = 0
+        self.numbers = [_Numbers() for _ in range(measures)]
+
+    def add(self, found: Sequence[Sequence[int | float]]) -> None:
+        self.count += 1
+        for numbers, some in zip(self.numbers, found, strict=True):
+            for number in some:
+                numbers.add(number)
+
+
+class _Numbers:
+    """Numbers that were seen: how many, the smallest, the largest, and their exact sum."""
+
+    __slots__ = ("_doubles", "_whole", "count", "least", "most")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.least: int | float | None = None
+        self.most: int | float | None = None
+        self._whole = 0
+        self._doubles = 0
+        """The sum of all doubles, as a multiple of the smallest one there is."""
+
+    def add(self, number: float) -> None:
+        # So that 0.0 and -0.0 are told apart nowhere.
+        number += 0
+        self.count += 1
+        if self.least is None or (number, isinstance(number, float)) < (self.least, isinstance(self.least, float)):
+            self.least = number
+        if self.most is None or (number, isinstance(number, int)) > (self.most, isinstance(self.most, int)):
+            self.most = number
+        if isinstance(number, int):
+            self._whole += number
+        else:
+            above, below = number.as_integer_ratio()
+            self._doubles += above << (_SCALE + 1 - below.bit_length())
+
+    def result(self, function: Function) -> int | float | None:
+        match function:
+            case Function.MIN:
+                return self.least
+            case Function.MAX:
+                return self.most
+            case Function.SUM:
+                return _nearest(self._sum())
+            case Function.AVG:
+                return _nearest(self._sum() / self.count) if self.count else None
+
+    def _sum(self) -> Fraction:
+        return self._whole + Fraction(self._doubles, 1 << _SCALE)
+
+
+def _nearest(exact: Fraction) -> int | float | None:
+    """A whole number of 64 bits as it is, any other as the double next to it; None for what no double is near to."""
+    if exact.denominator == 1 and -_WHOLE <= exact < _WHOLE:
+        return exact.numerator
+    try:
+        return float(exact)
+    except OverflowError:
+        return None
+
+
+def _shown(value: Value) -> Any:
+    """A group's value as JSON has it: 1 for what is 1 in one thing and 1.0 in another."""
+    found = value.value
+    return int(found) if value.rank is Rank.NUMBER and found == found // 1 and abs(found) < _WHOLE else found
+
+
+# -- the values of a field
+
+
+def _numbers(field: Field, thing: Thing, may: May | None) -> list[int | float]:
+    return [found.value for found in _values(field, thing, may) if found.rank is Rank.NUMBER]
+
+
+def _values(field: Field, thing: Thing, may: May | None) -> Iterator[Value]:
+    """What a comparison would look at and find something to compare with."""
+    for found in map(value_of, _comparable(field, thing, may)):
+        # No JSON has a number that is not finite.
+        if found.rank in _COMPARED and found.value not in _INFINITE:
+            yield found
+
+
+def _comparable(field: Field, thing: Thing, may: May | None) -> Iterator[Any]:
+    if not field.is_in_any_feature:
+        yield from comparable(find(thing, field)) if is_readable(field, thing, may) else ()
+        return
+    path = field.path[2:]
+    for name, feature in features_of(thing).items():
+        if is_readable_in(name, feature, path, may):
+            yield from comparable(walk(feature, path))

@@ -1,0 +1,249 @@
+"""Which things may be answers, as sets of keys: read from the index, up to a bound that makes knowing them worth while.
+
+A set is never too small: it has every thing that matches, and those that the index knows nothing about. It may be too large,
+also because a part of a filter that very many things match is left out where another part is known.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+from spark_store.rql.order import Rank
+from spark_store.rql.projection import Read
+from spark_store.rql.query import Question, Value
+from spark_store.search.index_sql import (
+    NOTHING,
+    TEXT,
+    Both,
+    Candidates,
+    Either,
+    Every,
+    Rows,
+    Together,
+    candidates,
+    namespace,
+)
+from spark_store.search.planner import SORTABLE, bound_of
+from spark_store.search.read_view import COLUMNS, Picture
+
+
+class OfValue(NamedTuple):
+    """A value at a declared path: the path's name and its number, and the rank and the value as they are in a row."""
+
+    name: str
+    path: int
+    rank: int
+    value: Any
+
+
+class ByIds:
+    """Everything of some namespaces, or of all of them if there are none."""
+
+    def __init__(self, picture: Picture, namespaces: Collection[str]) -> None:
+        self._picture = picture
+        self._namespaces = namespaces
+
+    def things(
+        self, start: str | None, is_descending: bool, columns: str, more: str = "", values: tuple[Any, ...] = ()
+    ) -> Iterator[Any]:
+        """Columns of things behind the id `start`, if there is `more` that they have to meet."""
+        living = " AND state IS NOT NULL" if columns == COLUMNS else ""
+        select = f"SELECT {columns} FROM entities WHERE type = 'thing'"
+        return self._rows(select, f"{living}{more}", (), start, is_descending, values)
+
+    def of_value(
+        self, wanted: OfValue, beside: Collection[int], start: str | None, is_descending: bool
+    ) -> Iterator[tuple[str, int]]:
+        """Ids and keys of the things with a value, and of those `beside`, behind the id `start`."""
+        select = "SELECT id, thing FROM search_declared WHERE path = ? AND rank = ? AND value = ?"
+        rows = self._rows(select, "", (wanted.path, wanted.rank, wanted.value), start, is_descending)
+        if not beside:
+            return rows
+        others = sorted(self._picture.ids(beside), reverse=is_descending)
+        rest = (each for each in others if start is None or (each[0] < start if is_descending else each[0] > start))
+        return heapq.merge(rows, rest, reverse=is_descending)
+
+    def _rows(
+        self,
+        select: str,
+        more: str,
+        before: tuple[Any, ...],
+        start: str | None,
+        is_descending: bool,
+        values: tuple[Any, ...] = (),
+    ) -> Iterator[Any]:
+        sign, direction = ("<", "DESC") if is_descending else (">", "ASC")
+        condition = "" if start is None else f" AND id {sign} ?"
+        for first, last in self._ranges(is_descending):
+            bounds = "" if first is None else " AND id >= ? AND id < ?"
+            yield from self._picture.connection.execute(
+                f"{select}{bounds}{condition}{more} ORDER BY id {direction}",
+                (
+                    *before,
+                    *(() if first is None else (first, last)),
+                    *(() if start is None else (start,)),
+                    *values,
+                ),
+            )
+
+    def _ranges(self, is_descending: bool) -> Sequence[tuple[str | None, str | None]]:
+        """Between which ids things lie. An id without a colon has no namespace, and may lie anywhere."""
+        if not self._namespaces or "" in self._namespaces:
+            return ((None, None),)
+        firsts = sorted((f"{name}:" for name in self._namespaces), reverse=is_descending)
+        return [(first, f"{first[:-1]};") for first in firsts]
+
+
+ALL: Final = 2**62
+"""A bound for as many as there are."""
+
+FEW_OF_POLICIES: Final = 1000
+
+
+PLAIN: Final = (Rank.EMPTY_ARRAY, Rank.NULL, Rank.OBJECT, Rank.ARRAY)
+"""Ranks whose values are not told apart in the order."""
+
+
+class Known:
+    """What was found out on earlier pages about a question: a set of candidates, or that there are too many."""
+
+    __slots__ = ("ids", "keys", "read", "was_read")
+
+    def __init__(self) -> None:
+        self.keys: frozenset[int] | None = None
+        self.was_read = False
+        self.read: Read | None = None
+        self.ids: tuple[object, list[tuple[str, int]]] | None = None
+        """The candidates that were last brought into the order of ids, and of what."""
+
+
+class Group(NamedTuple):
+    """What the index says about the value that orders things: the rank, and the value where it matters."""
+
+    rank: int
+    value: Any
+
+    @classmethod
+    def of(cls, value: Value) -> Group:
+        if value.rank in PLAIN:
+            return cls(int(value.rank), None)
+        text = value.value
+        return cls(int(value.rank), text[:TEXT] if isinstance(text, str) else text)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether its things may differ in what the index does not have."""
+        return isinstance(self.value, str) and len(self.value) >= TEXT
+
+
+class Reach:
+    """The candidates of one question, for whoever asks, in one picture of the file."""
+
+    def __init__(
+        self,
+        picture: Picture,
+        question: Question,
+        subjects: Collection[str],
+        limit: int,
+        sorts_by_id: bool,
+        known: Known,
+    ) -> None:
+        self.picture = picture
+        self.limit = limit
+        self.known = known
+        self.things = picture.things()
+        self.is_indexed = picture.is_indexed()
+        self.large = frozenset(picture.large()) if self.is_indexed else frozenset[int]()
+        """Things of which the index knows nothing but that."""
+        self.policies = picture.policies(subjects) if self.is_indexed else None
+        """By which they may be seen; None for very many, or if that is not known."""
+        self._sets: dict[Candidates, frozenset[int] | None] = {}
+        self._sorts_by_id = sorts_by_id
+        self.tree = self._plant(question, sorts_by_id)
+
+    def _plant(self, question: Question, sorts_by_id: bool) -> Candidates:
+        """What the index says about the question, whoever asks."""
+        if not self.is_indexed:
+            return Every()
+        if self.policies is not None and not self.policies:
+            return NOTHING
+        parts = [candidates(question.predicate)]
+        if question.namespaces and "" not in question.namespaces and not sorts_by_id:
+            # Ids are not in the index of values, but they have one of their own; who goes along them needs no list.
+            parts.append(Either(tuple(map(namespace, sorted(question.namespaces)))))
+        kept = tuple(part for part in parts if not isinstance(part, Every))
+        return NOTHING if NOTHING in kept else kept[0] if len(kept) == 1 else Both(kept) if kept else Every()
+
+    def read(self, tree: Candidates, bound: int) -> frozenset[int] | None:
+        """The keys that a tree means, large things beside it; None for more than the bound, or for all."""
+        if tree not in self._sets or (self._sets[tree] is None and bound >= ALL):
+            self._sets[tree] = self._evaluate(tree, bound)
+        return self._sets[tree]
+
+    def _evaluate(self, tree: Candidates, bound: int) -> frozenset[int] | None:
+        match tree:
+            case Every():
+                return None
+            case Rows():
+                rows = self.picture.column(tree.sql, tree.parameters, bound + 1)
+                return frozenset(rows) if len(rows) <= bound else None
+            case Together(parts, rows):
+                path = self.picture.path(rows.path)
+                if path is None:
+                    return frozenset()
+                return self.read(Both(parts) if self.picture.has_arrays(path) else rows, bound)
+            case Either(parts):
+                found = [self.read(part, bound) for part in parts]
+                return None if None in found else frozenset[int]().union(*(each for each in found if each is not None))
+            case Both(parts):
+                complete = [each for part in parts if (each := self.read(part, bound)) is not None]
+                complete.sort(key=len)
+                return complete[0].intersection(*complete[1:]) if complete else None
+
+    def few(self) -> frozenset[int] | None:
+        """All candidates, where they are few enough to know them; on later pages those of the first one."""
+        if not self.known.was_read:
+            self.known.was_read = True
+            # With an index of its own, things of one value need no list to come in order.
+            has_own = self._sorts_by_id and isinstance(self.tree, Rows) and self.of_value(self.tree) is not None
+            found = self.read(self.tree, SORTABLE if has_own else self.bound())
+            if self.policies is not None and (found is None or len(found) > SORTABLE):
+                visible = self.read(of_policies(self.policies), FEW_OF_POLICIES)
+                if visible is not None:
+                    found = visible if found is None else found & visible
+            self.known.keys = None if found is None else found | self.large
+        return self.known.keys
+
+    def bound(self) -> int:
+        return bound_of(self.things, self.limit)
+
+    def of_value(self, tree: Candidates) -> OfValue | None:
+        """A value that everything in a tree has at a declared path, except for large things; None without one."""
+        match tree:
+            case Rows(path=name, equal=(rank, value)):
+                path = self.picture.declared(name)
+                return None if path is None else OfValue(name, path, rank, value)
+            case Both(parts) | Together(parts, _):
+                return next(filter(None, map(self.of_value, parts)), None)
+            case _:
+                return None
+
+    def all(self, tree: Candidates) -> frozenset[int] | None:
+        """However many there are; None where the index says nothing."""
+        if self.policies is not None:
+            tree = of_policies(self.policies) if isinstance(tree, Every) else Both((tree, of_policies(self.policies)))
+        found = self.read(tree, ALL)
+        return None if found is None else found | self.large
+
+
+def of_policies(policies: Sequence[str]) -> Rows:
+    """The things of these policies; ids of policies are texts like others, and cut like them."""
+    marks = ",".join("?" * len(policies))
+    return Rows(
+        f"SELECT thing FROM search_values WHERE path = (SELECT id FROM search_paths WHERE path = 'policyId') "
+        f"AND rank = {int(Rank.TEXT)} AND value IN ({marks})",
+        tuple(policy[:TEXT] for policy in policies),
+        f"in(policyId,{len(policies)} policies)",
+    )

@@ -1,0 +1,362 @@
+"""The search index: which values stand where in the current things, kept beside their states and in the same transaction.
+
+It narrows a search down to candidates. Whether one of them is an answer is decided on its state, so the index may say too
+much, and never too little. What lies in it (Ditto search; how properties are resolved, and the order of values):
+
+- `search_paths`: every place that some thing has or had, as the segments of its pointer, escaped, joined by `/`, without the
+  leading one: `attributes/room`, `features/lamp/properties/on`. `wildcard` is the same with `*` instead of a feature's id.
+- `search_values`: one row for every JSON value below `attributes`, `features` and `_metadata`, and for `policyId`,
+  `definition` and `_created`: path, rank, value, and the thing, which is `entities.key`. `Rank` is that of the total order,
+  so the table is sorted by it. A path leads through arrays: what an array holds, at any depth, has rows under the array's
+  own path, or, if that is an object, under the paths of its members. Objects and arrays have a row too, whose value says
+  whether something is in them. What changes with every event, `_revision` and `_modified`, is asked of `entities`.
+- `search_declared`: the rows of paths that an operator has declared, once more, with the id of the thing in front of its
+  key: what has one value there comes out in the order of ids. `Declared` says in `search_paths.declared` how far it is.
+- `search_large`: things whose state has more than `LARGE` bytes, or a path of more than `LONGEST` characters. They have no
+  rows: each of them is always a candidate. So one enormous thing keeps nobody waiting while its rows are written, and long
+  keys within each other do not come to a thousand times their length.
+- `search_subjects`, `search_imports`: whom the entries of a policy name, and which policies it imports. Whoever is named
+  nowhere can see nothing; whether he can see something is for the policies themselves to say.
+
+Texts have at most their first `TEXT` characters in a row, whole numbers beyond 64 bits the nearest double: such a row says
+only where to look.
+
+What changes is found by comparing the state with the one before, so that a command on one value writes one row. Where the
+index has to be made of the states (`spark_store.search.index_builder`) it comes in the order of keys: entities up to
+`search_progress.indexed` are in it, and those behind it are not, whatever happens to them meanwhile. `COMPLETE` says that it
+has come to the end.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from typing import Any, NamedTuple, TypeAlias
+
+import msgspec
+
+from mappings.ids import EntityType
+from spark_store.rql.binding import fixed_width
+from spark_store.rql.order import Rank
+from spark_store.search.index_sql import TEXT, escaped, path_of
+
+
+class Declared(IntEnum):
+    """Whether a path has rows in `search_declared`. Only on a path that is THERE may anybody count."""
+
+    LEAVING = -1
+    NO = 0
+    COMING = 1
+    THERE = 2
+
+
+LARGE = 32768
+"""Things with longer states, in bytes of JSON, have no rows."""
+
+LONGEST = 512
+"""Things with longer paths, in characters as they are escaped, have none either."""
+
+COMPLETE = 2**63 - 1
+"""What `search_progress.indexed` is once every entity is in the index."""
+
+Row: TypeAlias = tuple[str, int, Any]
+"""Path, rank and value."""
+
+_EMPTY_ARRAY, _NULL, _NUMBER, _TEXT, _OBJECT, _ARRAY, _BOOLEAN = map(int, Rank)
+_THING, _POLICY = EntityType.THING.value, EntityType.POLICY.value
+_PARTS = ("attributes", "features", "_metadata")
+_LEAVES = ("policyId", "definition")
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+_NOTHING: dict[str, Any] = {}
+_MISSING = object()
+_encode = msgspec.json.encode
+
+_INDEXED = "SELECT indexed FROM search_progress"
+_PATH = "SELECT id, declared FROM search_paths WHERE path = ?"
+_INSERT_PATH = "INSERT INTO search_paths (path, wildcard) VALUES (?, ?)"
+_INSERT = "INSERT OR IGNORE INTO search_values (path, rank, value, thing) VALUES (?, ?, ?, ?)"
+_DELETE = "DELETE FROM search_values WHERE path = ? AND rank = ? AND value = ? AND thing = ?"
+_INSERT_DECLARED = "INSERT OR IGNORE INTO search_declared (path, rank, value, id, thing) VALUES (?, ?, ?, ?, ?)"
+_DELETE_DECLARED = "DELETE FROM search_declared WHERE path = ? AND rank = ? AND value = ? AND id = ?"
+_INSERT_LARGE = "INSERT OR IGNORE INTO search_large (thing) VALUES (?)"
+_DELETE_LARGE = "DELETE FROM search_large WHERE thing = ?"
+_INSERT_SUBJECT = "INSERT OR IGNORE INTO search_subjects (subject, policy) VALUES (?, ?)"
+_DELETE_SUBJECT = "DELETE FROM search_subjects WHERE subject = ? AND policy = ?"
+_INSERT_IMPORT = "INSERT OR IGNORE INTO search_imports (importer, imported) VALUES (?, ?)"
+_DELETE_IMPORT = "DELETE FROM search_imports WHERE importer = ? AND imported = ?"
+
+# The state of a large one is not asked for.
+HEAD = f"""
+    SELECT key, revision, created, CASE WHEN type = 'policy' OR length(state) <= {LARGE} THEN state END,
+        EXISTS (SELECT 1 FROM search_large WHERE thing = key)
+    FROM entities WHERE type = ? AND id = ?
+"""
+"""An entity's row as the index needs it before it is changed: see `Head`."""
+
+
+class Head(NamedTuple):
+    """An entity before a change. `state` is None where it was gone, and that of a thing of very many bytes is not read."""
+
+    key: int
+    revision: int
+    created: str
+    state: bytes | str | None
+    is_large: int
+    """1 for a thing that has no rows."""
+
+
+class LongPath(Exception):
+    """A path of a state has more than `LONGEST` characters."""
+
+
+class Index:
+    """The index in an open transaction. It is made for one batch, and forgotten with it; `end` writes what was collected."""
+
+    __slots__ = ("_come", "_connection", "_declared", "_gone", "_ids", "indexed")
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._ids: dict[str, int] = {}
+        self._declared: dict[int, int] = {}
+        self._gone: list[tuple[int, int, Any, int]] = []
+        self._come: list[tuple[int, int, Any, int]] = []
+        (self.indexed,) = connection.execute(_INDEXED).fetchone()
+
+    def change(
+        self, type: str, id: str, key: int, head: Head | None, created: str, size: int | None, state: Any
+    ) -> None:
+        """An entity has another state, of `size` bytes as it is stored; None, and so is `state`, where it is gone.
+
+        `head` is None where there was none before. The state of a large thing is not needed.
+        """
+        if key > self.indexed:
+            return
+        if type == _THING:
+            self._change_thing(id, key, head, created, size, state)
+        elif type == _POLICY:
+            self._change_policy(id, _parsed(head), _NOTHING if state is None else state)
+
+    def _change_thing(self, id: str, key: int, head: Head | None, created: str, size: int | None, state: Any) -> None:
+        was_large = head is not None and bool(head.is_large)
+        is_large = size is not None and size > LARGE
+        before: Mapping[str, Any] = _NOTHING
+        since = until = ""
+        has_rows = state is not None and not is_large
+        if head is not None and head.state is not None and not was_large:
+            before, since = _parsed(head), head.created
+        gone: list[Row] = []
+        come: list[Row] = []
+        if has_rows:
+            try:
+                differing(before, state, gone, come)
+                until = created
+            except LongPath:
+                has_rows, is_large = False, True
+        if not has_rows:
+            gone, come = [], []
+            differing(before, _NOTHING, gone, come)
+        if was_large != is_large:
+            self._connection.execute(_INSERT_LARGE if is_large else _DELETE_LARGE, (key,))
+        if since != until:
+            gone += _created(since)
+            come += _created(until)
+        if gone:
+            self._gone += (rows := [(self._id(path), rank, value, key) for path, rank, value in gone])
+            if self._declared:
+                self._change_declared(_DELETE_DECLARED, [(*row[:3], id) for row in rows if row[0] in self._declared])
+        if come:
+            self._come += (rows := [(self._id(path), rank, value, key) for path, rank, value in come])
+            if self._declared:
+                wanted = [row for row in rows if self._declared.get(row[0], Declared.NO) > Declared.NO]
+                self._change_declared(_INSERT_DECLARED, [(*row[:3], id, key) for row in wanted])
+
+    def _change_declared(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        if rows:
+            self._connection.executemany(statement, rows)
+
+    def _change_policy(self, id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+        for named, delete, insert in (
+            (subjects, _DELETE_SUBJECT, _INSERT_SUBJECT),
+            (imports, _DELETE_IMPORT, _INSERT_IMPORT),
+        ):
+            known, wanted = named(before), named(after)
+            is_importer = named is imports
+            for statement, found in ((delete, known - wanted), (insert, wanted - known)):
+                if found:
+                    rows = [(id, it) if is_importer else (it, id) for it in sorted(found)]
+                    self._connection.executemany(statement, rows)
+
+    def end(self) -> None:
+        """Write what was collected."""
+        if self._gone:
+            self._connection.executemany(_DELETE, self._gone)
+            self._gone = []
+        if self._come:
+            # Many lie side by side then.
+            self._come.sort()
+            self._connection.executemany(_INSERT, self._come)
+            self._come = []
+
+    def _id(self, path: str) -> int:
+        found = self._ids.get(path)
+        if found is None:
+            row = self._connection.execute(_PATH, (path,)).fetchone()
+            if row is None:
+                cursor = self._connection.execute(_INSERT_PATH, (path, wildcard(path)))
+                found = cursor.lastrowid
+                assert found is not None
+            else:
+                found, declared = row
+                if declared != Declared.NO:
+                    self._declared[found] = declared
+            self._ids[path] = found
+        return found
+
+
+def _parsed(head: Head | None) -> Mapping[str, Any]:
+    """The state before a change. Of one that is damaged nothing is taken away: what is in the index stays."""
+    try:
+        found = msgspec.json.decode(head.state) if head is not None and head.state is not None else _NOTHING
+    except msgspec.DecodeError:
+        return _NOTHING
+    return found if isinstance(found, Mapping) else _NOTHING
+
+
+def forget(connection: sqlite3.Connection, type: str, id: str) -> None:
+    """Take an entity out of the index, which still has its state."""
+    row = connection.execute(HEAD, (type, id)).fetchone()
+    if row is not None:
+        head = Head._make(row)
+        index = Index(connection)
+        index.change(type, id, head.key, head, "", None, None)
+        index.end()
+
+
+# -- what rows a state has
+
+
+def rows_of(state: Mapping[str, Any], created: str) -> set[Row] | None:
+    """Every row of a thing that has not too many bytes; None if one of its paths is too long, so that it has no rows."""
+    come: list[Row] = []
+    try:
+        differing(_NOTHING, state, [], come)
+    except LongPath:
+        return None
+    return {*come, *_created(created)}
+
+
+def subjects(policy: Mapping[str, Any]) -> set[str]:
+    """Whom the entries of a policy name."""
+    entries = policy.get("entries")
+    if not isinstance(entries, Mapping):
+        return set()
+    found = [entry.get("subjects") for entry in entries.values() if isinstance(entry, Mapping)]
+    return {subject for named in found if isinstance(named, Mapping) for subject in named}
+
+
+def imports(policy: Mapping[str, Any]) -> set[str]:
+    """Which policies a policy imports."""
+    found = policy.get("imports")
+    return set(found) if isinstance(found, Mapping) else set()
+
+
+def wildcard(path: str) -> str | None:
+    """A path with `*` instead of the id of a feature; None for one that leads to none."""
+    if not path.startswith("features/"):
+        return None
+    _, _, rest = path.partition("/")
+    _, slash, rest = rest.partition("/")
+    return f"features/*{slash}{rest}"
+
+
+def differing(before: Mapping[str, Any], after: Mapping[str, Any], gone: list[Row], come: list[Row]) -> None:
+    """Collect the rows that a thing loses and gains with its state. What is the same is not gone into. Raises LongPath."""
+    for part in _PARTS:
+        old, new = before.get(part, _NOTHING), after.get(part, _NOTHING)
+        if type(old) is dict and type(new) is dict:
+            _members((part,), old, new, gone, come)
+        else:
+            _value((part,), old, new, gone, come)
+    for leaf in _LEAVES:
+        old, new = before.get(leaf, _MISSING), after.get(leaf, _MISSING)
+        if type(old) is not type(new) or old != new:
+            _value((leaf,), old, new, gone, come)
+
+
+def _members(
+    place: tuple[str, ...], before: dict[str, Any], after: dict[str, Any], gone: list[Row], come: list[Row]
+) -> None:
+    """The members of an object: this runs over everything that a thing holds, with every change of it."""
+    kept = 0
+    for key, new in after.items():
+        old = before.get(key, _MISSING)
+        if old is not _MISSING:
+            kept += 1
+        if old is new:
+            continue
+        kind = type(new)
+        # Python takes True for 1, and the index does not.
+        if kind is not type(old):
+            _value((*place, key), old, new, gone, come)
+        elif kind is dict:
+            if not old or not new:
+                _value((*place, key), old, new, gone, come)
+            else:
+                _members((*place, key), old, new, gone, come)
+        elif old != new or (kind is list and _encode(old) != _encode(new)):
+            _value((*place, key), old, new, gone, come)
+    if kept != len(before):
+        for key in before.keys() - after.keys():
+            _value((*place, key), before[key], _MISSING, gone, come)
+
+
+def _value(place: tuple[str, ...], old: Any, new: Any, gone: list[Row], come: list[Row]) -> None:
+    """All of a value is another one."""
+    path = path_of(place)
+    # What an array holds may come to the same rows more than once.
+    were: set[Row] = set()
+    are: set[Row] = set()
+    if old is not _MISSING:
+        _collect(path, old, were, sys.maxsize)
+    if new is not _MISSING:
+        _collect(path, new, are, LONGEST)
+    gone += were - are
+    come += are - were
+
+
+def _collect(path: str, value: Any, rows: set[Row], longest: int) -> None:
+    """Every row of a value at a path. Raises LongPath."""
+    if len(path) > longest:
+        raise LongPath
+    kind = type(value)
+    if kind is str:
+        rows.add((path, _TEXT, value if len(value) <= TEXT else value[:TEXT]))
+    elif kind is int:
+        rows.add((path, _NUMBER, value if _SMALLEST <= value <= _LARGEST else _double(value)))
+    elif kind is float:
+        rows.add((path, _NUMBER, value))
+    elif kind is bool:
+        rows.add((path, _BOOLEAN, int(value)))
+    elif value is None:
+        rows.add((path, _NULL, 0))
+    elif kind is list:
+        rows.add((path, _ARRAY, 1) if value else (path, _EMPTY_ARRAY, 0))
+        for element in value:
+            _collect(path, element, rows, longest)
+    else:
+        rows.add((path, _OBJECT, int(bool(value))))
+        for key, member in value.items():
+            _collect(f"{path}/{escaped(key)}", member, rows, longest)
+
+
+def _double(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _created(created: str) -> Iterable[Row]:
+    return [("_created", _TEXT, fixed_width(created))] if created else []

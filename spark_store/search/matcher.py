@@ -1,0 +1,100 @@
+"""Whether a thing is an answer to a question, for whoever asks, and where it stands: decided on its state.
+
+The reference evaluator says whether a thing matches (`spark_store.rql.search_evaluator`), and its policy what of it may be
+read. A state of which everything may be read is looked at only where the question does (`spark_store.rql.projection`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mappings.ids import namespace_of
+from spark_store.rql.ast import FieldKind
+from spark_store.rql.order import Rank, place_of
+from spark_store.rql.partial_evaluator import fields
+from spark_store.rql.projection import needles, reader
+from spark_store.rql.query import Access, Hidden, Hit, Place, Question, Rights, Sorting, Value, with_hidden
+from spark_store.rql.search_evaluator import holds
+from spark_store.search.candidates import Known
+from spark_store.search.read_view import Picture, Row, Stopped
+
+_SIGN: Final = b'"_metadata":'
+
+
+class Found(NamedTuple):
+    """A thing and where it stands; without a thing, how far nothing more was found."""
+
+    place: Place
+    hit: Hit | None
+    size: int = 0
+    """Of its state, in bytes."""
+
+
+class Judge:
+    """Judges things for one page. `order` ends with the id."""
+
+    def __init__(
+        self, picture: Picture, question: Question, rights: Rights, order: Sequence[Sorting], known: Known
+    ) -> None:
+        self._picture = picture
+        self._rights = rights
+        self._predicate = question.predicate
+        self._namespaces = question.namespaces
+        self._order = order
+        self._sorts_by_id = len(order) == 1
+        self._is_plain = self._sorts_by_id and self._predicate is None
+        asked = [] if self._predicate is None else list(fields(self._predicate))
+        asked += [sorting.field for sorting in self._order]
+        self._looks_beside = any(field.kind in (FieldKind.HIDDEN, FieldKind.INSTANT) for field in asked)
+        if known.read is None:
+            known.read = reader(asked)
+        self._narrow = known.read
+        self._needles = needles(self._predicate)
+        self._accesses: dict[tuple[str | None, str], Access | None] = {}
+
+    def access(self, policy: str | None, thing_id: str) -> Access | None:
+        place = (policy, namespace_of(thing_id))
+        if place not in self._accesses:
+            self._accesses[place] = None if policy is None else self._rights.access(policy, place[1])
+        return self._accesses[place]
+
+    def found(self, row: Row) -> Found | None:
+        """The thing of a row, if it is an answer. Raises Stopped: of long texts, a few take as long as a search may."""
+        if self._picture.clock.tick():
+            raise Stopped
+        _, thing_id, revision, created, modified, policy, state = row
+        for needle in self._needles:
+            if needle not in state:
+                return None
+        if self._namespaces and namespace_of(thing_id) not in self._namespaces:
+            return None
+        access = self.access(policy, thing_id)
+        if access is None:
+            return None
+        hidden = Hidden(revision, created, modified)
+        if access.is_whole and _SIGN not in state:
+            if not self._is_plain:
+                seen = self._narrow(state)
+                if self._looks_beside:
+                    with_hidden(seen, hidden)
+                if self._predicate is not None and not holds(self._predicate, seen):
+                    return None
+            place = (Value(Rank.TEXT, thing_id),) if self._sorts_by_id else place_of(seen, self._order)
+            return Found(place, Hit(thing_id, text=state, hidden=hidden), len(state))
+        thing = with_hidden(msgspec.json.decode(state), hidden)
+        may = None if access.is_whole else access.may
+        if self._predicate is not None and not holds(self._predicate, thing, may):
+            return None
+        shown = thing if access.is_whole else access.view(thing)
+        return None if shown is None else Found(place_of(thing, self._order, may), Hit(thing_id, shown), len(state))
+
+    def sees_everything(self, policies: Collection[str] | None) -> bool:
+        """Whether it is certain that of every thing of these policies that he may see he may read everything."""
+        namespaces = self._picture.namespaces()
+        if policies is None or namespaces is None:
+            return False
+        accesses = (self.access(policy, f"{name}:") for policy in policies for name in namespaces)
+        return all(access is None or access.is_whole for access in accesses)

@@ -1,0 +1,180 @@
+"""One state of the journal's file, as a search reads it: sets of keys, things by key, and who may see anything by what.
+
+A picture lasts as long as a transaction that only reads. It is bounded by a clock, which SQLite asks amid its statements,
+so that no statement takes longer than the search may. What of all this is asked, and why, is `spark_store.search.scan`'s
+business.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from mappings.ids import namespace_of
+from spark_store.rql.order import Rank
+from spark_store.search.index import COMPLETE, Declared
+
+CHUNK: Final = 128
+"""Things that are loaded at a time."""
+
+POLICIES: Final = 200
+"""Up to so many policies are asked one by one what they allow."""
+
+NAMESPACES: Final = 50
+
+COLUMNS: Final = "key, id, revision, created, modified, policy, CAST(state AS BLOB)"
+_LOAD: Final = f"SELECT {COLUMNS} FROM entities WHERE key = ? AND +type = 'thing' AND state IS NOT NULL"
+_LOAD_CHUNK: Final = f"""
+    SELECT {COLUMNS} FROM entities WHERE key IN ({",".join("?" * CHUNK)}) AND +type = 'thing' AND state IS NOT NULL
+"""
+_IDS_CHUNK: Final = f"SELECT id, key FROM entities WHERE key IN ({','.join('?' * CHUNK)}) AND +type = 'thing'"
+
+_DECLARED: Final = f"SELECT id FROM search_paths WHERE path = ? AND declared = {int(Declared.THERE)}"
+
+Row: TypeAlias = tuple[int, str, int, str, str, str | None, bytes]
+
+
+_ARRAY: Final = int(Rank.ARRAY)
+
+
+class Clock:
+    """When to stop looking. `tick` is what SQLite asks now and then."""
+
+    __slots__ = ("_deadline", "_slice", "has_stopped")
+
+    def __init__(self, deadline: float, slice_seconds: float) -> None:
+        """`deadline` as `time.perf_counter` has it; after the slice a page gives what it has."""
+        self._deadline = deadline
+        self._slice = min(deadline, time.perf_counter() + slice_seconds)
+        self.has_stopped = False
+
+    def tick(self) -> int:
+        if time.perf_counter() > self._deadline:
+            self.has_stopped = True
+        return int(self.has_stopped)
+
+    def is_late(self) -> bool:
+        return time.perf_counter() > self._slice
+
+
+class Stopped(Exception):
+    """The clock says that the time for looking is over."""
+
+
+class Picture:
+    """One state of the file, and what is read from it more than once."""
+
+    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+        self.connection = connection
+        self.clock = clock
+        self._paths: dict[str, int | None] = {}
+
+    def column(self, sql: str, parameters: Sequence[Any] = (), limit: int = -1) -> list[Any]:
+        """The only column of up to `limit` rows: whole numbers and texts."""
+        # One row with all of them is made without the interpreter's lock, and read in half the time.
+        whole = f"WITH found (it) AS ({sql}) SELECT json_group_array(it) FROM (SELECT it FROM found LIMIT ?)"
+        (text,) = self.connection.execute(whole, (*parameters, limit)).fetchone()
+        found: list[Any] = msgspec.json.decode(text)
+        return found
+
+    def first(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """The first column of the first row; None without one."""
+        row = self.connection.execute(sql, parameters).fetchone()
+        return None if row is None else row[0]
+
+    def has_for_all(self, path: int) -> bool:
+        """Whether it is certain that every thing with rows has a value at a path, or null. (A few milliseconds.)"""
+        # Each thing has one row that says when it was made.
+        made = self.first("SELECT count(*) FROM search_values WHERE path = ?", (self.path("_created"),))
+        found = self.first("SELECT count(*) FROM search_values WHERE path = ?", (path,))
+        return bool(found == made) and not self.has_arrays(path)
+
+    def has_arrays(self, path: int) -> bool:
+        """Whether a thing may have several rows at a path: where arrays are on the way to it, or there."""
+        name = self.first("SELECT path FROM search_paths WHERE id = ?", (path,))
+        return any(self._is_array(prefix) for prefix in _prefixes(name))
+
+    def _is_array(self, name: str) -> bool:
+        path = self.path(name)
+        array = f"SELECT 1 FROM search_values WHERE path = ? AND rank = {_ARRAY} LIMIT 1"
+        return path is not None and self.first(array, (path,)) is not None
+
+    def path(self, name: str) -> int | None:
+        """The number of a path; None for one that no thing ever had."""
+        if name not in self._paths:
+            self._paths[name] = self.first("SELECT id FROM search_paths WHERE path = ?", (name,))
+        return self._paths[name]
+
+    def declared(self, name: str) -> int | None:
+        """The number of a path that has an index of its own, which is complete; None for others."""
+        found: int | None = self.first(_DECLARED, (name,))
+        return found
+
+    def is_indexed(self) -> bool:
+        return bool(self.first("SELECT indexed FROM search_progress") >= COMPLETE)
+
+    def things(self) -> int:
+        """About how many things there are: not fewer."""
+        return self.first("SELECT max(key) FROM entities") or 0
+
+    def large(self) -> list[int]:
+        return self.column("SELECT thing FROM search_large")
+
+    def load(self, keys: Collection[int]) -> Iterator[Row]:
+        """The things with these keys, in no order."""
+        if len(keys) <= 4:
+            for key in keys:
+                yield from self.connection.execute(_LOAD, (key,))
+            return
+        for chunk in _chunks(keys):
+            yield from self.connection.execute(_LOAD_CHUNK, chunk).fetchall()
+
+    def ids(self, keys: Collection[int]) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
+        for chunk in _chunks(keys):
+            found += self.connection.execute(_IDS_CHUNK, chunk).fetchall()
+        return found
+
+    def policies(self, subjects: Collection[str]) -> list[str] | None:
+        """Policies by which these subjects may be allowed anything; None for more than are worth a list."""
+        named = sorted(subjects)
+        marks = ",".join("?" * len(named))
+        found = set(self.column(f"SELECT policy FROM search_subjects WHERE subject IN ({marks})", named, POLICIES + 1))
+        new = list(found)
+        while new and len(found) <= POLICIES:
+            importers = self.column(
+                "SELECT importer FROM search_imports WHERE imported = ?", (new.pop(),), POLICIES + 1
+            )
+            new += [importer for importer in importers if importer not in found]
+            found.update(importers)
+        return sorted(found) if len(found) <= POLICIES else None
+
+    def namespaces(self) -> list[str] | None:
+        """The namespaces of things; None for more than are worth a list."""
+        found: list[str] = []
+        after = ""
+        while len(found) <= NAMESPACES:
+            first = self.first("SELECT id FROM entities WHERE type = 'thing' AND id >= ? ORDER BY id LIMIT 1", (after,))
+            if first is None:
+                return found
+            found.append(namespace_of(first))
+            after = f"{found[-1]};" if ":" in first else f"{first}\0"
+        return None
+
+
+def _chunks(keys: Collection[int]) -> Iterator[list[int | None]]:
+    ordered = sorted(keys)
+    for start in range(0, len(ordered), CHUNK):
+        chunk = ordered[start : start + CHUNK]
+        yield [*chunk, *([None] * (CHUNK - len(chunk)))]
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """A path and those that lead to it."""
+    segments = name.split("/")
+    for length in range(min(2, len(segments)), len(segments) + 1):
+        yield "/".join(segments[:length])

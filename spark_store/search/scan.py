@@ -1,0 +1,557 @@
+"""Things in the order of an answer, one after the other, from a place on: the looking behind a page of a search.
+
+A `Picture` is one state of the file that is being read, and a `Walk` goes through it for one question. What it gives are
+things that match, with the places where they stand, and now and then only a place: as far as that, nothing more was found,
+so whoever stops there can go on there.
+
+The index says where to look (`spark_store.search.index_sql`) and how values lie in order. It says too much sometimes and
+never too little, so every thing is judged on its state (`spark_store.search.matcher`). Where a field orders the answer, the
+things of one value after the other are taken from the index; those that it knows too little of (large ones, and those of
+which he may read a part only) are brought into order by themselves, and merged in. Where a value is demanded at a path that
+was declared, its own index has such things in the order of ids.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
+
+from spark_store.rql.order import Rank, compare, key_of
+from spark_store.rql.query import Place, Question, Rights, Sorting, Value
+from spark_store.search.candidates import ALL, PLAIN, ByIds, Group, Known, OfValue, Reach, of_policies
+from spark_store.search.index_sql import Both, Candidates, Every, Rows, path_of
+from spark_store.search.matcher import Found, Judge
+from spark_store.search.planner import SORTABLE, Plan, Way, effective_order, shown_order, way_to_ids
+from spark_store.search.read_view import CHUNK, COLUMNS, Picture, Row
+from spark_store.search.state_sql import Condition, possible
+
+CHUNK_MARK: Final = 128
+"""After looking at so many things it is told how far nothing was found."""
+
+SCANNED: Final = 4000
+"""So many things are looked through by the database in one go: some ten milliseconds."""
+
+LOST: Final = 3000
+"""After looking at so many things in vain, all candidates are read, however many there are."""
+
+APART: Final = 4000
+"""Up to so many things are brought into order beside those that the index has in order."""
+
+_SPARE: Final = 8
+_SMALL: Final = 400
+"""Groups of equal values up to this size are loaded at once."""
+
+_DENSE: Final = 12
+"""Where one thing in so many is a candidate, all of them are read rather than each candidate by itself."""
+
+_NONE: Final = object()
+_FIRST: Final = -1
+_LAST: Final = 99
+"""Ranks before and behind all others."""
+_AT: Final = "SELECT thing FROM search_values WHERE path = ? AND rank"
+_KEYS: Final = "SELECT key FROM entities WHERE type = 'thing'"
+
+
+class Walk:
+    """One question, for one page of about `limit` things."""
+
+    def __init__(self, picture: Picture, question: Question, rights: Rights, limit: int, known: Known) -> None:
+        self.picture = picture
+        self.limit = limit
+        self.known = known
+        self.predicate = question.predicate
+        self.order = effective_order(question)
+        self._by_ids = ByIds(picture, question.namespaces)
+        self.key_of = key_of(self.order)
+        self.sorts_by_id = len(self.order) == 1
+        self.reach = Reach(picture, question, rights.subjects, limit, self.sorts_by_id, known)
+        self.judge = Judge(picture, question, rights, self.order, known)
+
+    # the order
+
+    def behind(self, after: Place | None) -> Iterator[Found]:
+        """What matches behind a place, in order."""
+        keys = self.reach.few() if self.reach.is_indexed else None
+        if self.order[0].field.path == ("thingId",):
+            yield from self._along_ids(keys, self.reach.tree, after, 0, ())
+            return
+        if keys is not None and len(keys) <= SORTABLE:
+            yield from self._in_order(keys, after, ())
+            return
+        apart = self._apart()
+        if apart is None or not self._is_walkable(self.order[0]):
+            yield from self._in_order(self.reach.all(self.reach.tree) if self.reach.is_indexed else None, after, ())
+            return
+        walked = self._level(0, None if keys is None else keys - apart, self.reach.tree, after, (), apart)
+        if apart:
+            looked_at = apart if keys is None else apart & keys
+            walked = heapq.merge(
+                walked, self._in_order(looked_at, after, ()), key=lambda found: self.key_of(found.place)
+            )
+        yield from walked
+
+    def plan(self) -> Plan:
+        keys = self.reach.few() if self.reach.is_indexed else None
+        apart = self._apart() if self.reach.is_indexed else None
+        known = None if keys is None else len(keys)
+        declared = ""
+        if self.order[0].field.path == ("thingId",):
+            way = way_to_ids(known, self.reach.things, self.limit)
+            if way is Way.IDS and (value := self._value(self.reach.tree, ())) is not None:
+                way, declared = Way.VALUE, value.name
+        elif known is not None and known <= SORTABLE:
+            way = Way.CANDIDATES
+        elif apart is None or not self._is_walkable(self.order[0]):
+            way = Way.THINGS
+        else:
+            way = Way.VALUES
+            name = path_of(self.order[0].field.path)
+            declared = name if len(self.order) == 2 and self.picture.declared(name) is not None else ""
+        return Plan(
+            way,
+            self.reach.tree,
+            known,
+            self.reach.things,
+            self.reach.is_indexed,
+            shown_order(self.order),
+            len(apart) if apart else 0,
+            declared,
+        )
+
+    def _is_walkable(self, sorting: Sorting) -> bool:
+        """Whether the things lie in the index in the order of this field."""
+        path = sorting.field.path
+        if not self.reach.is_indexed or path[0] in ("_revision", "_modified"):
+            return False
+        first = 4 if path[0] == "features" else 2
+        return not any(key.isdecimal() for key in path[first:])
+
+    def _apart(self) -> frozenset[int] | None:
+        """The things whose place the index does not know, for whoever asks; None for too many, or if that is not known."""
+        if (
+            not self.reach.is_indexed
+            or self.reach.policies is None
+            or (namespaces := self.picture.namespaces()) is None
+        ):
+            return None
+        fields = [sorting.field.path for sorting in self.order]
+        partial = [
+            policy
+            for policy in self.reach.policies
+            if any(
+                access is not None and not access.is_whole and not all(map(access.may, fields))
+                for access in (self.judge.access(policy, f"{name}:") for name in namespaces)
+            )
+        ]
+        found = self.reach.read(of_policies(partial), APART) if partial else frozenset()
+        if found is None or len(found) + len(self.reach.large) > APART:
+            return None
+        return found | self.reach.large
+
+    def _in_order(
+        self,
+        keys: Collection[int] | None,
+        after: Place | None,
+        fixed: tuple[Group, ...],
+        last: Collection[Group] = (),
+    ) -> Iterator[Found]:
+        """Everything among these keys that matches, all of it looked at and brought into order; None for all things.
+
+        Their first values are `fixed`, and, if `last` says so, the next one is one of those.
+        """
+        found, level = [], len(fixed)
+        for row in self._every_row() if keys is None else self.picture.load(keys):
+            judged = self.judge.found(row)
+            if (
+                judged is not None
+                and self._is_within(judged.place, fixed)
+                and (not last or Group.of(judged.place[level]) in last)
+                and (after is None or compare(after, judged.place, self.order) < 0)
+            ):
+                found.append(judged)
+        if len(found) > 1:
+            for level in reversed(range(len(self.order))):
+                found.sort(key=lambda each: each.place[level], reverse=self.order[level].is_descending)
+        yield from found
+
+    def _is_within(self, place: Place, fixed: tuple[Group, ...]) -> bool:
+        return all(Group.of(value) == group for value, group in zip(place, fixed, strict=False))
+
+    # along the ids
+
+    def _along_ids(
+        self,
+        keys: frozenset[int] | None,
+        tree: Candidates,
+        after: Place | None,
+        level: int,
+        fixed: tuple[Group, ...],
+        apart: frozenset[int] = frozenset(),
+    ) -> Iterator[Found]:
+        """What matches in the order of ids; with `fixed` values of the fields that order it before them."""
+        is_descending = self.order[level].is_descending
+        start = None if after is None else str(after[level].value)
+        for row in self._rows_by_id(keys, tree, start, is_descending, fixed, apart):
+            if isinstance(row, str):
+                if not fixed:
+                    yield Found((Value(Rank.TEXT, row),), None)
+                continue
+            judged = self.judge.found(row)
+            if judged is not None and self._is_within(judged.place, fixed):
+                yield judged
+            elif not fixed and self.picture.clock.is_late():
+                yield Found((Value(Rank.TEXT, row[1]),), None)
+
+    def _rows_by_id(
+        self,
+        keys: frozenset[int] | None,
+        tree: Candidates,
+        start: str | None,
+        is_descending: bool,
+        fixed: tuple[Group, ...],
+        apart: frozenset[int],
+    ) -> Iterator[Row | str]:
+        """Rows that may match in the order of ids, and ids as far as which none did."""
+        if fixed and self.known.ids is not None and self.known.ids[0] == fixed:
+            yield from self._known_ids(self.known.ids[1], start, is_descending)
+            return
+        if keys is not None:
+            yield from self._candidates_by_id(keys, tree, start, is_descending, fixed)
+            return
+        value = self._value(tree, fixed)
+        things: Iterator[Row | str] = (
+            self._by_ids.things(start, is_descending, COLUMNS)
+            if value is None
+            else self._of_value(value, None, start, is_descending, fixed)
+        )
+        for looked_at, row in enumerate(things, 1):
+            id = row if isinstance(row, str) else row[1]
+            if isinstance(row, str) or row[0] not in apart:
+                yield row
+            if looked_at % CHUNK_MARK == 0:
+                yield id
+            if looked_at == LOST + self.limit * 2 and self.reach.is_indexed:
+                found, condition = self.reach.all(tree), self._condition()
+                if condition is not None and (found is None or len(found) * _DENSE > self.reach.things):
+                    yield from self._possible_by_id(condition, id, is_descending, apart)
+                    return
+                if found is not None:
+                    if not fixed:
+                        self.known.keys = found
+                    yield from self._candidates_by_id(found - apart, tree, id, is_descending, fixed)
+                    return
+
+    def _condition(self) -> Condition | None:
+        """What a state has to meet, where it can be said and nothing is hidden from whoever asks."""
+        if self.predicate is None or not self.judge.sees_everything(self.reach.policies):
+            return None
+        return possible(self.predicate)
+
+    def _possible_by_id(
+        self, condition: Condition, start: str, is_descending: bool, apart: frozenset[int]
+    ) -> Iterator[Row | str]:
+        """What meets a condition behind an id, as `_rows_by_id` has it; what does not never leaves the database."""
+        sign, back, direction = ("<", ">", "DESC") if is_descending else (">", "<", "ASC")
+        ahead = f"SELECT id FROM entities WHERE type = 'thing' AND id {sign} ? ORDER BY id {direction} LIMIT 1 OFFSET ?"
+        last: str | None = start
+        while last is not None:
+            start, last = last, self.picture.first(ahead, (last, SCANNED))
+            upto = "" if last is None else f" AND id {back}= ?"
+            more, values = f"{upto} AND {condition.sql}", (*(() if last is None else (last,)), *condition.parameters)
+            for row in self._by_ids.things(start, is_descending, COLUMNS, more, values):
+                if row[0] not in apart:
+                    yield row
+            if last is not None:
+                yield last
+
+    def _candidates_by_id(
+        self,
+        keys: frozenset[int],
+        tree: Candidates,
+        start: str | None,
+        is_descending: bool,
+        fixed: tuple[Group, ...],
+    ) -> Iterator[Row | str]:
+        if way_to_ids(len(keys), self.reach.things, self.limit) is Way.CANDIDATES:
+            if self.known.ids is None or self.known.ids[0] not in (keys, fixed):
+                self.known.ids = (fixed or keys, sorted(self.picture.ids(keys)))
+            yield from self._known_ids(self.known.ids[1], start, is_descending)
+            return
+        if (value := self._value(tree, fixed)) is not None:
+            yield from self._of_value(value, keys, start, is_descending, fixed)
+            return
+        is_dense = len(keys) * _DENSE > self.reach.things
+        rows = self._by_ids.things(start, is_descending, COLUMNS if is_dense else "key, id")
+        for looked_at, row in enumerate(rows, 1):
+            if row[0] in keys:
+                if is_dense:
+                    yield row
+                else:
+                    yield from self.picture.load((row[0],))
+            if looked_at % CHUNK_MARK == 0:
+                yield row[1]
+
+    def _known_ids(self, ids: list[tuple[str, int]], start: str | None, is_descending: bool) -> Iterator[Row | str]:
+        """The things with these ids, which are in order, behind `start`."""
+        if is_descending:
+            rest = ids[: len(ids) if start is None else bisect_left(ids, (start,))][::-1]
+        else:
+            rest = ids[0 if start is None else bisect_left(ids, (f"{start}\0",)) :]
+        size = min(CHUNK, self.limit + 1)
+        for first in range(0, len(rest), size):
+            some = rest[first : first + size]
+            yield from self._loaded(some)
+            yield some[-1][0]
+
+    def _loaded(self, ids: Sequence[tuple[str, int]]) -> Iterator[Row]:
+        rows = {row[0]: row for row in self.picture.load([key for _, key in ids])}
+        yield from (rows[key] for _, key in ids if key in rows)
+
+    def _value(self, tree: Candidates, fixed: tuple[Group, ...]) -> OfValue | None:
+        """The value that things have whose ids are gone along, instead of those of all things."""
+        if not fixed and len(self.reach.large) > APART:
+            # Those would have to be brought into order among them.
+            return None
+        return self.reach.of_value(tree)
+
+    def _of_value(
+        self,
+        value: OfValue,
+        keys: frozenset[int] | None,
+        start: str | None,
+        is_descending: bool,
+        fixed: tuple[Group, ...],
+    ) -> Iterator[Row | str]:
+        """The things of a value among the keys, and ids as far as which there are no others."""
+        size = min(CHUNK, self.limit + 1)
+        # Where other values come first, large things are looked at by themselves.
+        beside = () if fixed else self.reach.large
+        some: list[tuple[str, int]] = []
+        for looked_at, each in enumerate(self._by_ids.of_value(value, beside, start, is_descending), 1):
+            if keys is None or each[1] in keys:
+                some.append(each)
+            if len(some) == size or looked_at % SCANNED == 0:
+                yield from self._loaded(some)
+                yield each[0]
+                some = []
+        yield from self._loaded(some)
+
+    def _every_row(self) -> Iterator[Row]:
+        return self._by_ids.things(None, False, COLUMNS)
+
+    # along the values
+
+    def _level(
+        self,
+        level: int,
+        keys: frozenset[int] | None,
+        tree: Candidates,
+        after: Place | None,
+        fixed: tuple[Group, ...],
+        apart: frozenset[int],
+    ) -> Iterator[Found]:
+        """What matches among candidates whose first values are `fixed`, in the order of what comes behind them."""
+        if keys is not None and len(keys) <= _SMALL:
+            yield from self._in_order(keys, after, fixed)
+        elif self.order[level].field.path == ("thingId",):
+            yield from self._along_ids(keys, tree, after, level, fixed, apart)
+        elif keys is not None and (len(keys) <= SORTABLE or not self._is_walkable(self.order[level])):
+            yield from self._in_order(keys, after, fixed)
+        elif not self._is_walkable(self.order[level]):
+            found = self.reach.all(tree)
+            yield from self._in_order(None if found is None else found - apart, after, fixed)
+        else:
+            yield from self._along_values(level, keys, tree, after, fixed, apart)
+
+    def _along_values(
+        self,
+        level: int,
+        keys: frozenset[int] | None,
+        tree: Candidates,
+        after: Place | None,
+        fixed: tuple[Group, ...],
+        apart: frozenset[int],
+    ) -> Iterator[Found]:
+        """As `_level`, one value of the field that orders next after the other."""
+        sorting = self.order[level]
+        start = None if after is None else after[level]
+        path = self.picture.path(path_of(sorting.field.path))
+        ranks = [int(rank) for rank in Rank]
+        for rank in reversed(ranks) if sorting.is_descending else ranks:
+            if start is not None and (rank > start.rank if sorting.is_descending else rank < start.rank):
+                continue
+            behind = after if start is not None and rank == start.rank else None
+            if rank == Rank.NULL:
+                yield from self._missing(level, path, keys, tree, behind, fixed, apart)
+            else:
+                yield from self._of_rank(level, path, rank, keys, tree, behind, fixed, apart)
+
+    def _of_rank(
+        self,
+        level: int,
+        path: int | None,
+        rank: int,
+        keys: frozenset[int] | None,
+        tree: Candidates,
+        after: Place | None,
+        fixed: tuple[Group, ...],
+        apart: frozenset[int],
+    ) -> Iterator[Found]:
+        """As `_along_values`, for values of one type. Values of few things are looked at together."""
+        start = None if after is None else Group.of(after[level])
+        is_behind = start is not None and self.known.ids is not None and self.known.ids[0] == (*fixed, start)
+        if start is not None and is_behind:
+            # An earlier page has ended amid many things of one value, and has kept their order.
+            yield from self._large_group(level, path, start, keys, tree, after, (*fixed, start), apart)
+        things: dict[int, None] = {}
+        groups: list[Group] = []
+        # What was found before may come first, and one more is looked for than a page has.
+        wanted = min(CHUNK, self.limit + _SPARE)
+        for group, members in self._groups(path, rank, start, is_behind, self.order[level].is_descending, keys):
+            if members is not None:
+                groups.append(group)
+                things.update((key, None) for key in members if key not in apart)
+                if len(things) < wanted:
+                    continue
+            if groups:
+                yield from self._of_groups(level, things, groups, after, fixed)
+                things, groups, wanted = {}, [], CHUNK
+            if members is None:
+                behind = after if group == start else None
+                yield from self._large_group(level, path, group, keys, tree, behind, (*fixed, group), apart)
+                if level == 0 and not group.is_cut:
+                    yield Found(self._end_of(group), None)
+        if groups:
+            yield from self._of_groups(level, things, groups, after, fixed)
+
+    def _of_groups(
+        self,
+        level: int,
+        things: Collection[int],
+        groups: Sequence[Group],
+        after: Place | None,
+        fixed: tuple[Group, ...],
+    ) -> Iterator[Found]:
+        """The things of some values that lie beside each other."""
+        if things:
+            yield from self._in_order(things, after, fixed, frozenset(groups))
+        if level == 0 and not groups[-1].is_cut:
+            yield Found(self._end_of(groups[-1]), None)
+
+    def _large_group(
+        self,
+        level: int,
+        path: int | None,
+        group: Group,
+        keys: frozenset[int] | None,
+        tree: Candidates,
+        after: Place | None,
+        fixed: tuple[Group, ...],
+        apart: frozenset[int],
+    ) -> Iterator[Found]:
+        """The things of one value that many have."""
+        if self.known.ids is not None and self.known.ids[0] == fixed:
+            yield from self._along_ids(None, tree, after, level + 1, fixed, apart)
+            return
+        condition, parameters = ("", ()) if group.value is None else (" AND value = ?", (group.value,))
+        equal = None if group.value is None or group.is_cut else (group.rank, group.value)
+        rows = Rows(
+            f"SELECT thing FROM search_values WHERE path = ? AND rank = ?{condition}",
+            (path, group.rank, *parameters),
+            "",
+            path_of(self.order[level].field.path),
+            equal,
+        )
+        inner = rows if isinstance(tree, Every) else Both((tree, rows))
+        is_next = level + 2 == len(self.order)
+        are_many = keys is None or way_to_ids(len(keys), self.reach.things, self.limit) is Way.IDS
+        if is_next and are_many and self.reach.of_value(rows) is not None:
+            yield from self._along_ids(keys, inner, after, level + 1, fixed, apart)
+            return
+        found = self.reach.read(rows, ALL if group.is_cut else self.reach.bound())
+        if found is not None:
+            keys = found - apart if keys is None else keys & found
+        if group.is_cut:
+            yield from self._in_order(keys, after, fixed)
+        else:
+            yield from self._level(level + 1, keys, inner, after, fixed, apart)
+
+    def _missing(
+        self,
+        level: int,
+        path: int | None,
+        keys: frozenset[int] | None,
+        tree: Candidates,
+        after: Place | None,
+        fixed: tuple[Group, ...],
+        apart: frozenset[int],
+    ) -> Iterator[Found]:
+        """The things that have no value to be ordered by, or null."""
+        if path is not None and self.picture.has_for_all(path):
+            nulls = frozenset(self.picture.column(f"{_AT} = {int(Rank.NULL)}", (path,)))
+            keys = (nulls if keys is None else keys & nulls) - apart
+        elif keys is None or len(keys) > SORTABLE:
+            others = frozenset(self.picture.column(f"{_AT} <> {int(Rank.NULL)}", (path,)))
+            nulls = frozenset(self.picture.column(f"{_AT} = {int(Rank.NULL)}", (path,)))
+            all = (frozenset(self.picture.column(_KEYS)) - apart) if keys is None else keys
+            keys = (all - others).union(all.intersection(nulls))
+        within = (*fixed, Group(int(Rank.NULL), None))
+        yield from self._level(level + 1, keys, tree, after, within, apart)
+
+    def _groups(
+        self,
+        path: int | None,
+        rank: int,
+        start: Group | None,
+        is_behind: bool,
+        is_descending: bool,
+        keys: frozenset[int] | None,
+    ) -> Iterator[tuple[Group, list[int] | None]]:
+        """Values in order, each with those of its things that are among the keys; None where it has very many things.
+
+        They begin with `start`, or behind it.
+        """
+        sign, direction = ("<", "DESC") if is_descending else (">", "ASC")
+        select = "SELECT value, thing FROM search_values WHERE path = ? AND rank = ?"
+        is_plain = rank in PLAIN
+        if is_plain and is_behind:
+            return
+        bound: tuple[Any, ...] = () if start is None or is_plain else (start.value,)
+        if not is_behind:
+            sign = f"{sign}="
+        while True:
+            condition = f" AND value {sign} ?" if bound else ""
+            cursor = self.picture.connection.execute(
+                f"{select}{condition} ORDER BY value {direction}", (path, rank, *bound)
+            )
+            last: Any = _NONE
+            members, size = list[int](), 0
+            for value, thing in cursor:
+                if is_plain:
+                    value = None
+                if last is _NONE or value != last:
+                    if last is not _NONE:
+                        yield Group(rank, last), members
+                    last, members, size = value, [], 0
+                size += 1
+                if size > _SMALL:
+                    cursor.close()
+                    yield Group(rank, last), None
+                    if is_plain:
+                        return
+                    bound, sign = (last,), sign[0]
+                    break
+                if keys is None or thing in keys:
+                    members.append(thing)
+            else:
+                if last is not _NONE:
+                    yield Group(rank, last), members
+                return
+
+    def _end_of(self, group: Group) -> Place:
+        """Behind everything that has this value."""
+        rest = [Value(_FIRST if each.is_descending else _LAST, None) for each in self.order[1:-1]]
+        id = Value(Rank.TEXT, "" if self.order[-1].is_descending else "\U0010ffff")
+        return (Value(group.rank, group.value), *rest, id)

@@ -1,0 +1,195 @@
+"""Searching the current things, over the journal's file: every answer exact, every page true of one instant.
+
+`SqliteSearch.page` answers a question from a place on. It reads over a connection of its own, which one thread uses at a
+time; whoever wants several pages at once has several of them. A page sees one picture of the file, and so do the policies
+that are read for it with `snapshot`; later pages see later pictures. What the index beside the states can say narrows the
+looking down (`spark_store.search.index_sql`), and which way is taken is decided in `spark_store.search.planner`; whether a
+thing is an answer is decided by the reference evaluator on its state, or known because nothing restricts whoever asks and
+the question has no filter (Ditto search, permissions).
+
+Looking is bounded twice: a page that has looked for a while gives what it has and the place it has come to, so that others
+get their turn, and a search that finds nothing for as long as its budget lasts ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mappings.ids import EntityId
+from spark_store.errors import DAMAGED_JOURNAL, BudgetExceeded, StoreUnavailable
+from spark_store.records import Snapshot
+from spark_store.rql.ast import Field, FieldKind
+from spark_store.rql.query import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights, Sorting
+from spark_store.search.candidates import Known
+from spark_store.search.planner import Plan
+from spark_store.search.read_view import Clock, Picture, Stopped
+from spark_store.search.scan import Walk
+from spark_store.sqlite_errors import sqlite_fault
+
+SLICE: Final = 0.25
+"""Seconds that a page looks before it gives what it has."""
+
+_REMEMBERED: Final = 64
+"""Of so many questions it is remembered what was found out about them."""
+
+_EVERY: Final = 500
+"""Things at a time for those who want all of them."""
+
+_BY_ID: Final = (Sorting(Field(FieldKind.DOCUMENT, ("thingId",))),)
+
+_OPERATIONS: Final = 20_000
+"""Of SQLite's own operations, after which the clock is looked at: less than a millisecond."""
+
+_PRAGMAS: Final = ("query_only = ON", "temp_store = MEMORY", "cache_size = -32768")
+_SNAPSHOT: Final = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
+
+
+class SqliteSearch:
+    """The search over a journal's file. One thread at a time may use it."""
+
+    def __init__(self, path: str | Path, *, slice_seconds: float = SLICE) -> None:
+        """The file exists, and has the newest schema. Raises StoreUnavailable."""
+        self.path = str(path)
+        self._slice = slice_seconds
+        self._known: OrderedDict[int, tuple[Question, Known]] = OrderedDict()
+        with self._translating():
+            self._connection = sqlite3.connect(self.path, timeout=1.0, isolation_level=None, check_same_thread=False)
+            try:
+                for pragma in _PRAGMAS:
+                    self._connection.execute(f"PRAGMA {pragma}").fetchall()
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def __repr__(self) -> str:
+        return f"<SqliteSearch {self.path}>"
+
+    def page(
+        self,
+        question: Question,
+        rights: Rights,
+        after: Place | None,
+        limit: int,
+        budget: Budget,
+        max_bytes: int = PAGE_BYTES,
+    ) -> Found:
+        """Up to `limit` things behind `after`, whose states have up to `max_bytes` of JSON together, but at least one.
+
+        Raises BudgetExceeded, StoreUnavailable.
+        """
+        started = time.perf_counter()
+        clock = Clock(started + budget.left(), self._slice)
+        hits: list[Hit] = []
+        place, is_last = after, True
+        with self._translating(), self._picture(clock) as picture:
+            try:
+                walk = Walk(picture, question, rights, limit, self._recall(question, after))
+                for found in walk.behind(after):
+                    if found.hit is None:
+                        if clock.is_late():
+                            # As far as this, nothing more was found.
+                            place, is_last = found.place, False
+                            break
+                        continue
+                    max_bytes -= found.size
+                    if len(hits) == limit or (hits and max_bytes < 0):
+                        is_last = False
+                        break
+                    hits.append(found.hit)
+                    place = found.place
+                    if walk.sorts_by_id and len(hits) < limit and clock.is_late():
+                        # Each may take long to judge, and in this order nothing is judged again. A full page looks one
+                        # further, to know whether it is the last.
+                        is_last = False
+                        break
+            except (sqlite3.OperationalError, Stopped):
+                if not clock.has_stopped:
+                    raise
+                is_last = False
+        if hits or is_last:
+            budget.spent = 0.0
+        else:
+            budget.spend(started)
+            if clock.has_stopped or budget.left() <= 0:
+                raise BudgetExceeded(budget.seconds)
+        return Found(hits, place, is_last)
+
+    def every(self, question: Question, rights: Rights, budget: Budget) -> Iterator[Hit]:
+        """Everything that matches, in order. Each of the pages behind it sees one picture. Raises as `page` does."""
+        place: Place | None = None
+        while True:
+            found = self.page(question, rights, place, _EVERY, budget)
+            yield from found.hits
+            if found.is_last:
+                return
+            place = found.place
+
+    def count(self, question: Question, rights: Rights, budget: Budget) -> int:
+        """How many things match, whatever the order. Raises as `page` does."""
+        return sum(1 for _ in self.every(replace(question, order=_BY_ID), rights, budget))
+
+    def explain(self, question: Question, rights: Rights, limit: int = 25) -> Plan:
+        """How the first page would be come by now. Raises StoreUnavailable."""
+        clock = Clock(time.perf_counter() + Budget().seconds, self._slice)
+        with self._translating(), self._picture(clock) as picture:
+            return Walk(picture, question, rights, limit, Known()).plan()
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        """The committed state of an entity; within a page, that of the page's picture. Raises StoreUnavailable."""
+        with self._translating():
+            row = self._connection.execute(_SNAPSHOT, (entity.type.value, entity.id)).fetchone()
+            if row is None:
+                return None
+            revision, created, modified, text, policy = row
+            state = None if text is None else msgspec.json.decode(text)
+            return Snapshot(entity, revision, created, modified, state, policy)
+
+    def close(self) -> None:
+        """Let go of the file. Safe to call twice."""
+        with self._translating():
+            self._connection.close()
+
+    def _recall(self, question: Question, after: Place | None) -> Known:
+        """What was found out on earlier pages of a question; a first page begins anew."""
+        key = id(question)
+        entry = self._known.get(key) if after is not None else None
+        if entry is None or entry[0] is not question:
+            # The question is kept too: as long as it is, nothing else has its id.
+            entry = self._known[key] = (question, Known())
+            if len(self._known) > _REMEMBERED:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return entry[1]
+
+    @contextlib.contextmanager
+    def _picture(self, clock: Clock) -> Iterator[Picture]:
+        """One picture of the file, to be read until the clock says stop."""
+        self._connection.set_progress_handler(clock.tick, _OPERATIONS)
+        try:
+            self._connection.execute("BEGIN")
+            try:
+                yield Picture(self._connection, clock)
+            finally:
+                # Ending is no looking.
+                self._connection.set_progress_handler(None, 0)
+                self._connection.execute("ROLLBACK")
+        finally:
+            self._connection.set_progress_handler(None, 0)
+
+    @contextlib.contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise sqlite_fault(self.path, error) from error
+        except msgspec.DecodeError as error:
+            raise StoreUnavailable(f"{self.path}: a state: {error}; {DAMAGED_JOURNAL}") from error

@@ -1,0 +1,320 @@
+"""Who may: tokens, roles, delays, and what a page in a browser may not."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from structlog.testing import capture_logs
+
+from connectivity.api.authentication import ANYBODY, Delays, Keys, address_of, misplaced_token
+from connectivity.config.settings import ApiSettings, Role
+from tests.support.api.fake_management import DOCUMENT, Desk, app_of, ask, client_of, furnished, shared_app
+from tests.support.clock import Clock
+from tests.support.table import each_row
+from tests.support.wait import wait_until
+
+TOKENS = [
+    {"name": "reader", "token": "r" * 16, "role": "read", "subjects": ["acme:r"]},
+    {"name": "writer", "token": "w" * 16, "role": "write", "subjects": ["acme:w"]},
+    {"name": "admin", "token": "a" * 16, "role": "admin", "subjects": ["acme:a"]},
+]
+READER, WRITER, ADMIN = ({"authorization": f"Bearer {letter * 16}"} for letter in "rwa")
+
+
+@cache
+def guarded() -> FastAPI:
+    """An application that knows the three tokens."""
+    return shared_app(tokens=TOKENS)
+
+
+async def get(path: str, *, token: str | None = None, **headers: str) -> httpx.Response:
+    async with client_of(app_of(token=token)) as client:
+        return await client.get(path, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        ("bearer secret", 200),
+        ("BEARER  secret ", 200),
+        ("", 401),
+        ("Bearer", 401),
+        ("Bearer ", 401),
+        ("Basic secret", 401),
+        ("Bearer secret-2", 401),
+        ("Bearer secret secret", 401),
+    ],
+)
+async def test_a_bearer_token_is_told_by_its_scheme_in_any_case(authorization: str, status: int) -> None:
+    answer = await get("/metrics", token="secret", authorization=authorization)
+    assert answer.status_code == status
+    assert ("connectivity_" in answer.text) == (status == 200)
+
+
+async def test_a_refusal_says_why_in_the_form_of_every_error() -> None:
+    answer = await get("/metrics", token="secret")
+    assert (answer.json()["status"], answer.json()["error"]) == (401, "api:unauthorized")
+
+
+async def test_a_token_may_hold_any_character() -> None:
+    answer = await get("/metrics", token="schlüssel", authorization="Bearer schlüssel".encode())  # type: ignore[arg-type]
+    assert answer.status_code == 200
+
+
+# --- roles ---
+
+OPERATIONS: list[tuple[Role, str, str, dict[str, Any]]] = [
+    (Role.READ, "GET", "/metrics", {}),
+    (Role.READ, "GET", "/openapi.json", {}),
+    (Role.READ, "GET", "/api/2/connections", {}),
+    (Role.READ, "GET", "/api/2/connections/site", {}),
+    (Role.READ, "HEAD", "/api/2/connections/site", {}),
+    (Role.READ, "GET", "/api/2/connections/site/status", {}),
+    (Role.READ, "GET", "/api/2/connections/site/metrics", {}),
+    (Role.READ, "GET", "/api/2/connections/site/logs", {}),
+    (Role.READ, "GET", "/api/2/connections/site/revisions", {}),
+    (Role.READ, "GET", "/api/2/connectivity/subscriptions", {}),
+    (Role.WRITE, "POST", "/api/2/connections", {"json": {**DOCUMENT, "id": "new"}}),
+    (Role.WRITE, "POST", "/api/2/connections?dry-run=true", {"json": DOCUMENT}),
+    (Role.WRITE, "PUT", "/api/2/connections/site", {"json": DOCUMENT}),
+    (Role.WRITE, "DELETE", "/api/2/connections/site", {}),
+    (Role.WRITE, "DELETE", "/api/2/connectivity/subscriptions/ab", {}),
+    (
+        Role.WRITE,
+        "POST",
+        "/api/2/connections/site/command",
+        {"content": "connectivity.commands:openConnection", "headers": {"content-type": "text/plain"}},
+    ),
+    (Role.READ, "GET", "/api/2/search/things", {}),
+    (Role.READ, "GET", "/api/2/search/things/count", {}),
+    (Role.ADMIN, "GET", "/api/2/search/things?as=acme:anna", {}),
+    (Role.ADMIN, "GET", "/api/2/search/things/count?as=acme:anna", {}),
+    (Role.ADMIN, "GET", "/api/2/search/things/plan", {}),
+    (Role.ADMIN, "GET", "/api/2/audit", {}),
+    (Role.ADMIN, "GET", "/api/2/erasures", {}),
+    (Role.ADMIN, "POST", "/api/2/erasures", {"json": {"entity": "acme:lamp"}}),
+]
+
+
+def test_every_operation_has_its_role_here() -> None:
+    told = {
+        (method.upper(), path.replace("{connection_id}", "site").replace("{prefix}", "ab"))
+        for path, operations in _paths().items()
+        for method in operations
+    }
+    probes = {("GET", "/health/live"), ("GET", "/health/ready")}
+    here = {(method, path.partition("?")[0]) for _, method, path, _ in OPERATIONS}
+    assert here - {("HEAD", "/api/2/connections/site"), ("GET", "/openapi.json")} == told - probes
+
+
+def _paths() -> dict[str, Any]:
+    from tools.docs.api import description
+
+    found: dict[str, Any] = description()["paths"]
+    return found
+
+
+@each_row(("needed", "method", "path", "more"), OPERATIONS)
+async def test_an_operation_takes_its_role(needed: Role, method: str, path: str, more: dict[str, Any]) -> None:
+    for role, token in zip(Role, (READER, WRITER, ADMIN), strict=True):
+        desk = furnished()
+        headers = {**token, **more.get("headers", {})}
+        answer = await ask(desk, method, path, guarded(), **{**more, "headers": headers})
+        if role.may(needed):
+            assert answer.status_code < 300, answer.text
+        else:
+            assert answer.status_code == 403
+            assert answer.json()["error"] == "api:forbidden"
+            assert desk.asked == []
+
+
+@each_row(("method", "path", "more"), [it[1:] for it in OPERATIONS])
+async def test_without_a_token_nothing_is_done(method: str, path: str, more: dict[str, Any]) -> None:
+    desk = furnished()
+    answer = await ask(desk, method, path, guarded(), **more)
+    assert (answer.status_code, answer.headers["www-authenticate"], desk.asked) == (401, "Bearer", [])
+
+
+async def test_the_name_of_a_token_is_who_asks() -> None:
+    desk = furnished()
+    async with client_of(app_of(desk, tokens=TOKENS, token="shared")) as client:
+        await client.delete("/api/2/connections/site", headers=WRITER)
+        await client.delete("/api/2/connections/none", headers={"authorization": "Bearer shared"})
+    assert desk.asked == [("delete", "site", "writer"), ("delete", "none", "api")]
+
+
+def test_a_token_knows_its_bearer() -> None:
+    keys = Keys(ApiSettings(tokens=TOKENS, token="shared"))
+    found = keys.caller(b"w" * 16)
+    assert found is not None
+    assert (found.name, found.role, found.subjects, found.is_named) == ("writer", Role.WRITE, ("acme:w",), True)
+    assert keys.caller(b"shared") is ANYBODY
+    assert keys.caller(b"") is keys.caller(b"w" * 15) is None
+    assert keys.are_needed
+    assert not Keys(ApiSettings(token="")).are_needed
+
+
+# --- tokens in the query ---
+
+
+@each_row(
+    "name",
+    [
+        *("token", "TOKEN", "access_token", "access-token", "accessToken", "api_key", "apikey", "api-key", "x-api-key"),
+        *("key", "auth_token", "authorization", "bearer", "password", "secret", "id_token", "%74oken", "+token"),
+    ],
+)
+@each_row("path", ["/api/2/connections", "/metrics", "/health/live", "/nowhere"])
+async def test_a_token_in_the_query_is_refused_wherever_it_stands(name: str, path: str) -> None:
+    answer = await ask(None, "GET", f"{path}?a=b&{name}={'a' * 16}", guarded(), headers=ADMIN)
+    assert (answer.status_code, answer.json()["error"]) == (400, "api:token.misplaced")
+    assert "a" * 16 not in answer.text
+
+
+@pytest.mark.parametrize("query", [b"", b"fields=id", b"monkey=1", b"fields=token", b"\xff\xfe", b"&&=&"])
+def test_another_query_is_none_of_the_guards_business(query: bytes) -> None:
+    assert misplaced_token(query) is None
+
+
+# --- wrong tokens ---
+
+WRONG = {"authorization": "Bearer wrong"}
+
+
+def test_each_wrong_token_of_an_address_waits_longer_up_to_a_bound() -> None:
+    clock = Clock()
+    delays = Delays(clock.now)
+    waits = []
+    for _ in range(9):
+        waits.append(delays.failed("10.0.0.1"))
+        delays.answered("10.0.0.1")
+    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0, 4.0]
+    assert delays.failed("10.0.0.2") == 0.1, "another address has nothing to do with it"
+    delays.answered("10.0.0.2")
+    clock.advance(301)
+    assert delays.failed("10.0.0.1") == 0.1, "it is forgotten"
+
+
+def test_the_table_of_addresses_is_bounded() -> None:
+    delays = Delays(lambda: 0.0)
+    for number in range(10_000):
+        delays.failed(str(number))
+        delays.answered(str(number))
+    assert delays.failed("0") == 0.1, "the oldest ones are forgotten first"
+    assert delays.failed("9999") == 0.2
+
+
+class Sleeper:
+    """Wakes nobody until it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+        self._wakes = asyncio.Event()
+
+    async def __call__(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        await self._wakes.wait()
+
+    def wake(self) -> None:
+        self._wakes.set()
+
+
+async def test_an_address_that_keeps_eight_waiting_is_not_looked_at_and_nobody_else_is_locked_out() -> None:
+    sleeper = Sleeper()
+    app = app_of(furnished(), token="secret", sleep=sleeper)
+    right = {"authorization": "Bearer secret"}
+    async with client_of(app, "203.0.113.9") as stranger, client_of(app, "203.0.113.10") as friend:
+        guesses = [asyncio.create_task(stranger.get("/api/2/connections", headers=WRONG)) for _ in range(8)]
+        await wait_until(lambda: len(sleeper.asked) == 8)
+        for headers in (WRONG, right):
+            answer = await stranger.get("/api/2/connections", headers=headers)
+            assert (answer.status_code, answer.json()["error"]) == (429, "api:requests.toomany")
+            assert int(answer.headers["retry-after"]) > 0
+        assert (await stranger.get("/health/live", headers=WRONG)).status_code == 200
+        assert (await stranger.get("/api/2/connections")).status_code == 401, "who brings none guesses nothing"
+        assert (await friend.get("/api/2/connections", headers=right)).status_code == 200
+        sleeper.wake()
+        answers = await asyncio.gather(*guesses)
+        assert {it.status_code for it in answers} == {401}
+        assert (await stranger.get("/api/2/connections", headers=right)).status_code == 200, "at once, and right"
+    assert sleeper.asked == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0]
+
+
+def test_wrong_tokens_are_told_in_the_log_and_do_not_fill_it() -> None:
+    delays = Delays(lambda: 0.0)
+    with capture_logs() as lines:
+        for _ in range(1000):
+            delays.failed("203.0.113.9")
+            delays.answered("203.0.113.9")
+    assert [(it["event"], it["address"], it["times"]) for it in lines] == [
+        ("a wrong token was brought", "203.0.113.9", 1 << number) for number in range(10)
+    ]
+
+
+def test_many_addresses_that_guess_at_once_wait_all_the_same() -> None:
+    delays = Delays(lambda: 0.0)
+    assert {delays.failed(f"10.0.{number // 250}.{number % 250}") for number in range(1000)} == {0.1}
+
+
+async def test_of_several_tokens_none_counts() -> None:
+    async with client_of(app_of(token="secret")) as client:
+        several = [("authorization", "Bearer secret"), ("authorization", "Bearer secret")]
+        answer = await client.get("/metrics", headers=several)
+    assert (answer.status_code, answer.json()["error"]) == (401, "api:unauthorized")
+
+
+async def test_a_right_token_never_waits() -> None:
+    sleeper = Sleeper()
+    async with client_of(app_of(Desk(), token="secret", sleep=sleeper)) as client:
+        for _ in range(3):
+            assert (await client.get("/metrics", headers={"authorization": "Bearer secret"})).status_code == 200
+            assert (await client.get("/metrics")).status_code == 401
+    assert sleeper.asked == []
+
+
+async def test_a_wrong_token_on_a_probe_waits_like_any_other() -> None:
+    """Else the details in the answer would tell for nothing whether a guess was right."""
+    sleeper = Sleeper()
+    sleeper.wake()
+    async with client_of(app_of(token="secret", sleep=sleeper)) as client:
+        assert (await client.get("/health/ready", headers=WRONG)).json() == {"status": "ready"}
+    assert sleeper.asked == [0.1]
+
+
+@each_row(
+    ("client", "address"),
+    [
+        (("192.0.2.7", 1), "192.0.2.7"),
+        (("::ffff:192.0.2.7", 1), "192.0.2.7"),
+        (("2001:db8:1:2:3:4:5:6", 1), "2001:db8:1:2::/64"),
+        (("2001:db8:1:2::9", 1), "2001:db8:1:2::/64"),
+        (None, ""),
+        (("a-socket", 0), ""),
+        (("fe80::1%eth0", 1), "fe80::/64"),
+        (("x" * 60_000, 0), ""),
+    ],
+)
+def test_failures_are_counted_for_whoever_owns_the_address(client: Any, address: str) -> None:
+    assert address_of({"client": client}) == address
+
+
+# --- pages in a browser ---
+
+
+@pytest.mark.parametrize("path", ["/api/2/connections", "/metrics", "/openapi.json", "/api/2/audit", "/nowhere"])
+async def test_a_foreign_name_gets_at_nothing_but_probes(path: str) -> None:
+    assert (await get(path, host="evil.example")).json()["error"] == "api:host.foreign"
+    assert (await get("/health/live", host="evil.example")).status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path", "more"), [it[1:] for it in OPERATIONS if it[1] not in ("GET", "HEAD")])
+async def test_a_page_of_another_origin_changes_no_connection(method: str, path: str, more: dict[str, Any]) -> None:
+    desk = furnished()
+    headers = {"origin": "https://evil.example", **more.get("headers", {})}
+    answer = await ask(desk, method, path, **{**more, "headers": headers})
+    assert (answer.status_code, answer.json()["error"], desk.asked) == (403, "api:origin.foreign", [])

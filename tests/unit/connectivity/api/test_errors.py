@@ -1,0 +1,36 @@
+"""The table of codes, and what an error answer says."""
+
+from __future__ import annotations
+
+import re
+
+from connectivity.api.errors import CODES, fault, refused, shown
+from connectivity.errors import Problem
+from tests.support.table import each_row
+
+
+@each_row("code", sorted(CODES))
+def test_a_code_has_a_status_of_an_error_and_says_when(code: str) -> None:
+    assert re.fullmatch(r"(api|connectivity|thing-search):[a-z]+(\.[a-z]+)*|[a-z]+(\.[a-z]+)*", code)
+    assert 300 < CODES[code].status < 600
+    assert CODES[code].when
+
+
+def test_a_fault_has_the_status_of_the_table() -> None:
+    assert fault("api:path.notfound", "words").status == 404
+
+
+def test_an_error_answer_says_what_it_knows_and_nothing_else() -> None:
+    assert shown(fault("api:path.notfound", "words")) == {
+        "status": 404,
+        "error": "api:path.notfound",
+        "message": "words",
+    }
+    refusal = refused("json.invalid", "words", "more", [Problem("$", "x", "JSON", "a hint")])
+    assert shown(refusal.fault, refusal.problems) == {
+        "status": 400,
+        "error": "json.invalid",
+        "message": "words",
+        "description": "more",
+        "problems": [{"path": "$", "found": "x", "expected": "JSON", "hint": "a hint"}],
+    }

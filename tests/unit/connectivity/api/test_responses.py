@@ -1,0 +1,38 @@
+"""How the API answers what it did not expect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.api.responses import JsonAnswer
+from tests.support.api.fake_management import ask, furnished
+
+
+@pytest.mark.parametrize("value", [{"a": 2**70}, {"a": "\ud800"}, {"a": [1.5, None, "ü"]}])
+def test_any_value_that_json_has_is_written(value: Any) -> None:
+    assert json.loads(bytes(JsonAnswer(value).body)) == value
+
+
+async def test_a_mistake_of_our_own_is_logged_with_its_trace_and_answered_without() -> None:
+    desk = furnished()
+    desk.refuses["definition"] = ZeroDivisionError("the password is pass-word")
+    with capture_logs() as logged:
+        answer = await ask(desk, "GET", "/api/2/connections/site?fields=id")
+    assert (answer.status_code, answer.json()["error"]) == (500, "internalerror")
+    assert "pass-word" not in answer.text
+    assert "Traceback" not in answer.text
+    (line,) = logged
+    assert (line["event"], line["path"], line["exc_info"]) == ("an API request failed", "/api/2/connections/site", True)
+    assert "fields" not in str(line), "a query may hold anything"
+
+
+async def test_head_of_a_failure_has_no_body_either() -> None:
+    desk = furnished()
+    desk.refuses["definition"] = ZeroDivisionError()
+    with capture_logs():
+        answer = await ask(desk, "HEAD", "/api/2/connections/site")
+    assert (answer.status_code, answer.content) == (500, b"")

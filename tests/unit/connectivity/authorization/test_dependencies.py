@@ -1,0 +1,77 @@
+"""What depends on what: a change finds those whom it concerns, and everybody's turn comes."""
+
+from __future__ import annotations
+
+from connectivity.authorization.dependencies import Dependents
+from mappings.ids import EntityId
+from tests.support.dice import dice
+from tests.support.twin_world import policy
+
+A, B, C = (policy(f"acme:{name}") for name in "abc")
+
+
+def test_a_change_leads_to_those_that_depend_on_it() -> None:
+    dependents: Dependents[str] = Dependents()
+    assert not dependents.of([A])
+    dependents.note("tank", frozenset({A, B}))
+    dependents.note("lamp", frozenset({B}))
+    assert dependents.of([A]) == {"tank"}
+    assert dependents.of([A, B, C]) == {"tank", "lamp"}
+    assert not dependents.of([C])
+
+
+def test_what_depends_on_others_from_now_on_depends_on_those_before_no_more() -> None:
+    dependents: Dependents[str] = Dependents()
+    dependents.note("tank", frozenset({A, B}))
+    dependents.note("tank", frozenset({B, C}))
+    assert [set(dependents.of([entity])) for entity in (A, B, C)] == [set(), {"tank"}, {"tank"}]
+
+
+def test_nothing_is_left_of_what_is_gone() -> None:
+    dependents: Dependents[str] = Dependents()
+    dependents.note("tank", frozenset({A, B}))
+    dependents.forget("tank")
+    dependents.forget("tank")
+    assert (len(dependents), repr(dependents)) == (0, "<Dependents: 0 of 0 entities>")
+    assert not dependents.of([A, B])
+
+
+def test_everybody_has_a_turn_within_the_rounds_and_nobody_a_second_one_before() -> None:
+    dependents: Dependents[int] = Dependents()
+    for number in range(1000):
+        dependents.note(number, frozenset({A}))
+    turns = [list(dependents.turn(60)) for _ in range(60)]
+    assert max(map(len, turns)) == 17
+    assert sorted([number for turn in turns for number in turn][:1000]) == list(range(1000))
+
+
+def test_whoever_comes_or_goes_in_between_does_no_harm() -> None:
+    chance = dice("dependents")
+    dependents: Dependents[int] = Dependents()
+    present: set[int] = set()
+    for _ in range(500):
+        number = chance.randrange(40)
+        if chance.random() < 0.5:
+            dependents.note(number, frozenset(chance.sample((A, B, C), chance.randint(0, 3))))
+            present.add(number)
+        else:
+            dependents.forget(number)
+            present.discard(number)
+        assert set(dependents.turn(3)) <= present
+        assert len(dependents) == len(present)
+    found: set[int] = set()
+    for _ in range(8):
+        found.update(dependents.turn(3))
+    assert found == present
+
+
+def test_a_few_have_a_turn_no_more_often_than_many() -> None:
+    dependents: Dependents[str] = Dependents()
+    dependents.note("tank", frozenset({A}))
+    turns = [len(dependents.turn(60)) for _ in range(180)]
+    assert sum(turns) == 3
+
+
+def test_without_anybody_nobody_has_a_turn() -> None:
+    dependents: Dependents[EntityId] = Dependents()
+    assert not dependents.turn(60)

@@ -1,0 +1,165 @@
+"""Permissions: the rule by examples, and against a second, slow and obvious way to work it out."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from connectivity.authorization.enforcer import DROP, Enforcer
+from tests.support.dice import dice, examples
+from tests.support.oracles.permissions import (
+    Policy,
+    a_value,
+    obvious_has,
+    obvious_partial,
+    obvious_unrestricted,
+    obvious_view,
+    segments,
+)
+from tests.support.small_policies import A, B, C, a_policy
+
+KEYS = ("attributes", "x", "y", "thingId")
+
+
+def a_random_policy(dice: random.Random) -> Policy:
+    rules = []
+    for _ in range(dice.randint(1, 6)):
+        path = "/".join(dice.choices(KEYS, k=dice.randint(0, 3)))
+        permissions = dice.choice(((["READ"], []), ([], ["READ"]), (["WRITE"], ["READ"]), (["READ"], ["READ"])))
+        type = dice.choice(("thing", "thing", "thing", "policy"))
+        rules.append((dice.sample((A, B, C), dice.randint(1, 2)), f"{type}:/{path}", *permissions))
+    return a_policy(*rules)
+
+
+def test_the_enforcer_agrees_with_the_obvious_rule_on_random_policies() -> None:
+    """Four questions over thousands of policies."""
+    chance = dice("enforcer")
+    for _ in range(examples(3_000)):
+        policy = a_random_policy(chance)
+        enforcer = Enforcer(policy)
+        subjects = chance.sample((A, B, C), chance.randint(0, 3))
+        for _ in range(3):
+            path = "thing:/" + "/".join(chance.choices(KEYS, k=chance.randint(0, 4)))
+            place = segments(path)
+            for permission in ("READ", "WRITE"):
+                question = (subjects, permission, path)
+                facts = (policy, subjects, permission, place)
+                assert enforcer.has(*question) == obvious_has(*facts), (policy, question)
+                assert enforcer.unrestricted(*question) == obvious_unrestricted(*facts), (policy, question)
+                assert enforcer.partial(*question) == obvious_partial(*facts), (policy, question)
+            if path != "thing:/":
+                value = a_value(chance, KEYS)
+                expected = obvious_view(policy, subjects, value, place)
+                assert enforcer.view(value, path, subjects) == expected, (policy, path, value)
+
+
+def test_the_nearest_statement_wins_and_a_revoke_wins_on_its_node() -> None:
+    enforcer = Enforcer(
+        a_policy(([A], "thing:/", ["READ"], []), ([A], "thing:/x", [], ["READ"]), ([A], "thing:/x/y", ["READ"], []))
+    )
+    assert [enforcer.has([A], "READ", path) for path in ("thing:/", "thing:/x", "thing:/x/y/z")] == [True, False, True]
+    assert not enforcer.unrestricted([A], "READ", "thing:/")
+    assert enforcer.unrestricted([A], "READ", "thing:/x/y")
+    assert enforcer.partial([A], "READ", "thing:/x")
+
+
+def test_segments_match_as_wholes_and_types_stay_apart() -> None:
+    enforcer = Enforcer(a_policy(([A], "thing:/features/burn", ["READ"], [])))
+    assert not enforcer.has([A], "READ", "thing:/features/burner")
+    assert not enforcer.has([A], "READ", "policy:/features/burn")
+    assert not enforcer.has([A], "WRITE", "thing:/features/burn")
+    assert not enforcer.has([], "READ", "thing:/features/burn")
+
+
+def test_a_tilde_in_a_path_is_written_as_in_pointers() -> None:
+    enforcer = Enforcer(a_policy(([A], "thing:/attributes/a~0b", ["READ"], [])))
+    assert enforcer.has([A], "READ", "thing:/attributes/a~0b")
+    assert enforcer.view({"a~b": 1, "a~0b": 2}, "thing:/attributes", [A]) == {"a~b": 1}
+
+
+def test_the_id_of_a_stream_is_in_its_resource_to_the_letter() -> None:
+    """Two ids that an unescaped tilde would make one are two."""
+    enforcer = Enforcer(a_policy(([A], "stream:/site/a~0b", ["READ"], []), ([B], "stream:/site/a~b", ["READ"], [])))
+    assert [enforcer.has([A], "READ", f"stream:/site/{id}") for id in ("a~0b", "a~b", "a~1b")] == [True, False, False]
+    assert [enforcer.has([B], "READ", f"stream:/site/{id}") for id in ("a~0b", "a~b", "a~00b")] == [False, True, False]
+
+
+def test_the_root_shows_its_identity_to_every_reader_of_a_part() -> None:
+    enforcer = Enforcer(a_policy(([A], "thing:/attributes/x", ["READ"], [])))
+    thing = {"thingId": "a:b", "policyId": "a:p", "_revision": 3, "attributes": {"x": 1, "y": 2}}
+    assert enforcer.view(thing, "thing:/", [A]) == {"thingId": "a:b", "_revision": 3, "attributes": {"x": 1}}
+    assert enforcer.view(thing, "thing:/", [B]) is DROP
+
+
+def test_a_view_shares_what_may_be_read_as_a_whole() -> None:
+    thing = {"attributes": {"x": {"y": 1}}}
+    assert Enforcer(a_policy(([A], "thing:/", ["READ"], []))).view(thing, "thing:/", [A]) is thing
+
+
+@pytest.mark.parametrize(
+    ("rules", "type", "may"),
+    [
+        ([([A], "thing:/", ["READ"], [])], "thing", True),
+        ([([A], "thing:/", ["READ"], []), ([A], "thing:/attributes/x", [], ["READ"])], "thing", False),
+        ([([A], "thing:/attributes", ["READ"], [])], "thing", False),
+        ([([A], "policy:/entries/X", ["READ"], [])], "policy", True),
+        ([([A], "thing:/", ["READ"], [])], "policy", False),
+        ([([A], "policy:/", ["WRITE"], [])], "policy", False),
+    ],
+)
+def test_who_may_stream(rules: Any, type: str, may: bool) -> None:
+    """A thing's history needs READ without exception, a policy's READ on any part."""
+    assert Enforcer(a_policy(*rules)).may_stream([A], type) == may
+
+
+def test_expired_subjects_are_left_out_and_the_next_expiry_is_told() -> None:
+    policy = a_policy(([A, B, C], "thing:/", ["READ"], []))
+    subjects = policy["entries"]["E0"]["subjects"]
+    subjects[A]["expiry"] = "2030-01-01T00:00:00Z"
+    subjects[B]["expiry"] = "2030-01-01T03:00:00+02:00"
+    early = Enforcer(policy, "2029-12-31T23:59:59.999999Z")
+    assert early.expires == "2030-01-01T00:00:00.000000Z"
+    assert early.has([A], "READ", "thing:/")
+    late = Enforcer(policy, "2030-01-01T00:00:00.000000Z")
+    assert late.expires == "2030-01-01T01:00:00.000000Z"
+    assert not late.has([A], "READ", "thing:/")
+    assert late.has([B], "READ", "thing:/")
+    assert Enforcer(policy, "2031").expires is None
+
+
+def test_an_enforcer_shows_its_resources() -> None:
+    enforcer = Enforcer(a_policy(([A], "thing:/", ["READ"], []), ([A], "thing:/x", [], ["READ"])))
+    assert repr(enforcer) == "Enforcer(thing:/, thing:/x)"
+
+
+def test_what_is_said_about_parts_of_a_thing_is_seen_with_the_parts() -> None:
+    enforcer = Enforcer(
+        {
+            "entries": {
+                "A": {
+                    "subjects": {"a:reader": {}, "a:part": {}},
+                    "resources": {"thing:/attributes/b": {"grant": [], "revoke": ["READ"]}},
+                },
+                "B": {"subjects": {"a:reader": {}}, "resources": {"thing:/": {"grant": ["READ"], "revoke": []}}},
+                "C": {
+                    "subjects": {"a:part": {}},
+                    "resources": {"thing:/features": {"grant": ["READ"], "revoke": []}},
+                },
+            }
+        },
+        "2030-01-01T00:00:00.000000Z",
+    )
+    said = {"attributes": {"a": {"k": 1}, "b": {"k": 2}}, "features": {"f": {"k": 3}}}
+    thing = {"attributes": {"a": 1, "b": 2}, "features": {"f": {}}, "_metadata": said}
+    assert enforcer.view(thing, "thing:/", ["a:reader"])["_metadata"] == {
+        "attributes": {"a": {"k": 1}},
+        "features": {"f": {"k": 3}},
+    }
+    assert enforcer.view(thing, "thing:/", ["a:part"]) == {
+        "features": {"f": {}},
+        "_metadata": {"features": {"f": {"k": 3}}},
+    }
+    only = {"attributes": {"b": 2}, "_metadata": {"attributes": {"b": {"k": 2}}}}
+    assert enforcer.view(only, "thing:/", ["a:part"]) == {}

@@ -1,0 +1,113 @@
+"""Who is judged again, and when: connectivity.authorization.revalidation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from connectivity.authorization.revalidation import ROUND, Authorities, Judging
+from mappings.ids import EntityId
+from spark_store.errors import StoreUnavailable
+from tests.support.twin_world import policy, thing
+
+A, B = policy("acme:a"), policy("acme:b")
+LAMP = thing("acme:lamp")
+
+
+class Court(Judging[str]):
+    """Somebody is forgotten who is banned."""
+
+    def __init__(self, authorities: Authorities) -> None:
+        super().__init__(authorities)
+        self.upon: dict[str, frozenset[EntityId]] = {}
+        self.banned: set[str] = set()
+        self.judged: list[str] = []
+        self.is_unreadable = False
+
+    def concerning(self, judged: str) -> frozenset[EntityId]:
+        if self.is_unreadable:
+            raise StoreUnavailable("a page cannot be read")
+        return self.upon[judged]
+
+    def judge(self, found: Collection[str]) -> None:
+        for judged in found:
+            if self.is_unreadable:
+                raise StoreUnavailable("a page cannot be read")
+            self.judged.append(judged)
+            if judged in self.banned:
+                self.forget(judged)
+            else:
+                self.note(judged)
+
+    def come(self, who: str, *upon: EntityId) -> None:
+        self.upon[who] = frozenset(upon)
+        self.note(who)
+
+
+@pytest.fixture
+def authorities() -> Authorities:
+    return Authorities()
+
+
+@pytest.fixture
+def court(authorities: Authorities) -> Court:
+    return Court(authorities)
+
+
+def test_authorities_are_watched_while_there_is_anybody(authorities: Authorities, court: Court) -> None:
+    assert repr(authorities) == "<Authorities, watched by 0>"
+    court.come("ada", A)
+    court.come("eve", A)
+    court.forget("ada")
+    assert repr(authorities) == "<Authorities, watched by 1>"
+    assert ("ada" in court, "eve" in court) == (False, True)
+    court.forget("eve")
+    assert repr(authorities) == "<Authorities, watched by 0>"
+
+
+def test_a_change_has_those_judged_whom_it_may_concern(authorities: Authorities, court: Court) -> None:
+    court.come("ada", A)
+    court.come("eve", B)
+    authorities.tell([], [A])
+    assert court.judged == ["ada"]
+    court.banned.add("eve")
+    authorities.tell([], [B])
+    authorities.tell([], [B])
+    assert court.judged == ["ada", "eve"]
+
+
+def test_a_thing_concerns_those_alone_for_whom_it_names_another_policy_now(
+    authorities: Authorities, court: Court
+) -> None:
+    court.come("ada", LAMP, A)
+    authorities.tell([], [LAMP])
+    assert court.judged == []
+    court.upon["ada"] = frozenset({LAMP, B})
+    authorities.tell([], [LAMP])
+    assert court.judged == ["ada"]
+    authorities.tell([], [A])
+    assert court.judged == ["ada"]
+
+
+def test_everybody_is_judged_in_a_round(court: Court) -> None:
+    for number in range(90):
+        court.come(str(number), A)
+    for _ in range(ROUND):
+        court.sweep()
+    assert set(court.judged) == set(map(str, range(90)))
+
+
+def test_what_could_not_be_judged_is_judged_with_the_next_ones(authorities: Authorities, court: Court) -> None:
+    for who in ("ada", "eve", "joe"):
+        court.come(who, LAMP, A)
+    court.is_unreadable = True
+    authorities.tell([], [LAMP])
+    court.sweep()
+    court.forget("joe")
+    assert court.judged == []
+    court.is_unreadable = False
+    court.sweep()
+    assert sorted(court.judged) == ["ada", "eve"]
+    court.sweep()
+    assert len(court.judged) == 2

@@ -1,0 +1,105 @@
+"""Following the log of a connection: only what is new, in order, through restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from connectivity.cli.connections import GRACE_SECONDS, Seen, follow_log
+from connectivity.cli.http_client import NotAllowed, Refused, Service, place_of
+from tests.support.api.canned_server import HTML, Canned, Says, canned, fault
+from tests.support.clock import Clock
+from tests.support.table import each_row
+
+LOGS = "GET /api/2/connections/depot/logs"
+
+
+def entry(number: int, second: int = 0) -> dict[str, Any]:
+    return {"timestamp": f"2026-02-03T10:00:{second:02}Z", "level": "success", "message": f"m{number}"}
+
+
+def logs(*numbers: int) -> dict[str, Any]:
+    return {"connectionId": "depot", "connectionLogs": [entry(number) for number in numbers]}
+
+
+ANSWERS: dict[str, tuple[list[Any], list[list[int]]]] = {
+    "nothing new": ([logs(1, 2), logs(1, 2)], [[1, 2], []]),
+    "more at the end": ([logs(1), logs(1, 2, 3)], [[1], [2, 3]]),
+    "old ones pushed out": ([logs(1, 2), logs(2, 3)], [[1, 2], [3]]),
+    "another client's in between": ([logs(1, 3), logs(1, 2, 3)], [[1, 3], [2]]),
+    "twice the same": ([logs(1), logs(1, 1, 1)], [[1], [1, 1]]),
+    "cut short by a long one, and whole again": ([logs(1, 2), logs(2, 9), logs(1, 2, 9)], [[1, 2], [9], []]),
+    "twice the same, one of them hidden for a while": ([logs(1, 1), logs(1), logs(1, 1)], [[1, 1], [], []]),
+    "emptied, and new ones": ([logs(1), logs(), logs(2)], [[1], [], [2]]),
+    "no logs at all": ([None, {}, {"connectionLogs": 7}, [1], logs(1)], [[], [], [], [], [1]]),
+}
+
+
+@each_row(("answers", "expected"), ANSWERS.values(), ids=ANSWERS)
+def test_an_entry_is_new_once(answers: list[Any], expected: list[list[int]]) -> None:
+    seen = Seen()
+    found = [[int(new["message"][1:]) for new in seen.new(answer)] for answer in answers]
+    assert found == expected
+
+
+def test_what_was_seen_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectivity.cli.connections._REMEMBERED", 2)
+    seen = Seen()
+    assert len(seen.new(logs(1, 2, 3))) == 3
+    assert [new["message"] for new in seen.new(logs(2, 3))] == []
+    assert [new["message"] for new in seen.new(logs(1))] == ["m1"], "forgotten"
+
+
+def following(server: Canned, told: list[str], clock: Clock) -> Iterator[str]:
+    def sleep(seconds: float) -> None:
+        clock.advance(seconds)
+
+    service = Service(place_of(server.url), seconds=30.0)
+    for found in follow_log(service, "depot", 1.0, told.append, sleep, clock.now):
+        yield found["message"]
+
+
+def test_a_service_that_restarts_is_waited_for(clock: Clock) -> None:
+    gone = fault(404, "connectivity:connection.notfound", "not yet")
+    starting = fault(503, "api:store.unavailable", "soon")
+    answers: list[Says] = [
+        Says(logs(1)),
+        Says(raw=b""),
+        Says(raw=b""),
+        HTML,
+        starting,
+        gone,
+        Says(logs(2)),
+        Says(logs(2, 3)),
+    ]
+    told: list[str] = []
+    with canned({LOGS: answers}) as server:
+        assert list(islice(following(server, told, clock), 3)) == ["m1", "m2", "m3"]
+        assert len(server.asked) == len(answers)
+    away, back = told
+    assert "waiting" in away
+    assert "there again" in back
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        ([fault(404, "connectivity:connection.notfound", "no")], Refused),
+        ([Says(logs(1)), fault(404, "connectivity:connection.notfound", "no")], Refused),
+        ([Says(logs(1)), fault(401, "api:unauthorized", "no")], NotAllowed),
+    ],
+)
+def test_what_waiting_does_not_mend_ends_it(answers: list[Any], kind: type[Exception], clock: Clock) -> None:
+    with canned({LOGS: answers}) as server, pytest.raises(kind):
+        list(following(server, [], clock))
+
+
+def test_a_connection_that_does_not_come_back_with_its_service_is_gone(clock: Clock) -> None:
+    started = clock.now()
+    gone = fault(404, "connectivity:connection.notfound", "no")
+    with canned({LOGS: [Says(raw=b""), gone]}) as server, pytest.raises(Refused):
+        list(following(server, [], clock))
+    assert clock.now() >= started + GRACE_SECONDS

@@ -1,0 +1,133 @@
+"""The command `connectivity history export`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from connectivity.cli import history
+from connectivity.cli.main import app
+from connectivity.maintenance import export as module
+from connectivity.maintenance.export import ExportFailed, HistoryExport
+from mappings.ids import EntityId, EntityType
+from spark_store.journal.journal import SqliteJournal
+from tests.support.journal_entries import change
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["history", "export", *map(str, arguments)], catch_exceptions=False)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"data_dir: {tmp_path}\n")
+    return file
+
+
+def written(self: HistoryExport, out: Path, *, force: bool, progress: Callable[[int], object]) -> dict[str, Any]:
+    progress(3)
+    return {"file": str(out), "rows": 3, "bytes": 1 if force else 2, "first_revision": 1, "last_revision": 3}
+
+
+def test_what_was_written_is_shown_to_people_and_to_machines(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HistoryExport, "run", written)
+    shown = run("acme:lamp", "--out", "it.parquet", "--settings", settings)
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "it.parquet: 3 events, 2 bytes\n", "")
+    said = json.loads(run("--out", "it.parquet", "--force", "--json", "--settings", settings).stdout)
+    assert said == {"file": "it.parquet", "rows": 3, "bytes": 1, "first_revision": 1, "last_revision": 3}
+
+
+def test_a_terminal_sees_how_far_it_is(
+    settings: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history._shown(1234567)
+    assert capsys.readouterr().err == "\r1,234,567 events"
+
+
+def test_a_file_without_events_is_told(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HistoryExport, "run", lambda *_, **__: {"file": "it.parquet", "rows": 0, "bytes": 900})
+    assert run("--out", "it.parquet", "--settings", settings).stdout == (
+        "it.parquet: nothing found, no events, 900 bytes\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["acme:lam"], "acme:lam: expected a thing or policy or stream that has a history, found none\n"),
+        (["acme:lamp", "--type", "policy"], "acme:lamp: expected a policy that has a history, found none\n"),
+        (
+            ["x" * 3000, "--type", "stream"],
+            "x" * 200 + "…: expected a stream that has a history, found none\n",
+        ),
+    ],
+)
+def test_an_entity_that_is_none_is_told_and_nothing_written(
+    arguments: list[str], said: str, settings: Path, tmp_path: Path
+) -> None:
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([change(EntityId(EntityType.THING, "acme", "lamp"), 1)])
+    journal.close()
+    result = run(*arguments, "--out", tmp_path / "it.parquet", "--settings", settings)
+    assert (result.exit_code, result.stdout, result.stderr) == (1, "", said)
+    assert not (tmp_path / "it.parquet").exists()
+
+
+def test_arguments_that_mean_nothing_end_with_2(settings: Path) -> None:
+    result = run("lamp", "--out", "it.parquet", "--settings", settings)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "expected the id of an entity" in result.stderr
+    settings.write_text("spark: {remote: 'http://spark.example'}\n")
+    assert "spark.remote" in run("--out", "it.parquet", "--settings", settings).stderr
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "soon"])
+def test_a_time_limit_that_is_none_is_refused(settings: Path, seconds: str) -> None:
+    result = run("--out", "it.parquet", "--timeout", seconds, "--settings", settings)
+    assert (result.exit_code, "'--timeout'" in result.stderr) == (2, True)
+
+
+def test_without_a_pipeline_it_ends_with_4_and_says_what_to_do(settings: Path, tmp_path: Path) -> None:
+    out = tmp_path / "it.parquet"
+    result = run("--out", out, "--settings", settings)
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "found no such file; start the service" in result.stderr
+    settings.write_text(f"{{data_dir: {tmp_path}, spark: {{mode: off}}}}\n")
+    result = run("--out", out, "--settings", settings)
+    assert result.exit_code == 4
+    assert "spark.mode is off: set spark.mode" in result.stderr
+    assert not out.exists()
+
+
+def test_ctrl_c_stops_it_and_ends_with_130(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    def wait(self: HistoryExport, *_: object, **__: object) -> None:
+        stopped = threading.Event()
+        with self._cancellation.telling(stopped.set):
+            signal.raise_signal(signal.SIGINT)
+            assert stopped.wait(30)
+        raise ExportFailed("the query was stopped, as asked", module.EXIT_CANCELLED)
+
+    monkeypatch.setattr(HistoryExport, "run", wait)
+    result = run("--out", "it.parquet", "--settings", settings)
+    assert result.exit_code == 130
+    assert "as asked" in result.stderr
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_mistake_of_ours_is_not_hidden(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(HistoryExport, "run", fail)
+    with pytest.raises(ZeroDivisionError):
+        run("--out", "it.parquet", "--settings", settings)

@@ -1,0 +1,230 @@
+"""Asking a running service: where it is, who asks, and what is said when there is no answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from connectivity.cli import http_client
+from connectivity.cli.http_client import (
+    AskingFailed,
+    BadAddress,
+    NotAllowed,
+    NotReached,
+    Refused,
+    Service,
+    checked_token,
+    place_of,
+    reachable,
+    token_in,
+)
+from tests.support.api.canned_server import HTML, SLOW, Canned, Says, canned, fault
+from tests.support.brokers import free_port
+from tests.support.table import each_row
+
+LIST = "GET /api/2/connections"
+TOKEN = "t0ken-nobody-else-has"
+OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+
+
+def service(server: Canned, seconds: float = 30.0) -> Service:
+    return Service(place_of(server.url), TOKEN, seconds=seconds)
+
+
+def test_a_question_carries_token_and_body_and_the_answer_its_tag() -> None:
+    put = "PUT /api/2/connections/a:b%2Fc?x=1+2"
+    with canned({put: Says({"id": "ä"}, 201, {"ETag": '"rev:3"'})}) as server:
+        answer = service(server).ask(
+            "PUT", "connections", "a:b/c", query={"x": "1 2", "y": None}, body={"id": "ä"}, headers={"if-match": "*"}
+        )
+    assert (answer.status, answer.document, answer.tag) == (201, {"id": "ä"}, '"rev:3"')
+    (asked,) = server.asked
+    assert asked.document == {"id": "ä"}
+    assert asked.headers["authorization"] == f"Bearer {TOKEN}"
+    assert (asked.headers["if-match"], asked.headers["content-type"]) == ("*", "application/json")
+
+
+def test_an_answer_without_a_body_has_no_document() -> None:
+    with canned({"DELETE /api/2/connections/a": Says(status=204)}) as server:
+        assert service(server).ask("DELETE", "connections", "a").document is None
+
+
+ODD = {
+    "another server's page": (HTML, "something that is not JSON"),
+    "another server's error": (Says(b"", 502, body=b"<h1>Bad gateway</h1>", content_type="text/html"), "status 502"),
+    "a redirect": (Says(status=302, headers={"location": "http://127.0.0.1:9/"}), "status 302"),
+    "another API's error": (Says({"detail": "no"}, 404), "status 404 without this service's words"),
+    "an error that is a list": (Says([1], 500), "status 500"),
+    "JSON that is cut": (Says(body=b'[{"id": "a"'), "something that is not JSON"),
+    "JSON without end": (Says(body=b"[" * 200_000), "something that is not JSON"),
+    "bytes that are no text": (Says(body=b"\xff\xfe\x00"), "something that is not JSON"),
+    "a body that is cut": (Says(raw=OK + b"content-length: 100\r\n\r\n[]"), "broke off"),
+    "a chunk that is cut": (Says(raw=OK + b"transfer-encoding: chunked\r\n\r\n5\r\n[]"), "broke off"),
+    "another protocol": (Says(raw=b"SSH-2.0-OpenSSH_9.2p1\r\n"), "no HTTP service"),
+    "binary": (Says(raw=bytes(range(256)) * 40), "no HTTP service"),
+    "a line without end": (Says(raw=b"HTTP/1.1 200 " + b"x" * 100_000), "no HTTP service"),
+    "nothing": (Says(raw=b""), "no HTTP service, or broke off"),
+}
+
+
+@each_row(("says", "reason"), ODD.values(), ids=ODD)
+def test_what_is_no_answer_of_this_service_is_said_so(says: Says, reason: str) -> None:
+    with canned({LIST: says}) as server, pytest.raises(NotReached) as found:
+        service(server).get("connections")
+    assert reason in str(found.value)
+    assert server.url in str(found.value)
+    assert TOKEN not in str(found.value)
+
+
+@pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n", OK + b"\r\n[1, "], ids=["silent", "head", "body"])
+def test_an_answer_that_does_not_end_is_not_waited_for(start: bytes) -> None:
+    with canned({LIST: Says(raw=start, status=SLOW)}) as server, pytest.raises(NotReached, match="no whole answer"):
+        service(server, 0.3).get("connections")
+
+
+def test_an_answer_that_trickles_is_not_waited_for() -> None:
+    """Each byte comes soon after the last, so that no single wait is long."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        place = place_of(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        sent: list[int] = []
+        over = threading.Event()
+
+        def drip() -> None:
+            client, _ = listening.accept()
+            with client:
+                try:
+                    while not over.wait(0.02):
+                        client.sendall(b"x" if sent else OK + b"x-a: ")
+                        sent.append(1)
+                except OSError:
+                    return
+
+        dripping = threading.Thread(target=drip)
+        dripping.start()
+        with pytest.raises(NotReached, match="no whole answer in time"):
+            Service(place, seconds=0.5).get("connections")
+        over.set()
+        dripping.join(30)
+        assert (dripping.is_alive(), len(sent) > 1) == (False, True)
+
+
+def test_a_huge_answer_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_client, "LARGEST_ANSWER", 1000)
+    with (
+        canned({LIST: Says(body=b" " * 2_000_000)}) as server,
+        pytest.raises(NotReached, match="more than 1000 bytes"),
+    ):
+        service(server).get("connections")
+
+
+def test_nobody_there_is_said_with_the_address() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(NotReached, match="nobody listens there; start the service, or say --url") as found:
+        Service(place_of(url)).get("connections")
+    assert url in str(found.value)
+    with pytest.raises(NotReached, match="no such host"):
+        Service(place_of("http://nowhere.invalid")).get("connections")
+
+
+def test_a_server_without_tls_is_told_from_one_with() -> None:
+    with canned({}) as server, pytest.raises(NotReached, match="no TLS there"):
+        Service(place_of(server.url.replace("http", "https"))).get("connections")
+
+
+REFUSED: dict[int, tuple[type[AskingFailed], int, str]] = {
+    401: (NotAllowed, 4, "Give the token in CONNECTIVITY_TOKEN or --token-file"),
+    403: (NotAllowed, 4, "Another token, or another address, may do"),
+    404: (Refused, 1, "a:b: why"),
+    409: (Refused, 1, "a:b: why"),
+    412: (Refused, 1, "a:b: why"),
+    429: (Refused, 1, "a:b: why"),
+    503: (Refused, 1, "a:b: why"),
+}
+
+
+@pytest.mark.parametrize("status", REFUSED)
+def test_a_refusal_is_told_in_the_words_of_the_service(status: int) -> None:
+    kind, code, text = REFUSED[status]
+    with canned({LIST: fault(status, "a:b", "why")}) as server, pytest.raises(kind) as found:
+        service(server).get("connections")
+    assert (found.value.exit_code, text in str(found.value), "why" in str(found.value)) == (code, True, True)
+
+
+def test_the_problems_of_a_document_are_told_one_a_line() -> None:
+    problems = [{"path": "clientCount", "found": "0", "expected": "at least 1", "hint": None}, 7]
+    with (
+        canned({LIST: fault(400, "a:b", "why", description="clientCount: …", problems=problems)}) as server,
+        pytest.raises(Refused) as found,
+    ):
+        service(server).get("connections")
+    assert str(found.value) == "a:b: why\n  clientCount: found 0, expected at least 1"
+
+
+def test_a_hint_of_the_service_is_told() -> None:
+    with (
+        canned({LIST: fault(400, "a:b", "why", description="Mend it.")}) as server,
+        pytest.raises(Refused, match=r"^a:b: why Mend it[.]$"),
+    ):
+        service(server).get("connections")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("http://[::1]:8080/", "http://[::1]:8080"),
+        ("https://ops.acme.example", "https://ops.acme.example:443"),
+        ("http://gate/fleet/", "http://gate:80/fleet"),
+    ],
+)
+def test_an_address_is_read(url: str, shown: str) -> None:
+    assert place_of(url).shown == shown
+
+
+@each_row(
+    "url",
+    [
+        "",
+        "localhost:8080",
+        "ftp://h",
+        "http://",
+        "http://h:x",
+        "http://h:99999",
+        "http://h?token=x",
+        "http://h#x",
+        "http://h\nh",
+        "http://[::1",
+        f"http://me:{TOKEN}@h",
+    ],
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(BadAddress) as found:
+        place_of(url)
+    assert TOKEN not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("::1", "[::1]"), ("[::1]", "[::1]")],
+)
+def test_a_service_is_asked_where_it_can_be_reached(host: str, expected: str) -> None:
+    assert reachable(host) == expected
+
+
+def test_a_token_comes_from_a_file_and_is_shown_by_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert token_in(file) == TOKEN
+    for content in (b"", b"\xff", f"{TOKEN} {TOKEN}".encode(), f"{TOKEN}\nx".encode(), "tökén".encode()):
+        file.write_bytes(content)
+        with pytest.raises(BadAddress) as found:
+            token_in(file)
+        assert str(file) in str(found.value)
+        assert TOKEN not in str(found.value)
+    with pytest.raises(BadAddress, match="No such file"):
+        token_in(tmp_path / "nope")
+    with pytest.raises(BadAddress):
+        checked_token("a\r\nx: y", "somewhere")

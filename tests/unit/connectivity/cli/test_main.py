@@ -1,0 +1,220 @@
+"""The commands `validate`, `schema` and `serve`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from connectivity.cli.main import app
+from connectivity.config.settings import Settings
+from connectivity.validation.schema import json_schema
+from tests.support.vectors.connections import base_document
+
+SECRET = "s3cr3t-word"
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def written(folder: Path, name: str = "depot.json", **more: Any) -> Path:
+    file = folder / name
+    file.write_text(json.dumps(base_document("shared") | more))
+    return file
+
+
+def announced() -> list[dict[str, Any]]:
+    """A target with a parameter that its topic does not know."""
+    return [{**base_document("shared")["targets"][0], "topics": ["_/_/policies/announcements?filter=exists(a)"]}]
+
+
+def test_design_8_08_good_files_end_with_0(tmp_path: Path) -> None:
+    result = run("validate", written(tmp_path), "--json")
+    assert (result.exit_code, json.loads(result.stdout)) == (0, [])
+    written(tmp_path, targets=[])
+    result = run("validate", tmp_path)
+    assert (result.exit_code, result.stdout) == (0, "1 connection in 1 file, no problems\n")
+    written(tmp_path, "site.json", id="site", targets=[])
+    assert run("validate", tmp_path).stdout == "2 connections in 2 files, no problems\n"
+
+
+def test_what_has_no_effect_is_no_problem_and_is_told_all_the_same(tmp_path: Path) -> None:
+    tunnel = {
+        "enabled": True,
+        "credentials": {"type": "plain", "username": "tunnel", "password": SECRET},
+        "validateHost": False,
+        "uri": "ssh://bastion.acme.example:22",
+    }
+    file = written(tmp_path, sshTunnel=tunnel, targets=announced())
+    result = run("validate", tmp_path)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        f"{file}: depot-7_rabbit will not be opened: this version of the service has no sshTunnel",
+        f"{file}: depot-7_rabbit: without effect: targets[0].topics: the parameter filter is unknown and ignored",
+        "1 connection in 1 file, no problems",
+    ]
+    result = run("validate", tmp_path, "--json")
+    assert (result.exit_code, json.loads(result.stdout)) == (0, [])
+
+
+def test_what_has_no_effect_is_told_beside_the_problems_of_other_files(tmp_path: Path) -> None:
+    written(tmp_path, targets=announced())
+    written(tmp_path, "site.json", id="site", clientCount=0)
+    result = run("validate", tmp_path)
+    assert result.exit_code == 1
+    problem, note = result.stdout.splitlines()
+    assert "clientCount: found 0, expected at least 1" in problem
+    assert "depot-7_rabbit: without effect" in note
+
+
+def test_design_8_08_problems_go_to_standard_output_and_end_with_1(tmp_path: Path) -> None:
+    file = written(
+        tmp_path,
+        sources=[{"addresses": ["a"], "authorizationContext": ["x"], "replyTarget": {"adress": "a"}}],
+    )
+    result = run("validate", tmp_path)
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    assert result.stdout == (
+        f'{file}: sources[0].replyTarget.adress: found unknown field "adress", '
+        "expected one of: enabled, address, headerMapping, expectedResponseTypes (did you mean address?)\n"
+    )
+
+
+def test_design_8_08_problems_as_json(tmp_path: Path) -> None:
+    file = written(tmp_path, connectionStatus="opne", clientCount=0)
+    result = run("validate", "--json", file)
+    assert result.exit_code == 1
+    assert json.loads(result.stdout) == [
+        {
+            "file": str(file),
+            "path": "connectionStatus",
+            "found": '"opne"',
+            "expected": "one of: open, closed, failed, misconfigured, unknown",
+            "hint": "did you mean open?",
+        },
+        {"file": str(file), "path": "clientCount", "found": "0", "expected": "at least 1", "hint": None},
+    ]
+
+
+def test_design_8_08_a_path_that_does_not_exist_ends_with_2(tmp_path: Path) -> None:
+    result = run("validate", written(tmp_path), tmp_path / "nope")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert str(tmp_path / "nope") in result.stderr
+
+
+def test_a_name_too_long_for_the_system_does_not_exist(tmp_path: Path) -> None:
+    result = run("validate", tmp_path / ("x" * 300))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "found nothing, expected a file or a folder" in result.stderr
+
+
+def test_validate_shows_no_secret(tmp_path: Path) -> None:
+    written(tmp_path, uri=f"amqp://u:{SECRET}@h", credentials={"type": "client-cert", "key": SECRET})
+    for arguments in (["validate"], ["validate", "--json"]):
+        result = run(*arguments, tmp_path)
+        assert result.exit_code == 1
+        assert SECRET not in result.output
+
+
+def test_schema_prints_the_json_schema() -> None:
+    result = run("schema")
+    assert (result.exit_code, json.loads(result.stdout)) == (0, json_schema())
+
+
+def test_odd_characters_can_be_printed_anywhere(tmp_path: Path) -> None:
+    odd: dict[str, Any] = {"na\ud800me": 1, "nämé": 2}
+    written(tmp_path, **odd)
+    result = subprocess.run(
+        [sys.executable, "-m", "connectivity", "validate", str(tmp_path)],
+        env={"PYTHONIOENCODING": "ascii", "PATH": ""},
+        capture_output=True,
+        check=False,
+    )
+    assert (result.returncode, result.stderr) == (1, b"")
+    assert b"na\\ud800me" in result.stdout
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """What the service would have been started with; it ends with exit code 3."""
+    found: list[Settings] = []
+
+    def main(settings: Settings) -> int:
+        found.append(settings)
+        return 3
+
+    service = ModuleType("connectivity.service")
+    service.main = main  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "connectivity.service", service)
+    monkeypatch.setattr("connectivity.service", service, raising=False)
+    return found
+
+
+def test_serve_ends_with_the_exit_code_of_the_service(tmp_path: Path, served: list[Settings]) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("api: {port: 7}\n")
+    assert run("serve", "--settings", file).exit_code == 3
+    assert served[0].api.port == 7
+
+
+def test_serve_ends_with_2_for_bad_settings(tmp_path: Path, served: list[Settings]) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(f"api: {{port: x, token: [{SECRET}]}}\n")
+    for settings in (file, tmp_path / "nope.yaml"):
+        result = run("serve", "--settings", settings)
+        assert (result.exit_code, result.stdout, served) == (2, "", [])
+        assert str(settings) in result.stderr
+        assert SECRET not in result.stderr
+
+
+HEAVY = (
+    "paho",
+    "aiormq",
+    "confluent_kafka",
+    "sqlite3",
+    "pyarrow",
+    "pyspark",
+    "uvicorn",
+    "starlette",
+    "spark_store.journal.journal",
+)
+"""What a command that asks or checks must not wait for: brokers, store, lake, web server."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        (
+            ["connections", "list", "--url", "http://127.0.0.1:9"],
+            ("connectivity.config.settings", "connectivity.connections.model", "yaml", "structlog", "rich.table"),
+        ),
+        (["connections", "list"], ("structlog",)),
+        (["validate", "."], ()),
+    ],
+    ids=" ".join,
+)
+def test_a_command_imports_what_it_uses_and_no_more(
+    arguments: list[str], more: tuple[str, ...], tmp_path: Path
+) -> None:
+    script = (
+        "import sys\nfrom connectivity.cli.main import app\n"
+        f"try:\n    app({arguments})\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {(*HEAVY, *more)} if name in sys.modules])"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, check=True, text=True)
+    assert ended.stdout.splitlines()[-1] == "[]", ended.stderr
+
+
+def test_without_a_command_the_commands_are_shown() -> None:
+    result = run()
+    assert all(
+        command in result.output for command in ("validate", "schema", "serve", "connections", "subscriptions", "audit")
+    )

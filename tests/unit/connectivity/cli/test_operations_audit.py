@@ -1,0 +1,28 @@
+"""`connectivity audit` against canned answers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from connectivity.cli.main import app
+from tests.support.api.canned_server import Says, canned
+
+FOUND: list[dict[str, str | int | None]] = [
+    {"at": "T2", "by": "ops", "action": "deleted", "connection": "depot", "revision": None},
+    {"at": "T1", "by": "ops", "action": "created", "connection": "depot", "revision": 1},
+]
+
+
+def test_who_changed_what_is_said_with_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    with canned({"GET /api/2/audit?limit=2": Says(FOUND), "GET /api/2/audit?limit=100": Says([])}) as server:
+        monkeypatch.setenv("CONNECTIVITY_URL", server.url)
+        runner = CliRunner()
+        heading, newest, oldest = runner.invoke(app, ["audit", "--limit", "2"]).stdout.splitlines()
+        assert heading.split() == list(FOUND[0])
+        assert (newest.split()[-1], oldest.split()[-1]) == ("–", "1")
+        assert json.loads(runner.invoke(app, ["audit", "--limit", "2", "--json"]).stdout) == FOUND
+        assert runner.invoke(app, ["audit"]).stdout == "nothing was changed\n"
+        assert runner.invoke(app, ["audit", "--limit", "0"]).exit_code == 2

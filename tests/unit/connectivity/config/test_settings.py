@@ -1,0 +1,323 @@
+"""The settings: file, variables, problems."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from connectivity.config.settings import ApiSettings, Kept, Settings, SparkMode
+from connectivity.config.settings_loader import load_settings
+from connectivity.errors import SettingsError
+from connectivity.security.egress import HostRules
+
+SECRET = "s3cr3t-word"
+API = ", ".join(ApiSettings.model_fields)
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("CONNECTIVITY_"):
+            monkeypatch.delenv(name)
+
+
+def problems(file: Path | None = None) -> list[str]:
+    with pytest.raises(SettingsError) as raised:
+        load_settings(file)
+    return str(raised.value).splitlines()
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "settings.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_design_7_and_8_the_defaults() -> None:
+    found = load_settings()
+    assert (found.connections_dir, found.data_dir) == (Path("connections"), Path("data"))
+    assert (found.api.host, found.api.port, found.api.token) == ("127.0.0.1", 8080, None)
+    assert (found.journal.hot_window, found.journal.redelivery_window) == (timedelta(days=7), timedelta(minutes=10))
+    assert (found.journal.historical_headers, found.lake.retention.default) == ((), Kept())
+    subscriptions = found.subscriptions
+    assert (subscriptions.idle_timeout, subscriptions.after_life) == (timedelta(seconds=60), timedelta(seconds=10))
+    assert (subscriptions.open_timeout, subscriptions.max_per_connection) == (timedelta(seconds=15), 10_000)
+    assert (subscriptions.page_items, subscriptions.page_bytes) == (500, 1024 * 1024)
+    assert (found.reconnect.min, found.reconnect.max) == (timedelta(seconds=0.5), timedelta(seconds=30))
+    assert (found.limits.payload, found.log.format, found.log.level) == (1024 * 1024, "text", "info")
+    assert (found.spark.mode, found.spark.master, found.spark.remote) == (SparkMode.EMBEDDED, "local[*]", None)
+
+
+def test_a_file_sets_and_a_variable_counts_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, "api: {port: 1, token: x}\ndata_dir: /a\nlog: {level: DEBUG}\n")
+    monkeypatch.setenv("CONNECTIVITY_API__PORT", "2")
+    monkeypatch.setenv("CONNECTIVITY_CONNECTIONS_DIR", "/c")
+    monkeypatch.setenv("CONNECTIVITY_JOURNAL__HISTORICAL_HEADERS", "a, b")
+    found = load_settings(file)
+    assert (found.api.port, str(found.data_dir), str(found.connections_dir)) == (2, "/a", "/c")
+    assert found.api.token is not None
+    assert (found.api.token.get_secret_value(), found.log.level) == ("x", "debug")
+    assert found.journal.historical_headers == ("a", "b")
+
+
+def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "")
+    monkeypatch.setenv("CONNECTIVITY_API__PORT", "")
+    assert load_settings().api.port == 8080
+
+
+def test_an_empty_group_or_file_changes_nothing(tmp_path: Path) -> None:
+    assert load_settings(written(tmp_path, "api: {}\n")) == load_settings()
+
+
+def test_retention_is_set_by_default_and_by_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "lake: {retention: {default: 30d, acme.site: forever, acme.test: 1d}}\n"
+    retention = load_settings(written(tmp_path, text)).lake.retention
+    assert (retention.of("acme.site"), retention.of("acme.test")) == (Kept(), Kept(days=timedelta(days=1)))
+    assert retention.of("another") == Kept(days=timedelta(days=30))
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", "90d")
+    assert load_settings().lake.retention.of("acme.site") == Kept(days=timedelta(days=90))
+    assert load_settings(written(tmp_path, "lake: {retention: 5d}\n")).lake.retention.of("x").days == timedelta(days=90)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{revisions: 1000}", Kept(revisions=1000)),
+        ("{days: 30, revisions: 1000}", Kept(days=timedelta(days=30), revisions=1000)),
+        ("{default: {days: 0.5}}", Kept(days=timedelta(hours=12))),
+        ("forever", Kept()),
+    ],
+)
+def test_retention_counts_days_revisions_or_both(text: str, expected: Kept, tmp_path: Path) -> None:
+    assert load_settings(written(tmp_path, f"lake: {{retention: {text}}}\n")).lake.retention.default == expected
+
+
+def test_retention_by_a_variable_counts_days_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__DAYS", "30")
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__REVISIONS", "7")
+    assert load_settings().lake.retention.of("acme") == Kept(days=timedelta(days=30), revisions=7)
+
+
+@pytest.mark.parametrize(
+    ("text", "setting", "problem"),
+    [
+        ("{default: {weeks: 3}}", "lake.retention.default.weeks", "expected one of: days, revisions"),
+        ("{acme: {revisions: 0}}", "lake.retention.acme.revisions", "found 0, expected at least 1"),
+        ("{acme: {days: -1}}", "lake.retention.acme.days", "found -1, expected a number of days above 0"),
+        ("{acme: {}}", "lake.retention.acme", "or an object with days, revisions or both"),
+        ("{acme: soon}", "lake.retention.acme", 'found "soon", expected a duration such as 30d, forever, or an object'),
+    ],
+)
+def test_a_rule_of_retention_that_is_none_says_what_one_is(
+    text: str, setting: str, problem: str, tmp_path: Path
+) -> None:
+    (found,) = problems(written(tmp_path, f"lake: {{retention: {text}}}\n"))
+    assert found.startswith(f"{setting} (")
+    assert problem in found
+
+
+def test_forever_is_no_end(tmp_path: Path) -> None:
+    assert load_settings(written(tmp_path, "journal: {hot_window: forever}\n")).journal.hot_window is None
+
+
+@pytest.mark.parametrize("word", ["off", "'off'", "OFF", "false"])
+def test_yamls_off_is_the_word_off(tmp_path: Path, word: str) -> None:
+    assert load_settings(written(tmp_path, f"spark: {{mode: {word}}}\n")).spark.mode is SparkMode.OFF
+
+
+# --- problems -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_problem_names_its_setting_and_where_it_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = written(
+        tmp_path,
+        "api: {prot: 5}\nlog: {format: jsn}\njournal: {redelivery_window: soon}\nsubscriptions: {page_items: 0}\n"
+        "reconect: {}\nlimits: {payload: 1 barrel}\n",
+    )
+    monkeypatch.setenv("CONNECTIVITY_API__PORT", "eighty")
+    monkeypatch.setenv("connectivity_spark__mode", "embeded")
+    found = problems(file)
+    assert found == [
+        'api.port (CONNECTIVITY_API__PORT): found "eighty", expected a whole number',
+        f"api.prot ({file}): found an unknown setting, expected one of: {API} (did you mean port?)",
+        f'journal.redelivery_window ({file}): found "soon", expected a duration with one of the units '
+        "ms, s, m, h, d, w, such as 10m",
+        f"subscriptions.page_items ({file}): found 0, expected at least 1",
+        f'limits.payload ({file}): found "1 barrel", expected a size such as 512KiB or 1MiB',
+        'spark.mode (connectivity_spark__mode): found "embeded", expected one of: embedded, external, off '
+        "(did you mean embedded?)",
+        f'log.format ({file}): found "jsn", expected one of: text, json (did you mean json?)',
+        f"reconect ({file}): found an unknown setting, expected one of: {', '.join(Settings.model_fields)} "
+        "(did you mean reconnect?)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("CONNECTIVITY_DATADIR", "(did you mean data_dir?)"), ("CONNECTIVITY_APPI__PORT", "(did you mean api?)")],
+)
+def test_a_variable_that_is_nearly_a_setting_is_a_problem(
+    name: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, "1")
+    assert [line.endswith(hint) and name in line for line in problems()] == [True]
+
+
+def test_an_unknown_nested_variable_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API__PROT", "1")
+    assert problems() == [
+        f"api.prot (CONNECTIVITY_API__PROT): found an unknown setting, expected one of: {API} (did you mean port?)"
+    ]
+
+
+def test_variables_that_a_cluster_sets_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster's service called connectivity announces itself to every container by such names."""
+    for name in ("SERVICE_HOST", "PORT", "PORT_8080_TCP_ADDR"):
+        monkeypatch.setenv(f"CONNECTIVITY_{name}", "10.0.0.1")
+    assert load_settings().api.port == 8080
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "connectivity.example", "128.0.0.1"])
+def test_a_host_that_others_reach_needs_a_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API__HOST", host)
+    assert problems() == [
+        "api (CONNECTIVITY_API__HOST): found a host that others reach, and no token, expected api.token or "
+        "api.tokens, since api.host is not loopback"
+    ]
+    monkeypatch.setenv("CONNECTIVITY_API__TOKEN", SECRET)
+    assert load_settings().api.host == host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])
+def test_loopback_needs_no_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API__HOST", host)
+    assert load_settings().api.token is None
+
+
+@pytest.mark.parametrize("setting", ["reconnect: {min: 999999999999w}", "journal: {hot_window: 999999999999w}"])
+def test_a_duration_beyond_all_measure_is_a_problem(tmp_path: Path, setting: str) -> None:
+    assert 'found "999999999999w", expected a shorter duration' in problems(written(tmp_path, setting + "\n"))[0]
+
+
+@pytest.mark.parametrize("name", ["idle_timeout", "open_timeout"])
+def test_a_subscription_has_some_time(tmp_path: Path, name: str) -> None:
+    file = written(tmp_path, f"subscriptions: {{{name}: 0}}\n")
+    assert problems(file) == [f"subscriptions.{name} ({file}): found 0, expected a duration above 0"]
+
+
+@pytest.mark.parametrize("value", ["12", "0g", "1gb", "-1g"])
+def test_memory_is_a_size_as_java_takes_it(tmp_path: Path, value: str) -> None:
+    file = written(tmp_path, f"spark: {{memory: {value}}}")
+    (problem,) = problems(file)
+    assert problem.startswith(f"spark.memory ({file}): found ")
+    assert problem.endswith("expected a size such as 1g or 1500m")
+
+
+@pytest.mark.parametrize("name", ["_env_prefix", "_secrets_dir", "_cli_parse_args", "__pydantic_self__", "_x"])
+def test_a_name_with_an_underscore_is_no_option_of_the_library(tmp_path: Path, name: str) -> None:
+    file = written(tmp_path, f"{name}: OTHER_\napi: {{port: x}}\n")
+    known = ", ".join(Settings.model_fields)
+    found = problems(file)
+    assert found[0].startswith(f"{name} ({file}): found an unknown setting, expected one of: {known}")
+    assert found[1:] == [f'api.port ({file}): found "x", expected a whole number']
+
+
+def test_a_retention_that_is_none_is_shown_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in ("nope", "{default: nope}"):
+        file = written(tmp_path, f"lake: {{retention: {text}}}\n")
+        assert problems(file)[0].startswith(f'lake.retention.default ({file}): found "nope", expected a duration')
+    file = written(tmp_path, "lake: {retention: {acme.site: -1}}\n")
+    assert problems(file)[0].startswith(f'lake.retention["acme.site"] ({file}): found -1, expected')
+    monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", "soon")
+    expected = 'lake.retention.default (CONNECTIVITY_LAKE__RETENTION): found "soon", expected a duration'
+    assert problems()[0].startswith(expected)
+
+
+def test_reconnecting_waits_at_least_min_and_at_most_max(tmp_path: Path) -> None:
+    assert "a min above 0 and a max not below it" in problems(written(tmp_path, "reconnect: {min: 40s}\n"))[0]
+    assert "a min above 0" in problems(written(tmp_path, "reconnect: {min: 0s}\n"))[0]
+
+
+def test_design_8_26_a_cluster_with_a_journal_beside_the_service_is_refused(tmp_path: Path) -> None:
+    text = "spark: {master: 'spark://h:7077'}\n"
+    assert "spark.shared_data_dir" in problems(written(tmp_path, text))[0]
+    shared = text.replace("}", ", shared_data_dir: true}")
+    assert load_settings(written(tmp_path, shared)).spark.master == "spark://h:7077"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a: ]", "line 1, column 4"),
+        ("- a", "found a list of 1, expected an object of settings"),
+        ("data_dir: a\ndata_dir: b", 'the name "data_dir" more than once'),
+        ("1: 2", '["1"] ('),
+        ("api: 5", "api ("),
+    ],
+)
+def test_a_file_that_is_no_object_of_settings_is_a_problem(tmp_path: Path, text: str, found: str) -> None:
+    file = written(tmp_path, text)
+    assert found in problems(file)[0]
+    assert str(file) in problems(file)[0]
+
+
+def test_a_missing_file_is_a_problem(tmp_path: Path) -> None:
+    assert "No such file" in problems(tmp_path / "nope.yaml")[0]
+
+
+def test_a_variable_for_a_whole_group_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API", "port 5")
+    assert problems() == ["CONNECTIVITY_API: expected JSON, or one variable for each setting in it"]
+    monkeypatch.setenv("CONNECTIVITY_API", '{"port": "x"}')
+    assert problems() == ['api.port (CONNECTIVITY_API): found "x", expected a whole number']
+
+
+def test_no_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = written(tmp_path, f"api: {{token: {SECRET}, port: x}}\n")
+    assert SECRET not in "".join(problems(file))
+    assert SECRET not in repr(load_settings(written(tmp_path, f"api: {{token: {SECRET}}}\n")))
+    assert SECRET not in "".join(problems(written(tmp_path, f"api: {{token: [{SECRET}]}}\n")))
+    assert "90210417" not in "".join(problems(written(tmp_path, "api: {token: 90210417}\n")))
+    assert SECRET not in "".join(problems(written(tmp_path, f"api: {SECRET}\n")))
+    assert SECRET not in "".join(problems(written(tmp_path, f"api: {{tokn: {SECRET}}}\n")))
+    monkeypatch.setenv("CONNECTIVITY_API", f'{{"token": ["{SECRET}"]}}')
+    assert SECRET not in "".join(problems())
+    monkeypatch.setenv("CONNECTIVITY_API", f'{{"token": "{SECRET}", "port": "x"}}')
+    assert SECRET not in "".join(problems())
+    monkeypatch.setenv("CONNECTIVITY_API", SECRET)
+    assert SECRET not in "".join(problems())
+
+
+def test_hosts_are_entries_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_HOSTS__BLOCKED", "10.0.0.0/8, *.internal")
+    found = load_settings(written(tmp_path, "hosts: {private: Refuse, allowed: [broker.internal]}\n")).hosts.rules
+    assert found == HostRules(False, ("10.0.0.0/8", "*.internal"), ("broker.internal",))
+    monkeypatch.setenv("CONNECTIVITY_HOSTS__BLOCKED", "10.0.0.1/8")
+    assert problems(written(tmp_path, "hosts: {private: deny}\n")) == [
+        f'hosts.private ({tmp_path / "settings.yaml"}): found "deny", expected one of: allow, refuse',
+        'hosts.blocked[0] (CONNECTIVITY_HOSTS__BLOCKED): found "10.0.0.1/8", expected an address, a network such as '
+        "10.0.0.0/8, or a host name such as broker.acme.example or *.acme.example",
+    ]
+
+
+def test_paths_with_an_index_of_their_own_are_places_of_values(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("search: {indexed_paths: [/attributes/room, features/lamp/properties/on]}", encoding="utf-8")
+    assert load_settings(file).search.indexed_paths == ("attributes/room", "features/lamp/properties/on")
+    for wrong in (
+        "attributes",
+        "features/*/properties/on",
+        "features/lamp/properties",
+        "thingId",
+        "_modified",
+        "attributes//a",
+    ):
+        file.write_text(f"search: {{indexed_paths: ['{wrong}']}}", encoding="utf-8")
+        with pytest.raises(SettingsError, match=r"search\.indexed_paths"):
+            load_settings(file)

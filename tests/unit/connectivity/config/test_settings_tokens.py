@@ -1,0 +1,70 @@
+"""The tokens of the settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from connectivity.config.settings import Role
+from connectivity.config.settings_loader import load_settings
+from connectivity.errors import SettingsError
+
+WORD = "s3cr3t-s3cr3t-s3cr3t"
+
+
+def settings_of(folder: Path, tokens: object, **api: object) -> Path:
+    file = folder / "settings.yaml"
+    file.write_text(yaml.safe_dump({"api": {"tokens": tokens, **api}}), encoding="utf-8")
+    return file
+
+
+def test_a_role_may_what_those_before_it_may() -> None:
+    assert [[role.may(needed) for needed in Role] for role in Role] == [
+        [True, False, False],
+        [True, True, False],
+        [True, True, True],
+    ]
+
+
+def test_a_token_has_a_name_a_role_and_subjects(tmp_path: Path) -> None:
+    tokens = [{"name": "a", "token": WORD}, {"name": "b", "token": WORD + "2", "role": "ADMIN", "subjects": ["x:y"]}]
+    found = load_settings(settings_of(tmp_path, tokens, host="0.0.0.0")).api
+    assert [(it.name, it.role, it.subjects) for it in found.tokens] == [
+        ("a", Role.READ, ()),
+        ("b", Role.ADMIN, ("x:y",)),
+    ]
+    assert found.needs_token
+    assert WORD not in repr(found)
+
+
+def test_tokens_may_come_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API__TOKENS", f'[{{"name": "a", "token": "{WORD}", "role": "write"}}]')
+    assert [it.role for it in load_settings().api.tokens] == [Role.WRITE]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "problem"),
+    [
+        ([{"name": "a"}], "api.tokens[0].token"),
+        ([{"token": WORD}], "api.tokens[0].name"),
+        ([{"name": "a b", "token": WORD}], "api.tokens[0].name"),
+        ([{"name": "a", "token": "s3cr3t"}], "a token of at least 16 characters"),
+        ([{"name": "a", "token": WORD, "role": "root"}], "expected one of: read, write, admin"),
+        ([{"name": "a", "token": WORD, "rule": "read"}], "did you mean role?"),
+        ([{"name": "a", "token": WORD}, {"name": "a", "token": WORD + "2"}], "each name and each token once"),
+        ([{"name": "a", "token": WORD}, {"name": "b", "token": WORD}], "each name and each token once"),
+        (WORD, "api.tokens"),
+        ([WORD], "api.tokens[0]"),
+        ([[WORD]], "api.tokens[0]"),
+        ({"a": WORD}, "api.tokens"),
+    ],
+)
+def test_a_token_that_cannot_be_one_is_a_problem_that_does_not_show_it(
+    tmp_path: Path, tokens: object, problem: str
+) -> None:
+    with pytest.raises(SettingsError) as refusal:
+        load_settings(settings_of(tmp_path, tokens))
+    assert problem in str(refusal.value)
+    assert "s3cr3t" not in str(refusal.value)

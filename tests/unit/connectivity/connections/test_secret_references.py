@@ -1,0 +1,191 @@
+"""Secrets by reference."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connectivity.connections.secret_references import MAX_CHARACTERS, MAX_FILE_BYTES, ReferenceRules, in_force, resolve
+from connectivity.security.uri import parse_uri
+
+ENVIRON = {"WORD": "geheim", "ODD": "p@s:s/w%rd"}
+
+
+def test_references_are_replaced_in_every_place_that_takes_them() -> None:
+    document = {
+        "uri": "tcp://u:${env:WORD}@h:1",
+        "credentials": {"key": "${env:WORD}"},
+        "ca": "${env:WORD}",
+        "sshTunnel": {"credentials": {"password": "<${env:WORD}>"}, "knownHosts": ["${env:WORD}"]},
+        "specificConfig": {"a": "${env:WORD}${env:WORD}", "b": 5},
+    }
+    found = resolve(document, environ=ENVIRON)
+    assert found.document == {
+        "uri": "tcp://u:geheim@h:1",
+        "credentials": {"key": "geheim"},
+        "ca": "geheim",
+        "sshTunnel": {"credentials": {"password": "<geheim>"}, "knownHosts": ["geheim"]},
+        "specificConfig": {"a": "geheimgeheim", "b": 5},
+    }
+    assert (found.problems, found.options) == ([], frozenset({"a"}))
+    assert "geheim" in found.values
+
+
+def test_references_elsewhere_stay_as_they_are() -> None:
+    document = {"name": "${env:WORD}", "sources": [{"addresses": ["${file:x}"]}], "targets": "${env:WORD}"}
+    assert resolve(document, environ=ENVIRON).document == document
+
+
+def test_placeholders_are_no_references() -> None:
+    document = {"specificConfig": {"groupId": "${connection:id}-{{ connection:id }}-${x}"}}
+    found = resolve(document, environ=ENVIRON)
+    assert (found.document, found.problems, found.options) == (document, [], frozenset())
+
+
+def test_the_given_document_is_not_changed() -> None:
+    document = {"ca": "${env:WORD}", "credentials": {"key": "${env:WORD}"}}
+    resolve(document, environ=ENVIRON)
+    assert document == {"ca": "${env:WORD}", "credentials": {"key": "${env:WORD}"}}
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1))
+def test_any_password_can_come_into_a_uri(password: str) -> None:
+    found = resolve({"uri": "tcp://u:${env:P}@h:1/v"}, environ={"P": password})
+    uri = parse_uri(found.document["uri"])
+    assert uri.password is not None
+    assert (uri.password.get_secret_value(), uri.host) == (password, "h")
+
+
+def test_user_and_password_may_come_together_and_the_place_by_itself() -> None:
+    environ = {"LOGIN": "u:p@s", "PLACE": "h.example:1883"}
+    uri = parse_uri(resolve({"uri": "tcp://${env:LOGIN}@${env:PLACE}"}, environ=environ).document["uri"])
+    assert uri.password is not None
+    assert (uri.username, uri.password.get_secret_value(), uri.host, uri.port) == ("u", "p@s", "h.example", 1883)
+
+
+def test_a_whole_uri_may_come_by_reference() -> None:
+    assert resolve({"uri": "${env:URI}"}, environ={"URI": "tcp://h:1"}).document == {"uri": "tcp://h:1"}
+
+
+def test_a_files_content_loses_its_line_ends(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text("a\nb\r\n\n")
+    document = {"credentials": {"key": "${file:key.pem}", "cert": f"${{file:{tmp_path / 'key.pem'}}}"}}
+    found = resolve(document, environ={}, base=tmp_path)
+    assert found.document == {"credentials": {"key": "a\nb", "cert": "a\nb"}}
+
+
+def test_what_came_in_is_not_searched_again() -> None:
+    assert resolve({"ca": "${env:A}"}, environ={"A": "${env:B}", "B": "x"}).document == {"ca": "${env:B}"}
+
+
+def test_the_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_TEST_WORD", "geheim")
+    assert resolve({"ca": "${env:CONNECTIVITY_TEST_WORD}"}).document == {"ca": "geheim"}
+
+
+@pytest.mark.parametrize(
+    ("reference", "found"),
+    [
+        ("${env:NOPE}", "${env:NOPE}, which is not set"),
+        ("${env:}", "${env:}, which is not set"),
+        ("${env:BYTES}", "${env:BYTES}, which is not UTF-8"),
+        ("${file:nope}", "${file:nope}, which is not a file"),
+        ("${file:}", "${file:}, which is not a file"),
+        ("${file:.}", "${file:.}, which is not a file"),
+        ("${file:/dev/null}", "${file:/dev/null}, which is not a file"),
+        ("${file:binary}", "${file:binary}, which is not UTF-8"),
+        ("${file:large}", f"${{file:large}}, which is larger than {MAX_FILE_BYTES} bytes"),
+        ("${file:a\0b}", "${file:a\0b}, which is not a file"),
+    ],
+)
+def test_a_missing_one_is_a_problem_that_names_the_reference(reference: str, found: str, tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    document = {"sshTunnel": {"knownHosts": ["a", reference]}}
+    resolved = resolve(document, environ={"BYTES": "\udcff"}, base=tmp_path)
+    assert [(problem.path, problem.found) for problem in resolved.problems] == [("sshTunnel.knownHosts[1]", found)]
+    assert resolved.document == document
+
+
+def test_all_references_of_a_document_together_are_bounded(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"x" * MAX_FILE_BYTES)
+    allowed = MAX_CHARACTERS // MAX_FILE_BYTES + 1
+    document = {"sshTunnel": {"knownHosts": ["${file:large}" * (allowed + 50)]}}
+    resolved = resolve(document, environ={}, base=tmp_path)
+    assert len(resolved.document["sshTunnel"]["knownHosts"][0]) < MAX_CHARACTERS + 2 * MAX_FILE_BYTES
+    assert len(resolved.problems) == 50
+    assert resolved.problems[0].found == f"${{file:large}}, after more than {MAX_CHARACTERS} characters of others"
+
+
+def test_a_file_that_may_not_be_read_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("geheim")
+
+    def refuse(*_: Any, **__: Any) -> str:
+        raise PermissionError(13, os.strerror(13))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    found = resolve({"ca": "${file:key}"}, environ={}, base=tmp_path).problems
+    assert "cannot be read: Permission denied" in found[0].found
+
+
+DOCUMENTS = st.recursive(
+    st.none() | st.text(max_size=5) | st.sampled_from(["${env:X}", "${file:y}", "${env:", "${"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=2), inner, max_size=2),
+    max_leaves=6,
+)
+
+
+@given(DOCUMENTS)
+def test_any_document_is_taken(document: Any) -> None:
+    for whole in (document, {"ca": document, "uri": document, "specificConfig": document}):
+        assert resolve(whole, environ={}).problems is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["CONNECTIVITY_SECRETS__KEY", "connectivity_secrets__old_keys", "CONNECTIVITY_API__TOKEN", "CONNECTIVITY_TOKEN"],
+)
+def test_variables_of_the_services_own_secrets_are_not_read(name: str) -> None:
+    found = resolve({"ca": f"${{env:{name}}}"}, environ={name: "geheim"})
+    assert (found.document, found.values) == ({"ca": f"${{env:{name}}}"}, frozenset())
+    assert [problem.found for problem in found.problems] == [f"${{env:{name}}}, which is the service's own"]
+
+
+def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> None:
+    data, key, open_to = tmp_path / "data", tmp_path / "key", tmp_path / "open"
+    data.mkdir()
+    open_to.mkdir()
+    for file in (data / "secrets.key", key, open_to / "word"):
+        file.write_text("geheim", encoding="utf-8")
+    (open_to / "link").symlink_to(data / "secrets.key")
+    texts = [str(data / "secrets.key"), str(key), "link", "../data/secrets.key", f"{data}/../data/secrets.key"]
+    with in_force(ReferenceRules(own=[data, key])):
+        for text in texts:
+            found = resolve({"ca": f"${{file:{text}}}"}, base=open_to)
+            assert [problem.found for problem in found.problems] == [f"${{file:{text}}}, which is the service's own"]
+            assert found.values == frozenset()
+        assert resolve({"ca": "${file:word}"}, base=open_to).document == {"ca": "geheim"}
+    assert resolve({"ca": "${file:link}"}, base=open_to).problems == []
+
+
+@pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/self/status", "/sys/kernel/uevent_seqnum"])
+def test_what_the_system_shows_of_itself_is_no_secret_to_refer_to(path: str) -> None:
+    (problem,) = resolve({"ca": f"${{file:{path}}}"}).problems
+    assert "which is no file but the system's view of itself" in problem.found
+
+
+def test_folders_say_which_files_references_may_name(tmp_path: Path) -> None:
+    for name in ("mine", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "word").write_text("geheim", encoding="utf-8")
+    with in_force(ReferenceRules(folders=[tmp_path / "mine"])):
+        assert resolve({"ca": f"${{file:{tmp_path}/mine/word}}"}).document == {"ca": "geheim"}
+        for text in (f"{tmp_path}/other/word", f"{tmp_path}/mine/../other/word", "/etc/passwd"):
+            (problem,) = resolve({"ca": f"${{file:{text}}}"}).problems
+            assert problem.found == f"${{file:{text}}}, which is in no folder of secrets.folders"

@@ -1,0 +1,37 @@
+"""What an event goes to targets with."""
+
+from __future__ import annotations
+
+from connectivity.dispatch.commands import cause_of, foreign_labels
+from spark_store.records import Cause
+
+
+def test_case_116_headers_of_the_client_go_along_and_those_about_the_command_do_not() -> None:
+    headers = {
+        "correlation-id": "c-1",
+        "my-header": {"a": 1},
+        "traceparent": "00-1",
+        "etag": '"x"',
+        "condition": "eq(a,1)",
+        "if-match": '"y"',
+        "if-equal": "skip",
+        "reply-to": "here",
+        "timeout": "3s",
+        "response-required": True,
+        "requested-acks": ["twin-persisted", "other:x"],
+        "content-type": "application/json",
+        "idempotency-key": "k",
+        "ditto-originator": "liar",
+    }
+    cause = cause_of(headers, (), "conn-1", ("acme:owner", "acme:other"))
+    assert cause == Cause(
+        "conn-1",
+        {"correlation-id": "c-1", "my-header": {"a": 1}, "traceparent": "00-1", "ditto-originator": "acme:owner"},
+    )
+
+
+def test_case_98_an_event_names_the_labels_that_others_can_give() -> None:
+    labels = ("twin-persisted", "other:x", "search-persisted", "other:y")
+    assert foreign_labels(labels) == ["other:x", "other:y"]
+    assert cause_of({}, labels, "conn-1", ()).headers == {"requested-acks": ["other:x", "other:y"]}
+    assert cause_of({"requested-acks": ["other:x"]}, ("twin-persisted",), "conn-1", ()).headers == {}

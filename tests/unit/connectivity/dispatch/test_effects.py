@@ -1,0 +1,30 @@
+"""The steps of deliveries: how an answer rests in the store, and which steps belong together."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from connectivity.dispatch.effects import AnswerStep, answer_bytes, by_arrival, internal_error, stored_answer
+from mappings.errors import INTERNAL_ERROR
+from mappings.model.signals import Command, Response
+from tests.support.in_process.service import LAMP
+
+COMMAND = Command(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": "1", "etag": "mine"})
+ANSWER = Response(LAMP, "modify", "/attributes/on", 204, None, {"correlation-id": "1", "etag": '"rev:2"'})
+
+
+def test_a_stored_answer_is_told_again_with_the_headers_of_whoever_asks_now() -> None:
+    again = Command(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": "2"})
+    told = stored_answer(answer_bytes(ANSWER, COMMAND), again)
+    assert told == Response(LAMP, "modify", "/attributes/on", 204, None, {"correlation-id": "2", "etag": '"rev:2"'})
+
+
+def test_an_answer_that_cannot_be_given_becomes_an_internal_error() -> None:
+    error = internal_error(ANSWER)
+    assert (error.entity, error.group, error.fault, error.headers) == (LAMP, "things", INTERNAL_ERROR, ANSWER.headers)
+
+
+def test_steps_of_one_delivery_stay_together_in_their_order() -> None:
+    first, second = cast(Any, object()), cast(Any, object())
+    steps = [AnswerStep(arrival, ANSWER, cast(Any, None)) for arrival in (first, second, first)]
+    assert by_arrival([*steps]) == [(first, [steps[0], steps[2]]), (second, [steps[1]])]

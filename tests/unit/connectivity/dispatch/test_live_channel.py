@@ -1,0 +1,58 @@
+"""Live signals as they leave and as their answers come back; who is sent what is told in the tests of the exchange."""
+
+from __future__ import annotations
+
+from connectivity.dispatch.live_channel import fits, forwarded, issued_answer, outgoing
+from connectivity.sources.acknowledgements import Wish
+from mappings.model.signals import Command, LiveCommand, LiveResponse, Message, MessageResponse
+from tests.support.in_process.service import LAMP
+from tests.support.table import each_row
+
+BLINK = Message(LAMP, "to", "blink", "/inbox/messages/blink", b"1", {"correlation-id": "c-1", "reply-to": "desk/4"})
+TURN = LiveCommand(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": "c-2"})
+
+
+def test_a_signal_says_what_its_requester_waits_for() -> None:
+    headers = outgoing(BLINK, Wish(("live-response",), True, 60)).headers
+    assert (headers["response-required"], headers["requested-acks"]) == (True, ["live-response"])
+    assert BLINK.headers.get("response-required") is None
+
+
+def test_an_answer_finds_back_by_the_headers_of_its_request() -> None:
+    """Whoever answers cannot lead the answer elsewhere, or keep it back."""
+    said = {
+        "correlation-id": "c-1",
+        "reply-to": "theirs",
+        "response-required": False,
+        "divert-response-to-connection": "theirs",
+        "requested-acks": ["theirs:x"],
+        "content-type": "text/plain",
+        "more": "x",
+    }
+    answer = forwarded(MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b'"ok"', said), BLINK)
+    assert answer.headers == {**BLINK.headers, "content-type": "text/plain", "more": "x"}
+
+
+@each_row(
+    ("answer", "request_", "is_one"),
+    [
+        (MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, None, {}), BLINK, True),
+        (MessageResponse(LAMP, "to", "bleep", "/inbox/messages/bleep", 200, None, {}), BLINK, False),
+        (MessageResponse(LAMP, "from", "blink", "/outbox/messages/blink", 200, None, {}), BLINK, False),
+        (MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, None, {}), TURN, False),
+        (LiveResponse(LAMP, "modify", "/attributes/on", 204, None, {}), TURN, True),
+        (LiveResponse(LAMP, "delete", "/attributes/on", 204, None, {}), TURN, False),
+        (LiveResponse(LAMP, "modify", "/attributes/on", 204, None, {}), BLINK, False),
+        (LiveResponse(LAMP, "modify", "/", 204, None, {}), Command(LAMP, "modify", "/", b"1", {}), False),
+    ],
+)
+def test_3_10_an_answer_is_of_the_kind_of_its_request(
+    answer: MessageResponse | LiveResponse, request_: object, is_one: bool
+) -> None:
+    assert fits(answer, request_) is is_one
+
+
+def test_an_issued_answer_is_of_the_kind_of_its_request() -> None:
+    for request in (BLINK, TURN):
+        assert fits(issued_answer(request, 200), request)
+        assert issued_answer(request, 503).status == 503

@@ -1,0 +1,482 @@
+"""Live signals between connections: who is sent them, and how their answers find back.
+
+Case numbers are those of the cases for connections.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.dispatch import request_reply
+from connectivity.transports.base import Outcome
+from tests.support.in_process.service import ConnectionHarness, command, document, pause, source, target, turn, until
+from tests.support.in_process.two_connections import (
+    COMMANDS,
+    EVENTS,
+    MESSAGES,
+    NACKS,
+    SEEN,
+    acknowledgement,
+    beside,
+    collected,
+    live,
+    message,
+    with_status,
+)
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVER
+
+
+async def test_case_07_a_message_finds_its_receiver_and_the_answer_its_requester() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    site.deliver(message(value={"times": 3}, mine="x"))
+    (heard,) = other.answers()
+    assert (heard["topic"], heard["path"]) == ("acme.site/lamp-7/things/live/messages/blink", "/inbox/messages/blink")
+    assert (heard["value"], heard["headers"]["mine"]) == ({"times": 3}, "x")
+    assert heard["headers"]["correlation-id"] == "c-1"
+    assert (heard["headers"]["response-required"], heard["headers"]["requested-acks"]) == (True, ["live-response"])
+    assert (site.answers(), site.outcomes) == ([], [])
+    other.deliver(with_status(message(value="done", theirs="y", content_type="text/plain"), 200))
+    await site.settled(1)
+    (answer,) = site.answers()
+    assert (answer["topic"], answer["status"], answer["value"]) == (heard["topic"], 200, "done")
+    headers = answer["headers"]
+    assert (headers["correlation-id"], headers["mine"], headers["theirs"]) == ("c-1", "x", "y")
+    assert (headers["content-type"], headers["response-required"]) == ("text/plain", False)
+    assert await other.settled(1)
+    assert len(other.answers()) == 1, "a live answer causes no reply"
+
+
+async def test_case_08_without_an_answer_the_requester_is_told_408_and_the_message_comes_again() -> None:
+    site = await collected(source())
+    beside(site, target(MESSAGES))
+    site.deliver(message(timeout="2s"))
+    site.clock.advance(2)
+    site.dispatcher.expire()
+    assert await site.ended(1) == [REDELIVER]
+    (answer,) = site.answers()
+    assert (answer["status"], answer["value"]["error"]) == (408, "command.timeout")
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+async def test_3_9_a_device_that_refuses_has_got_the_message(status: int) -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    site.deliver(message())
+    other.deliver(with_status(message(), status))
+    await site.settled(1)
+    assert site.statuses() == [status]
+
+
+async def test_case_58_a_live_command_is_answered_also_by_another_connection_that_wants_no_response() -> None:
+    site = await collected()
+    beside(site, target(COMMANDS))
+    third = ConnectionHarness(source("in"), beside=site, id="third")
+    site.deliver(live("retrieve", "/attributes/on"))
+    third.deliver(with_status(live("retrieve", "/attributes/on", True, response_required=False), 200))
+    await site.settled(1)
+    assert site.values() == []
+    assert (site.statuses(), site.answers()[0]["value"]) == ([200], True)
+    assert site.answers()[0]["topic"] == "acme.site/lamp-7/things/live/commands/retrieve"
+
+
+async def test_a_live_response_without_requested_acks_comes_and_the_delivery_does_not_wait_for_it() -> None:
+    site = await collected()
+    other = beside(site, target(COMMANDS))
+    site.deliver(live("modify", "/attributes/on", True, requested_acks=[]))
+    await site.settled(1)
+    other.deliver(with_status(live("modify", "/attributes/on"), 204))
+    await until(lambda: site.answers())
+    assert (site.statuses(), len(site.outcomes)) == ([204], 1)
+
+
+async def test_those_that_wait_for_an_answer_without_their_delivery_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing else does: the broker counts these as settled, and goes on."""
+    monkeypatch.setattr(request_reply, "MOST_UNHELD", 2)
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    for number in range(3):
+        site.deliver(message(requested_acks=[], correlation_id=f"c-{number}"))
+    await site.settled(3)
+    assert [(answer["status"], answer["value"]["error"]) for answer in site.answers()] == [(429, "live.response.limit")]
+    assert (other.correlations(), site.dispatcher.held("site")) == (["c-0", "c-1"], 0)
+    other.deliver(with_status(message(correlation_id="c-0"), 200))
+    site.deliver(message(requested_acks=[], correlation_id="c-3"))
+    await site.settled(4)
+    assert other.correlations() == ["c-0", "c-1", "c-3"]
+
+
+async def test_who_wants_no_response_is_settled_at_once() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    site.deliver(message(response_required=False))
+    await site.settled(1)
+    assert other.answers()[0]["headers"]["response-required"] is False
+    other.deliver(with_status(message(), 200))
+    await other.settled(1)
+    assert site.answers() == []
+
+
+async def test_live_response_and_another_label_are_answered_together() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    site.deliver(message(requested_acks=["live-response", SEEN]))
+    other.deliver(with_status(message(value=1), 200))
+    await other.settled(1)
+    assert site.answers() == []
+    other.deliver(acknowledgement(channel="live"))
+    await site.settled(1)
+    (answer,) = site.answers()
+    assert (answer["topic"], answer["status"]) == ("acme.site/lamp-7/things/live/acks", 200)
+    assert {label: ack["status"] for label, ack in answer["value"].items()} == {"live-response": 200, SEEN: 200}
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_asked"),
+    [
+        (message("bleep"), False),
+        (live("modify", "/attributes/on"), True),
+        (message(name="lamp-8"), True),
+        (message(correlation_id="c-2"), False),
+    ],
+    ids=["another subject", "a command's answer", "another thing", "another correlation id"],
+)
+async def test_3_10_an_answer_that_does_not_fit_is_logged_and_answered_only_on_request(
+    answer: bytes, is_asked: bool
+) -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    site.deliver(message())
+    other.forget()
+    if is_asked:
+        document = json.loads(answer)
+        document["headers"]["response-required"] = True
+        answer = json.dumps(document).encode()
+    with capture_logs() as lines:
+        other.deliver(with_status(answer, 200))
+    await other.settled(1)
+    assert lines[0]["event"] == "a live answer cannot be delivered"
+    assert (site.answers(), other.statuses()) == ([], [400] if is_asked else [])
+
+
+async def test_a_live_event_is_forwarded_and_settled() -> None:
+    site = await collected()
+    other = beside(site, target(EVENTS))
+    site.deliver(document("acme.site/lamp-7/things/live/events/modified", "/attributes/on", True, correlation_id="c-1"))
+    await site.settled(1)
+    (heard,) = other.answers()
+    assert (heard["topic"], heard["value"]) == ("acme.site/lamp-7/things/live/events/modified", True)
+    assert site.values() == []
+
+
+async def test_4_6_nobody_is_sent_what_came_over_the_same_connection() -> None:
+    """Neither is there a weak acknowledgement for a label of its own."""
+    site = ConnectionHarness(
+        source(declaredAcks=["site:mine"], **NACKS), targets=[target(MESSAGES, issuedAcknowledgementLabel="site:sent")]
+    )
+    await site.has_lamp()
+    site.deliver(message(requested_acks=["site:mine", "site:sent"], timeout="1s"))
+    assert site.answers() == []
+    site.clock.advance(1)
+    site.dispatcher.expire()
+    assert await site.ended(1) == [REDELIVER]
+    assert {ack["status"] for ack in site.answers()[0]["value"].values()} == {408}
+
+
+@pytest.mark.parametrize(
+    ("payload", "error"),
+    [
+        (message(), "messages:send.notallowed"),
+        (live("modify", "/attributes/on", 1), "things:attribute.notmodifiable"),
+        (live("retrieve", "/attributes/on"), "things:attribute.notfound"),
+        (message(name="lamp-9"), "things:thing.notfound"),
+    ],
+)
+async def test_who_may_not_send_is_told_and_nothing_is_sent(payload: bytes, error: str) -> None:
+    site = await collected(source(**NACKS), source("strange", "acme:stranger"))
+    other = beside(site, target(MESSAGES, COMMANDS, EVENTS))
+    site.deliver(payload, source=1)
+    assert await site.ended(1) == [DROPPED]
+    assert (site.answers()[-1]["value"]["error"], other.answers()) == (error, [])
+    assert site.answers()[-1]["topic"].endswith("/things/live/errors")
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (target(f"{MESSAGES}?namespaces=acme.other"), "namespace"),
+        (target(f"{MESSAGES}?filter=eq(attributes/on,true)"), "filter"),
+        (target(f"{MESSAGES}?filter=eq(attributes/on,true)&extraFields=attributes/on"), "filter with extra fields"),
+        (target(f"{MESSAGES}?filter=ne(topic:subject,'blink')"), "filter on the signal"),
+        (target(COMMANDS), "topic"),
+        (target(MESSAGES, authorizationContext=["acme:stranger"]), "permission"),
+    ],
+    ids=["namespace", "filter", "filter with extra fields", "filter on the signal", "topic", "permission"],
+)
+async def test_case_36_and_37_who_is_not_asked_answers_weakly(other: dict[str, Any], why: str) -> None:
+    site = await collected()
+    reached = beside(site, {**other, "issuedAcknowledgementLabel": "other:sent"})
+    site.deliver(message(requested_acks=[SEEN, "other:sent"]))
+    await site.settled(1)
+    assert reached.answers() == [], why
+    (answer,) = site.answers()
+    assert answer["status"] == 200
+    assert [ack["headers"]["ditto-weak-ack"] for ack in answer["value"].values()] == [True, True]
+
+
+async def test_every_target_gets_the_extra_fields_that_it_wants() -> None:
+    """As they are in the twin; the policy as far as the target may read it, although nothing is read any more."""
+    site = await collected()
+    site.deliver(turn(True))
+    await site.settled(1)
+    topics = (MESSAGES, f"{MESSAGES}?extraFields=attributes/on,_policy(policyId)", f"{MESSAGES}?extraFields=features")
+    other = beside(site, *(target(topic) for topic in topics))
+    site.deliver(message(response_required=False, requested_acks=[]))
+    await until(lambda: len(other.answers()) == len(topics))
+    extras = [heard.get("extra") for heard in other.answers()]
+    assert extras == [None, {"attributes": {"on": True}, "_policy": {"policyId": "acme.site:lamp-7"}}, None]
+
+
+async def test_case_39_a_target_acknowledges_when_its_broker_has_confirmed() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES, issuedAcknowledgementLabel="{{ connection:id }}:sent"))
+    other.link.confirms = False
+    site.deliver(message(requested_acks=["other:sent"]))
+    await pause()
+    assert (len(other.answers()), site.outcomes) == (1, [])
+    other.link.confirm()
+    await site.settled(1)
+    (answer,) = site.answers()
+    assert answer["value"]["other:sent"]["status"] == 200
+    assert answer["value"]["other:sent"]["headers"]["ditto-connection-id"] == "other"
+
+
+async def test_a_target_that_issues_live_response_answers_for_the_device() -> None:
+    site = await collected()
+    beside(site, target(MESSAGES, COMMANDS, issuedAcknowledgementLabel="live-response"))
+    site.deliver(message())
+    site.deliver(live("modify", "/attributes/on", True, correlation_id="c-2"))
+    await site.settled(2)
+    assert site.statuses() == [200, 200]
+    assert [answer["topic"].split("/")[4] for answer in site.answers()] == ["messages", "commands"]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "behind"])
+@pytest.mark.parametrize("kept", [f"{MESSAGES}?namespaces=acme.other", COMMANDS])
+async def test_case_37_nobody_answers_weakly_for_a_device_that_was_reached(kept: str, is_first: bool) -> None:
+    """Wherever the connection stands that was not asked: its 200 would be taken for the device's answer."""
+    site = await collected()
+    bystander = target(kept, issuedAcknowledgementLabel="live-response")
+    if is_first:
+        beside(site, bystander)
+    device = ConnectionHarness(source("in"), beside=site, id="device", targets=[target(MESSAGES)])
+    if not is_first:
+        beside(site, bystander)
+    site.deliver(message())
+    await pause()
+    assert (len(device.answers()), site.answers(), site.outcomes) == (1, [], [])
+    device.deliver(with_status(message(value="done"), 201))
+    await site.settled(1)
+    assert [(answer["status"], answer["value"]) for answer in site.answers()] == [(201, "done")]
+    assert device.count("in", "unmatched") == 0
+
+
+SILENT = {
+    "mappingDefinitions": {
+        "silent": {
+            "mappingEngine": "JavaScript",
+            "options": {"outgoingScript": "function mapFromDittoProtocolMsg() { return null; }"},
+        }
+    }
+}
+
+
+@pytest.mark.parametrize("label", ["live-response", "other:sent"])
+@pytest.mark.parametrize("is_device_there", [True, False])
+async def test_case_37_a_target_whose_script_drops_the_signal_was_not_asked(label: str, is_device_there: bool) -> None:
+    """What it makes of the signal shows only later."""
+    site = await collected()
+    other = beside(site, target(MESSAGES, payloadMapping=["silent"], issuedAcknowledgementLabel=label), **SILENT)
+    device = ConnectionHarness(
+        source("in"), beside=site, id="device", targets=[target(MESSAGES if is_device_there else EVENTS)]
+    )
+    site.deliver(message(requested_acks=[label, SEEN]))
+    await wait_until(lambda: other.count("out", "unwritten"), 60)
+    await pause()
+    if is_device_there and label == "live-response":
+        assert site.answers() == []
+        device.deliver(with_status(message(value="done"), 201))
+    await site.settled(1)
+    acks = site.answers()[0]["value"]
+    assert acks[SEEN]["headers"]["ditto-weak-ack"] is True
+    is_weak = acks[label]["headers"].get("ditto-weak-ack", False)
+    assert (acks[label]["status"], is_weak) == (
+        (201, False) if is_device_there and label == "live-response" else (200, True)
+    )
+
+
+async def test_case_37_where_nobody_was_reached_live_response_is_weak() -> None:
+    site = await collected()
+    beside(site, target(COMMANDS, issuedAcknowledgementLabel="live-response"))
+    site.deliver(message())
+    await site.settled(1)
+    assert site.statuses() == [200]
+
+
+async def test_case_37_a_label_that_a_reached_target_issues_is_not_answered_weakly_for_its_neighbour() -> None:
+    site = await collected()
+    sent = {"issuedAcknowledgementLabel": "other:sent"}
+    other = beside(site, target(COMMANDS, **sent), target(MESSAGES, **sent))
+    other.link.confirms = False
+    site.deliver(message(requested_acks=["other:sent"]))
+    await pause()
+    assert site.answers() == []
+    other.link.confirm()
+    await site.settled(1)
+    assert "ditto-weak-ack" not in site.answers()[0]["value"]["other:sent"]["headers"]
+
+
+async def test_a_target_that_cannot_write_the_signal_says_so_and_is_no_success() -> None:
+    site = await collected()
+    beside(site, target(MESSAGES, address="{{ header:desk }}/x", issuedAcknowledgementLabel="other:sent"))
+    with capture_logs():
+        site.deliver(message(requested_acks=["other:sent"], desk="a/#"))
+        assert await site.ended(1) == [DROPPED]
+    (ack,) = site.answers()[0]["value"].values()
+    assert ack["status"] == 400
+    assert "ditto-weak-ack" not in ack["headers"]
+
+
+async def test_where_a_broker_is_away_nothing_waits_for_it() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES, issuedAcknowledgementLabel="other:sent"))
+    other.outbox.detach()
+    site.deliver(message(requested_acks=["other:sent"]))
+    assert await site.ended(1) == [REDELIVER]
+    assert site.answers()[0]["value"]["other:sent"]["status"] == 503
+    other.outbox.attach(other.link)
+    assert other.answers() == []
+
+
+async def test_what_no_link_has_taken_in_its_time_is_not_sent() -> None:
+    site = await collected()
+    other = beside(site, target(MESSAGES))
+    other.link.window, other.link.confirms = 1, False
+    site.deliver(message(), message(correlation_id="c-2", timeout="1s"))
+    site.clock.advance(1)
+    site.dispatcher.expire()
+    other.link.confirm()
+    await pause()
+    assert other.correlations() == ["c-1"]
+
+
+async def test_a_mistake_in_passing_on_is_answered_and_the_next_delivery_is_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site = await collected()
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a mistake of our own")
+
+    monkeypatch.setattr(site.dispatcher._exchange, "prepare", fail)
+    with capture_logs():
+        site.deliver(message(), turn(1))
+    await site.settled(2)
+    assert site.statuses() == [500, 201]
+
+
+# queries that go to the device if the twin is as they say
+
+
+def query(condition: str = "eq(attributes/on,true)", path: str = "/attributes/on", **headers: Any) -> bytes:
+    headers.setdefault("correlation_id", "c-1")
+    return command("retrieve", path, live_channel_condition=condition, **headers)
+
+
+async def turned_on() -> ConnectionHarness:
+    site = await collected()
+    site.deliver(turn(True))
+    await site.settled(1)
+    site.forget()
+    return site
+
+
+async def test_a_query_whose_condition_holds_is_answered_by_the_device() -> None:
+    site = await turned_on()
+    other = beside(site, target(COMMANDS))
+    site.deliver(query(mine="x"))
+    await until(lambda: other.answers())
+    (heard,) = other.answers()
+    assert (heard["topic"], heard["path"]) == ("acme.site/lamp-7/things/live/commands/retrieve", "/attributes/on")
+    assert (heard["headers"]["channel"], heard["headers"]["mine"]) == ("live", "x")
+    assert "live-channel-condition" not in heard["headers"]
+    other.deliver(with_status(live("retrieve", "/attributes/on", "brightly"), 200))
+    await site.settled(1)
+    (answer,) = site.answers()
+    assert (answer["topic"], answer["status"], answer["value"]) == (heard["topic"], 200, "brightly")
+    assert (answer["headers"]["channel"], answer["headers"]["correlation-id"]) == ("live", "c-1")
+
+
+async def test_a_query_whose_condition_does_not_hold_is_answered_by_the_twin() -> None:
+    site = await turned_on()
+    other = beside(site, target(COMMANDS))
+    answer = await site.ask(query("eq(attributes/on,false)"))
+    assert (answer["topic"], answer["value"]) == ("acme.site/lamp-7/things/twin/commands/retrieve", True)
+    site.deliver(query(response_required=False))
+    await site.settled(2)
+    assert (len(site.answers()), other.answers()) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "status", "channel", "outcome"),
+    [({}, 408, "live", REDELIVER), ({"live_channel_timeout_strategy": "use-twin"}, 200, "twin", SETTLED)],
+)
+async def test_a_device_that_does_not_answer_is_told_or_the_twin_answers_for_it(
+    strategy: dict[str, Any], status: int, channel: str, outcome: Outcome
+) -> None:
+    site = await turned_on()
+    beside(site, target(COMMANDS))
+    site.deliver(query(timeout="1s", **strategy))
+    await until(lambda: site.dispatcher.held("site") == 1)
+    site.clock.advance(1)
+    site.dispatcher.expire()
+    assert await site.ended(1) == [outcome]
+    (answer,) = site.answers()
+    assert answer["status"] == status
+    assert answer["topic"].split("/")[3] == channel
+    assert answer["value"] is True if status == 200 else answer["value"]["error"] == "command.timeout"
+
+
+@pytest.mark.parametrize(
+    ("payload", "refusal"),
+    [
+        (query("eq("), (400, "rql.expression.invalid")),
+        (query(path="/attributes/none"), (404, "things:attribute.notfound")),
+        (query(at_historical_revision=1), (400, "header.notsupported")),
+        (turn(False, live_channel_condition="exists(thingId)"), (405, "things:live.channelcondition.notallowed")),
+    ],
+)
+async def test_what_cannot_go_to_the_device_is_refused(payload: bytes, refusal: tuple[int, str]) -> None:
+    site = await turned_on()
+    other = beside(site, target(COMMANDS))
+    answer = await site.ask(payload)
+    assert (answer["status"], answer["value"]["error"], other.answers()) == (*refusal, [])
+
+
+async def test_a_condition_on_what_may_not_be_read_sends_nothing_to_the_device() -> None:
+    site = await turned_on()
+    other = beside(site, target(COMMANDS))
+    strange = ConnectionHarness(source("in", "acme:stranger"), beside=site, id="strange")
+    answer = await strange.ask(query())
+    assert (answer["status"], answer["value"]["error"]) == (412, "things:condition.failed")
+    assert other.answers() == []

@@ -1,0 +1,294 @@
+"""Who acknowledges an event of a twin, and who is excused. Case numbers are those of the cases for twins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.errors import PublishFailed
+from connectivity.targets.signal_context import Seen
+from connectivity.transports.base import Outcome
+from tests.support.in_process.event_followers import (
+    EVENTS,
+    SEEN,
+    SENT,
+    beside,
+    cursor,
+    events,
+    followed,
+    revisions,
+    sent,
+)
+from tests.support.in_process.service import ConnectionHarness, command, document, pause, source, target, turn, until
+from tests.support.in_process.two_connections import NACKS, acknowledgement
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+READ = {"grant": ["READ"], "revoke": []}
+SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVER
+ISSUING = target(EVENTS, issuedAcknowledgementLabel="{{ connection:id }}:sent")
+NOT_THESE = target(f"{EVENTS}?filter=eq(attributes/on,77)", issuedAcknowledgementLabel="{{ connection:id }}:sent")
+BLIND = {**ISSUING, "authorizationContext": ["acme:stranger"]}
+
+
+def asking(*labels: str, value: Any = True, **headers: Any) -> bytes:
+    return turn(value, correlation_id="c-1", requested_acks=["twin-persisted", *labels], **headers)
+
+
+def statuses(site: ConnectionHarness) -> dict[str, int]:
+    """Label → status in the newest answer."""
+    return {label: ack["status"] for label, ack in site.answers()[-1]["value"].items()}
+
+
+def is_weak(site: ConnectionHarness, label: str) -> bool:
+    return bool(site.answers()[-1]["value"][label]["headers"].get("ditto-weak-ack", False))
+
+
+async def test_case_97_an_ordinary_change_is_settled_when_it_is_on_disk() -> None:
+    """Its answer is the usual one, whoever else is sent the event."""
+    site, other = await followed(ISSUING)
+    other.link.confirms = False
+    site.disk.hold()
+    site.deliver(turn(True, correlation_id="c-1"))
+    await pause()
+    assert (site.answers(), site.outcomes) == ([], [])
+    site.disk.release()
+    assert await site.ended(1) == [SETTLED]
+    assert (site.answers()[0]["topic"].rpartition("/")[2], site.answers()[0]["status"]) == ("modify", 201)
+
+
+async def test_case_98_a_subscriber_acknowledges_the_event_that_it_was_sent() -> None:
+    """The event says which labels its reader may give."""
+    site, other = await followed()
+    site.deliver(asking(SEEN))
+    await sent(other, 1)
+    (event,) = events(other)
+    assert event["headers"]["requested-acks"] == [SEEN]
+    await pause()
+    assert site.outcomes == []
+    other.deliver(acknowledgement(status=208, value={"x": 1}))
+    assert await site.ended(1) == [SETTLED]
+    assert (site.answers()[0]["status"], statuses(site)) == (200, {"twin-persisted": 201, SEEN: 208})
+
+
+async def test_an_issued_label_is_given_when_the_broker_has_confirmed() -> None:
+    site, other = await followed(ISSUING)
+    other.link.confirms = False
+    site.deliver(asking(SENT))
+    await sent(other, 1)
+    await pause()
+    assert (site.answers(), site.outcomes) == ([], [])
+    other.link.confirm()
+    assert await site.ended(1) == [SETTLED]
+    assert statuses(site) == {"twin-persisted": 201, SENT: 200}
+    assert not is_weak(site, SENT)
+
+
+@pytest.mark.parametrize("kept_by", [NOT_THESE, BLIND], ids=["filter", "permission"])
+async def test_case_103_a_connection_that_the_event_is_kept_from_is_excused(kept_by: dict[str, Any]) -> None:
+    site, other = await followed(kept_by)
+    site.deliver(asking(SENT, SEEN))
+    assert await site.ended(1) == [SETTLED]
+    assert (site.answers()[0]["status"], statuses(site)) == (200, {"twin-persisted": 201, SENT: 200, SEEN: 200})
+    assert is_weak(site, SENT)
+    assert is_weak(site, SEEN)
+    assert other.answers() == []
+
+
+@pytest.mark.parametrize("besides", [(), (target(EVENTS, address="b"),)], ids=["alone", "beside another target"])
+async def test_case_103_a_target_without_a_topic_of_events_is_excused(besides: tuple[dict[str, Any], ...]) -> None:
+    live = target("_/_/things/live/messages", issuedAcknowledgementLabel="{{ connection:id }}:sent")
+    site, _other = await followed(live, *besides)
+    site.deliver(asking(SENT))
+    assert await site.ended(1) == [SETTLED]
+    assert is_weak(site, SENT)
+
+
+async def test_case_103_nobody_is_excused_for_the_connection_that_caused_the_event() -> None:
+    _site, other = await followed(ISSUING)
+    other.deliver(asking(SENT, SEEN, timeout="5s"))
+    await other.store.barrier()
+    await pause()
+    assert other.outcomes == []
+    other.clock.advance(5)
+    other.dispatcher.expire()
+    assert await other.ended(1) == [REDELIVER]
+
+
+async def test_a_label_is_waited_for_that_another_target_can_give() -> None:
+    site, other = await followed(NOT_THESE, {**ISSUING, "address": "b"})
+    other.link.confirms = False
+    site.deliver(asking(SENT, SEEN))
+    await sent(other, 1)
+    await pause()
+    other.deliver(acknowledgement())
+    await pause()
+    assert site.outcomes == []
+    other.link.confirm()
+    assert await site.ended(1) == [SETTLED]
+    assert not is_weak(site, SENT)
+    assert not is_weak(site, SEEN)
+
+
+async def test_what_comes_between_an_event_and_a_target_excuses_it_then() -> None:
+    """Its address has no value, which is seen when it is to be sent."""
+    site, _other = await followed({**ISSUING, "address": "{{ header:device }}"})
+    site.deliver(asking(SENT))
+    assert await site.ended(1) == [SETTLED]
+    assert is_weak(site, SENT)
+
+
+async def test_case_100_what_failed_is_sent_again_to_those_who_failed_and_collected_anew() -> None:
+    """The same event, whose other acknowledgements stand. There is no second one."""
+    site, other = await followed(ISSUING)
+    third = await beside(other, ISSUING, id="third")
+    other.link.confirms = False
+    payload = asking(SENT, "third:sent", timeout="5s")
+    site.handle(site.delivery(payload, "d1"))
+    assert await sent(other, 1) == await sent(third, 1) == [2]
+    await pause()
+    site.clock.advance(5)
+    site.dispatcher.expire()
+    assert await site.ended(1) == [REDELIVER]
+    assert statuses(site) == {"twin-persisted": 201, SENT: 408, "third:sent": 200}
+    other.link.confirm()
+    await pause()
+    for again in range(3):
+        site.handle(site.delivery(payload, "d1", redelivered=True))
+        assert await sent(other, again + 2) == [2] * (again + 2)
+        other.link.confirm(error=PublishFailed("full", status=507) if again < 2 else None)
+        assert await site.ended(again + 2) == [REDELIVER, REDELIVER, REDELIVER, SETTLED][: again + 2]
+    assert statuses(site) == {"twin-persisted": 201, SENT: 200, "third:sent": 200}
+    assert revisions(third) == [2]
+    assert len(site.history()) == 2
+
+
+async def test_case_99_a_silent_subscriber_is_sent_the_event_again_five_times_at_most() -> None:
+    site, other = await followed()
+    payload = asking(SEEN, timeout="3s")
+    for time in range(1, 7):
+        site.handle(site.delivery(payload, "d1", redelivered=time > 1))
+        assert await sent(other, time) == [2] * time
+        await pause()
+        site.clock.advance(3)
+        site.dispatcher.expire()
+        assert (await site.ended(time))[-1] == (REDELIVER if time <= 5 else SETTLED)
+        assert statuses(site) == {"twin-persisted": 201, SEEN: 408}
+    assert site.answers()[-1]["value"][SEEN]["payload"]["error"] == "acknowledgement:request.timeout"
+    assert len(site.history()) == 2
+
+
+async def test_case_100_a_refusal_of_the_subscriber_is_no_reason_to_come_again() -> None:
+    site, other = await followed()
+    site.deliver(asking(SEEN))
+    await sent(other, 1)
+    other.deliver(acknowledgement(status=400))
+    assert await site.ended(1) == [DROPPED]
+    assert site.answers()[0]["status"] == 424
+
+
+async def test_case_102_a_label_that_its_sender_does_not_declare_is_refused() -> None:
+    site, other = await followed()
+    site.deliver(asking(SEEN))
+    await sent(other, 1)
+    other.deliver(acknowledgement("other:unseen"))
+    await until(lambda: len(other.answers()) == 2)
+    answer = other.answers()[1]
+    assert (answer["status"], answer["value"]["error"]) == (400, "acknowledgement:label.not.declared")
+    await pause()
+    assert site.outcomes == []
+
+
+async def test_case_104_who_is_refused_waits_for_nobody() -> None:
+    site = ConnectionHarness(source("in", "acme:stranger", **NACKS))
+    owner = ConnectionHarness(beside=site, id="owner")
+    await owner.has_lamp()
+    policy_of_a_reader = {"subjects": {"acme:stranger": {"type": "t"}}, "resources": {"thing:/": READ}}
+    payload = document("acme.site/lamp-7/policies/commands/modify", "/entries/READER", policy_of_a_reader)
+    assert (await owner.ask(payload))["status"] == 201
+    await beside(site)
+    site.deliver(asking(SEEN))
+    assert await site.ended(1) == [DROPPED]
+    (answer,) = site.answers()
+    assert (answer["topic"].rpartition("/")[2], answer["status"]) == ("errors", 403)
+
+
+async def test_case_105_who_expects_only_responses_is_told_of_no_failure() -> None:
+    only: dict[str, Any] = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response"]}}
+    site = ConnectionHarness(source(**only))
+    await site.has_lamp()
+    other = await beside(site)
+    site.deliver(asking(SEEN))
+    await sent(other, 1)
+    other.deliver(acknowledgement(status=400))
+    site.deliver(command("retrieve", name="nowhere"))
+    assert await site.ended(2) == [DROPPED, SETTLED]
+    assert site.answers() == []
+
+
+async def test_an_event_that_is_on_its_way_is_not_sent_again_for_a_redelivery() -> None:
+    site, other = await followed(ISSUING)
+    other.link.confirms = False
+    payload = asking(SENT, timeout="5s")
+    site.handle(site.delivery(payload, "d1"))
+    await sent(other, 1)
+    await pause()
+    site.clock.advance(5)
+    site.dispatcher.expire()
+    await site.ended(1)
+    site.handle(site.delivery(payload, "d1", redelivered=True))
+    await pause()
+    assert len(other.link.published) == 1
+    other.link.confirm()
+    assert (await site.ended(2))[-1] == SETTLED
+
+
+async def test_a_label_of_a_connection_that_hears_of_events_otherwise_is_waited_for() -> None:
+    site, other = await followed(target("_/_/things/live/events"))
+    site.deliver(asking(SEEN))
+    await site.store.barrier()
+    await pause()
+    assert site.outcomes == []
+    other.deliver(acknowledgement())
+    assert await site.ended(1) == [SETTLED]
+    assert not is_weak(site, SEEN)
+
+
+async def test_a_deletion_is_acknowledged_like_any_event() -> None:
+    site, other = await followed(ISSUING)
+    site.deliver(command("delete", correlation_id="c-1", requested_acks=["twin-persisted", SENT]))
+    assert await site.ended(1) == [SETTLED]
+    assert statuses(site) == {"twin-persisted": 204, SENT: 200}
+    assert [event["topic"].rpartition("/")[2] for event in events(other)] == ["deleted"]
+
+
+async def test_a_target_whose_broker_is_away_fails_when_the_time_is_over_and_gets_the_event_all_the_same() -> None:
+    site, other = await followed(ISSUING)
+    other.outbox.detach()
+    site.deliver(asking(SENT, timeout="5s"))
+    await site.store.barrier()
+    await pause()
+    site.clock.advance(5)
+    site.dispatcher.expire()
+    assert await site.ended(1) == [REDELIVER]
+    other.outbox.attach(other.link)
+    site.dispatcher.cursors.wake()
+    assert await sent(other, 1) == [2]
+    await until(lambda: not other.dispatcher.cursors.of("other")[0].listeners)
+
+
+async def test_an_event_whose_extra_fields_cannot_be_had_is_missed_logged_and_no_success(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    extra = target(f"{EVENTS}?extraFields=attributes/on", issuedAcknowledgementLabel="{{ connection:id }}:sent")
+    site, other = await followed(extra)
+    monkeypatch.setattr(Seen, "readable_thing", lambda _seen, _selection: None)
+    with capture_logs() as lines:
+        site.deliver(asking(SENT))
+        await until(lambda: cursor(other).skipped == 1)
+    assert [line["event"] for line in lines if line["log_level"] == "warning"] == ["signal.enrichment.failed"]
+    assert (other.answers(), other.count("out", "failed")) == ([], 1)
+    assert await site.ended(1) == [REDELIVER]
+    assert (is_weak(site, SENT), statuses(site)[SENT]) == (False, 500)

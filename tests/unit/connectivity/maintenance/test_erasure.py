@@ -1,0 +1,412 @@
+"""Erasing an entity while the service runs: in order with all changes, seen by every later command, finished by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectivity.maintenance import erasure as module
+from connectivity.maintenance.erasure import (
+    ERASED,
+    Eraser,
+    NoEntity,
+    NotErased,
+    UnknownEntity,
+    entity_of,
+    erase_here,
+    recorded,
+)
+from connectivity.store.folder_lock import DataFolderLocked, lock_folder
+from connectivity.store.store import Store
+from connectivity.subscriptions.manager import Bounds, Peer, Streams
+from mappings.ids import EntityId, EntityType, partition_entity
+from mappings.model.signals import Created, Failed, HistoryQuery, Kind, Request, Subscribe
+from spark_store.errors import StoreUnavailable
+from spark_store.history.replay import evolve
+from spark_store.journal import erasure
+from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.reader import Follower
+from spark_store.lake.tables import Lake
+from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
+from spark_store.records import Change, Snapshot
+from tests.support.in_process.fakes import KeepingReply, ListFeed
+from tests.support.journal_entries import (
+    ALL,
+    LAMP,
+    MUCH,
+    POLICY,
+    TANK,
+    change,
+    history,
+    published,
+    revisions,
+    snapshot,
+    timestamp,
+)
+from tests.support.wait import PATIENCE, wait_until
+
+NOW = datetime(2031, 1, 15, tzinfo=UTC)
+OTHER = partition_entity("acme.site:hall/tank/1")
+MARK = b"a-secret-nobody-else-has"
+
+
+class DataFolder:
+    """Store, streams and eraser of one data folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.journal = SqliteJournal.open(folder / "journal.db")
+        self.store = Store(self.journal)
+        self.streams = Streams(lambda *_: ListFeed(range(1, 102)), Bounds(), lambda: 0.0)
+        self.lake = Lake(folder)
+        self.hidden: dict[EntityId, int] = {}
+        self.eraser = Eraser(self.journal, self.store, self.streams, self.lake, self.hidden, lambda: NOW)
+        self.running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.running = asyncio.create_task(self.eraser.run_forever())
+
+    async def close(self) -> None:
+        if self.running is not None:
+            self.running.cancel()
+            await asyncio.wait([self.running])
+        await self.store.close()
+
+    def record(self) -> dict[str, Any]:
+        return recorded(self.folder)[-1]
+
+    def bytes(self) -> bytes:
+        return b"".join(file.read_bytes() for file in sorted(self.folder.rglob("*")) if file.is_file())
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[DataFolder]:
+    made = DataFolder(tmp_path)
+    yield made
+    await made.close()
+
+
+async def test_the_journal_forgets_and_the_record_says_who_and_when(site: DataFolder) -> None:
+    for revision in range(1, 121):
+        await site.store.submit([change(LAMP, revision, b'"' + MARK + b'"')])
+    await site.store.submit(history(POLICY, 3))
+    site.start()
+    assert (await site.eraser.erase(LAMP, "anna"))["journal_done"] is None
+    await wait_until(lambda: site.record()["journal_done"])
+    assert MARK not in site.bytes(), "while the journal is open"
+    assert site.journal.events(LAMP, 1, ALL, 10, MUCH) == []
+    assert len(site.journal.events(POLICY, 1, ALL, 10, MUCH)) == 3
+    at = "2031-01-15T00:00:00.000000Z"
+    assert site.record() == {
+        "id": 1, "entity_type": "thing", "entity": LAMP.id, "seq": 123, "asked": at, "asked_by": "anna",
+        "journal_done": at, "lake_done": None,
+    }  # fmt: skip
+    assert site.hidden == {LAMP: 123}, "the lake may still have what must not be shown"
+    # The pipeline says that it has carried it out.
+    site.lake.pipeline.mkdir(parents=True)
+    publish_watermark(site.lake.watermark, Watermark(123, erased=1, erased_at=at))
+    assert site.record()["lake_done"] == at
+    await wait_until(lambda: site.hidden == {})
+    file = sqlite3.connect(site.folder / "journal.db")
+    assert file.execute("SELECT lake_done FROM erasures").fetchone() == (at,)
+    assert file.execute("SELECT count(*) FROM holes").fetchone() == (120,), "a new lake may still be wanted"
+    assert file.execute("SELECT path FROM search_paths").fetchall() == [], "names of places tell something too"
+    file.close()
+
+
+def holes(folder: Path) -> int:
+    with contextlib.closing(sqlite3.connect(folder / "journal.db")) as file:
+        return int(file.execute("SELECT count(*) FROM holes").fetchone()[0])
+
+
+async def test_holes_are_forgotten_in_as_many_steps_as_it_takes(
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasure, "STEP_HOLES", 2)
+    await site.store.submit([*history(LAMP, 5), *history(POLICY, 1)])
+    site.start()
+    await site.eraser.erase(LAMP, "anna")
+    await wait_until(lambda: site.record()["journal_done"])
+    assert holes(site.folder) == 5
+    assert await site.store.trim(6, "2099") == 1
+    site.lake.pipeline.mkdir(parents=True)
+    publish_watermark(site.lake.watermark, Watermark(6, erased=1))
+    await wait_until(lambda: holes(site.folder) == 0)
+
+
+async def test_an_erasure_reads_the_watermark_beside_the_loop_and_takes_what_is_decided_meanwhile(
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.store.submit(history(LAMP, 3))
+    is_reading, goes_on = threading.Event(), threading.Event()
+
+    def slow(path: Path) -> Watermark:
+        is_reading.set()
+        assert goes_on.wait(10), "the loop waits for the disk"
+        return read_watermark(path)
+
+    monkeypatch.setattr(module, "read_watermark", slow)
+    erasing = [asyncio.create_task(site.eraser.erase(LAMP, "anna")) for _ in range(2)]
+    await wait_until(is_reading.is_set)
+    await site.store.submit([change(LAMP, 4)])
+    goes_on.set()
+    records = [await it for it in erasing]
+    assert sorted((it["id"], it["seq"]) for it in records) == [(1, 4), (2, 4)]
+    assert snapshot(LAMP, 4) != site.store.snapshot(LAMP)
+
+
+async def test_a_number_that_the_lake_has_done_does_not_come_again(site: DataFolder) -> None:
+    """The journal was put back from a backup; what the lake did then is not what is asked for now."""
+    await site.store.submit(history(LAMP, 3))
+    site.lake.pipeline.mkdir(parents=True)
+    publish_watermark(site.lake.watermark, Watermark(3, erased=4, erased_at="2030"))
+    site.start()
+    assert (await site.eraser.erase(LAMP, "anna"))["id"] == 5
+    await wait_until(lambda: site.record()["journal_done"])
+    assert (site.record()["lake_done"], site.hidden) == (None, {LAMP: 3})
+    await site.close()
+    assert erase_here(site.folder, LAMP, "anna")["id"] == 6
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_the_eraser_ends_when_it_is_cancelled_while_an_erasure_is_asked_for(site: DataFolder, turns: int) -> None:
+    """`asyncio.wait_for` would swallow the cancellation where what it waits for has just come."""
+    site.start()
+    assert site.running is not None
+    await wait_until(lambda: site.eraser._asked._waiters)
+    site.eraser._asked.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    site.running.cancel()
+    ended, _ = await asyncio.wait([site.running], timeout=PATIENCE)
+    assert ended == {site.running}
+
+
+async def test_an_erasure_that_is_not_stored_leaves_hidden_what_another_one_hides(
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.store.submit(history(LAMP, 3))
+    await site.eraser.erase(LAMP, "anna")
+    await site.store.submit([change(LAMP, 4)])
+
+    def full() -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(site.journal, "commit", full)
+    for _ in range(2):
+        with pytest.raises(NotErased):
+            await site.eraser.erase(LAMP, "anna")
+    monkeypatch.undo()
+    assert site.hidden == {LAMP: 3}
+    await asyncio.wait_for(site.store.wait_available(), PATIENCE)
+    await site.eraser.erase(LAMP, "anna")
+    assert site.hidden == {LAMP: 4}
+    # The lake has done the first one only.
+    site.lake.pipeline.mkdir(parents=True)
+    publish_watermark(site.lake.watermark, Watermark(4, erased=1))
+    site.start()
+    await wait_until(lambda: recorded(site.folder)[0]["lake_done"])
+    assert site.hidden == {LAMP: 4}
+    publish_watermark(site.lake.watermark, Watermark(4, erased=2))
+    await wait_until(lambda: site.hidden == {})
+
+
+async def test_the_loop_reads_no_records(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read in other threads, and while the lake is waited for not at all."""
+    await site.store.submit(history(LAMP, 3))
+    loops, threads = threading.get_ident(), []
+    opened = Follower.open
+
+    def noted(path: Path) -> Follower:
+        threads.append(threading.get_ident())
+        return opened(path)
+
+    monkeypatch.setattr("connectivity.maintenance.erasure.Follower.open", noted)
+    site.start()
+    await site.eraser.erase(LAMP, "anna")
+    assert [it["entity"] for it in await site.eraser.all()] == [LAMP.id]
+    looks: list[int] = []
+    read = read_watermark
+
+    def looked(path: Path) -> Watermark:
+        looks.append(len(threads))
+        return read(path)
+
+    monkeypatch.setattr("connectivity.maintenance.erasure.read_watermark", looked)
+    await wait_until(lambda: len(looks) >= 3)
+    assert loops not in threads
+    assert len(set(looks[1:])) == 1, "nothing was opened between two looks at the watermark"
+
+
+async def test_what_was_decided_before_goes_and_what_is_decided_after_begins_anew(
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a turn of the loop in between: nothing of it is durable yet."""
+
+    async def at_once(read: Callable[..., Any], *arguments: Any) -> Any:
+        return read(*arguments)
+
+    await site.store.submit(history(LAMP, 3))
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    before = site.store.submit([change(LAMP, 4)])
+    erasing = asyncio.create_task(site.eraser.erase(LAMP, "anna"))
+    await asyncio.sleep(0)
+    seen = site.store.snapshot(LAMP)
+    assert seen is not None
+    assert (seen.revision, seen.state, seen.policy) == (4, None, None)
+    monkeypatch.undo()
+    after = site.store.submit([change(LAMP, 5)])
+    await asyncio.gather(before, erasing, after)
+    site.start()
+    await wait_until(lambda: site.record()["journal_done"])
+    assert [it.revision for it in site.journal.events(LAMP, 1, ALL, 10, MUCH)] == [5]
+    assert site.store.snapshot(LAMP) == snapshot(LAMP, 5)
+
+
+async def test_a_partition_of_a_stream_begins_anew_behind_what_was_erased(site: DataFolder) -> None:
+    """Its offsets go on, and nothing before them can be asked for."""
+    for offset in range(1, 61):
+        await site.store.submit([published(TANK, offset, b'"' + MARK + b'"')])
+    await site.store.submit([published(OTHER, 1)])
+    site.start()
+    await site.eraser.erase(TANK, "anna")
+    assert (site.store.oldest_kept(TANK), site.store.oldest_kept(OTHER)) == (61, 1)
+    gone = site.store.snapshot(TANK)
+    assert gone is not None
+    assert (gone.is_deleted, gone.revision) == (True, 60)
+    message = published(TANK, 61).events[0]
+    await site.store.submit([Change((message,), (evolve(gone, message),))])
+    await wait_until(lambda: site.record()["journal_done"])
+    assert MARK not in site.bytes()
+    assert site.record()["entity_type"] == "stream"
+    assert revisions(site.journal.events(TANK, 1, ALL, 10, MUCH)) == [61]
+    assert (site.store.oldest_kept(TANK), await site.store.kept.look(TANK)) == (61, 61)
+    assert site.store.snapshot(TANK) == Snapshot(TANK, 61, timestamp(61), timestamp(61), {}, None)
+
+
+async def test_the_state_is_gone_for_every_later_command(site: DataFolder) -> None:
+    await site.store.submit(history(LAMP, 3))
+    assert site.store.snapshot(LAMP) is not None
+    await site.eraser.erase(LAMP, "anna")
+    found = site.store.snapshot(LAMP)
+    assert found is not None
+    assert (found.revision, found.state, found.policy) == (3, None, None)
+    assert (found.created, found.modified) == ("2031-01-15T00:00:00.000000Z",) * 2
+
+
+async def test_subscriptions_on_the_entity_fail_and_others_go_on(site: DataFolder) -> None:
+    await site.store.submit([*history(LAMP, 1), *history(POLICY, 1)])
+    replies = []
+    for entity in (LAMP, POLICY):
+        reply = KeepingReply()
+        peer = Peer(reply, ("reader",), entity)
+        site.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(entity), {}), peer)
+        created = reply.signals[-1]
+        assert isinstance(created, Created)
+        site.streams.request(Request(Kind.HISTORY, created.key, 1, {}, entity), peer)
+        await wait_until(lambda reply=reply: reply.elements == [1])  # type: ignore[misc]
+        replies.append(reply)
+    await site.eraser.erase(LAMP, "anna")
+    assert [it.reason for it in replies[0].signals if isinstance(it, Failed)] == [ERASED]
+    assert "Failed" not in replies[1].names
+
+
+async def test_what_is_unknown_or_cannot_be_stored_is_not_erased(
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnknownEntity, match=r"found no thing acme\.site:lamp-7"):
+        await site.eraser.erase(LAMP, "anna")
+    await site.store.submit(history(LAMP, 3))
+
+    def full() -> None:
+        raise StoreUnavailable("the disk is full")
+
+    monkeypatch.setattr(site.journal, "commit", full)
+    with pytest.raises(NotErased, match="the disk is full"):
+        await site.eraser.erase(LAMP, "anna")
+    monkeypatch.undo()
+    await asyncio.wait_for(site.store.wait_available(), PATIENCE)
+    assert recorded(site.folder) == []
+    assert site.store.snapshot(LAMP) == snapshot(LAMP, 3), "what was not durable never happened"
+    assert site.hidden == {}
+
+
+async def test_what_a_killed_service_left_is_finished_by_the_next_one(tmp_path: Path) -> None:
+    first = DataFolder(tmp_path)
+    await first.store.submit(history(LAMP, 3))
+    await first.eraser.erase(LAMP, "anna")
+    await first.close()
+    second = DataFolder(tmp_path)
+    assert second.hidden == {LAMP: 3}
+    second.start()
+    await wait_until(lambda: second.record()["journal_done"])
+    assert second.journal.events(LAMP, 1, ALL, 10, MUCH) == []
+    await second.close()
+
+
+async def test_a_store_that_fails_is_waited_for(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    await site.store.submit(history(LAMP, 3))
+    await site.eraser.erase(LAMP, "anna")
+    failures = []
+
+    def broken() -> bool:
+        failures.append(1)
+        raise StoreUnavailable("the disk is away")
+
+    monkeypatch.setattr(site.journal, "scrub", broken)
+    site.start()
+    await wait_until(lambda: failures)
+    monkeypatch.undo()
+    await wait_until(lambda: site.record()["journal_done"])
+
+
+def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: Path) -> None:
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append([change(LAMP, 1, b'"' + MARK + b'"'), *history(POLICY, 2)])
+    journal.close()
+    with lock_folder(tmp_path), pytest.raises(DataFolderLocked):
+        erase_here(tmp_path, LAMP, "anna")
+    assert erase_here(tmp_path, LAMP, "anna")["journal_done"] is not None
+    assert not [it for it in tmp_path.iterdir() if it.is_file() and MARK in it.read_bytes()]
+    assert [it["asked_by"] for it in recorded(tmp_path)] == ["anna"]
+    with pytest.raises(UnknownEntity):
+        erase_here(tmp_path, LAMP._replace(name="never-was"), "anna")
+    with pytest.raises(NotErased, match="found no journal"):
+        recorded(tmp_path / "nowhere")
+    with pytest.raises(NotErased, match="found no journal"):
+        erase_here(tmp_path / "nowhere", LAMP, "anna")
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder belongs to the service alone; others who ask are not its owner."""
+
+    def refuses(_: Path, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refuses)
+    with pytest.raises(NotErased, match=r"journal\.db: cannot be used: Permission denied"):
+        erase_here(tmp_path, LAMP, "anna")
+
+
+def test_an_entity_is_named_by_its_type_and_id() -> None:
+    assert entity_of("acme.site:lamp-7", "thing") == LAMP
+    assert entity_of("acme.site:lamp-7", "policy").type is EntityType.POLICY
+    assert entity_of("acme.site:hall/tank/0", "stream") == TANK
+    for text, kind, expected in (
+        ("tank", "stream", "the id of a stream, such as tank-9/0"),
+        ("lamp", "thing", "the id of a thing, such as acme.site:lamp-7"),
+        ("acme:a/b", "policy", "the id of a policy, such as acme.site:lamp-7"),
+        ("acme:lamp", "lamp", "the type thing, policy or stream"),
+    ):
+        with pytest.raises(NoEntity, match=f"expected {expected}"):
+            entity_of(text, kind)

@@ -1,0 +1,121 @@
+"""The search index made beside everything else: commands go on, failures are outlived, what is wanted anew is made anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from connectivity.maintenance.index_builder import MARK, Indexer, want_anew
+from connectivity.store.store import Store
+from mappings.ids import EntityId, EntityType
+from spark_store.journal.journal import SqliteJournal
+from spark_store.search import index_builder
+from tests.support.failing_sqlite import Fragile
+from tests.support.journal_entries import LAMP, change
+from tests.support.oracles.search_index import expected, found
+from tests.support.wait import wait_until
+
+THINGS = 30
+
+
+class JournalWithIndexer:
+    """A journal of things without an index, the store on it, and who makes the index."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "journal.db"
+        self.journal = SqliteJournal.open(self.path, factory=Fragile)
+        self.journal.append([change(EntityId(EntityType.THING, "acme", str(number)), 1) for number in range(THINGS)])
+        self.journal.within(lambda it: it.execute("DELETE FROM search_values"))
+        self.journal.within(lambda it: it.execute("UPDATE search_progress SET indexed = 0"))
+        self.journal.commit()
+        self.store = Store(self.journal)
+        self.indexer = Indexer(self.journal, self.store)
+        self.running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self.running = asyncio.create_task(self.indexer.run_forever())
+
+    async def complete(self) -> None:
+        await wait_until(lambda: self.indexer.progress().is_complete)
+
+    async def close(self) -> None:
+        Fragile.arm(0)
+        if self.running is not None:
+            self.running.cancel()
+            await asyncio.wait([self.running])
+        await self.store.close()
+
+
+@pytest.fixture
+async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JournalWithIndexer]:
+    monkeypatch.setattr(index_builder, "STEP_ENTITIES", 2)
+    monkeypatch.setattr("connectivity.maintenance.index_builder.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("connectivity.maintenance.index_builder.LOOK_SECONDS", 0.01)
+    made = JournalWithIndexer(tmp_path)
+    yield made
+    await made.close()
+
+
+async def test_an_old_journal_gets_its_index_while_commands_go_on(site: JournalWithIndexer) -> None:
+    site.start()
+    for revision in range(1, 41):
+        await site.store.submit([change(LAMP, revision)])
+    await site.complete()
+    assert found(site.path) == expected(site.path)
+    assert len(found(site.path).values) == 2 * (THINGS + 1)
+
+
+async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(site: JournalWithIndexer) -> None:
+    with structlog.testing.capture_logs() as logs:
+        site.start()
+        await site.complete()
+        await wait_until(lambda: [it for it in logs if it["event"] == "search index made"])
+        assert site.running is not None
+        site.running.cancel()
+        await asyncio.wait([site.running])
+        said = len(logs)
+        site.indexer = Indexer(site.journal, site.store)
+        site.start()
+        await site.store.submit([change(LAMP, 1)])
+        await site.store.barrier()
+    assert logs[0] == {"event": "search index is made", "log_level": "info", "indexed": 2, "entities": THINGS}
+    assert len(logs) == said
+
+
+async def test_it_is_made_anew_when_somebody_wants_it(site: JournalWithIndexer) -> None:
+    site.start()
+    await site.complete()
+    await site.store.take(lambda: site.journal.within(lambda it: it.execute("UPDATE search_values SET value = 7")))
+    assert found(site.path) != expected(site.path)
+    want_anew(site.path.parent)
+    await wait_until(lambda: found(site.path) == expected(site.path) and site.indexer.progress().is_complete)
+    assert len(found(site.path).values) == 2 * THINGS
+    assert not (site.path.parent / MARK).exists()
+
+
+async def test_declared_paths_get_indexes_of_their_own_and_lose_them(site: JournalWithIndexer) -> None:
+    for declared, rows in ((["/attributes/counter"], THINGS), ([], 0)):
+        site.indexer = Indexer(site.journal, site.store, declared)
+        site.start()
+        await site.complete()
+        await wait_until(lambda rows=rows: len(found(site.path).declared) == rows)  # type: ignore[misc]
+        assert found(site.path) == expected(site.path)
+        assert site.running is not None
+        site.running.cancel()
+        await asyncio.wait([site.running])
+
+
+async def test_a_step_that_fails_is_taken_again(site: JournalWithIndexer) -> None:
+    with structlog.testing.capture_logs() as logs:
+        site.start()
+        await wait_until(lambda: site.indexer.progress().indexed)
+        Fragile.arm(5)
+        # To look at the progress is an operation too, which could be the one that fails.
+        await wait_until(lambda: "the search index waits for the store" in [it["event"] for it in logs])
+        await site.complete()
+    assert [it["reason"] for it in logs if it["event"] == "the search index waits for the store"]
+    assert found(site.path) == expected(site.path)

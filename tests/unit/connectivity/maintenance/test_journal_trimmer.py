@@ -1,0 +1,202 @@
+"""What the journal lets go of, and what it never does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+import structlog
+
+from connectivity.maintenance.journal_trimmer import Trimmer, unlike
+from connectivity.store.store import Store
+from mappings.model.signals import Event
+from spark_store.journal import erasure
+from spark_store.journal.journal import TRIM_EVENTS, SqliteJournal
+from spark_store.lake.history_reader import Cold
+from spark_store.lake.tables import EVENTS, Lake
+from spark_store.lake.watermark import Watermark, publish_watermark
+from spark_store.records import Change, Numbered, Oldest
+from tests.support.journal_entries import ALL, LAMP, MUCH, POLICY, event, history, snapshot
+from tests.support.lake.tables import append_events, append_snapshots, forget
+from tests.support.reference_journal import MemoryJournal
+
+EVENTS_THERE = 3 * TRIM_EVENTS + 10
+HOT = timedelta(minutes=1)
+
+
+def second(number: float) -> datetime:
+    """When the event of this number happened."""
+    return datetime(2030, 1, 15, tzinfo=UTC) + timedelta(seconds=number, milliseconds=250)
+
+
+class JournalAndLake(NamedTuple):
+    """A journal whose events are one second apart, and a lake that has all of them."""
+
+    journal: MemoryJournal
+    store: Store
+    lake: Lake
+
+    def trimmer(self, now: datetime, hot: timedelta = HOT) -> Trimmer:
+        return Trimmer(self.store, self.lake, hot, lambda: now)
+
+    def publish(self, seq: int) -> None:
+        publish_watermark(self.lake.watermark, Watermark(seq))
+
+    def left(self) -> int:
+        """The revision of the oldest event that is still there."""
+        oldest = self.journal.oldest()
+        return EVENTS_THERE + 1 if oldest is None else oldest.seq
+
+
+@pytest.fixture
+async def both(tmp_path: Path) -> AsyncIterator[JournalAndLake]:
+    lake = Lake(tmp_path)
+    journal = MemoryJournal()
+    journal.append(history(LAMP, EVENTS_THERE))
+    append_events(lake, [(number, event(LAMP, number)) for number in range(1, EVENTS_THERE + 1)])
+    lake.pipeline.mkdir(parents=True)
+    cold = Cold(lake)
+    store = Store(journal, cold=lambda: cold)
+    yield JournalAndLake(journal, store, lake)
+    await store.close()
+
+
+async def test_without_a_watermark_everything_stays(both: JournalAndLake) -> None:
+    assert await both.trimmer(second(10**6)).round() == 0
+    assert both.left() == 1
+
+
+@pytest.mark.parametrize("seq", [1, TRIM_EVENTS, TRIM_EVENTS + 1, EVENTS_THERE])
+async def test_what_is_above_the_watermark_stays(both: JournalAndLake, seq: int) -> None:
+    both.publish(seq)
+    assert await both.trimmer(second(10**6)).round() == seq
+    assert both.left() == seq + 1
+    assert both.journal.latest(LAMP) == EVENTS_THERE
+    assert both.journal.snapshot(LAMP) is not None
+
+
+async def test_what_is_in_the_hot_window_stays(both: JournalAndLake) -> None:
+    both.publish(EVENTS_THERE)
+    assert await both.trimmer(second(100), timedelta(seconds=30)).round() == 69
+    assert both.left() == 70
+    assert await both.trimmer(second(100), timedelta(seconds=30)).round() == 0
+    assert await both.trimmer(second(101), timedelta(seconds=30)).round() == 1
+    assert await both.trimmer(second(10**6), timedelta(days=999_999)).round() == 0
+
+
+async def test_a_watermark_that_a_lake_has_left_behind_takes_nothing_away(both: JournalAndLake) -> None:
+    both.publish(EVENTS_THERE)
+    shutil.rmtree(both.lake.path(EVENTS))
+    trimmer = both.trimmer(second(10**6))
+    with structlog.testing.capture_logs() as logs:
+        assert await trimmer.round() == 0
+        assert await trimmer.round() == 0
+    assert [it["event"] for it in logs] == ["the journal is not trimmed"]
+    append_events(both.lake, [(number, event(LAMP, number)) for number in range(1, 6)])
+    assert await trimmer.round() == 5
+    assert both.journal.events(LAMP, 1, ALL, 1, MUCH)[0].revision == 6
+
+
+def other(number: int) -> Event:
+    """What happened instead, in a past that has parted from the lake's."""
+    return event(LAMP, number)._replace(value=b'"other"')
+
+
+@pytest.mark.parametrize("newest", [6, 8, 10, 14])
+async def test_a_journal_that_was_restored_from_an_old_backup_keeps_what_the_lake_has_not(
+    tmp_path: Path, newest: int
+) -> None:
+    """It ends at 6, and gives numbers again that the lake, up to 10, has for other events."""
+    lake, journal = Lake(tmp_path), MemoryJournal()
+    append_events(lake, [(number, event(LAMP, number)) for number in range(1, 11)])
+    lake.pipeline.mkdir(parents=True)
+    publish_watermark(lake.watermark, Watermark(10))
+    journal.append(history(LAMP, 6))
+    journal.append([Change((other(number),), (snapshot(LAMP, number),)) for number in range(7, newest + 1)])
+    cold = Cold(lake)
+    store = Store(journal, cold=lambda: cold)
+    told: list[bool] = []
+    trimmer = Trimmer(store, lake, HOT, lambda: second(10**6), on_round=told.append)
+    with structlog.testing.capture_logs() as logs:
+        assert await trimmer.round() == 0
+        assert await trimmer.round() == 0
+    assert [it["event"] for it in logs] == ["the journal is not trimmed"]
+    assert "do not belong together" in logs[0]["reason"]
+    assert told == [False, False]
+    assert journal.oldest() == Oldest(1, event(LAMP, 1).timestamp)
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"revision": 8}, "another revision"),
+        ({"timestamp": "2030-01-15T00:00:09.250001Z"}, "another timestamp"),
+        ({"value": b"1"}, "another value"),
+        ({"value": None, "action": "deleted"}, "another action, value"),
+    ],
+)
+def test_an_event_that_is_not_the_same_says_what_differs(changed: dict[str, Any], said: str) -> None:
+    mine = Numbered(9, event(LAMP, 9))
+    assert unlike(mine, mine, None) is None
+    assert said in (unlike(mine, Numbered(9, event(LAMP, 9)._replace(**changed)), None) or "")
+    assert "with the number 8" in (unlike(mine, Numbered(8, event(LAMP, 9)), None) or "")
+
+
+async def test_what_retention_has_taken_is_vouched_for_by_the_snapshot_at_its_border(both: JournalAndLake) -> None:
+    """Without one it has been lost."""
+    both.publish(20)
+    forget(both.lake, "revision <= 30")
+    trimmer = both.trimmer(second(10**6))
+    append_snapshots(both.lake, [snapshot(LAMP, 19)])
+    with structlog.testing.capture_logs() as logs:
+        assert await trimmer.round() == 0
+    assert "found neither it nor a snapshot" in logs[0]["reason"]
+    append_snapshots(both.lake, [msgspec.structs.replace(snapshot(LAMP, 20), modified=event(LAMP, 20).timestamp)])
+    cold = Cold(both.lake)
+    store = Store(both.journal, cold=lambda: cold)
+    assert await Trimmer(store, both.lake, HOT, lambda: second(10**6)).round() == 20
+    await store.close()
+
+
+async def test_the_event_that_is_compared_is_none_of_an_erased_entity(tmp_path: Path) -> None:
+    """The journal may still have some of these, which the lake does not show any more."""
+    lake, journal = Lake(tmp_path), SqliteJournal.open(tmp_path / "journal.db")
+    changes = [*history(POLICY, 3), *history(LAMP, 3)]
+    journal.append(changes)
+    append_events(lake, list(enumerate((it.events[0] for it in changes), 1)))
+    lake.pipeline.mkdir(parents=True)
+    publish_watermark(lake.watermark, Watermark(6))
+    journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, event(LAMP, 3).timestamp, "operator"))
+    journal.commit()
+    cold = Cold(lake, {LAMP: 6})
+    store = Store(journal, cold=lambda: cold)
+    assert await Trimmer(store, lake, HOT, lambda: second(10**6)).round() == 6
+    assert (journal.oldest(), journal.newest_until(6)) == (None, None)
+    await store.close()
+
+
+async def test_what_was_trimmed_is_counted_and_told_once_a_minute(both: JournalAndLake) -> None:
+    clock = [0.0]
+    steps: list[int] = []
+    trimmer = Trimmer(
+        both.store,
+        both.lake,
+        HOT,
+        lambda: second(10**6),
+        on_trim=steps.append,
+        clock=lambda: clock[0],
+    )
+    with structlog.testing.capture_logs() as logs:
+        for seq in (TRIM_EVENTS + 1, TRIM_EVENTS + 2):
+            both.publish(seq)
+            await trimmer.round()
+        clock[0] = 61.0
+        await trimmer.round()
+    assert steps == [TRIM_EVENTS, 1, 1]
+    assert [(it["events"], it["oldest"]) for it in logs] == [(TRIM_EVENTS + 1, TRIM_EVENTS + 2), (1, TRIM_EVENTS + 3)]

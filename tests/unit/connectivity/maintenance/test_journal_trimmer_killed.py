@@ -1,0 +1,68 @@
+"""A service that is killed while it trims: every event is in the journal or in the lake, and none was taken too early."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_store.journal.journal import TRIM_EVENTS
+from spark_store.journal.reader import Follower
+from spark_store.lake import rows
+from tests.support.dice import dice
+from tests.support.kill_series.trimming_store import LATE
+from tests.support.lake.pipeline_process import DataFolder
+from tests.support.lake.pipeline_tables import write_lake
+
+
+def die(folder: Path, steps: int) -> tuple[bool, int]:
+    """Trim, and be killed behind so many steps; whether there was nothing left to do before, and the newest revision of
+    `LATE` that was said to be durable."""
+    command = [sys.executable, "-m", "tests.support.kill_series.trimming_store", str(folder)]
+    durable = 0
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            word, _, number = line.strip().partition(" ")
+            if word == "durable":
+                durable = int(number)
+            if word == "trimmed":
+                steps -= 1
+            if steps == 0:
+                # What it has said before it dies counts, so the rest is read too.
+                process.kill()
+    return process.returncode == 0, durable
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.soak(shard="kills-operators"))])
+def test_a_service_that_is_killed_while_it_trims_loses_no_event_and_takes_none_too_early(
+    tmp_path: Path, kills: int
+) -> None:
+    site, moments = DataFolder(tmp_path / "data"), dice("kills of trimming")
+    # So many more than it is killed after that it is killed before it ends.
+    steps = 34 + 6 * kills
+    moved = steps * TRIM_EVENTS
+    site.write(moved)
+    write_lake(site.folder)
+    site.write(TRIM_EVENTS)
+    in_lake = {row.seq: row for row in rows.events_between(site.lake, 1, moved)}
+    oldest = 1
+    for _ in range(kills):
+        is_done, durable = die(site.folder, moments.randint(1, 4))
+        assert not is_done
+        with Follower.open(site.lake.journal) as follower:
+            left = list(follower.entries(1, follower.newest()))
+            assert oldest < left[0].seq <= moved + 1
+            oldest = left[0].seq
+            assert [entry.seq for entry in left] == list(range(oldest, follower.newest() + 1))
+            late = [entry.revision for entry in left if entry.entity == LATE.id]
+            assert late == list(range(1, len(late) + 1))
+            assert len(late) >= durable
+        assert all(in_lake[entry.seq] == entry for entry in left if entry.seq <= moved)
+        assert set(range(1, oldest)) <= set(in_lake)
+    # More steps than there are: this time nothing is killed.
+    assert die(site.folder, 2 * steps)[0]
+    with Follower.open(site.lake.journal) as follower:
+        assert follower.oldest() == moved + 1

@@ -1,0 +1,181 @@
+"""Another key for everything that is stored, in one transaction."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connectivity.config.settings import Settings
+from connectivity.connections.vault import Vault
+from connectivity.errors import AlteredSecret, UnknownKey
+from connectivity.maintenance.keyring import ACTION, OWN_FILE, NotRotated, Rotated, add_key, rotate_here
+from connectivity.security.keys import key_id
+from connectivity.store.folder_lock import DataFolderLocked, lock_folder
+from spark_store.errors import StoreUnavailable
+from spark_store.journal import connections
+from spark_store.journal.journal import SqliteJournal
+from tests.support.failing_sqlite import Fragile
+from tests.support.paths import ROOT
+from tests.support.sealed_journal import NEW, OLD, SECRETS, fill, opened, stored, with_journal
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def test_everything_is_under_the_newest_key_and_the_old_one_opens_nothing(folder: Path) -> None:
+    settings = fill(folder)
+    add_key(folder / OWN_FILE, OLD)
+    add_key(folder / OWN_FILE, NEW)
+    before = stored(folder)
+    assert rotate_here(settings, "ada") == Rotated(key_id(NEW), SECRETS, SECRETS, (key_id(OLD),))
+    assert opened(folder, NEW) == SECRETS
+    with pytest.raises(UnknownKey):
+        opened(folder, OLD)
+    assert [row._replace(document=None) for row in stored(folder)] == [row._replace(document=None) for row in before]
+    assert key_id(OLD).encode() not in b"".join(
+        file.read_bytes() for file in folder.iterdir() if "journal" in file.name
+    )
+
+
+def test_what_is_done_is_told_as_done_though_the_log_cannot_be_emptied(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_journal: SqliteJournal) -> bool:
+        raise StoreUnavailable("the disk is full")
+
+    settings = fill(folder)
+    add_key(folder / OWN_FILE, OLD)
+    add_key(folder / OWN_FILE, NEW)
+    monkeypatch.setattr(SqliteJournal, "scrub", refuse)
+    assert rotate_here(settings, "ada").secrets == SECRETS
+    assert opened(folder, NEW) == SECRETS
+
+
+def test_who_did_it_stands_in_the_audit_log_once(folder: Path) -> None:
+    settings = fill(folder)
+    add_key(folder / OWN_FILE, OLD)
+    add_key(folder / OWN_FILE, NEW)
+    rotate_here(settings, "ada")
+    assert rotate_here(settings, "bert") == Rotated(key_id(NEW), 0, 0, (key_id(OLD),))
+    entries = with_journal(folder, lambda it: connections.audited(it, 2))
+    assert isinstance(entries, list)
+    assert [(it.by, it.action, it.details) for it in entries[:1]] == [
+        ("ada", ACTION, f"{SECRETS} under key {key_id(NEW)}")
+    ]
+    assert entries[1].action != ACTION
+
+
+def test_a_secret_that_does_not_open_stops_it_and_nothing_has_changed(folder: Path) -> None:
+    settings = fill(folder)
+    add_key(folder / OWN_FILE, NEW)
+    before = stored(folder)
+    with pytest.raises(UnknownKey, match=rf"connection depot-7, uri: .*sealed with key {key_id(OLD)}"):
+        rotate_here(settings, "ada")
+    assert stored(folder) == before
+
+
+def test_an_altered_secret_stops_it_too(folder: Path) -> None:
+    settings = fill(folder)
+    add_key(folder / OWN_FILE, OLD)
+    add_key(folder / OWN_FILE, NEW)
+    with_journal(folder, lambda it: it.execute("UPDATE connections SET id = 'depot-9' WHERE id = 'depot-8'"))
+    # The id that a sealed text is bound to stands in the document; here somebody has put another document's text in.
+    row = stored(folder)[0]
+    moved = json.dumps({**json.loads(str(row.document)), "id": "depot-9"})
+    with_journal(folder, lambda it: it.execute("UPDATE connections SET document = ? WHERE revision = 1", (moved,)))
+    with pytest.raises(AlteredSecret, match="connection depot-9"):
+        rotate_here(settings, "ada")
+    assert [Vault([OLD]).unseal(json.loads(str(it.document))) for it in stored(folder)[:1]]
+
+
+def test_without_a_key_there_is_nothing_to_seal_with(folder: Path) -> None:
+    with pytest.raises(NotRotated, match=r"found no key, expected secrets\.key"):
+        rotate_here(fill(folder), "ada")
+
+
+def test_a_service_that_has_the_folder_keeps_it(folder: Path) -> None:
+    settings = fill(folder)
+    add_key(folder / OWN_FILE, NEW)
+    with lock_folder(folder), pytest.raises(DataFolderLocked):
+        rotate_here(settings, "ada")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_wherever_the_disk_fails_everything_opens_with_the_keys_that_there_are(
+    folder: Path, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = fill(folder)
+    add_key(folder / OWN_FILE, OLD)
+    add_key(folder / OWN_FILE, NEW)
+    failures, number = 0, 0
+    while True:
+        number += 1
+        with monkeypatch.context() as failing:
+            failing.setattr("spark_store.journal.journal.sqlite3.connect", connecting(number, late=late))
+            try:
+                rotate_here(settings, "ada")
+            except NotRotated:
+                failures += 1
+            has_failed = Fragile.count >= number
+            Fragile.arm(0)
+        assert opened(folder, NEW, OLD) == SECRETS
+        if not has_failed:
+            break
+    assert failures >= SECRETS
+    assert opened(folder, NEW) == SECRETS
+
+
+def connecting(number: int, *, late: bool) -> object:
+    original = sqlite3.connect
+    Fragile.arm(number, late)
+
+    def connect(*arguments: object, **more: object) -> object:
+        return original(*arguments, **{**more, "factory": Fragile})  # type: ignore[call-overload]
+
+    return connect
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from connectivity.maintenance import keyring
+from connectivity.config.settings import Settings
+from spark_store.journal.journal import SqliteJournal
+commit = SqliteJournal.commit
+
+def killed(journal):
+    if sys.argv[2] == "after":
+        commit(journal)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+SqliteJournal.commit = killed
+keyring.rotate_here(Settings(data_dir=Path(sys.argv[1])), "ada")
+"""
+
+
+@pytest.mark.parametrize(("moment", "keys"), [("before", [OLD]), ("after", [NEW])])
+def test_a_kill_leaves_all_secrets_under_one_key_or_all_under_the_other(
+    folder: Path, moment: str, keys: list[bytes]
+) -> None:
+    fill(folder)
+    add_key(folder / OWN_FILE, OLD)
+    add_key(folder / OWN_FILE, NEW)
+    ended = subprocess.run(
+        [sys.executable, "-c", _KILLED, str(folder), moment],
+        cwd=ROOT,
+        env={**os.environ},
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL
+    assert opened(folder, *keys) == SECRETS
+    rotate_here(Settings(data_dir=folder), "ada")
+    assert opened(folder, NEW) == SECRETS

@@ -1,0 +1,250 @@
+"""Looking after policies: what is due is carried out once, told, and found again by the next process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.maintenance import policy_expiry as module
+from connectivity.maintenance.policy_expiry import MOST_POLICIES, Expiry
+from connectivity.store.store import Store
+from connectivity.twins.decider import Decider
+from connectivity.twins.policy_expiry import judge
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Command, Event, PolicyAnnouncement
+from spark_store.errors import Unstorable
+from spark_store.journal.journal import SqliteJournal
+from spark_store.records import Change, Snapshot
+from tests.support.in_process.service import HASTY, Disk
+
+OWNER, GUEST = "edge:owner", "edge:guest"
+ALL = {"grant": ["READ", "WRITE"], "revoke": []}
+START = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+EIGHT = "2030-01-15T08:00:00Z"
+
+
+def named(name: str) -> EntityId:
+    return EntityId(EntityType.POLICY, "acme.site", name)
+
+
+POLICY = named("pol-7")
+
+
+class House:
+    """A store, its clock, and what was announced."""
+
+    def __init__(self, journal: Any) -> None:
+        self.now = START
+        self.journal = journal
+        self.store = Store(journal, HASTY)
+        self.decider = Decider(self.store, now=lambda: self.now)
+        self.announced: list[PolicyAnnouncement] = []
+        self.expiry = Expiry(self.store, self.announced.append, lambda: self.now)
+
+    async def send(self, action: str, path: str, value: Any = None, policy: EntityId = POLICY) -> None:
+        raw = None if value is None else json.dumps(value).encode()
+        decision = self.decider.decide(Command(policy, action, path, raw, {}), [OWNER])
+        await self.store.submit([Change(decision.events, decision.snapshots)])
+
+    async def write(self, policy: EntityId = POLICY, **guest: Any) -> None:
+        """A policy whose guest expires at eight."""
+        owners = {"subjects": {OWNER: {"type": "t"}}, "resources": {"policy:/": ALL}}
+        about = {"type": "t", "expiry": EIGHT, **guest}
+        value = {"entries": {"O": owners, "G": {"subjects": {GUEST: about}, "resources": {"policy:/": ALL}}}}
+        await self.send("modify", "/", value, policy)
+
+    def at(self, hour: int, minute: int) -> None:
+        self.now = START.replace(hour=hour, minute=minute)
+
+    def history(self, policy: EntityId = POLICY) -> list[Event]:
+        return list(self.journal.events(policy, 1, 2**62, 1000, 1 << 30))
+
+    def told(self) -> list[str]:
+        return [json.loads(each.value)["deleteAt"] for each in self.announced]
+
+
+@pytest.fixture(params=["memory", "file"])
+async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+    made = House(Disk() if request.param == "memory" else SqliteJournal.open(tmp_path / "journal.db"))
+    yield made
+    await made.store.close()
+
+
+async def test_case_60_a_subject_goes_at_its_time_with_an_event(house: House) -> None:
+    await house.write(announcement={"whenDeleted": True})
+    await house.expiry.look()
+    assert (len(house.history()), house.announced) == (1, [])
+    house.at(8, 0)
+    await house.expiry.look()
+    event = house.history()[-1]
+    assert (event.action, event.path, event.revision) == ("deleted", f"/entries/G/subjects/{GUEST}", 2)
+    assert event.timestamp == "2030-01-15T08:00:00.000000Z"
+    assert house.told() == [EIGHT]
+    house.at(9, 0)
+    await house.expiry.look()
+    assert (len(house.history()), house.told()) == (2, [EIGHT])
+
+
+async def test_who_is_told_ahead_is_told_once(house: House) -> None:
+    """Also when the policy changes meanwhile; another expiry is told anew."""
+    await house.write(announcement={"beforeExpiry": "20m"})
+    for minute in (30, 39):
+        house.at(7, minute)
+        await house.expiry.look()
+        assert house.announced == []
+    house.at(7, 40)
+    await house.expiry.look()
+    assert house.told() == [EIGHT]
+    await house.send("modify", "/entries/G/importable", "never")
+    house.at(7, 50)
+    await house.expiry.look()
+    await house.expiry.look()
+    assert house.told() == [EIGHT]
+    later = {"type": "t", "expiry": "2030-01-15T09:00:00Z", "announcement": {"beforeExpiry": "2h"}}
+    await house.send("modify", f"/entries/G/subjects/{GUEST}", later)
+    await house.expiry.look()
+    assert house.told() == [EIGHT, "2030-01-15T09:00:00Z"]
+    house.at(8, 0)
+    await house.expiry.look()
+    assert [event.action for event in house.history()] == ["created", "modified", "modified"]
+
+
+async def test_an_earlier_expiry_is_not_missed(house: House) -> None:
+    await house.write(expiry="2031-01-01T00:00:00Z")
+    await house.expiry.look()
+    await house.send("modify", f"/entries/G/subjects/{GUEST}", {"type": "t", "expiry": EIGHT})
+    house.at(8, 0)
+    await house.expiry.look()
+    assert house.history()[-1].action == "deleted"
+
+
+async def test_a_policy_that_is_deleted_meanwhile_rests(house: House) -> None:
+    await house.write()
+    await house.send("delete", "/")
+    house.at(8, 0)
+    await house.expiry.look()
+    assert [event.action for event in house.history()] == ["created", "deleted"]
+    assert house.store.due("9999", 10) == []
+
+
+async def test_all_that_is_due_at_once_is_carried_out(house: House) -> None:
+    """Expiries are rounded to whole hours, so many of them come together."""
+    policies = [named(f"p{number}") for number in range(MOST_POLICIES + 3)]
+    await asyncio.gather(*(house.write(policy) for policy in policies))
+    await house.expiry.look()
+    house.at(8, 0)
+    await house.expiry.look()
+    assert {house.history(policy)[-1].action for policy in policies} == {"deleted"}
+
+
+async def test_what_was_due_while_nothing_ran_is_done_at_the_next_start(tmp_path: Path) -> None:
+    """Nothing but the journal's file knows of it; who was told is known as well."""
+    first = House(SqliteJournal.open(tmp_path / "journal.db"))
+    await first.write(announcement={"beforeExpiry": "30m", "whenDeleted": True})
+    await first.expiry.look()
+    assert first.told() == [EIGHT]
+    await first.store.close()
+    second = House(SqliteJournal.open(tmp_path / "journal.db"))
+    await second.expiry.look()
+    assert second.told() == []
+    await second.store.close()
+    third = House(SqliteJournal.open(tmp_path / "journal.db"))
+    third.now = START + timedelta(days=3)
+    await third.expiry.look()
+    assert (third.history()[-1].action, third.told()) == ("deleted", [EIGHT])
+    assert third.history()[-1].timestamp == "2030-01-18T07:30:00.000000Z"
+    await third.store.close()
+
+
+async def test_what_cannot_be_stored_is_due_until_it_can() -> None:
+    house = House(disk := Disk())
+    await house.write(announcement={"whenDeleted": True})
+    house.at(8, 0)
+    disk.full = True
+    with capture_logs() as logs:
+        await house.expiry.look()
+    assert "policies could not be looked after" in [each["event"] for each in logs]
+    assert house.announced == []
+    await house.expiry.look()
+    assert house.announced == [], "nothing is tried while the store is away"
+    disk.full = False
+    await house.store.wait_available()
+    await house.expiry.look()
+    assert (len(house.history()), house.told()) == (2, [EIGHT])
+    await house.store.close()
+
+
+async def test_an_event_that_is_wrong_costs_its_own_policy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    house = House(Disk())
+    await house.write(named("bad"), announcement={"whenDeleted": True})
+    await house.write()
+    house.at(8, 0)
+    write = house.journal.write
+
+    def refuse(changes: Any) -> None:
+        if any(event.entity == named("bad") for change in changes for event in change.events):
+            raise Unstorable("wrong in itself")
+        write(changes)
+
+    monkeypatch.setattr(house.journal, "write", refuse)
+    with capture_logs() as logs:
+        await house.expiry.look()
+    assert "an expiry could not be carried out" in [each["event"] for each in logs]
+    assert (len(house.history()), len(house.history(named("bad"))), house.announced) == (2, 1, [])
+    await house.store.close()
+
+
+async def test_policies_that_cannot_be_judged_do_not_keep_others_from_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as one round takes; they are looked at again a minute later."""
+    house = House(Disk())
+    bad = [named(f"bad{number}") for number in range(MOST_POLICIES)]
+    await asyncio.gather(*(house.write(policy) for policy in [*bad, POLICY]))
+    await house.expiry.look()
+    house.at(8, 0)
+    tried: list[EntityId] = []
+
+    def judged(policy: Snapshot, *more: Any) -> Any:
+        if policy.entity in bad:
+            tried.append(policy.entity)
+            raise ZeroDivisionError("a mistake of our own")
+        return judge(policy, *more)
+
+    monkeypatch.setattr(module, "judge", judged)
+    with capture_logs():
+        await house.expiry.look()
+        await house.expiry.look()
+        assert house.history()[-1].action == "deleted"
+        assert len(tried) == len(bad)
+        house.at(8, 1)
+        await house.expiry.look()
+    assert len(tried) == 2 * len(bad)
+    await house.store.close()
+
+
+@pytest.mark.parametrize(("turn", "commits", "turns"), [(60.0, 10, 0), (0.0, 60, 20)])
+async def test_what_is_due_together_shares_its_commits_and_gives_others_their_turn(
+    turn: float, commits: int, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most so many commits, and at least so many turns for others, for twenty policies."""
+    monkeypatch.setattr(module, "TURN_SECONDS", turn)
+    house = House(disk := Disk())
+    await asyncio.gather(*(house.write(named(f"p{number}")) for number in range(20)))
+    await house.expiry.look()
+    house.at(8, 0)
+    before, passed = disk.commits, 0
+    looking = asyncio.create_task(house.expiry.look())
+    while not looking.done():
+        await asyncio.sleep(0)
+        passed += 1
+    assert disk.commits - before < commits
+    assert passed > turns
+    await house.store.close()

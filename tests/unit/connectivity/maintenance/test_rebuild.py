@@ -1,0 +1,167 @@
+"""Both halves of a rebuild, as an operator starts it. No Spark here: the pipeline's process is a script."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from connectivity.cli.main import app
+from connectivity.config.settings import Settings
+from connectivity.maintenance import rebuild as module
+from connectivity.maintenance.index_builder import MARK
+from connectivity.maintenance.rebuild import Half, rebuild
+from connectivity.store.folder_lock import lock_folder
+from spark_store.journal.schema import STEPS, migrate
+from spark_store.lake.tables import Lake
+from tests.support.lake.pipeline_process import DataFolder
+from tests.support.lake.pipeline_tables import add_events, write_lake
+from tests.support.lake.twin_changes import eventful, states, tamper
+from tests.support.oracles import search_index as indexed
+
+FOLDED = """
+import json
+for said in ({"event": "spark"}, {"event": "folded", "part": 1, "parts": 1}, {"event": "rebuilt", "changed": 3}):
+    print(json.dumps(said))
+print("Java has something to say")
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> DataFolder:
+    site = DataFolder(tmp_path / "data")
+    eventful(site)
+    return site
+
+
+def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """What runs instead of the pipeline."""
+    monkeypatch.setattr(module, "command", lambda *_: [sys.executable, "-c", text])
+
+
+def settings(site: DataFolder) -> Settings:
+    return Settings(data_dir=site.folder)
+
+
+def test_both_halves_are_made_anew_and_counted(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lake(site.folder)
+    before = states(site)
+    tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-4'")
+    script(monkeypatch, FOLDED)
+    told: list[str] = []
+    outcome = rebuild(settings(site), tell=told.append)
+    assert (outcome.exit_code, outcome.reason) == (0, None)
+    assert outcome.changed["latest"] == {"changed": 3}
+    assert outcome.changed["journal"]["changed"] == 1
+    assert told == ["latest: part 1 of 1", "journal: 10 entities"]
+    assert states(site) == before
+
+
+def test_without_a_lake_the_journal_alone_is_rebuilt(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, "raise SystemExit(4)")
+    assert list(rebuild(settings(site)).changed) == ["journal"]
+    assert rebuild(settings(site), Half.LATEST).exit_code == 4
+
+
+def test_the_search_index_can_be_made_anew_alone(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lake(site.folder)
+    script(monkeypatch, "raise SystemExit(4)")
+    tamper(site, "DELETE FROM search_values")
+    tamper(site, "UPDATE entities SET state = '{\"attributes\":{\"a\":1}}' WHERE id = 'acme.site:lamp-4'")
+    outcome = rebuild(settings(site), Half.INDEX)
+    assert outcome.changed == {"index": {"indexed": 10}}
+    there = indexed.found(site.lake.journal)
+    assert ("attributes/a", 2, 1) in {row[:3] for row in there.values}
+    assert there == indexed.expected(site.lake.journal)
+
+
+def test_the_journal_is_left_alone_while_a_service_runs(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(monkeypatch, FOLDED)
+    with lock_folder(site.folder):
+        outcome = rebuild(settings(site))
+        assert outcome.exit_code == 3
+        assert outcome.reason is not None
+        assert outcome.reason.startswith("the journal is rebuilt while no service runs: ")
+        assert list(rebuild(settings(site), Half.LATEST).changed) == ["latest"]
+        # The index alone is the service's own business.
+        asked = rebuild(settings(site), Half.INDEX)
+        assert (asked.exit_code, asked.reason) == (0, None)
+        assert asked.changed == {"index": {"asked": "the running service, whose log says when it is made"}}
+        assert (site.folder / MARK).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code", "reason"),
+    [
+        ('print(\'{"event": "failed", "reason": "no jars"}\'); raise SystemExit(4)', 4, "no jars"),
+        ("print('odd'); raise SystemExit(1)", 1, "the pipeline's process ended with 1: odd"),
+        ("import os; os.kill(os.getpid(), 9)", 1, "the pipeline's process ended with -9: it said nothing"),
+    ],
+)
+def test_where_the_first_half_fails_the_second_is_not_begun(
+    text: str, exit_code: int, reason: str, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lake(site.folder)
+    script(monkeypatch, text)
+    outcome = rebuild(settings(site))
+    assert (outcome.exit_code, outcome.reason, outcome.changed) == (exit_code, reason, {})
+
+
+def test_a_journal_of_tomorrow_is_left_alone(site: DataFolder) -> None:
+    tamper(site, "PRAGMA user_version = 99")
+    assert rebuild(settings(site)).exit_code == 5
+
+
+@pytest.mark.parametrize("only", [None, *Half])
+def test_in_a_folder_without_a_journal_there_is_nothing_to_rebuild_and_nothing_is_made(
+    only: Half | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, "raise SystemExit(4)")
+    outcome = rebuild(Settings(data_dir=tmp_path / "other"), only)
+    assert outcome.exit_code == 1
+    assert outcome.reason is not None
+    assert outcome.reason.endswith("found no journal; start the service once, or say with --settings which is meant")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_journal_of_an_earlier_version_is_brought_up_to_date_before_the_pipeline_asks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks what was erased, and changes nothing."""
+    place = Lake(tmp_path)
+    with contextlib.closing(sqlite3.connect(place.journal, isolation_level=None)) as file:
+        migrate(file, "journal.db", STEPS[:-1])
+    add_events(tmp_path, [], 0)
+    asks = (
+        "from pathlib import Path; from spark_store.journal.reader import Follower; Follower.open(Path({!r})).close()"
+    )
+    script(monkeypatch, asks.format(str(place.journal)))
+    outcome = rebuild(Settings(data_dir=tmp_path))
+    assert (outcome.exit_code, outcome.reason) == (0, None)
+
+
+def test_the_process_is_not_given_the_secrets_of_the_service(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = settings(site)
+    monkeypatch.setenv("CONNECTIVITY_SECRETS__KEY", "x")
+    script(monkeypatch, "import os, sys; sys.exit('CONNECTIVITY_SECRETS__KEY' in os.environ)")
+    assert rebuild(given, Half.LATEST).exit_code == 0
+
+
+def test_the_command_prints_what_was_changed(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = site.folder / "settings.yaml"
+    file.write_text(f"data_dir: {site.folder}\n")
+    given = ["pipeline", "rebuild", "--settings", str(file)]
+    shown = CliRunner().invoke(app, given, catch_exceptions=False)
+    assert (shown.exit_code, shown.stderr) == (0, "journal: 10 entities\n")
+    assert "journal changed   0\n" in shown.stdout
+    as_json = CliRunner().invoke(app, [*given, "--json", "--only", "journal"], catch_exceptions=False)
+    assert json.loads(as_json.stdout)["journal"]["checked"] == 10
+    script(monkeypatch, "raise SystemExit(4)")
+    failed = CliRunner().invoke(app, [*given, "--only", "latest"], catch_exceptions=False)
+    assert (failed.exit_code, failed.stdout) == (4, "")
+    assert "ended with 4" in failed.stderr

@@ -1,0 +1,228 @@
+"""A message on trial: what comes out is what a delivery would become, and where its answers would go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from connectivity.errors import OperationRefused
+from connectivity.management.dry_run import WHY_NOT, payload_as_json, rehearse
+from connectivity.management.interface import Sample
+from connectivity.validation.validator import parse
+from tests.support.in_process.service import NOW, command, document, streaming
+
+SOURCE = {
+    "addresses": ["site/up"],
+    "qos": 1,
+    "authorizationContext": ["acme:{{ header:line }}"],
+    "headerMapping": {"reply-to": "{{ header:reply-to }}", "x-line": "{{ header:line | fn:upper() }}"},
+    "replyTarget": {
+        "address": "{{ header:reply-to }}/{{ connection:id }}",
+        "headerMapping": {"correlation-id": "{{ header:correlation-id }}"},
+        "expectedResponseTypes": ["response", "error"],
+    },
+}
+DEVICE = """
+function mapToDittoProtocolMsg(headers, textPayload) {
+    return Ditto.buildDittoProtocolMsg('acme.site', 'lamp-7', 'things', 'twin', 'commands', 'modify', '/attributes/on',
+        headers, JSON.parse(textPayload));
+}
+"""
+SHORT = """
+function mapFromDittoProtocolMsg(namespace, name, group, channel, criterion, action, path, headers, value, status) {
+    return Ditto.buildExternalMsg({'x-short': 'yes'}, String(status), null, 'text/plain');
+}
+"""
+SENT = {"line": "north", "reply-to": "answers"}
+
+
+async def rehearsed(
+    payload: bytes, headers: Mapping[str, str] = SENT, address: str | None = None, **source: Any
+) -> dict[str, Any]:
+    """What becomes of a message at a source that differs from the usual one in `source`."""
+    definitions = source.pop("mappingDefinitions", {})
+    connection = parse(
+        {
+            "id": "site",
+            "connectionType": "mqtt-5",
+            "connectionStatus": "open",
+            "uri": "tcp://127.0.0.1:1883",
+            "sources": [{**SOURCE, **source}],
+            "mappingDefinitions": definitions,
+        }
+    )
+    sample = Sample(payload, headers, address=address)
+    report = await rehearse(connection, sample, max_payload=1000, now=lambda: NOW)
+    json.dumps(report, allow_nan=False)
+    return report
+
+
+async def test_a_command_shows_what_it_says_and_where_its_answers_go() -> None:
+    shown = await rehearsed(command("modify", "/attributes/on", True, correlation_id="c-7"))
+    assert (shown["source"], shown["address"], shown["subjects"]) == (0, "site/up", ["acme:north"])
+    [signal] = shown["signals"]
+    assert (signal["topic"], signal["path"]) == ("acme.site/lamp-7/things/twin/commands/modify", "/attributes/on")
+    assert (signal["value"], signal["mapper"]) == (True, "Ditto")
+    assert signal["headers"]["x-line"] == "NORTH"
+    assert signal["headers"]["ditto-originator"] == "acme:north"
+    for kind, status in (("response", 204), ("error", 404)):
+        [message] = signal["replies"][kind]["messages"]
+        assert message["address"] == "answers/site"
+        assert message["headers"]["correlation-id"] == "c-7"
+        assert message["payload"]["status"] == status
+    assert "error" not in shown
+
+
+async def test_what_cannot_be_read_shows_its_error_and_where_that_goes() -> None:
+    shown = await rehearsed(b"{ no json", {**SENT, "correlation-id": "c-8"})
+    assert shown["signals"] == []
+    assert (shown["error"]["status"], shown["error"]["error"]) == (400, "json.invalid")
+    [message] = shown["error"]["replies"]["error"]["messages"]
+    assert (message["address"], message["headers"]["correlation-id"]) == ("answers/site", "c-8")
+    assert message["payload"]["value"]["error"] == "json.invalid"
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"enforcement": {"input": "{{ header:line }}", "filters": ["{{ thing:name }}"]}}, "id.enforcement.failed"),
+        ({"authorizationContext": ["acme:{{ header:nobody }}"]}, "placeholder:unresolved"),
+    ],
+)
+async def test_what_is_not_allowed_is_refused_as_a_delivery_would_be(more: dict[str, Any], code: str) -> None:
+    shown = await rehearsed(command("delete"), **more)
+    assert shown["signals"] == []
+    assert shown["error"]["error"].endswith(code)
+
+
+async def test_what_is_too_large_is_not_read() -> None:
+    assert (await rehearsed(b"x" * 1001))["error"]["status"] == 413
+
+
+@pytest.mark.parametrize(
+    ("more", "headers", "reason"),
+    [
+        ({"replyTarget": {"enabled": False, "address": "x"}}, {}, "no_reply_target"),
+        ({"replyTarget": {"address": "x", "expectedResponseTypes": ["nack"]}}, {}, "not_expected"),
+        ({}, {"response_required": False}, "not_expected"),
+        ({"headerMapping": {}}, {}, "address_unresolved"),
+    ],
+)
+async def test_why_an_answer_is_not_sent_is_told(more: dict[str, Any], headers: dict[str, Any], reason: str) -> None:
+    [signal] = (await rehearsed(command("delete", **headers), **more))["signals"]
+    assert signal["replies"]["response"] == {"nothing": WHY_NOT[reason]}
+
+
+async def test_an_answer_that_cannot_be_written_says_why() -> None:
+    [signal] = (await rehearsed(command("delete"), {**SENT, "reply-to": "up/#"}))["signals"]
+    assert "connectivity:message.sending.failed" in signal["replies"]["response"]["nothing"]
+
+
+async def test_scripts_have_their_say_both_ways() -> None:
+    definitions = {
+        "device": {"mappingEngine": "JavaScript", "options": {"incomingScript": DEVICE, "outgoingScript": SHORT}}
+    }
+    shown = await rehearsed(b"17", payloadMapping=["device", "Ditto"], mappingDefinitions=definitions)
+    [signal] = shown["signals"]
+    assert (signal["mapper"], signal["value"]) == ("device", 17)
+    [message] = signal["replies"]["response"]["messages"]
+    assert (message["payload"], message["headers"]["x-short"]) == (204, "yes")
+    # The other mapper cannot read it, and what one cannot read does not touch what another has read.
+    assert shown["error"]["status"] == 400
+
+
+async def test_a_subscription_shows_its_query_and_its_events() -> None:
+    shown = await rehearsed(streaming("subscribeForPersistedEvents", {"fromHistoricalRevision": 3}))
+    [signal] = shown["signals"]
+    assert signal["topic"].endswith("/streaming/subscribeForPersistedEvents")
+    assert signal["value"]["from_revision"] == 3
+    assert set(signal["replies"]) == {"created", "failed"}
+    assert signal["replies"]["created"]["messages"][0]["address"] == "answers/site"
+
+
+async def test_a_request_and_a_cancel_name_their_subscription() -> None:
+    for action, value in (("request", {"subscriptionId": "s-1", "demand": 5}), ("cancel", {"subscriptionId": "s-1"})):
+        [signal] = (await rehearsed(streaming(action, value)))["signals"]
+        assert signal["value"] == value
+        assert set(signal["replies"]) == ({"failed"} if action == "request" else set())
+
+
+@pytest.mark.parametrize(
+    ("topic", "path", "replies"),
+    [
+        ("acme.site/lamp-7/things/live/messages/blink", "/inbox/messages/blink", {"response", "error"}),
+        ("acme.site/lamp-7/things/live/commands/modify", "/attributes/on", {"response", "error"}),
+        ("acme.site/lamp-7/things/live/events/modified", "/attributes/on", set()),
+    ],
+)
+async def test_what_others_would_answer_is_rehearsed_too(topic: str, path: str, replies: set[str]) -> None:
+    [signal] = (await rehearsed(document(topic, path, 1)))["signals"]
+    assert (signal["topic"], set(signal["replies"])) == (topic, replies)
+
+
+async def test_a_diverted_answer_says_where_to() -> None:
+    mapping = {**SOURCE["headerMapping"], "divert-response-to-connection": "other"}  # type: ignore[dict-item]
+    [signal] = (await rehearsed(command("delete"), headerMapping=mapping))["signals"]
+    assert signal["divertedTo"] == "other"
+
+
+async def test_frames_of_a_session_are_shown_as_octets_and_answered_by_a_goodbye() -> None:
+    shown = await rehearsed(bytes.fromhex("01 00 00"), payloadMapping=["ReactiveStreamsIO"])
+    [signal] = shown["signals"]
+    assert signal["value"] == {"octets": "01 00 00"}
+    [message] = signal["replies"]["error"]["messages"]
+    assert message["headers"]["content-type"] == "application/vnd.rsio.v0"
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (b'{"on": 1}', {"on": 1}),
+        (b"on", "on"),
+        (b"1e999", "1e999"),
+        (b"NaN", "NaN"),
+        (b"[" * 100_000, "[" * 100_000),
+        (b"\xff\x00", "/wA="),
+    ],
+)
+def test_a_payload_is_shown_as_what_json_readers_know(written: bytes, shown: object) -> None:
+    assert payload_as_json(written) == shown
+
+
+async def test_an_address_may_be_said() -> None:
+    assert (await rehearsed(command("delete"), address="site/up/7"))["address"] == "site/up/7"
+
+
+async def test_a_source_that_is_not_there_is_refused() -> None:
+    connection = parse(
+        {
+            "id": "site",
+            "connectionType": "mqtt-5",
+            "connectionStatus": "open",
+            "uri": "tcp://127.0.0.1:1883",
+            "sources": [SOURCE],
+        }
+    )
+    with pytest.raises(OperationRefused) as refused:
+        await rehearse(connection, Sample(b"", source=1), max_payload=1, now=lambda: NOW)
+    assert (refused.value.fault.status, refused.value.problems[0].path) == (400, "sample.source")
+
+
+async def test_a_request_of_another_protocol_shows_what_was_asked_without_its_key() -> None:
+    definitions = {"tanks": {"mappingEngine": "Streamr", "options": {}}}
+    request = json.dumps({"type": "resend", "stream": "tank", "sub": "a", "resend_last": 2, "authKey": "secret"})
+    report = await rehearsed(request.encode(), payloadMapping=["tanks"], mappingDefinitions=definitions)
+    (signal,) = report["signals"]
+    assert signal["value"] == {
+        "type": "resend",
+        "stream": "tank",
+        "partition": 0,
+        "sub": "a",
+        "selection": {"count": 2},
+    }
+    (message,) = signal["replies"]["error"]["messages"]
+    assert message["payload"][:3] == [0, 7, ""]
+    assert "secret" not in json.dumps(report)

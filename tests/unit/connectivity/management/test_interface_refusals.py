@@ -1,0 +1,38 @@
+"""What operators are told: codes and statuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from connectivity.errors import Problem
+from connectivity.management import interface
+from mappings.errors import Fault
+from tests.support.table import each_row
+
+LABEL = Problem("targets[1]", "twice", "once", code="acknowledgement:label.not.unique")
+OTHER = Problem("uri", "nowhere", "an address", code="connectivity:connection.uri.invalid")
+
+
+@each_row(
+    ("fault", "status", "code"),
+    [
+        (interface.not_found("depot"), 404, "connectivity:connection.notfound"),
+        (interface.no_history("depot"), 404, "connectivity:connection.history.notfound"),
+        (interface.exists("depot"), 409, "connectivity:connection.conflict"),
+        (interface.owned_by_file("depot", Path("depot.json")), 409, "connectivity:connection.conflict"),
+        (interface.other_id("depot", "annex"), 400, "connectivity:id.notsettable"),
+        (interface.other_type("depot", "mqtt", "kafka"), 400, "connectivity:connection.configuration.invalid"),
+        (interface.unusable("depot", ["no"]), 400, "connectivity:connection.configuration.invalid"),
+        (interface.failed("depot", "timeout"), 504, "connectivity:connection.failed"),
+        (interface.unavailable("full"), 503, "api:store.unavailable"),
+        (interface.invalid([LABEL, OTHER]), 409, "acknowledgement:label.not.unique"),
+        (interface.invalid([OTHER, LABEL]), 400, "connectivity:connection.uri.invalid"),
+    ],
+)
+def test_a_refusal_has_its_status_and_code(fault: Fault, status: int, code: str) -> None:
+    assert (fault.status, fault.error) == (status, code)
+
+
+def test_more_than_one_problem_is_said_to_be() -> None:
+    assert interface.invalid([OTHER]).message == f"{OTHER}."
+    assert "1 more" in interface.invalid([OTHER, LABEL]).message

@@ -1,0 +1,576 @@
+"""What operators ask is checked, stored and done in that order, and what was answered is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.connections.lifecycle import Status
+from connectivity.errors import OperationRefused
+from connectivity.management.interface import Moment, Owner
+from connectivity.security.keys import new_key
+from connectivity.security.uri import MASK
+from mappings.model.signals import Kind
+from spark_store.errors import StoreUnavailable
+from spark_store.records import AuditEntry, FileNote, StoredRevision
+from tests.support.failing_sqlite import Fragile
+from tests.support.in_process.connection_management import NOW, Bench, agree, document, only, put, refused, said
+from tests.support.in_process.service import pause
+from tests.support.wait import PATIENCE, wait_until
+
+
+@pytest.fixture
+async def bench(make: Callable[[], Any]) -> Bench:
+    bench: Bench = await make()
+    return bench
+
+
+@pytest.fixture
+async def make(tmp_path: Path) -> AsyncIterator[Callable[[], Any]]:
+    """A service on the folder; one made later takes up what an earlier one has stored."""
+    made: list[Bench] = []
+    keys = (new_key(),)
+
+    async def make() -> Bench:
+        made.append(bench := Bench(tmp_path, keys))
+        return await bench.started()
+
+    yield make
+    for bench in made:
+        await bench.store.close()
+
+
+# --- one after the other ------------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_is_created_shown_and_opened(bench: Bench) -> None:
+    made = await bench.manager.create(document(), "ada")
+    assert (made.revision, made.owner, made.modified) == (1, Owner.API, NOW)
+    assert made.document == {**document(), "id": made.id}
+    assert await bench.settled() == [f"open {made.id}"]
+    assert await bench.manager.definition(made.id) == made
+    assert bench.manager.ids() == [made.id]
+    assert list(await bench.manager.definitions()) == [made]
+
+
+async def test_a_connection_that_does_not_say_whether_it_is_to_be_open_is_not(bench: Bench) -> None:
+    written = document()
+    del written["connectionStatus"]
+    made = await bench.manager.create({**written, "id": "depot"}, "ada")
+    assert (made.id, made.document["connectionStatus"]) == ("depot", "unknown")
+    assert await bench.settled() == []
+
+
+async def test_a_change_and_a_trial_have_to_say_whether_it_is_to_be_open_beside_all_the_rest(bench: Bench) -> None:
+    for asked in (bench.manager.put("depot", {}, "ada", agree), bench.manager.test({})):
+        with pytest.raises(OperationRefused) as refusal:
+            await asked
+        assert refusal.value.fault.status == 400
+        assert {it.path for it in refusal.value.problems} >= {"connectionType", "connectionStatus", "uri"}
+    assert bench.manager.ids() == []
+
+
+async def test_creating_says_nothing_about_the_broker(bench: Bench) -> None:
+    bench.broker = None
+    await bench.manager.create(document(id="depot"), "ada")
+    assert await bench.settled() == ["open depot"]
+
+
+async def test_an_id_that_exists_is_a_conflict(bench: Bench) -> None:
+    await bench.manager.create(document(id="depot"), "ada")
+    assert said(await refused(bench.manager.create(document(id="depot"), "ada"))) == (
+        409,
+        "connectivity:connection.conflict",
+    )
+
+
+async def test_case_46_putting_an_unknown_id_creates_it(bench: Bench) -> None:
+    found, is_new = await bench.manager.put("depot", document(), "ada", only(None))
+    assert (found.id, found.revision, is_new) == ("depot", 1, True)
+    found, is_new = await bench.manager.put("depot", document("other"), "ada", only(1))
+    assert (found.revision, is_new) == (2, False)
+    assert bench.done() == ["open depot", "close depot", "open depot"]
+
+
+@pytest.mark.parametrize("named", ["other", None, 7])
+async def test_a_document_with_another_id_than_its_address_is_refused(bench: Bench, named: object) -> None:
+    fault = await refused(bench.manager.put("depot", document(id=named), "ada", agree))
+    assert said(fault) == (400, "connectivity:id.notsettable")
+
+
+async def test_case_44_two_targets_with_the_same_label_are_a_conflict(bench: Bench) -> None:
+    target = {
+        "address": "events",
+        "topics": ["_/_/things/twin/events"],
+        "authorizationContext": ["acme:x"],
+        "issuedAcknowledgementLabel": "depot:done",
+    }
+    twice = document(targets=[target, {**target, "address": "others"}])
+    assert said(await refused(bench.manager.put("depot", twice, "ada", agree))) == (
+        409,
+        "acknowledgement:label.not.unique",
+    )
+
+
+async def test_case_45_a_label_of_another_connection_is_invalid(bench: Bench) -> None:
+    target = {
+        "address": "events",
+        "topics": ["_/_/things/twin/events"],
+        "authorizationContext": ["acme:x"],
+        "issuedAcknowledgementLabel": "other:done",
+    }
+    fault = await refused(bench.manager.put("depot", document(targets=[target]), "ada", agree))
+    assert said(fault) == (400, "acknowledgement:label.invalid")
+
+
+async def test_every_problem_of_a_document_is_told_and_nothing_is_stored(bench: Bench) -> None:
+    with pytest.raises(OperationRefused) as caught:
+        await bench.manager.create(document(uri="nowhere", sources=[{"addresses": []}]), "ada")
+    assert caught.value.fault.status == 400
+    assert len(caught.value.problems) > 1
+    assert (bench.manager.ids(), await bench.manager.audit()) == ([], [])
+
+
+async def test_the_type_of_a_connection_stays(bench: Bench) -> None:
+    await put(bench, "depot")
+    fault = await refused(bench.manager.put("depot", document(connectionType="mqtt-5"), "ada", agree))
+    assert said(fault) == (400, "connectivity:connection.configuration.invalid")
+    assert fault.message == "ConnectionType <mqtt> of existing connection <depot> cannot be changed!"
+
+
+async def test_a_change_whose_broker_does_not_answer_is_stored_and_told(bench: Bench) -> None:
+    await put(bench, "depot")
+    bench.broker = Status.MISCONFIGURED, "bad credentials: not authorized"
+    fault = await refused(bench.manager.put("depot", document("other"), "ada", agree))
+    assert said(fault) == (504, "connectivity:connection.failed")
+    assert fault.description == "bad credentials: not authorized"
+    assert (await bench.manager.definition("depot")).document["sources"][0]["addresses"] == ["other"]
+    bench.broker = None
+    fault = await refused(bench.manager.put("depot", document("third"), "ada", agree))
+    assert (fault.status, fault.description) == (504, "no answer within 0.05 s")
+
+
+async def test_another_name_makes_no_link_anew(bench: Bench) -> None:
+    await put(bench, "depot")
+    bench.done()
+    found = await put(bench, "depot", name="Depot 7")
+    assert (bench.done(), found.revision, bench.registry["depot"].connection.name) == ([], 2, "Depot 7")
+
+
+async def test_closing_and_opening_are_revisions(bench: Bench) -> None:
+    await put(bench, "depot")
+    await bench.manager.close("depot", "ada")
+    assert bench.done() == ["open depot", "close depot"]
+    closed = await bench.manager.definition("depot")
+    assert (closed.revision, closed.document["connectionStatus"]) == (2, "closed")
+    await bench.manager.close("depot", "ada")
+    assert (await bench.manager.definition("depot")).revision == 2, "nothing has changed"
+    await bench.manager.open("depot", "eve")
+    assert bench.done() == ["open depot"]
+    assert [(it["revision"], it["by"], it["action"]) for it in await bench.manager.revisions("depot")] == [
+        (3, "eve", "open"),
+        (2, "ada", "close"),
+        (1, "ada", "create"),
+    ]
+
+
+async def test_opening_again_tries_a_connection_without_link_at_once(bench: Bench) -> None:
+    bench.broker = Status.FAILED, "connection refused"
+    await put(bench, "depot")
+    assert said(await refused(bench.manager.open("depot", "ada"))) == (504, "connectivity:connection.failed")
+    bench.broker = Status.OPEN, "connected"
+    await bench.manager.open("depot", "ada")
+    await bench.manager.open("depot", "ada")
+    assert bench.done() == ["open depot", *(["close depot", "open depot"] * 2)]
+
+
+async def test_a_deleted_connection_is_gone_and_its_id_counts_on(bench: Bench) -> None:
+    await put(bench, "depot")
+    assert said(await refused(bench.manager.delete("depot", "ada", only(7)))) == (
+        412,
+        "connectivity:precondition.failed",
+    )
+    await bench.manager.delete("depot", "ada", only(1))
+    assert bench.done() == ["open depot", "close depot"]
+    not_found = (404, "connectivity:connection.notfound")
+    assert said(await refused(bench.manager.definition("depot"))) == not_found
+    assert said(await refused(bench.manager.delete("depot", "ada", agree))) == not_found
+    assert said(await refused(bench.manager.open("depot", "ada"))) == not_found
+    with pytest.raises(OperationRefused, match="notfound"):
+        bench.manager.status("depot")
+    assert (await put(bench, "depot")).revision == 3
+
+
+async def test_a_deleted_connection_leaves_no_places_though_a_file_is_broken(bench: Bench) -> None:
+    """Whatever is in the file, it is not what was deleted."""
+    await put(bench, "depot")
+    bench.write("annex.json", "{")
+    with capture_logs():
+        await bench.registry.refresh()
+    assert bench.may_be_open("depot")
+    assert bench.may_be_open("annex")
+    await bench.manager.delete("depot", "ada", agree)
+    assert not bench.may_be_open("depot")
+    assert bench.may_be_open("annex")
+
+
+async def test_the_past_of_a_connection_is_shown_by_revision_and_by_time(bench: Bench) -> None:
+    await put(bench, "depot", topic="one")
+    bench.time += timedelta(minutes=1)
+    await put(bench, "depot", topic="two")
+
+    async def topic(at: Moment) -> str:
+        found = await bench.manager.definition("depot", at)
+        address: str = found.document["sources"][0]["addresses"][0]
+        return address
+
+    assert await topic(Moment(revision=1)) == "one"
+    assert await topic(Moment(revision=2)) == "two"
+    assert await topic(Moment(time=NOW + timedelta(seconds=30))) == "one"
+    assert await topic(Moment(time=NOW + timedelta(days=1))) == "two"
+    for moment in (Moment(revision=3), Moment(time=NOW - timedelta(seconds=1))):
+        fault = await refused(bench.manager.definition("depot", moment))
+        assert said(fault) == (404, "connectivity:connection.history.notfound")
+
+
+async def test_the_audit_log_says_who_did_what(bench: Bench) -> None:
+    await put(bench, "depot")
+    await bench.manager.close("depot", "eve")
+    await bench.manager.reset_metrics("depot", "eve")
+    found = [(it["by"], it["action"], it["connection"], it["revision"]) for it in await bench.manager.audit()]
+    assert found == [("eve", "reset metrics", "depot", 2), ("eve", "close", "depot", 2), ("ada", "create", "depot", 1)]
+    (newest,) = await bench.manager.audit(1)
+    assert newest["at"] == NOW
+
+
+async def test_logs_are_kept_and_reset_where_something_runs(bench: Bench) -> None:
+    await put(bench, "depot")
+    bench.logs.clear()
+    await bench.manager.enable_logs("depot", "eve")
+    await bench.manager.reset_logs("depot", "eve")
+    assert bench.logs == ["enable depot", "reset depot"]
+    await bench.manager.close("depot", "eve")
+    await bench.manager.enable_logs("depot", "eve")
+    await bench.manager.reset_logs("depot", "eve")
+    assert bench.logs == ["enable depot", "reset depot"]
+    assert bench.manager.logs("depot") == {"connectionId": "depot", "connectionLogs": []}
+
+
+async def test_a_connection_that_was_deleted_is_forgotten_with_what_it_has_counted(bench: Bench) -> None:
+    await put(bench, "depot")
+    bench.monitor.meter("depot").inbound("refused")
+    await bench.manager.delete("depot", "eve", agree)
+    assert bench.monitor.known("depot").deliveries() == {}
+
+
+async def test_subscriptions_are_those_of_the_table(bench: Bench) -> None:
+    assert list(bench.manager.subscriptions()) == []
+    assert said(await refused(bench.manager.cancel_subscription("ab", "ada"))) == (
+        404,
+        "connectivity:subscription.notfound",
+    )
+    assert await bench.manager.audit() == []
+
+
+# --- secrets ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_secret_is_stored_sealed_shown_masked_and_kept(bench: Bench, make: Callable[[], Any]) -> None:
+    made = await put(bench, "depot", uri="tcp://ada:tulip-37@127.0.0.1:1883")
+    assert made.document["uri"] == f"tcp://ada:{MASK}@127.0.0.1:1883"
+    await bench.manager.put("depot", {**made.document, "name": "Depot"}, "ada", agree)
+    await bench.store.close()
+    assert b"tulip-37" not in (bench.folder.parent / "journal.db").read_bytes()
+    again = await make()
+    uri = again.registry["depot"].connection.uri.get_secret_value()
+    assert uri == "tcp://ada:tulip-37@127.0.0.1:1883"
+
+
+async def test_a_stored_connection_that_cannot_be_used_any_more_stops_no_other(
+    bench: Bench, make: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEPOT_PASSWORD", "tulip")
+    made = await put(bench, "depot", uri="tcp://ada:${env:DEPOT_PASSWORD}@127.0.0.1:1883")
+    assert made.document["uri"] == "tcp://ada:${env:DEPOT_PASSWORD}@127.0.0.1:1883"
+    await put(bench, "other")
+    await bench.store.close()
+    monkeypatch.delenv("DEPOT_PASSWORD")
+    with capture_logs() as lines:
+        again = await make()
+    assert [line["connection"] for line in lines if line["event"] == "a stored connection cannot be used"] == ["depot"]
+    assert again.done() == ["open other"]
+    status = again.manager.status("depot")
+    assert (status["connectionStatus"], status["liveStatus"]) == ("open", "misconfigured")
+    assert "DEPOT_PASSWORD" in status["problems"][0]
+    fault = await refused(again.manager.open("depot", "ada"))
+    assert said(fault) == (400, "connectivity:connection.configuration.invalid")
+    monkeypatch.setenv("DEPOT_PASSWORD", "rose")
+    await again.manager.open("depot", "ada")
+    assert again.done() == ["open depot"]
+    assert again.manager.status("depot")["liveStatus"] == "open"
+
+
+# --- several at once ----------------------------------------------------------------------------------------------------
+
+
+async def test_of_two_operators_at_once_one_is_refused(bench: Bench) -> None:
+    await put(bench, "depot")
+    changes = [bench.manager.put("depot", document(name), name, only(1)) for name in ("ada", "eve")]
+    found = await asyncio.gather(*changes, return_exceptions=True)
+    (lost,) = [it for it in found if isinstance(it, OperationRefused)]
+    assert lost.fault.status == 412
+    assert [it["revision"] for it in await bench.manager.revisions("depot")] == [2, 1]
+
+
+async def test_commands_on_one_connection_wait_for_each_other_and_others_do_not(bench: Bench) -> None:
+    await put(bench, "depot")
+    bench.may_close.clear()
+    closing = asyncio.ensure_future(bench.manager.close("depot", "ada"))
+    await wait_until(lambda: "close depot" in bench.told)
+    opening = asyncio.ensure_future(bench.manager.open("depot", "eve"))
+    await put(bench, "other")
+    assert bench.manager.status("depot")["connectionStatus"] == "closed", "questions are answered from the present"
+    assert not opening.done()
+    bench.may_close.set()
+    await closing
+    await opening
+    assert bench.done() == ["open depot", "close depot", "open other", "open depot"]
+
+
+async def test_a_command_goes_on_to_its_end_when_nobody_waits_any_more(bench: Bench) -> None:
+    await put(bench, "depot")
+    bench.may_close.clear()
+    changing = asyncio.ensure_future(put(bench, "depot", topic="other"))
+    await wait_until(lambda: "close depot" in bench.told)
+    changing.cancel()
+    await pause()
+    bench.may_close.set()
+    await wait_until(lambda: bench.told[-1] == "open depot")
+    assert bench.registry["depot"].connection.sources[0].addresses == ("other",)
+
+
+# --- files and API together ---------------------------------------------------------------------------------------------
+
+
+async def test_what_a_file_owns_is_not_changed_here(bench: Bench) -> None:
+    bench.write("depot.json", document())
+    await bench.registry.refresh()
+    for asked in (
+        bench.manager.create(document(id="depot"), "ada"),
+        bench.manager.put("depot", document(), "ada", agree),
+        bench.manager.delete("depot", "ada", agree),
+    ):
+        fault = await refused(asked)
+        assert said(fault) == (409, "connectivity:connection.conflict")
+        assert str(bench.folder / "depot.json") in fault.message
+    found = await bench.manager.definition("depot")
+    assert (found.owner, found.file, found.revision) == (Owner.FILE, bench.folder / "depot.json", 1)
+
+
+async def test_a_connection_of_a_file_is_closed_in_spite_of_it_until_the_file_changes(
+    bench: Bench, make: Callable[[], Any]
+) -> None:
+    bench.write("depot.json", document())
+    await bench.registry.refresh()
+    await bench.manager.close("depot", "ada")
+    assert bench.done() == ["open depot", "close depot"]
+    found = await bench.manager.definition("depot")
+    assert (found.override, found.document["connectionStatus"], found.revision) == ("closed", "closed", 2)
+    assert bench.manager.status("depot")["override"] == "closed"
+    await bench.store.close()
+    again = await make()
+    assert again.done() == [], "it outlives the service"
+    bench.write("depot.json", " " + json.dumps(document()))
+    assert await again.settled() == [], "the same meaning is no change"
+    again.write("depot.json", document("other"))
+    assert await again.settled() == ["open depot"]
+    found = await again.manager.definition("depot")
+    assert (found.override, found.revision) == (None, 3)
+
+
+async def test_what_an_operator_wanted_in_spite_of_a_file_outlives_notes_that_are_stored_later(
+    bench: Bench, make: Callable[[], Any]
+) -> None:
+    bench.write("depot.json", document())
+    Fragile.arm(1)
+    with capture_logs():
+        await bench.registry.refresh()
+    await bench.store.wait_available()
+    await bench.manager.close("depot", "ada")
+    await bench.registry.refresh()
+    await bench.store.close()
+    again = await make()
+    assert (await again.manager.definition("depot")).override == "closed"
+
+
+async def test_an_operator_ends_what_he_wanted_in_spite_of_a_file_himself(bench: Bench) -> None:
+    bench.write("depot.json", document(connectionStatus="closed"))
+    await bench.registry.refresh()
+    await bench.manager.open("depot", "ada")
+    assert (await bench.manager.definition("depot")).override == "open"
+    await bench.manager.close("depot", "ada")
+    assert (await bench.manager.definition("depot")).override is None
+    assert bench.done() == ["open depot", "close depot"]
+
+
+async def test_a_file_with_an_id_of_the_api_is_a_problem_and_the_api_goes_on(bench: Bench) -> None:
+    await put(bench, "depot")
+    bench.write("depot.json", document("elsewhere"))
+    with capture_logs() as lines:
+        await bench.registry.refresh()
+    assert [line["path"] for line in lines] == ["id"]
+    found = await bench.manager.definition("depot")
+    assert (found.owner, found.document["sources"][0]["addresses"]) == (Owner.API, ["in"])
+    assert bench.done() == ["open depot"]
+    await bench.manager.delete("depot", "ada", agree)
+    await bench.registry.refresh()
+    found = await bench.manager.definition("depot")
+    assert (found.owner, found.document["sources"][0]["addresses"], found.revision) == (Owner.FILE, ["elsewhere"], 3)
+    assert bench.done() == ["close depot", "open depot"]
+
+
+async def test_a_file_that_becomes_unusable_is_told_with_its_connection(bench: Bench) -> None:
+    bench.write("depot.json", document())
+    await bench.registry.refresh()
+    bench.write("depot.json", "{")
+    with capture_logs():
+        await bench.registry.refresh()
+    found = await bench.manager.definition("depot")
+    assert found.document == {**document(), "id": "depot"}
+    assert "line 1" in found.problems[0]
+    bench.write("depot.json", document())
+    await bench.registry.refresh()
+    assert (await bench.manager.definition("depot")).problems == ()
+
+
+# --- trouble ------------------------------------------------------------------------------------------------------------
+
+
+async def test_what_cannot_be_noted_in_the_audit_log_is_not_done(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer says that nothing was changed."""
+    await put(bench, "depot")
+    bench.monitor.meter("depot").replies.published.note(None)
+    live = type("Live", (), {"key": "abcd", "kind": Kind.SEARCH, "connection_id": "depot", "entity": None})()
+    monkeypatch.setattr(type(bench.streams), "__iter__", lambda _: iter([live]))
+    revoked: list[Any] = []
+    monkeypatch.setattr(bench.streams, "revoke", lambda *given: revoked.append(given))
+    actions: tuple[Callable[[], Awaitable[object]], ...] = (
+        lambda: bench.manager.reset_metrics("depot", "ada"),
+        lambda: bench.manager.cancel_subscription("ab", "ada"),
+    )
+    for ask in actions:
+        Fragile.arm(1)
+        with capture_logs():
+            assert said(await refused(ask())) == (503, "api:store.unavailable")
+        await bench.store.wait_available()
+    assert revoked == []
+    assert bench.manager.metrics("depot")["connectionMetrics"]["outbound"]["published"]["success"]["PT1M"] == 1
+    await bench.manager.cancel_subscription("ab", "ada")
+    assert [(entry["action"], entry["details"]) for entry in await bench.manager.audit(1)] == [
+        ("cancel subscription", "ab")
+    ]
+    assert [given[0] for given in revoked] == [live]
+
+
+async def test_what_cannot_be_stored_is_not_done(bench: Bench) -> None:
+    await put(bench, "depot")
+    bench.done()
+    await bench.store.close()
+    for asked in (
+        bench.manager.create(document(id="other"), "ada"),
+        bench.manager.put("depot", document("other"), "ada", agree),
+        bench.manager.close("depot", "ada"),
+        bench.manager.delete("depot", "ada", agree),
+    ):
+        assert said(await refused(asked)) == (503, "api:store.unavailable")
+    assert (bench.done(), bench.manager.ids()) == ([], ["depot"])
+    assert (await bench.manager.definition("depot")).revision == 1
+
+
+@pytest.mark.parametrize("is_asked", [False, True], ids=["by itself", "before the next command"])
+async def test_what_was_stored_in_spite_of_what_the_store_said_is_taken_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, is_asked: bool
+) -> None:
+    """After a restart it would be there too."""
+    await put(bench, "depot")
+    await put(bench, "annex")
+    bench.done()
+    adding = bench.definitions.add
+
+    async def add(revision: StoredRevision, entry: AuditEntry) -> None:
+        await adding(revision, entry)
+        raise StoreUnavailable("the disk did not answer")
+
+    monkeypatch.setattr(bench.definitions, "add", add)
+    for asked in (
+        bench.manager.put("depot", document("other"), "ada", agree),
+        bench.manager.delete("annex", "ada", agree),
+    ):
+        assert said(await refused(asked)) == (503, "api:store.unavailable")
+    assert (bench.done(), bench.manager.ids()) == ([], ["annex", "depot"])
+    monkeypatch.setattr(bench.definitions, "add", adding)
+    if is_asked:
+        assert (await put(bench, "depot", topic="third")).revision == 3
+        assert bench.done() == ["close depot", "open depot"] * 2
+    else:
+        async with bench.registry.turn("annex"):
+            # Files are looked at in the same rounds: they do not wait for a command that waits for its broker.
+            await asyncio.wait_for(bench.manager.recover(), PATIENCE)
+            assert bench.manager.ids() == ["annex", "depot"]
+        await bench.manager.recover()
+        assert bench.manager.ids() == ["depot"]
+        assert (await bench.manager.definition("depot")).revision == 2
+        assert sorted(bench.done()) == ["close annex", "close depot", "open depot"]
+
+
+async def test_what_was_stored_of_a_file_in_spite_of_what_the_store_said_is_taken_up(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.write("depot.json", document())
+    await bench.registry.refresh()
+    bench.done()
+    overriding = bench.definitions.override
+
+    async def override(note: FileNote, entry: AuditEntry) -> None:
+        await overriding(note, entry)
+        raise StoreUnavailable("the disk did not answer")
+
+    monkeypatch.setattr(bench.definitions, "override", override)
+    assert said(await refused(bench.manager.close("depot", "ada"))) == (503, "api:store.unavailable")
+    assert (bench.done(), (await bench.manager.definition("depot")).override) == ([], None)
+    await bench.manager.recover()
+    assert (bench.done(), (await bench.manager.definition("depot")).override) == (["close depot"], "closed")
+    await bench.manager.recover()
+    assert (bench.done(), (await bench.manager.definition("depot")).revision) == ([], 2)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out without saying so"])
+async def test_wherever_the_disk_fails_nothing_is_half_done(bench: Bench, late: bool) -> None:
+    """What is shown is what is stored, and what was answered as stored is."""
+    await put(bench, "depot")
+    outcomes: set[object] = set()
+    for number in range(1, 16):
+        Fragile.arm(number, late)
+        (answer,) = await asyncio.gather(put(bench, "depot", topic=f"t{number}"), return_exceptions=True)
+        outcomes.add(said(answer.fault) if isinstance(answer, OperationRefused) else type(answer).__name__)
+        was_stored = Fragile.count < number
+        Fragile.arm(0)
+        await bench.store.wait_available()
+        await bench.manager.recover()
+        (stored,) = bench.definitions.current()
+        shown = await bench.manager.definition("depot")
+        assert shown.revision == stored.revision
+        assert json.loads(stored.document or "")["sources"] == shown.document["sources"]
+        assert (
+            bench.registry["depot"].connection.sources[0].addresses[0] == shown.document["sources"][0]["addresses"][0]
+        )
+        if was_stored:
+            assert shown.document["sources"][0]["addresses"] == [f"t{number}"]
+    assert outcomes == {"Definition", (503, "api:store.unavailable")}

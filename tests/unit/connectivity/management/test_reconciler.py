@@ -1,0 +1,158 @@
+"""What files say, compared with what was known before; pure, so in tables."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectivity.connections.model import Connection
+from connectivity.errors import Problem
+from connectivity.management.files import FileProblem, LoadedFolder
+from connectivity.management.interface import Owner
+from connectivity.management.reconciler import Said, Step, Wanted, digest_of, said, steps
+from connectivity.validation.validator import parse
+from spark_store.records import FileNote
+from tests.support.table import each_row
+
+NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+EARLIER = datetime(2029, 1, 1, tzinfo=UTC)
+FILE = Path("depot.json")
+BROKEN = FileProblem(FILE, Problem("line 1", "{", "JSON"))
+
+
+def document(topic: str = "in", **more: Any) -> dict[str, Any]:
+    return {
+        "id": "depot",
+        "connectionType": "mqtt",
+        "connectionStatus": "open",
+        "uri": "tcp://127.0.0.1:1883",
+        "sources": [{"addresses": [topic], "qos": 1, "authorizationContext": ["acme:x"]}],
+        **more,
+    }
+
+
+def connection(topic: str = "in", **more: Any) -> Connection:
+    return parse(document(topic, **more))
+
+
+def loaded(topic: str = "in", *problems: FileProblem, **more: Any) -> LoadedFolder:
+    return LoadedFolder(
+        {"depot": connection(topic, **more)}, {"depot": document(topic, **more)}, {"depot": FILE}, list(problems)
+    )
+
+
+def note(topic: str = "in", revision: int = 1, override: str | None = None) -> FileNote:
+    return FileNote("depot", revision, digest_of(document(topic)), EARLIER.isoformat(), override)
+
+
+def look(reading: LoadedFolder, known: FileNote | None = None, taken: frozenset[str] = frozenset()) -> Said:
+    """A look after `known` was noted of the former one."""
+    before = {}
+    if known is not None:
+        former = loaded("in" if known.digest == note().digest else "other")
+        before = said(former, {}, {"depot": known}, (), digests(former), NOW).wanted
+    return said(reading, before, {} if known is None else {"depot": known}, taken, digests(reading), NOW)
+
+
+def digests(reading: LoadedFolder) -> dict[str, str]:
+    return {connection_id: digest_of(document) for connection_id, document in reading.documents.items()}
+
+
+def shown(found: Said) -> tuple[int, str | None, str, datetime] | None:
+    wanted = found.wanted.get("depot")
+    return wanted if wanted is None else (wanted.revision, wanted.override, wanted.status, wanted.modified)
+
+
+@each_row(
+    ("reading", "known", "expected"),
+    [
+        (loaded(), None, (1, None, "open", NOW)),
+        (loaded(), note(), (1, None, "open", EARLIER)),
+        (loaded(), note(revision=4, override="closed"), (4, "closed", "closed", EARLIER)),
+        (loaded("other"), note(revision=4, override="closed"), (5, None, "open", NOW)),
+        (loaded(connectionStatus="closed"), note(revision=4), (5, None, "closed", NOW)),
+        (LoadedFolder(), note(), None),
+        (LoadedFolder(problems=[BROKEN]), note(revision=4, override="closed"), (4, "closed", "closed", EARLIER)),
+        (LoadedFolder(problems=[FileProblem(Path("b"), BROKEN.problem)]), note(), None),
+    ],
+    ids=[
+        "a new file",
+        "one that is known",
+        "one that an operator has closed",
+        "one that changed ends what the operator wanted",
+        "one that says closed itself",
+        "one that is gone",
+        "one that is broken keeps what it said",
+        "one that is gone beside another that is broken",
+    ],
+)
+def test_what_a_file_says(reading: LoadedFolder, known: FileNote | None, expected: object) -> None:
+    assert shown(look(reading, known)) == expected
+
+
+@pytest.mark.parametrize(
+    ("reading", "known", "expected"),
+    [
+        (loaded(), None, [FileNote("depot", 1, digest_of(document()), NOW.isoformat(), None)]),
+        (loaded(), note(), []),
+        (loaded("other"), note(), [FileNote("depot", 2, digest_of(document("other")), NOW.isoformat(), None)]),
+        (LoadedFolder(), note(override="closed"), [FileNote("depot", 1, "", EARLIER.isoformat(), None)]),
+        (LoadedFolder(problems=[BROKEN]), note(), []),
+    ],
+    ids=["new", "known", "changed", "gone", "broken"],
+)
+def test_what_is_noted_of_it(reading: LoadedFolder, known: FileNote | None, expected: list[FileNote]) -> None:
+    assert look(reading, known).notes == expected
+
+
+def test_a_broken_file_is_told_with_what_goes_on() -> None:
+    assert look(LoadedFolder(problems=[BROKEN]), note()).wanted["depot"].problems == (str(BROKEN),)
+
+
+def test_an_id_of_the_api_stays_the_apis() -> None:
+    found = look(loaded(), taken=frozenset({"depot"}))
+    assert (found.wanted, found.notes) == ({}, [])
+    (problem,) = found.problems
+    assert (problem.file, problem.problem.path) == (FILE, "id")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "running", "expected"),
+    [
+        (None, None, ()),
+        (None, connection(), (Step.CLOSE,)),
+        (connection(), None, (Step.OPEN,)),
+        (connection(), connection(), ()),
+        (connection("other"), connection(), (Step.CLOSE, Step.OPEN)),
+        (connection(name="Depot", tags=["site"]), connection(), (Step.ADOPT,)),
+        (connection("other", name="Depot"), connection(), (Step.CLOSE, Step.OPEN)),
+    ],
+    ids=["nothing", "gone", "new", "the same", "another", "another name", "another, with another name"],
+)
+def test_what_has_to_be_done(wanted: Connection | None, running: Connection | None, expected: tuple[Step, ...]) -> None:
+    assert steps(wanted, running) == expected
+
+
+@pytest.mark.parametrize(
+    ("status", "override", "is_running"),
+    [
+        ("open", None, True),
+        ("closed", None, False),
+        ("unknown", None, False),
+        ("closed", "open", True),
+        ("open", "closed", False),
+    ],
+)
+def test_what_runs_is_what_is_to_be_open(status: str, override: str | None, is_running: bool) -> None:
+    made = document(connectionStatus=status)
+    wanted = Wanted("depot", Owner.FILE, made, parse(made), 1, NOW, FILE, override)
+    assert (wanted.running is not None) is is_running
+    if wanted.running is not None:
+        assert wanted.running.connection_status == "open"
+
+
+def test_what_cannot_be_used_does_not_run() -> None:
+    assert Wanted("depot", Owner.API, document(), None, 1, NOW).running is None

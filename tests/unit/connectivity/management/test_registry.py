@@ -1,0 +1,254 @@
+"""The running connections follow their files, and nothing else is touched."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.connections.model import Connection
+from connectivity.management.files import ReadFile, read_file
+from connectivity.management.registry import Registry
+from connectivity.management.watcher import Watcher
+from tests.support.wait import wait_until
+
+
+class FakeSupervisor:
+    """Notes what is done with a connection."""
+
+    def __init__(self, connection: Connection, told: list[str]) -> None:
+        self.connection = connection
+        self._told = told
+
+    def open(self) -> None:
+        self._told.append(f"open {self.connection.id}")
+
+    async def close(self, drain: float = 0.0) -> None:
+        self._told.append(f"close {self.connection.id}")
+
+
+class Bench:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.told = folder, list[str]()
+        self.may_be_open: Callable[[str], bool] = lambda _id: True
+        self.registry = Registry(
+            Watcher(folder, pause=lambda _seconds: None),
+            lambda connection: FakeSupervisor(connection, self.told),  # type: ignore[arg-type, return-value]
+            lambda connection_id: self.told.append(f"ended {connection_id}"),
+            self._known,
+        )
+
+    def _known(self, may_be_open: Callable[[str], bool]) -> None:
+        self.may_be_open = may_be_open
+
+    def write(self, name: str, text: str) -> None:
+        file = self.folder / name
+        file.write_text(text, encoding="utf-8")
+        # Two changes within one tick of the file system's clock are still two.
+        stamp = file.stat().st_mtime_ns + len(self.told) + 1
+        os.utime(file, ns=(stamp, stamp))
+
+    async def changes(self) -> list[str]:
+        self.told.clear()
+        await self.registry.refresh()
+        return list(self.told)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def document(topic: str = "in", **more: Any) -> str:
+    return json.dumps(
+        {
+            "connectionType": "mqtt",
+            "connectionStatus": "open",
+            "uri": "tcp://127.0.0.1:1883",
+            "sources": [{"addresses": [topic], "qos": 1, "authorizationContext": ["acme:x"]}],
+            **more,
+        }
+    )
+
+
+async def test_every_open_connection_of_the_folder_is_opened(bench: Bench) -> None:
+    bench.write("one.json", document())
+    bench.write("two.json", document(connectionStatus="closed"))
+    assert await bench.changes() == ["open one"]
+    assert [supervisor.connection.id for supervisor in bench.registry] == ["one"], "one that is closed costs nothing"
+    assert sorted(bench.registry.known) == ["one", "two"]
+
+
+async def test_a_connection_that_is_closed_is_told_also_while_another_file_is_broken(bench: Bench) -> None:
+    """What nobody knows may be in the broken file, and be open."""
+    bench.write("one.json", document())
+    bench.write("two.json", document(connectionStatus="closed"))
+    await bench.changes()
+    assert [bench.may_be_open(id) for id in ("one", "two", "other")] == [True, False, False]
+    bench.write("three.json", "{")
+    with capture_logs():
+        await bench.changes()
+    assert [bench.may_be_open(id) for id in ("one", "two", "other")] == [True, False, True]
+    bench.write("one.json", document(connectionStatus="closed"))
+    with capture_logs():
+        await bench.changes()
+    assert [bench.may_be_open(id) for id in ("one", "two", "other")] == [False, False, True]
+
+
+async def test_an_unchanged_folder_changes_nothing(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+    assert await bench.changes() == []
+
+
+async def test_only_the_connection_that_differs_is_made_anew(bench: Bench) -> None:
+    bench.write("one.json", document())
+    bench.write("two.json", document())
+    await bench.changes()
+    bench.write("two.json", document("elsewhere"))
+    assert await bench.changes() == ["close two", "ended two", "open two"]
+
+
+async def test_a_file_written_again_with_the_same_meaning_touches_nothing(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+    bench.write("one.json", " " + document())
+    assert await bench.changes() == []
+
+
+async def test_a_new_file_is_a_new_connection_and_a_file_that_is_gone_closes_its_own(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+    bench.write("two.json", document())
+    assert await bench.changes() == ["open two"]
+    (bench.folder / "one.json").unlink()
+    with capture_logs() as lines:
+        assert await bench.changes() == ["close one", "ended one"]
+        bench.write("two.json", document("elsewhere"))
+        await bench.changes()
+    assert [(line["event"], line["connection"]) for line in lines] == [
+        ("connection closed, its document is gone", "one"),
+        ("connection closed, its document changed", "two"),
+    ]
+
+
+async def test_a_file_that_becomes_unusable_stops_nothing(bench: Bench) -> None:
+    bench.write("one.json", document())
+    bench.write("two.json", document())
+    await bench.changes()
+    bench.write("one.json", "{")
+    assert await bench.changes() == []
+    assert bench.registry["one"].connection.id == "one"
+    bench.write("one.json", document("mended"))
+    assert await bench.changes() == ["close one", "ended one", "open one"]
+
+
+async def test_a_folder_that_vanishes_stops_nothing(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+    (bench.folder / "one.json").rename(bench.folder.parent / "kept.json")
+    bench.folder.rmdir()
+    assert await bench.changes() == []
+    assert bench.registry["one"].connection.id == "one"
+    assert bench.registry.gone == f"{bench.folder}: No such file or directory"
+    bench.folder.mkdir()
+    await bench.changes()
+    assert bench.registry.gone == ""
+
+
+async def test_a_link_that_leads_nowhere_hides_no_other_file(bench: Bench) -> None:
+    """Editors leave such links while a file is being edited."""
+    bench.write("one.json", document())
+    (bench.folder / "two.json").symlink_to(bench.folder / "nowhere.json")
+    (bench.folder / ".#one.json").symlink_to("somebody@somewhere")
+    assert await bench.changes() == ["open one"]
+    bench.write("three.json", document())
+    assert await bench.changes() == ["open three"]
+
+
+async def test_a_connection_can_be_found_until_it_is_closed(bench: Bench) -> None:
+    """Whoever stops the service while a connection is being closed must drain that one too."""
+    bench.write("one.json", document())
+    await bench.changes()
+    found: list[list[str]] = []
+
+    async def close(drain: float = 0.0) -> None:
+        found.append([supervisor.connection.id for supervisor in bench.registry])
+
+    bench.registry["one"].close = close  # type: ignore[method-assign]
+    (bench.folder / "one.json").unlink()
+    await bench.changes()
+    assert found == [["one"]]
+    assert list(bench.registry) == []
+
+
+async def test_a_connection_that_does_not_close_in_order_is_given_up_and_made_anew(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+
+    async def fail(_drain: float) -> None:
+        raise OSError("the link does not answer")
+
+    bench.registry["one"].close = fail  # type: ignore[method-assign, assignment]
+    bench.write("one.json", document("elsewhere"))
+    with capture_logs() as lines:
+        assert await bench.changes() == ["ended one", "open one"]
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["a connection did not close in order"]
+
+
+async def test_an_id_that_the_api_did_not_take_after_all_is_the_file_s(bench: Bench) -> None:
+    """The file is seen while the API stores a connection under its id, and that fails."""
+    bench.write("one.json", document())
+    with bench.registry.claim("one"), capture_logs():
+        assert await bench.changes() == []
+    assert await bench.changes() == ["open one"]
+
+
+async def test_another_name_or_tag_makes_no_link_anew(bench: Bench) -> None:
+    bench.write("one.json", document())
+    await bench.changes()
+    bench.write("one.json", document(name="Ground floor", tags=["site"]))
+    assert await bench.changes() == []
+    assert bench.registry["one"].connection.name == "Ground floor"
+
+
+async def test_a_changed_secret_opens_the_connections_anew_that_refer_to_it(bench: Bench) -> None:
+    """Nobody has to touch the document."""
+    bench.write("password", "first")
+    bench.write("a.json", document(uri="tcp://ada:${file:password}@127.0.0.1:1883"))
+    bench.write("b.json", document())
+    assert sorted(await bench.changes()) == ["open a", "open b"]
+    assert await bench.changes() == []
+    bench.write("password", "second")
+    assert await bench.changes() == ["close a", "ended a", "open a"]
+    assert await bench.changes() == []
+    (bench.folder / "password").unlink()
+    assert await bench.changes() == [], "what runs goes on with what it has"
+    bench.write("password", "third")
+    assert await bench.changes() == ["close a", "ended a", "open a"]
+
+
+async def test_what_runs_goes_on_while_documents_are_checked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts in documents are loaded on trial, which takes its time."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def read_slowly(file: Path) -> ReadFile:
+        begun.set()
+        assert may_end.wait(60)
+        return read_file(file)
+
+    monkeypatch.setattr("connectivity.management.watcher.read_file", read_slowly)
+    bench.write("one.json", document())
+    changes = asyncio.ensure_future(bench.changes())
+    await wait_until(begun.is_set, 60)
+    assert (changes.done(), bench.registry.has_looked) == (False, False)
+    may_end.set()
+    assert await changes == ["open one"]
+    assert bench.registry.has_looked

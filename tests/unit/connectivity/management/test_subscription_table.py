@@ -1,0 +1,179 @@
+"""The table of subscriptions: what operators see of each, and how they end one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.errors import OperationRefused
+from connectivity.management.subscription_table import CANCELLED, SHOWN, SubscriptionTable
+from connectivity.subscriptions.engine import UNBOUNDED
+from connectivity.subscriptions.manager import Bounds, Peer, Streams
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Created, Failed, HistoryQuery, Kind, Request, Subscribe
+from tests.support.clock import Clock
+from tests.support.in_process.fakes import KeepingReply, ListFeed
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+READER = ("acme:reader",)
+
+
+class Desk:
+    """Streams over a long history, a subscriber on the connection `rabbit`, and an operator's table."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.reply = KeepingReply("rabbit")
+        self.streams = Streams(lambda *_: ListFeed(range(1, 1_001)), Bounds(), self.clock.now)
+        self.table = SubscriptionTable(self.streams)
+        self._peer = Peer(self.reply, READER, "c-1")
+
+    def subscribe(self, **options: Any) -> str:
+        query = HistoryQuery(LAMP)
+        self.streams.subscribe(Subscribe(Kind.HISTORY, query, {"correlation-id": "sub"}, **options), self._peer)
+        created = self.reply.signals[-1]
+        assert isinstance(created, Created)
+        return created.key
+
+    async def request(self, key: str, demand: int) -> None:
+        self.streams.request(Request(Kind.HISTORY, key, demand, {"correlation-id": "req"}, LAMP), self._peer)
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    def rows(self) -> Sequence[Mapping[str, Any]]:
+        return self.table.subscriptions(1_000)
+
+    def pass_time(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+        self.streams.sweep()
+
+    def cancel(self, prefix: str) -> None:
+        self.table.cancel(self.table.one(prefix), "anna")
+
+    async def refusal(self, prefix: str) -> tuple[int, str, str]:
+        with pytest.raises(OperationRefused) as refused:
+            self.cancel(prefix)
+        fault = refused.value.fault
+        return fault.status, fault.error, fault.message
+
+
+async def test_no_more_are_listed_than_are_wanted_and_all_are_counted() -> None:
+    desk = Desk()
+    first = desk.subscribe()
+    desk.subscribe()
+    assert [row["id"] for row in desk.table.subscriptions(1)] == [first[:SHOWN]]
+    assert desk.table.subscription_count() == 2
+
+
+async def test_a_row_says_whose_it_is_and_how_far_it_has_come() -> None:
+    desk = Desk()
+    key = desk.subscribe()
+    await desk.request(key, 30)
+    await desk.request(key, 12)
+    desk.pass_time(7)
+    (row,) = desk.rows()
+    assert row == {
+        "id": key[:8],
+        "connection": "rabbit",
+        "entity": "acme.site:lamp-7",
+        "demand": 0,
+        "sent": 42,
+        "idle": 7,
+    }
+
+
+async def test_what_was_requested_and_cannot_leave_is_demand() -> None:
+    desk = Desk()
+    desk.reply.is_stalled = True
+    key = desk.subscribe()
+    await desk.request(key, 150)
+    desk.pass_time(7)
+    (row,) = desk.rows()
+    assert (row["demand"], row["sent"]) == (50, 100)
+    assert row["idle"] == 0, "elements that wait for their broker are no idleness"
+
+
+async def test_a_demand_without_end_is_shown_as_the_greatest() -> None:
+    desk = Desk()
+    desk.reply.is_stalled = True
+    await desk.request(desk.subscribe(), UNBOUNDED)
+    assert desk.rows()[0]["demand"] == UNBOUNDED
+
+
+async def test_an_id_is_never_shown_whole() -> None:
+    """Whoever knows it can use the subscription."""
+    desk = Desk()
+    key = desk.subscribe()
+    assert len(key) > 2 * SHOWN
+    with capture_logs() as logs:
+        assert key not in str(desk.rows())
+        assert key not in str(await desk.refusal(f"{key}x"))
+        desk.cancel(key)
+    assert key not in str(logs)
+    assert [(line["subscription"], line["by"]) for line in logs] == [(key[:SHOWN], "anna")]
+
+
+async def test_what_has_ended_is_not_in_the_table() -> None:
+    desk = Desk()
+    await desk.request(desk.subscribe(), UNBOUNDED)
+    desk.subscribe()
+    assert [row["sent"] for row in desk.rows()] == [0]
+
+
+async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_told() -> None:
+    desk = Desk()
+    first, second = desk.subscribe(), desk.subscribe()
+    await desk.request(first, 1)
+    desk.cancel(first[:SHOWN])
+    failed = desk.reply.signals[-1]
+    assert isinstance(failed, Failed)
+    assert (failed.key, failed.reason, failed.headers) == (first, CANCELLED[Kind.HISTORY], {"correlation-id": "req"})
+    codes = {kind: (fault.status, fault.error) for kind, fault in CANCELLED.items()}
+    assert codes == {
+        Kind.HISTORY: (410, "streaming.subscription.cancelled"),
+        Kind.SEARCH: (410, "thing-search:subscription.cancelled"),
+        Kind.LIVE: (410, "streaming.subscription.cancelled"),
+    }
+    assert [row["id"] for row in desk.rows()] == [second[:SHOWN]]
+
+
+async def test_one_that_nobody_has_asked_yet_ends_at_once_too() -> None:
+    """Otherwise it would stay until its client says something."""
+    desk = Desk()
+    key = desk.subscribe()
+    desk.cancel(key[:SHOWN])
+    assert desk.reply.names == ["Created", "Failed"]
+    assert desk.rows() == []
+
+
+async def test_what_the_broker_has_not_taken_of_a_cancelled_one_is_not_sent() -> None:
+    desk = Desk()
+    desk.reply.is_stalled = True
+    key = desk.subscribe()
+    await desk.request(key, 150)
+    desk.cancel(key[:SHOWN])
+    assert [posting.withdrawn for posting in desk.reply.postings] == [False, True, False]
+    await desk.request(key, 1)
+    assert desk.reply.names == ["Created", "Next", "Failed", "Failed"]
+
+
+async def test_an_unknown_prefix_is_refused() -> None:
+    desk = Desk()
+    key = desk.subscribe()
+    assert (await desk.refusal("?"))[:2] == (404, "connectivity:subscription.notfound")
+    assert (await desk.refusal(""))[:2] == (404, "connectivity:subscription.notfound")
+    desk.cancel(key[:SHOWN])
+    assert (await desk.refusal(key[:SHOWN]))[:2] == (404, "connectivity:subscription.notfound")
+
+
+async def test_a_prefix_of_several_is_refused_and_ends_none() -> None:
+    desk = Desk()
+    desk.subscribe(key="stream-1"), desk.subscribe(key="stream-2")
+    assert (await desk.refusal("stream"))[:2] == (409, "connectivity:subscription.conflict")
+    assert len(desk.rows()) == 2
+    desk.cancel("stream-2")
+    assert [row["id"] for row in desk.rows()] == ["stream-1"]

@@ -1,0 +1,180 @@
+"""A connection that is closed: what is on its way arrives, nothing new comes in, and it never takes for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.connections.lifecycle import State, Status
+from connectivity.connections.model import Connection
+from connectivity.errors import Detail, NotConnected
+from connectivity.management.client import Pauses
+from connectivity.transports.base import Done, Link
+from tests.support.in_process.running_connection import Running, numbered, with_broker
+from tests.support.in_process.service import pause, streaming, target, turn, until
+from tests.support.memory_transport import CONNECTION_TYPE
+from tests.support.wait import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("runs")
+
+
+async def test_a_closed_connection_has_left_the_broker() -> None:
+    running = await Running.opened()
+    await running.supervisor.close()
+    assert (running.supervisor.status, running.supervisor.status_details) == (Status.CLOSED, "closed")
+    assert (running.broker.links, running.up()) == ([], 0)
+    running.send(*numbered(1))
+    await pause()
+    assert running.answers() == []
+
+
+async def test_closing_waits_for_what_is_decided_to_be_durable_and_answered() -> None:
+    running = await Running.opened()
+    running.site.disk.hold()
+    running.send(*numbered(1, 2))
+    await until(lambda: running.site.disk.commits == 2)
+    closing = asyncio.create_task(running.supervisor.close(600))
+    await pause()
+    running.send(*numbered(3))
+    await pause()
+    assert not closing.done()
+    assert len(running.broker.links) == 1
+    running.site.disk.release()
+    await asyncio.wait_for(closing, PATIENCE)
+    assert running.correlations() == ["1", "2"]
+    assert running.site.values() == [1, 2]
+    assert running.unsettled() == 1
+
+
+async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
+    running.broker.withheld_confirms = 1
+    running.site.deliver(turn(1), turn(2))
+    await until(lambda: len(running.answers("events")) == 2)
+    newest = running.site.journal.newest_seq()
+    await asyncio.wait_for(running.supervisor.close(0.05), PATIENCE)
+    await running.site.dispatcher.cursors.close()
+    assert running.site.journal.places()[0].seq == newest - 2, "the first one was never confirmed"
+    again = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
+    held: list[Done] = []
+    monkeypatch.setattr(
+        again.supervisor.clients[0].link, "_confirm", lambda _at, _sign, done, _error: held.append(done)
+    )
+    again.site.deliver(turn(1), turn(2))
+    await until(lambda: len(held) == 2)
+    closing = asyncio.create_task(again.supervisor.close(600))
+    await pause()
+    again.site.deliver(turn(3))
+    await pause()
+    assert not closing.done()
+    for done in held:
+        done(None)
+    await asyncio.wait_for(closing, PATIENCE)
+    await again.site.dispatcher.cursors.close()
+    assert again.site.journal.places()[0].seq == again.site.journal.newest_seq() - 1, "the third waits in the journal"
+
+
+async def test_closing_waits_for_the_brokers_confirmation_but_not_forever() -> None:
+    running = await Running.opened()
+    running.broker.withheld_confirms = 1
+    running.send(*numbered(1))
+    await running.answered(1)
+    await asyncio.wait_for(running.supervisor.close(0.05), PATIENCE)
+    assert (running.unsettled(), running.broker.links) == (1, [])
+
+
+async def test_closing_does_not_wait_for_a_link_that_has_died() -> None:
+    running = await Running.opened()
+    running.broker.withheld_confirms = 1
+    running.send(*numbered(1))
+    await running.answered(1)
+    with capture_logs() as lines:
+        closing = asyncio.create_task(running.supervisor.close(600))
+        await pause()
+        assert not closing.done()
+        running.broker.cut()
+        await asyncio.wait_for(closing, PATIENCE)
+    assert running.supervisor.status is Status.CLOSED
+    assert lines == [], "nobody wants this link to be made again"
+
+
+async def test_closing_ends_the_subscriptions_so_that_none_keeps_it_waiting() -> None:
+    running = await Running.opened()
+    running.send(*numbered(*range(300)))
+    await running.answered(300)
+    running.send(streaming("subscribeForPersistedEvents", {}))
+    await running.answered(301)
+    key = running.answers()[300]["value"]["subscriptionId"]
+    running.broker.withheld_confirms = 100
+    running.send(streaming("request", {"subscriptionId": key, "demand": 2**63 - 1}))
+    await running.answered(302)
+    closing = asyncio.create_task(running.supervisor.close(600))
+    await pause()
+    await until(lambda: list(running.site.streams) == [])
+    running.broker.cut()
+    await asyncio.wait_for(closing, PATIENCE)
+
+
+async def test_closing_while_the_store_is_away_leaves_everything_to_the_broker() -> None:
+    running = await Running.opened()
+    running.site.disk.full = True
+    with capture_logs():
+        running.send(*numbered(1, 2))
+        await until(lambda: running.site.count("in", "held") == 2)
+        await asyncio.wait_for(running.supervisor.close(600), PATIENCE)
+        running.site.disk.full = False
+        await until(lambda: running.site.store.is_available)
+        await pause()
+    assert (running.answers(), running.site.values(), running.unsettled()) == ([], [], 2)
+
+
+async def test_closing_when_the_last_commit_fails_ends_all_the_same() -> None:
+    running = await Running.opened()
+    running.site.disk.hold()
+    with capture_logs():
+        running.send(*numbered(1))
+        await until(lambda: running.site.disk.commits == 2)
+        running.site.disk.full = True
+        closing = asyncio.create_task(running.supervisor.close(600))
+        await pause()
+        running.site.disk.release()
+        await asyncio.wait_for(closing, PATIENCE)
+    assert (running.answers(), running.unsettled()) == ([], 1)
+
+
+async def hang(connection: Connection, client: int = 0) -> Link:
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("nobody answers")
+
+
+@pytest.mark.parametrize("moment", ["never opened", "connecting", "between two tries", "without failover"])
+async def test_a_connection_can_be_closed_at_any_time(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running(pauses=Pauses(60, 60), failoverEnabled=moment != "without failover")
+    running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
+    reached: dict[str, Callable[[], bool]] = {
+        "never opened": lambda: True,
+        "connecting": lambda: running.supervisor.clients[0].lifecycle.state is State.CONNECTING,
+        "between two tries": lambda: running.supervisor.clients[0].lifecycle.state is State.WAITING,
+        "without failover": lambda: running.supervisor.clients[0].lifecycle.state is State.WAITING,
+    }
+    if moment == "connecting":
+        with_broker(monkeypatch, replace(CONNECTION_TYPE, connect=hang))
+    with capture_logs():
+        if moment != "never opened":
+            running.supervisor.open()
+        await until(reached[moment])
+        await asyncio.wait_for(running.supervisor.close(600), PATIENCE)
+    assert running.supervisor.status is Status.CLOSED
+
+
+async def test_closing_twice_is_closing_once() -> None:
+    running = await Running.opened()
+    await running.supervisor.close(1)
+    await running.supervisor.close(1)
+    assert running.supervisor.status is Status.CLOSED

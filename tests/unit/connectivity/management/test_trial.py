@@ -1,0 +1,249 @@
+"""A connection on trial, with a broker that says what it is told to say. What real brokers say is in their own tests.
+
+Case numbers are those of the cases for connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from connectivity.connections.model import Connection
+from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected, OperationRefused
+from connectivity.management import trial
+from connectivity.management.interface import Sample
+from connectivity.management.trial import try_out
+from connectivity.transports import BrokerType, load_broker
+from connectivity.transports.base import Examination, Finding
+from connectivity.validation.validator import parse
+from tests.support.in_process.service import command
+from tests.support.wait import wait_until
+
+SOURCE = {"addresses": ["site/up"], "qos": 1, "authorizationContext": ["acme:x"]}
+TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": ["acme:x"]}
+DOCUMENT: dict[str, Any] = {
+    "id": "site",
+    "connectionType": "mqtt-5",
+    "connectionStatus": "closed",
+    "uri": "tcp://127.0.0.1:1883",
+    "sources": [SOURCE],
+    "targets": [TARGET],
+}
+
+
+class Broker:
+    """Says what it is told to say, and remembers whom it was asked about."""
+
+    def __init__(self) -> None:
+        self.said: Examination | Exception = Examination(
+            [[Finding("site/up")]], [Finding("{{ header:reply-to }}", note="later", is_known=False)], [Finding("out")]
+        )
+        self.asked: list[tuple[Connection, str]] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.is_left = False
+
+    async def examine(self, connection: Connection, name: str) -> Examination:
+        self.asked.append((connection, name))
+        try:
+            await self.answers.wait()
+        finally:
+            self.is_left = True
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+    def load(self, name: str) -> BrokerType:
+        return replace(load_broker(name), examine=self.examine)
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    made = Broker()
+    monkeypatch.setattr(trial, "load_broker", made.load)
+    return made
+
+
+async def tried(document: Any = DOCUMENT, sample: Sample | None = None, **more: Any) -> dict[str, Any]:
+    return await try_out(parse(document), sample, **more)
+
+
+async def refusal(document: Any, sample: Sample | None = None, **more: Any) -> OperationRefused:
+    with pytest.raises(OperationRefused) as refused:
+        await tried(document, sample, **more)
+    return refused.value
+
+
+async def test_the_report_says_what_was_found_at_each_address(broker: Broker) -> None:
+    report = await tried()
+    assert report == {
+        "connection": "open",
+        "clients": [{"status": "open", "details": "connected"}],
+        "sources": [{"index": 0, "address": "site/up", "status": "open", "details": "connected"}],
+        "replyTargets": [
+            {"index": 0, "address": "{{ header:reply-to }}", "status": "unknown", "details": "later"},
+        ],
+        "targets": [{"index": 0, "address": "out", "status": "open", "details": "connected"}],
+        "withoutEffect": [],
+    }
+    assert json.loads(json.dumps(report)) == report
+
+
+async def test_7_1_the_trial_has_a_name_of_its_own_each_time(broker: Broker) -> None:
+    """The connection's own id counts where its broker and its templates ask for it."""
+    await tried()
+    await tried()
+    (known, first), (again, second) = broker.asked
+    assert (known.id, again.id) == ("site", "site")
+    assert first != second
+    assert all(name.endswith("-dry-run") and len(name) == 44 for name in (first, second))
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "told"),
+    [
+        (NotConnected(Detail.REFUSED, "nobody"), 504, "connectivity:connection.failed", "misconfigured"),
+        (NotConnected(Detail.UNKNOWN_HOST, "nowhere"), 504, "connectivity:connection.failed", "misconfigured"),
+        (NotConnected(Detail.TIMEOUT, "silence"), 504, "connectivity:connection.failed", "failed"),
+        (ConnectionRefused(Detail.BAD_CREDENTIALS, "no"), 504, "connectivity:connection.failed", "misconfigured"),
+        (ConnectionRefused(Detail.CERTIFICATE, "expired"), 504, "connectivity:connection.failed", "misconfigured"),
+        (CertificateWanted(Detail.CERTIFICATE, "yours"), 503, "connectivity:connection.unavailable", "misconfigured"),
+        (RuntimeError("oh"), 504, "connectivity:connection.failed", "failed"),
+    ],
+    ids=str,
+)
+async def test_case_48_a_broker_that_does_not_let_us_in(
+    broker: Broker, error: Exception, status: int, code: str, told: str
+) -> None:
+    broker.said = error
+    refused = await refusal(DOCUMENT)
+    assert (refused.fault.status, refused.fault.error) == (status, code)
+    assert refused.report is not None
+    details = str(error) if isinstance(error, LinkError) else "connecting: failed: RuntimeError"
+    assert refused.report["clients"] == [{"status": told, "details": details}]
+    assert refused.report["connection"] == told
+    assert details in refused.fault.message
+    assert refused.report["sources"] == []
+
+
+async def test_7_6_a_broker_that_says_nothing_has_ten_seconds(broker: Broker) -> None:
+    broker.answers.clear()
+    refused = await refusal(DOCUMENT, patience=0.05)
+    assert (refused.fault.status, refused.fault.error) == (504, "connectivity:connection.failed")
+    assert refused.fault.message == "Failed to open requested connection within <0.05> seconds!"
+    assert trial.PATIENCE == 10
+    assert refused.report is not None
+    assert refused.report["clients"][0]["details"].startswith("timeout: ")
+    assert broker.is_left
+
+
+async def test_7_8_a_source_whose_queue_is_missing_keeps_the_connection_from_opening(broker: Broker) -> None:
+    missing = ConnectionRefused(Detail.MISSING_ADDRESS, "no queue 'site/up'")
+    broker.said = Examination([[Finding("site/up", missing)]], [], [Finding("out")])
+    refused = await refusal(DOCUMENT)
+    assert (refused.fault.status, refused.fault.error) == (504, "connectivity:connection.failed")
+    assert "missing address: no queue" in refused.fault.message
+    assert refused.report is not None
+    assert [(each["status"], each["details"]) for each in refused.report["sources"]] == [
+        ("misconfigured", "missing address: no queue 'site/up'")
+    ]
+    assert [each["status"] for each in refused.report["targets"]] == ["open"]
+
+
+async def test_7_8_a_target_whose_exchange_is_missing_is_told_and_keeps_nobody_waiting(broker: Broker) -> None:
+    missing = ConnectionRefused(Detail.MISSING_ADDRESS, "no exchange 'out'")
+    broker.said = Examination([[Finding("site/up")]], [], [Finding("out", missing)])
+    report = await tried()
+    assert report["connection"] == "open"
+    assert [(each["status"], each["details"]) for each in report["targets"]] == [
+        ("misconfigured", "missing address: no exchange 'out'")
+    ]
+
+
+async def test_what_this_version_does_not_have_is_not_tried(broker: Broker) -> None:
+    tunnel = {
+        "enabled": True,
+        "credentials": {"type": "plain", "username": "tunnel", "password": "x"},
+        "validateHost": False,
+        "uri": "ssh://bastion.acme.example:22",
+    }
+    refused = await refusal({**DOCUMENT, "sshTunnel": tunnel})
+    assert (refused.fault.status, "sshTunnel" in refused.fault.message) == (504, True)
+    assert broker.asked == []
+
+
+async def test_what_a_document_says_in_vain_and_what_is_done_otherwise_is_told(broker: Broker) -> None:
+    broker.said = Examination([[Finding("site/up")]], [Finding("a")], [Finding("out")], note="no shared subscriptions")
+    document = {
+        **DOCUMENT,
+        "sources": [{**SOURCE, "qos": 2, "replyTarget": {"enabled": False, "address": "a"}}],
+        "targets": [{**TARGET, "topics": ["_/_/things/twin/events?namespace=acme"]}],
+    }
+    report = await tried(document)
+    assert report["clients"][0]["details"] == (
+        "connected: sources with QoS 2 are consumed with QoS 1; no shared subscriptions"
+    )
+    assert report["replyTargets"] == []
+    assert "namespace is unknown" in report["withoutEffect"][0]
+
+
+async def test_a_sample_is_mapped_whether_the_broker_answers_or_not(broker: Broker) -> None:
+    sample = Sample(command("delete"))
+    report = await tried(DOCUMENT, sample)
+    assert report["sample"]["signals"][0]["topic"] == "acme.site/lamp-7/things/twin/commands/delete"
+    broker.said = NotConnected(Detail.REFUSED, "nobody")
+    refused = await refusal(DOCUMENT, sample)
+    assert refused.report is not None
+    assert refused.report["sample"]["signals"][0]["path"] == "/"
+
+
+@pytest.mark.parametrize("give_up", [asyncio.Task.cancel, None], ids=["cancelled", "sample refused"])
+async def test_whoever_gives_up_leaves_the_broker(broker: Broker, give_up: Callable[..., Any] | None) -> None:
+    broker.answers.clear()
+    sample = None if give_up else Sample(b"", source=7)
+    trying = asyncio.create_task(tried(DOCUMENT, sample))
+    if give_up:
+        await wait_until(lambda: broker.asked)
+        give_up(trying)
+    with pytest.raises((asyncio.CancelledError, OperationRefused)):
+        await trying
+    assert broker.is_left or not broker.asked
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "mqtt-5", "amqp-091", "kafka"])
+async def test_7_6_whatever_listens_there_and_says_nothing_is_given_up_and_left(kind: str) -> None:
+    """By the brokers' own files; nobody has to answer for that."""
+    links: set[asyncio.StreamWriter] = set()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        links.add(writer)
+        while await reader.read(1000):
+            pass
+        links.discard(writer)
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    amqp = kind == "amqp-091"
+    document = {
+        **DOCUMENT,
+        "connectionType": kind,
+        "uri": f"{'amqp' if amqp else 'tcp'}://127.0.0.1:{port}",
+        "specificConfig": {"bootstrapServers": f"127.0.0.1:{port}"} if kind == "kafka" else {},
+        "sources": [{**SOURCE, "addresses": ["asked"]}],
+        "targets": [],
+    }
+    refused = await refusal(document, patience=0.5)
+    assert refused.fault.message == "Failed to open requested connection within <0.5> seconds!"
+    if kind == "kafka":
+        # Its greeting blocks in a thread, which looks at the clock every ten seconds: here the other side hangs up.
+        for link in links:
+            link.close()
+    await wait_until(lambda: not links)
+    server.close()
+    await server.wait_closed()

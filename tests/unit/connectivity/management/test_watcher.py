@@ -1,0 +1,204 @@
+"""A folder that is looked at again and again: what has changed is read, and nothing half-written is taken at its word."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectivity.management import watcher as module
+from connectivity.management.files import LoadedFolder, ReadFile, read_file
+from connectivity.management.watcher import MOST_ROUNDS, RETURN_SECONDS, FolderGone, Watcher
+from tests.support.clock import Clock
+from tests.support.cpu_budget import at_most
+from tests.support.vectors.connections import base_document
+
+
+def document(**more: Any) -> dict[str, Any]:
+    return {name: value for name, value in base_document("shared").items() if name != "id"} | more
+
+
+class Folder:
+    """A folder and its watcher; `meanwhile` is done while the watcher waits for files to come to rest."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.path = path / "connections"
+        self.path.mkdir()
+        self.clock = Clock()
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.read: list[str] = []
+        self.watcher = Watcher(self.path, clock=self.clock.now, pause=lambda _seconds: self.meanwhile())
+        monkeypatch.setattr(module, "read_file", self._read_file)
+
+    def _read_file(self, file: Path) -> ReadFile:
+        self.read.append(file.name)
+        return read_file(file)
+
+    def write(self, name: str, content: Any) -> None:
+        text = content if isinstance(content, str) else json.dumps(content)
+        # As an editor does that means well.
+        (self.path / f".{name}.draft").write_text(text, encoding="utf-8")
+        (self.path / f".{name}.draft").rename(self.path / name)
+
+    def look(self) -> LoadedFolder | None:
+        self.read.clear()
+        return self.watcher.look()
+
+    def ids(self) -> list[str]:
+        found = self.look()
+        assert found is not None
+        return sorted(found.connections)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folder:
+    return Folder(tmp_path, monkeypatch)
+
+
+def test_a_change_of_one_file_reads_one_file(folder: Folder) -> None:
+    for number in range(20):
+        folder.write(f"c{number}.json", document())
+    assert len(folder.ids()) == 20
+    assert (folder.look(), folder.read) == (None, [])
+    folder.write("c7.json", document(name="Seven"))
+    found = folder.look()
+    assert found is not None
+    assert (folder.read, found.connections["c7"].name, len(found.connections)) == (["c7.json"], "Seven", 20)
+
+
+def test_a_file_that_is_gone_takes_its_connections_along_and_reads_nothing(folder: Folder) -> None:
+    folder.write("a.json", document())
+    folder.write("b.json", document())
+    folder.look()
+    (folder.path / "b.json").unlink()
+    assert (folder.ids(), folder.read) == (["a"], [])
+
+
+def test_a_secret_that_changes_reads_the_files_that_refer_to_it(folder: Folder) -> None:
+    folder.write("password", "first")
+    folder.write("a.json", document(uri="amqp://ada:${file:password}@127.0.0.1:5672"))
+    folder.write("b.json", document())
+    folder.look()
+    folder.write("password", "second")
+    found = folder.look()
+    assert found is not None
+    password = found.connections["a"].broker_uri.password
+    assert password is not None
+    assert (folder.read, password.get_secret_value()) == (["a.json"], "second")
+    assert folder.look() is None
+
+
+def test_what_is_asked_for_anew_is_told_without_reading(folder: Folder) -> None:
+    folder.write("a.json", document())
+    folder.look()
+    folder.read.clear()
+    found = folder.watcher.look(anew=True)
+    assert found is not None
+    assert (list(found.connections), folder.read) == (["a"], [])
+
+
+def test_a_file_that_is_being_written_is_read_when_it_rests(folder: Folder) -> None:
+    folder.look()
+    folder.write("a.json", "[")
+    folder.meanwhile = lambda: folder.write("a.json", [document(id="a"), document(id="b")])
+    assert (folder.look(), folder.read) == (None, [])
+    folder.meanwhile = lambda: None
+    assert folder.ids() == ["a", "b"]
+
+
+def test_a_file_that_is_away_for_a_moment_is_not_gone(folder: Folder) -> None:
+    """So do some editors write."""
+    folder.write("a.json", document())
+    folder.look()
+    (folder.path / "a.json").unlink()
+    folder.meanwhile = lambda: folder.write("a.json", document(name="Anew"))
+    assert folder.look() is None
+    folder.meanwhile = lambda: None
+    found = folder.look()
+    assert found is not None
+    assert found.connections["a"].name == "Anew"
+
+
+def test_a_file_that_never_rests_is_read_every_few_rounds_and_loses_nothing(folder: Folder) -> None:
+    """The last state wins when it rests; until then what is missing in it may be about to come."""
+    folder.write("a.json", [document(id="a"), document(id="b")])
+    folder.look()
+    numbers = iter(range(1000))
+    folder.write("a.json", [document(id="a")])
+    folder.meanwhile = lambda: folder.write("a.json", [document(id="a", name=f"number {next(numbers)}")])
+    found = [folder.look() for _ in range(3 * (MOST_ROUNDS + 1))]
+    told = [it for it in found if it is not None]
+    assert len(told) == 3
+    assert {problem.file.name for it in told for problem in it.problems} == {"a.json"}
+    folder.meanwhile = lambda: None
+    last = folder.look()
+    assert last is not None
+    assert (last.problems, list(last.connections)) == ([], ["a"])
+    assert last.connections["a"].name == f"number {next(numbers) - 1}"
+    assert folder.look() is None
+
+
+def test_a_folder_that_vanishes_is_told_and_one_that_comes_back_has_time(folder: Folder) -> None:
+    folder.write("a.json", document())
+    folder.write("b.json", document())
+    folder.look()
+    away = folder.path.with_name("away")
+    folder.path.rename(away)
+    for _ in range(2):
+        with pytest.raises(FolderGone, match="No such file"):
+            folder.look()
+    folder.path.mkdir()
+    folder.write("a.json", document())
+    found = folder.look()
+    assert found is not None
+    assert [(it.file.name, it.problem.found) for it in found.problems] == [
+        ("b.json", "no file in a folder that has come back")
+    ]
+    assert sorted(found.connections) == ["a", "b"]
+    assert folder.look() is None
+    folder.clock.advance(RETURN_SECONDS)
+    assert folder.ids() == ["a"]
+
+
+def test_a_folder_that_comes_back_as_it_was_changes_nothing(folder: Folder) -> None:
+    folder.write("a.json", document())
+    folder.look()
+    away = folder.path.with_name("away")
+    folder.path.rename(away)
+    with pytest.raises(FolderGone):
+        folder.look()
+    away.rename(folder.path)
+    assert (folder.look(), folder.read) == (None, [])
+
+
+def test_two_names_of_one_file_are_one_connection(folder: Folder) -> None:
+    folder.write("b.json", document())
+    (folder.path / "a.json").symlink_to("b.json")
+    (folder.path.parent / "elsewhere.json").write_text(json.dumps(document()))
+    for name in ("c.json", "d.json"):
+        (folder.path / name).symlink_to("../elsewhere.json")
+    assert folder.ids() == ["b", "c"]
+
+
+def test_a_link_that_leads_nowhere_is_a_problem_of_its_own(folder: Folder) -> None:
+    folder.write("a.json", document())
+    (folder.path / "b.json").symlink_to("nowhere.json")
+    found = folder.look()
+    assert found is not None
+    assert (list(found.connections), [it.file.name for it in found.problems]) == (["a"], ["b.json"])
+    assert folder.look() is None
+
+
+def test_thousands_of_files_are_looked_at_cheaply(folder: Folder) -> None:
+    """A round that finds nothing new takes some microseconds a file, and reads none."""
+    for number in range(1000):
+        (folder.path / f"c{number}.json").write_text(json.dumps(document(connectionStatus="closed")), encoding="utf-8")
+    assert len(folder.ids()) == 1000
+    with at_most(0.5):
+        assert (folder.look(), folder.read) == (None, [])
+    os.utime(folder.path / "c7.json", ns=(1, 1))
+    assert (len(folder.ids()), folder.read) == (1000, ["c7.json"])

@@ -1,0 +1,128 @@
+"""Which calls are with the script process, and who is to blame when it dies."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from connectivity.mapping.script_calls import WINDOW, Calls, Ticket
+from connectivity.mapping.script_protocol import LENGTH, BadFrame, Call, Done, Failed, Load, Order, Ready
+
+SCRIPTS = Load(1, ("a",), ())
+
+
+class Talk:
+    """The calls of one connection, the names of those under way, and what they were answered."""
+
+    def __init__(self, *names: str, is_ready: bool = True) -> None:
+        self.calls = Calls()
+        self.answers: list[tuple[str, Done | Failed]] = []
+        for name in names:
+            self.add(name)
+        if is_ready:
+            self.calls.answered(Ready())
+
+    def add(self, name: str, scripts: Load = SCRIPTS) -> Ticket:
+        call = Call(scripts.key, "incoming", name)
+        ticket = Ticket(scripts, call, lambda answer: self.answers.append((name, answer)))
+        self.calls.add(ticket)
+        return ticket
+
+    def sent(self) -> list[str]:
+        """The arguments that are written now; loads as `+key`."""
+        data, said = self.calls.send(), []
+        while data:
+            length = int.from_bytes(data[:LENGTH], "big")
+            order = msgspec.msgpack.decode(data[LENGTH : LENGTH + length], type=Order)
+            said.append(order.argument if isinstance(order, Call) else f"+{order.key}")
+            data = data[LENGTH + length :]
+        return said
+
+
+def test_nothing_is_sent_before_the_process_is_ready() -> None:
+    talk = Talk("a", is_ready=False)
+    assert talk.sent() == []
+    talk.calls.answered(Ready())
+    assert talk.sent() == ["+1", "a"]
+
+
+def test_scripts_are_sent_once_to_each_process() -> None:
+    talk = Talk("a", "b")
+    talk.add("c", Load(2, ("b",), ()))
+    assert talk.sent() == ["+1", "a", "b", "+2", "c"]
+    talk.calls.died("killed", is_to_blame=False)
+    talk.calls.answered(Ready())
+    assert talk.sent() == ["+1", "a", "b", "+2", "c"]
+
+
+def test_no_more_than_the_window_are_with_the_process() -> None:
+    talk = Talk(*map(str, range(WINDOW + 2)))
+    assert len(talk.sent()) == WINDOW + 1
+    talk.calls.answered(Done("[]"))
+    assert talk.sent() == [str(WINDOW)]
+
+
+def test_answers_belong_to_the_calls_in_their_order() -> None:
+    talk = Talk("a", "b")
+    talk.sent()
+    talk.calls.answered(Done("1"))
+    talk.calls.answered(Failed("2"))
+    assert talk.answers == [("a", Done("1")), ("b", Failed("2"))]
+    assert not talk.calls
+
+
+def test_a_call_that_the_process_died_of_fails_and_the_others_start_again_in_order() -> None:
+    talk = Talk("a", "b", "c")
+    talk.sent()
+    talk.add("d")
+    talk.calls.died("too long", is_to_blame=True)
+    assert talk.answers == [("a", Failed("too long"))]
+    talk.calls.answered(Ready())
+    assert talk.sent() == ["+1", "b", "c", "d"]
+
+
+def test_a_call_is_tried_twice_where_the_process_died_of_something_else() -> None:
+    talk = Talk("a", "b")
+    for _ in range(2):
+        assert talk.answers == []
+        talk.sent()
+        talk.calls.died("killed", is_to_blame=False)
+        talk.calls.answered(Ready())
+    assert talk.answers == [("a", Failed("killed"))]
+    assert talk.sent() == ["+1", "b"]
+
+
+def test_a_process_that_never_was_ready_fails_every_call() -> None:
+    talk = Talk("a", "b", is_ready=False)
+    talk.calls.died("no such file", is_to_blame=False)
+    assert [name for name, _ in talk.answers] == ["a", "b"]
+    assert not talk.calls
+
+
+def test_a_call_that_nobody_waits_for_any_more_is_not_sent_and_its_answer_not_told() -> None:
+    talk = Talk("a")
+    talk.sent()
+    talk.add("b").is_over = True
+    talk.add("c")
+    assert talk.sent() == ["c"]
+    talk.calls.answered(Done("1"))
+    talk.calls.answered(Done("2"))
+    assert talk.answers == [("a", Done("1")), ("c", Done("2"))]
+
+
+def test_an_answer_to_nothing_is_a_bad_frame() -> None:
+    talk = Talk()
+    with pytest.raises(BadFrame):
+        talk.calls.answered(Done("[]"))
+    with pytest.raises(BadFrame):
+        talk.calls.answered(Ready())
+
+
+def test_the_process_is_at_work_until_it_is_ready_and_while_calls_are_with_it() -> None:
+    talk = Talk(is_ready=False)
+    assert talk.calls.is_working
+    talk.calls.answered(Ready())
+    assert not talk.calls.is_working
+    talk.add("a")
+    talk.sent()
+    assert talk.calls.is_working

@@ -1,0 +1,172 @@
+"""The script process of a connection: when it is started, what becomes of calls when it dies, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from connectivity.errors import ScriptFailed
+from connectivity.mapping import script_host as hosts
+from connectivity.mapping.script_host import MOST_CALLS, ScriptHost
+from connectivity.mapping.script_protocol import Limits, Load
+from tests.support.wait import wait_until
+
+SOURCE = "mapFromDittoProtocolMsgWrapper = (message) => ({textPayload: message})"
+SLEEPS = "import time; time.sleep(600)"
+TALKS = "import sys, os; sys.stdin.buffer.read(4); os.write(1, b'nonsense' * 10)"
+ENDS = "raise SystemExit(7)"
+
+
+@pytest.fixture
+async def host() -> AsyncIterator[ScriptHost]:
+    made = ScriptHost(Limits(seconds=5.0))
+    yield made
+    await made.close()
+
+
+def other_program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Processes run this instead."""
+    monkeypatch.setattr(hosts, "command", lambda: [sys.executable, "-I", "-S", "-c", code])
+
+
+async def said(host: ScriptHost, scripts: Load, text: str = "a") -> str:
+    async with asyncio.timeout(60):
+        return await host.call(scripts, "outgoing", lambda: f'"{text}"')
+
+
+def told(text: str) -> str:
+    return f'[{{"headers":{{}},"contentType":null,"text":"{text}","binary":null}}]'
+
+
+def is_gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+async def test_the_process_is_started_by_the_first_call_and_serves_the_next_ones(host: ScriptHost) -> None:
+    assert host.pid is None
+    scripts = host.scripts((SOURCE,))
+    assert await said(host, scripts) == told("a")
+    pid = host.pid
+    assert pid is not None
+    assert await said(host, scripts, "b") == told("b")
+    assert host.pid == pid
+
+
+async def test_a_process_that_somebody_kills_costs_no_call(host: ScriptHost) -> None:
+    scripts = host.scripts((SOURCE,))
+    await said(host, scripts)
+    assert host.pid is not None
+    calls = [asyncio.create_task(said(host, scripts, str(number))) for number in range(50)]
+    await asyncio.sleep(0)
+    os.kill(host.pid, signal.SIGKILL)
+    assert await asyncio.gather(*calls) == [told(str(number)) for number in range(50)]
+
+
+async def test_a_process_that_dies_while_nobody_calls_is_replaced_by_the_next_call(host: ScriptHost) -> None:
+    scripts = host.scripts((SOURCE,))
+    await said(host, scripts)
+    assert host.pid is not None
+    pid = host.pid
+    os.kill(pid, signal.SIGKILL)
+    await wait_until(lambda: is_gone(pid), 60)
+    assert await said(host, scripts) == told("a")
+    assert host.pid != pid
+
+
+async def test_closing_ends_the_process_and_fails_the_calls_under_way(host: ScriptHost) -> None:
+    slow = host.scripts(("mapFromDittoProtocolMsg = () => { for (;;); }",))
+    calls = [asyncio.create_task(host.call(slow, "outgoing", lambda: '{"topic":""}')) for _ in range(3)]
+    await wait_until(lambda: host.pid, 60)
+    pid = host.pid
+    assert pid is not None
+    await host.close()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(outcome, ScriptFailed) for outcome in outcomes)
+    assert host.pid is None
+    await wait_until(lambda: is_gone(pid), 60)
+
+
+async def test_a_call_that_is_given_up_leaves_the_others_in_their_order(host: ScriptHost) -> None:
+    scripts = host.scripts((SOURCE,))
+    calls = [asyncio.create_task(said(host, scripts, str(number))) for number in range(20)]
+    await asyncio.sleep(0)
+    for call in calls[::2]:
+        call.cancel()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert outcomes[1::2] == [told(str(number)) for number in range(1, 20, 2)]
+    assert await said(host, scripts) == told("a")
+
+
+async def test_no_more_calls_are_held_than_there_is_room_for(host: ScriptHost) -> None:
+    scripts = host.scripts((SOURCE,))
+    asked, ended, most = 0, 0, 0
+
+    def argument() -> str:
+        nonlocal asked, most
+        asked += 1
+        most = max(most, asked - ended)
+        return '"a"'
+
+    async def one() -> None:
+        nonlocal ended
+        await host.call(scripts, "outgoing", argument)
+        ended += 1
+
+    await asyncio.gather(*(one() for _ in range(4 * MOST_CALLS)))
+    assert asked == 4 * MOST_CALLS
+    # A call that has ended is counted a moment after its place is free.
+    assert most <= 2 * MOST_CALLS
+
+
+async def test_a_process_that_cannot_be_started_is_an_error_of_every_call(
+    host: ScriptHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "command", lambda: ["/no/such/program"])
+    scripts = host.scripts((SOURCE,))
+    with pytest.raises(ScriptFailed, match="cannot be started: No such file"):
+        await said(host, scripts)
+    other_program(monkeypatch, ENDS)
+    with pytest.raises(ScriptFailed, match="ended with code 7"):
+        await said(host, scripts)
+    monkeypatch.undo()
+    assert await said(host, scripts) == told("a")
+
+
+async def test_a_process_that_gives_no_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "START_PATIENCE", 0.2)
+    other_program(monkeypatch, SLEEPS)
+    host = ScriptHost(patience=0.2)
+    with pytest.raises(ScriptFailed, match="gave no answer"):
+        await said(host, host.scripts((SOURCE,)))
+    await host.close()
+
+
+async def test_a_process_that_stops_in_the_middle_of_a_call_is_killed_and_the_call_blamed() -> None:
+    host = ScriptHost(Limits(seconds=5.0), patience=2.0)
+    scripts = host.scripts((SOURCE,))
+    while True:
+        # A busy machine may take longer than this patience for a first answer.
+        try:
+            await said(host, scripts)
+            break
+        except ScriptFailed:
+            continue
+    assert host.pid is not None
+    os.kill(host.pid, signal.SIGSTOP)
+    with pytest.raises(ScriptFailed, match="gave no answer"):
+        await said(host, scripts)
+    await host.close()
+
+
+async def test_a_process_that_says_what_nobody_understands_is_ended(
+    host: ScriptHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_program(monkeypatch, TALKS)
+    with pytest.raises(ScriptFailed, match="what nobody understands"):
+        await said(host, host.scripts((SOURCE,)))

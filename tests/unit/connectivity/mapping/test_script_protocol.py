@@ -1,0 +1,34 @@
+"""Frames between the service and a script process."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.mapping.script_protocol import BadFrame, Done, Failed, Frames, Limits, Ready, frame
+
+
+def test_messages_come_out_of_the_bytes_as_they_went_in_however_they_are_cut() -> None:
+    messages: list[Ready | Done | Failed] = [Ready(), Done("[]"), Failed("ä\0"), Done("x" * 70_000)]
+    whole = b"".join(frame(message) for message in messages)
+    for step in (1, 3, 4096, len(whole)):
+        frames = Frames(1 << 20)
+        found = [
+            message for start in range(0, len(whole), step) for message in frames.feed(whole[start : start + step])
+        ]
+        assert found == messages
+
+
+@pytest.mark.parametrize(
+    "received",
+    [
+        (1 << 30).to_bytes(4, "big"),
+        frame(Limits()),
+        b"\0\0\0\1\xc1",
+        b"\0\0\0\0",
+        frame(Done("x" * 100)),
+    ],
+    ids=["too long announced", "an order", "no msgpack", "nothing", "too long"],
+)
+def test_what_nobody_understands_is_a_bad_frame(received: bytes) -> None:
+    with pytest.raises(BadFrame):
+        list(Frames(64).feed(received))

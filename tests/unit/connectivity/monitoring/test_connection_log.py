@@ -1,0 +1,138 @@
+"""The log of a connection, with a clock that is moved."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.monitoring.connection_log import MOST_BYTES, ConnectionLog, Kind
+from mappings.ids import EntityId, EntityType
+from tests.support.clock import Clock
+
+CONSUMED = Kind("source", "consumed", "in", True)
+FAILED = Kind("source", "mapped", "in", False)
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+NOON = 1_767_355_200.0
+"""2026-01-02T12:00:00Z."""
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(NOON)
+
+
+@pytest.fixture
+def log(clock: Clock) -> ConnectionLog:
+    log = ConnectionLog(clock.now)
+    log.enable()
+    return log
+
+
+def write(log: ConnectionLog, kind: Kind, *numbers: int, words: str = "it happened") -> None:
+    for number in numbers:
+        ring, beside = log.ring(kind, words)
+        ring.append((log.now(), f"c-{number}", LAMP, beside))
+
+
+def correlations(log: ConnectionLog) -> list[str]:
+    return [entry["correlationId"] for entry in log.read()["connectionLogs"]]
+
+
+def test_an_entry_says_what_has_happened_to_what_and_where(log: ConnectionLog) -> None:
+    write(log, CONSUMED, 1, words="Message was consumed.")
+    log.write(Kind("connection", "other", None, False), "Connection failed.")
+    assert log.read() == {
+        "connectionLogs": [
+            {
+                "correlationId": "c-1",
+                "timestamp": "2026-01-02T12:00:00Z",
+                "category": "source",
+                "type": "consumed",
+                "level": "success",
+                "message": "Message was consumed.",
+                "address": "in",
+                "entityType": "thing",
+                "entityId": "acme.site:lamp-7",
+            },
+            {
+                "correlationId": "<not-provided>",
+                "timestamp": "2026-01-02T12:00:00Z",
+                "category": "connection",
+                "type": "other",
+                "level": "failure",
+                "message": "Connection failed.",
+            },
+        ],
+        "enabledSince": "2026-01-02T12:00:00Z",
+        "enabledUntil": "2026-01-02T13:00:00Z",
+    }
+
+
+def test_of_each_kind_the_last_ten_are_kept_and_printed_oldest_first(log: ConnectionLog, clock: Clock) -> None:
+    for number in range(25):
+        clock.advance(1)
+        write(log, CONSUMED, number)
+    clock.advance(1)
+    write(log, FAILED, 99)
+    assert correlations(log) == [f"c-{number}" for number in (*range(15, 25), 99)]
+
+
+def test_entries_of_all_kinds_stand_in_the_order_in_which_they_happened(log: ConnectionLog, clock: Clock) -> None:
+    for number, kind in enumerate((FAILED, CONSUMED, FAILED, CONSUMED)):
+        clock.advance(1)
+        write(log, kind, number)
+    assert correlations(log) == ["c-0", "c-1", "c-2", "c-3"]
+
+
+def test_a_large_log_lets_go_of_what_is_oldest(log: ConnectionLog, clock: Clock) -> None:
+    for number in range(10):
+        clock.advance(1)
+        write(log, CONSUMED, number, words="x" * (MOST_BYTES // 4))
+    assert correlations(log) == ["c-7", "c-8", "c-9"]
+
+
+def test_a_log_that_is_off_says_nothing_and_since_when_neither(clock: Clock) -> None:
+    log = ConnectionLog(clock.now)
+    log.write(CONSUMED, "nobody sees this")
+    assert log.read() == {"connectionLogs": []}
+
+
+def test_an_hour_without_anything_switches_it_off_and_empties_it(log: ConnectionLog, clock: Clock) -> None:
+    write(log, CONSUMED, 1)
+    clock.advance(3_599)
+    log.expire()
+    assert log.is_on
+    clock.advance(1)
+    log.expire()
+    assert not log.is_on
+    log.enable()
+    assert log.read()["connectionLogs"] == []
+
+
+@pytest.mark.parametrize("what", ["read", "written", "enabled"])
+def test_whatever_is_done_with_it_keeps_it_on_for_another_hour(log: ConnectionLog, clock: Clock, what: str) -> None:
+    clock.advance(3_000)
+    if what == "read":
+        log.read()
+    elif what == "written":
+        write(log, CONSUMED, 1)
+    else:
+        log.enable()
+    clock.advance(3_000)
+    found = log.read()
+    assert (found["enabledSince"], found["enabledUntil"]) == ("2026-01-02T12:00:00Z", "2026-01-02T14:40:00Z")
+
+
+def test_a_log_that_nobody_looked_after_is_empty_when_its_time_is_over(log: ConnectionLog, clock: Clock) -> None:
+    write(log, CONSUMED, 1)
+    clock.advance(3_600)
+    assert log.read() == {"connectionLogs": []}
+
+
+def test_after_a_reset_the_same_rings_fill_again(log: ConnectionLog) -> None:
+    ring, _ = log.ring(CONSUMED, "it happened")
+    write(log, CONSUMED, 1)
+    log.reset()
+    assert correlations(log) == []
+    assert log.is_on
+    ring.append((log.now(), "c-2", None, "again"))
+    assert correlations(log) == ["c-2"]

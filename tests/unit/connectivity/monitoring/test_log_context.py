@@ -1,0 +1,57 @@
+"""What log lines say of the conversation that a signal belongs to."""
+
+from __future__ import annotations
+
+import ast
+
+from connectivity.monitoring.log_context import conversation, trace_of
+from tests.support.paths import ROOT
+from tests.support.table import each_row
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+CONTEXT = f"00-{TRACE}-b7ad6b7169203331-01"
+
+
+def test_both_ids_are_told_where_there_are_both() -> None:
+    assert conversation({"correlation-id": "c-1", "traceparent": CONTEXT}) == {
+        "correlation_id": "c-1",
+        "trace_id": TRACE,
+    }
+
+
+def test_without_a_trace_there_is_no_field_for_it() -> None:
+    assert conversation({"correlation-id": "c-1"}) == {"correlation_id": "c-1"}
+    assert conversation({}) == {"correlation_id": None}
+
+
+@each_row("odd", ["", "x", CONTEXT.upper(), f"{CONTEXT}0", "00-1-2-01", 7, None, "00-" + "x" * 5_000])
+def test_a_context_that_is_none_is_not_repeated_in_the_log(odd: object) -> None:
+    assert trace_of({"traceparent": odd}) is None
+
+
+def test_a_context_of_a_later_version_has_its_trace_at_the_same_place() -> None:
+    assert trace_of({"traceparent": f"01-{TRACE}-b7ad6b7169203331-01-more"}) == TRACE
+
+
+SYNONYMS = frozenset({"connection_id", "conn", "correlation", "correlation_id", "trace", "trace_id", "traceparent"})
+"""Words that nobody writes at a log line by hand: it is `connection`, and the other two come from `conversation`."""
+
+LEVELS = frozenset({"debug", "info", "warning", "error", "exception"})
+
+
+def named_by_hand(tree: ast.Module) -> set[str]:
+    """The names of fields that calls of `log` give."""
+    return {
+        keyword.arg
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LEVELS
+        for keyword in node.keywords
+        if keyword.arg is not None
+    }
+
+
+def test_log_lines_call_the_same_thing_by_the_same_word() -> None:
+    package = ROOT / "connectivity"
+    found = {file.name: named_by_hand(ast.parse(file.read_text(encoding="utf-8"))) for file in package.rglob("*.py")}
+    assert any("connection" in names for names in found.values())
+    assert {file: names & SYNONYMS for file, names in found.items() if names & SYNONYMS} == {}

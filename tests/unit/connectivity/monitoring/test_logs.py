@@ -1,0 +1,182 @@
+"""Log lines, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from connectivity.monitoring import logs
+from connectivity.security import redaction
+
+
+@pytest.fixture(autouse=True)
+def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # A server without an access log, as a test of the service starts one, takes the voice of this logger for good.
+    monkeypatch.setattr(logging.getLogger("uvicorn.access"), "propagate", True)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    levels = {name: logging.getLogger(name).level for name in ("uvicorn.access", "asyncio")}
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name, former in levels.items():
+        logging.getLogger(name).setLevel(former)
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err.splitlines()
+
+
+def test_a_json_line_holds_event_level_time_and_what_belongs_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(log_format="json", level="info")
+    structlog.get_logger("connectivity.test").warning("connection lost", connection="site", correlation_id="c-1")
+    (line,) = [json.loads(text) for text in lines(capsys)]
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {
+        "event": "connection lost",
+        "level": "warning",
+        "logger": "connectivity.test",
+        "connection": "site",
+        "correlation_id": "c-1",
+    }
+
+
+def test_text_is_one_line_with_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(log_format="text", level="info")
+    structlog.get_logger("connectivity.test").warning("connection lost", connection="site")
+    (line,) = lines(capsys)
+    assert "connection lost" in line
+    assert "site" in line
+
+
+def test_lines_below_the_level_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(log_format="json", level="warning")
+    structlog.get_logger("connectivity.test").info("nothing to see")
+    assert lines(capsys) == []
+
+
+def test_a_client_library_logs_into_the_same_stream_and_format(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(log_format="json", level="info")
+    logging.getLogger("somebody.else").error("their words %s", 7)
+    (line,) = [json.loads(text) for text in lines(capsys)]
+    assert (line["event"], line["logger"], line["level"]) == ("their words 7", "somebody.else", "error")
+
+
+def test_an_exception_is_part_of_its_json_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(log_format="json", level="info")
+    try:
+        raise ValueError("what went wrong")
+    except ValueError:
+        structlog.get_logger("connectivity.test").exception("it failed")
+    (line,) = [json.loads(text) for text in lines(capsys)]
+    assert "ValueError: what went wrong" in line["exception"]
+
+
+def test_what_is_bound_stands_in_every_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bound to a logger, in its lines; bound to the context, in everybody's."""
+    logs.configure(log_format="json", level="info")
+    structlog.contextvars.bind_contextvars(correlation_id="c-1")
+    structlog.get_logger("connectivity.bound").bind(connection="site").info("connected")
+    logging.getLogger("somebody.else").warning("their words")
+    found = [json.loads(text) for text in lines(capsys)]
+    assert [(line["event"], line.get("connection"), line["correlation_id"]) for line in found] == [
+        ("connected", "site", "c-1"),
+        ("their words", None, "c-1"),
+    ]
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+def test_an_exception_that_is_handed_over_brings_its_trace_too(
+    log_format: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure(log_format=log_format, level="info")
+    structlog.get_logger(f"connectivity.handed.{log_format}").error("a source stopped", exc_info=ValueError("lost"))
+    assert "ValueError: lost" in "".join(lines(capsys))
+
+
+def test_whatever_a_value_is_the_line_is_json_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(log_format="json", level="info")
+    values = {"a": b"\xff", "b": {1, 2}, "c": "two\nlines", "d": object(), "e": "half \ud800", "f": float("nan")}
+    structlog.get_logger("connectivity.odd").info("odd", **values)
+    (line,) = [json.loads(text) for text in lines(capsys)]
+    assert line["c"] == "two\nlines"
+
+
+def test_a_value_cannot_forge_a_line_of_text(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(log_format="text", level="info")
+    structlog.get_logger("connectivity.forged").info("a command was refused", correlation_id="x\n2030 [error] forged")
+    (line,) = lines(capsys)
+    assert r"correlation_id='x\n2030 [error] forged'" in line
+
+
+def test_configuring_again_does_not_double_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        logs.configure(log_format="json", level="info")
+    structlog.get_logger("connectivity.once").info("once")
+    assert len(lines(capsys)) == 1
+
+
+def test_noisy_libraries_are_heard_when_something_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(log_format="json", level="info")
+    logging.getLogger("uvicorn.access").info("GET /health/live")
+    logging.getLogger("uvicorn.access").warning("something is wrong")
+    assert [json.loads(text)["event"] for text in lines(capsys)] == ["something is wrong"]
+
+
+def test_a_trace_in_text_shows_no_values_of_variables(capsys: pytest.CaptureFixture[str]) -> None:
+    """There may be passwords among them."""
+    logs.configure(log_format="text", level="info")
+    password = "s3cret-password"
+    try:
+        raise ValueError(len(password))
+    except ValueError:
+        structlog.get_logger("connectivity.test").exception("it failed")
+    shown = "\n".join(lines(capsys))
+    assert "ValueError: 15" in shown
+    assert "s3cret-password" not in shown
+
+
+@pytest.fixture
+def _hooks() -> Iterator[None]:
+    hooks = sys.excepthook, threading.excepthook, sys.unraisablehook
+    yield
+    sys.excepthook, threading.excepthook, sys.unraisablehook = hooks
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+@pytest.mark.usefixtures("_hooks")
+def test_no_line_shows_a_secret_that_is_in_use(log_format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    secret = "kanarienvogel-im-log"
+    redaction.remember("test of logs", [secret])
+    logs.configure(log_format=log_format, level="info")
+    logs.log_what_nobody_caught()
+    structlog.get_logger("connectivity.test").warning(f"it is {secret}", word=secret, nested={"a": [secret]})
+    logging.getLogger("paho").warning("CONNECT %s", secret.encode())
+    error = ValueError(f"not {secret}")
+    sys.excepthook(ValueError, error, None)
+    thread = threading.Thread(target=lambda: int(secret), name="counting")
+    thread.start()
+    thread.join()
+
+    class Ends:
+        def __del__(self) -> None:
+            raise error
+
+    Ends()
+    structlog.get_logger("connectivity.test").info("tcp://u:pw@h:1")
+    captured = capsys.readouterr().err
+    assert secret not in captured
+    assert "tcp://u:*****@h:1" in captured
+    for said in ("the process ends", "a thread has ended", "an exception that could go nowhere", "counting"):
+        assert said in captured
+    assert captured.count("ValueError") == 3

@@ -1,0 +1,170 @@
+"""Metrics by their names and labels."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from connectivity.monitoring.prometheus import Monitor
+from tests.support.wait import wait_until
+
+
+@dataclass
+class Open:
+    connection_id: str
+    demand: int
+
+
+def shown(monitor: Monitor) -> list[str]:
+    return [line for line in monitor.exposition().decode().splitlines() if not line.startswith("#")]
+
+
+def test_design_8_21_deliveries_are_counted_by_connection_direction_and_outcome() -> None:
+    monitor = Monitor()
+    meter = monitor.meter("site")
+    facts = meter.source(["in"]).at("in")
+    facts.acknowledged.note(None, 2)
+    facts.acknowledged.note(None)
+    meter.target("out").published.note(None)
+    assert 'connectivity_deliveries_total{connection="site",direction="in",outcome="settled"} 3.0' in shown(monitor)
+    assert 'connectivity_deliveries_total{connection="site",direction="out",outcome="published"} 1.0' in shown(monitor)
+
+
+def test_what_alerts_are_about_is_there_before_it_has_happened() -> None:
+    monitor = Monitor()
+    meter = monitor.meter("depot-7")
+    meter.inbound("settled")
+    assert [counted(monitor, direction, "failed") for direction in ("in", "out")] == [0, 0]
+    meter.inbound("failed")
+    assert [counted(monitor, direction, "failed") for direction in ("in", "out")] == [1, 0]
+    assert counted(monitor, "in", "malformed") is None
+
+
+def test_missed_events_are_counted_from_0() -> None:
+    monitor = Monitor()
+    for events, total in ((0, 0), (3, 3), (2, 5)):
+        monitor.skip("depot-7", "1", events)
+        assert 'connectivity_target_skipped_total{connection="depot-7",target="1"} ' + f"{total}.0" in shown(monitor)
+
+
+def counted(monitor: Monitor, direction: str, outcome: str) -> float | None:
+    labels = {"connection": "depot-7", "direction": direction, "outcome": outcome}
+    return monitor.registry.get_sample_value("connectivity_deliveries_total", labels)
+
+
+def test_design_8_21_events_and_links_are_counted_by_connection() -> None:
+    monitor = Monitor()
+    meter = monitor.meter("site")
+    meter.events += 5
+    meter.is_up = True
+    assert 'connectivity_events_sent_total{connection="site"} 5.0' in shown(monitor)
+    assert 'connectivity_connection_up{connection="site"} 1.0' in shown(monitor)
+
+
+def test_design_8_21_subscriptions_and_demand_are_read_when_somebody_asks() -> None:
+    monitor, live = Monitor(), [Open("a", 3), Open("a", 4), Open("b", 0)]
+    monitor.watch_subscriptions(lambda: live)
+    assert 'connectivity_subscriptions{connection="a"} 2.0' in shown(monitor)
+    assert 'connectivity_demand{connection="a"} 7.0' in shown(monitor)
+    live.clear()
+    assert not any(line.startswith('connectivity_subscriptions{connection="a"} 2') for line in shown(monitor))
+
+
+def test_commits_are_a_histogram_of_seconds() -> None:
+    monitor = Monitor()
+    monitor.commit.observe(0.003)
+    assert 'connectivity_journal_commit_seconds_bucket{le="0.005"} 1.0' in shown(monitor)
+
+
+def test_two_services_in_one_process_count_for_themselves() -> None:
+    one, other = Monitor(), Monitor()
+    one.meter("site").inbound("refused")
+    assert not any("refused" in line for line in shown(other))
+
+
+def samples(monitor: Monitor) -> dict[tuple[str, ...], float]:
+    """Name and label values → number, as Prometheus reads them."""
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(monitor.exposition().decode())
+        for sample in family.samples
+    }
+
+
+def test_every_metric_begins_with_the_name_of_the_service() -> None:
+    monitor = Monitor()
+    monitor.watch_subscriptions(list)
+    monitor.meter("site").inbound("refused")
+    assert {name for name, *_ in samples(monitor) if not name.startswith("connectivity_")} == set()
+
+
+def test_a_connection_without_subscriptions_has_none_rather_than_no_number() -> None:
+    monitor = Monitor()
+    monitor.watch_subscriptions(list)
+    monitor.meter("site")
+    found = samples(monitor)
+    assert (found["connectivity_subscriptions", "site"], found["connectivity_demand", "site"]) == (0, 0)
+    assert found["connectivity_connection_up", "site"] == 0
+
+
+def test_a_connection_that_is_made_anew_goes_on_counting() -> None:
+    monitor = Monitor()
+    for _ in range(2):
+        monitor.meter("site").inbound("refused")
+    assert samples(monitor)["connectivity_deliveries_total", "site", "in", "refused"] == 2
+
+
+def test_a_connection_that_is_closed_and_opened_again_shows_what_it_had_counted_at_any_step() -> None:
+    """Of a signal that a filter keeps back, nothing is counted but that it was dispatched."""
+    monitor = Monitor()
+    monitor.meter("site").target("out").dispatched.note(None, 3)
+    monitor.forget("site")
+    for meter in (monitor.known("site"), monitor.meter("site")):
+        report = meter.report([], ["out"])
+        assert report["connectionMetrics"]["outbound"]["dispatched"]["success"]["PT24H"] == 3
+
+
+def test_a_connection_that_is_deleted_has_no_number_left() -> None:
+    """Connections that are made and deleted all day cost nothing afterwards."""
+    monitor = Monitor()
+    for connection_id in ("site", "depot"):
+        monitor.meter(connection_id).inbound("refused")
+        monitor.skip(connection_id, "0", 2)
+        monitor.skip(connection_id, "1", 3)
+    monitor.forget("site")
+    monitor.erase("site")
+    assert not [line for line in shown(monitor) if "site" in line]
+    assert 'connectivity_target_skipped_total{connection="depot",target="1"} 3.0' in shown(monitor)
+
+
+async def test_everything_goes_on_while_a_scrape_is_written_with_the_numbers_of_its_beginning() -> None:
+    monitor = Monitor()
+    monitor.meter("site").inbound("refused")
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def encode(registry: CollectorRegistry) -> bytes:
+        begun.set()
+        assert may_go_on.wait(30), "nobody else had a turn"
+        return generate_latest(registry)
+
+    scraping = asyncio.create_task(monitor.scrape(encode))
+    await wait_until(begun.is_set)
+    monitor.meter("site").inbound("refused")
+    monitor.meter("other").inbound("refused")
+    may_go_on.set()
+    lines = (await scraping).decode().splitlines()
+    assert [line for line in lines if "deliveries_total" in line and 'outcome="refused"' in line] == [
+        'connectivity_deliveries_total{connection="site",direction="in",outcome="refused"} 1.0'
+    ]
+
+
+@pytest.mark.parametrize("connection_id", ['a"b', "a\\b", "a\nb"])
+def test_any_label_can_be_read_again(connection_id: str) -> None:
+    monitor = Monitor()
+    monitor.meter(connection_id).inbound("refused")
+    assert samples(monitor)["connectivity_deliveries_total", connection_id, "in", "refused"] == 1

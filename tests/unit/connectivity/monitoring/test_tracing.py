@@ -1,0 +1,550 @@
+"""Traces: whose child each span is, what it says, and that nothing of it is there while it is off."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+from structlog.testing import capture_logs
+
+from connectivity.config.settings import TracingSettings
+from connectivity.errors import PublishFailed
+from connectivity.monitoring.tracing import Tracing
+from connectivity.transports.base import Outgoing
+from mappings.ids import EntityId, EntityType
+from mappings.model.envelope import Envelope
+from mappings.model.signals import ConnectionAnnouncement, ErrorResponse, Response
+from tests.support.in_process.service import (
+    LAMP,
+    ConnectionHarness,
+    command,
+    connection,
+    source,
+    streaming,
+    target,
+    turn,
+    until,
+)
+from tests.support.span_collector import collector
+from tests.support.wait import PATIENCE, wait_until_sync
+
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+CONTEXT = f"00-{TRACE}-{PARENT}-01"
+NOT_SAMPLED = f"00-{TRACE}-{PARENT}-00"
+TWIN_EVENTS = "_/_/things/twin/events"
+
+
+class Collected:
+    """Tracing into a list."""
+
+    def __init__(self, ratio: float = 1.0) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.tracing = Tracing(SimpleSpanProcessor(self._exporter), ratio=ratio)
+
+    @property
+    def spans(self) -> Sequence[ReadableSpan]:
+        """In the order of their ends."""
+        return self._exporter.get_finished_spans()
+
+    def forget(self) -> None:
+        self._exporter.clear()
+
+    def of(self, kind: SpanKind) -> list[ReadableSpan]:
+        return [span for span in self.spans if span.kind is kind]
+
+    @property
+    def consumer(self) -> ReadableSpan:
+        (span,) = self.of(SpanKind.CONSUMER)
+        return span
+
+    @property
+    def producer(self) -> ReadableSpan:
+        (span,) = self.of(SpanKind.PRODUCER)
+        return span
+
+
+def context_of(span: ReadableSpan) -> str:
+    """As `traceparent` says it."""
+    assert span.context is not None
+    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
+
+
+def said(span: ReadableSpan, name: str) -> Any:
+    assert span.attributes is not None
+    return span.attributes.get(name)
+
+
+def parent_of(span: ReadableSpan) -> str | None:
+    return f"{span.parent.span_id:016x}" if span.parent is not None else None
+
+
+def own_id(span: ReadableSpan) -> str:
+    assert span.context is not None
+    return f"{span.context.span_id:016x}"
+
+
+@pytest.fixture
+def collected() -> Collected:
+    return Collected()
+
+
+async def lamp(collected: Collected, *sources: Any, **more: Any) -> ConnectionHarness:
+    """A site with a lamp; of its making there are no spans any more."""
+    site = ConnectionHarness(*sources, tracing=collected.tracing, **more)
+    await site.has_lamp()
+    collected.forget()
+    return site
+
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+
+# --- whose child ---
+
+
+async def test_a_delivery_continues_the_trace_of_its_transport_headers_and_the_answer_carries_it_on(
+    collected: Collected,
+) -> None:
+    site = await lamp(collected)
+    await site.ask(turn(True), traceparent=CONTEXT, tracestate="acme=1")
+    await site.settled(1)
+    consumer, producer = collected.consumer, collected.producer
+    assert parent_of(consumer) == PARENT
+    assert parent_of(producer) == own_id(consumer)
+    headers = site.link.published[-1].envelope.headers
+    assert (headers["traceparent"], headers["tracestate"]) == (context_of(producer), "acme=1")
+    assert context_of(producer)[3:35] == TRACE
+
+
+async def test_transport_headers_count_more_than_those_of_the_signal(collected: Collected) -> None:
+    site = await lamp(collected)
+    other = f"00-{'1' * 32}-{'2' * 16}-01"
+    await site.ask(turn(True, traceparent=other), Traceparent=CONTEXT)
+    assert parent_of(collected.producer) is not None
+    assert context_of(collected.producer)[3:35] == TRACE
+
+
+async def test_without_transport_headers_the_signal_says_whose_child_it_is(collected: Collected) -> None:
+    """A client of MQTT 3.1.1 has no other way."""
+    site = await lamp(collected)
+    await site.ask(turn(True, traceparent=CONTEXT))
+    await site.settled(1)
+    assert parent_of(collected.consumer) == PARENT
+
+
+async def test_a_trace_begins_where_nobody_has_begun_one(collected: Collected) -> None:
+    site = await lamp(collected)
+    await site.ask(turn(True))
+    await site.settled(1)
+    assert parent_of(collected.consumer) is None
+    assert parent_of(collected.producer) == own_id(collected.consumer)
+
+
+@pytest.mark.parametrize("odd", ["", "garbage", "00-0-0-00", CONTEXT.upper(), f"ff{CONTEXT[2:]}", "x" * 5_000])
+async def test_a_context_that_is_none_begins_a_new_trace(collected: Collected, odd: str) -> None:
+    site = await lamp(collected)
+    answer = await site.ask(turn(True), traceparent=odd)
+    await site.settled(1)
+    assert answer["status"] == 201
+    assert parent_of(collected.consumer) is None
+
+
+async def test_the_context_stands_once_in_what_leaves(collected: Collected) -> None:
+    """Also where a header mapping puts one there, in another spelling."""
+    mapping = {"Traceparent": "{{ header:traceparent }}", "TraceState": "old=1", "other": "kept"}
+    site = await lamp(collected, source(replyTarget={"address": "out", "headerMapping": mapping}))
+    answer = await site.ask(turn(True), traceparent=CONTEXT)
+    await site.settled(1)
+    headers = site.link.published[-1].envelope.headers
+    assert {name: value for name, value in headers.items() if name.lower().startswith("trace")} == {
+        "traceparent": context_of(collected.producer)
+    }
+    assert headers["other"] == "kept"
+    assert answer["headers"]["traceparent"] == context_of(collected.consumer)
+
+
+async def test_an_event_for_a_target_belongs_to_the_trace_of_its_command(collected: Collected) -> None:
+    """Also at another connection, and however long it waits for its broker there."""
+    site = await lamp(collected)
+    beside = ConnectionHarness(
+        beside=site,
+        tracing=collected.tracing,
+        id="other",
+        targets=[target(TWIN_EVENTS, address="events/{{ thing:name }}")],
+    )
+    await beside.follow()
+    await site.ask(turn(True), traceparent=CONTEXT)
+    await until(lambda: len(beside.link.published) == 1)
+    await until(lambda: len(collected.of(SpanKind.PRODUCER)) == 2)
+    (event,) = [span for span in collected.of(SpanKind.PRODUCER) if said(span, "connectivity.connection") == "other"]
+    assert parent_of(event) == own_id(collected.consumer)
+    assert beside.link.published[0].envelope.headers["traceparent"] == context_of(event)
+    assert event.name == "send events/{{ thing:name }}"
+    assert said(event, "messaging.destination.name") == "events/lamp-7"
+
+
+async def test_events_of_a_subscription_belong_to_the_trace_of_the_request(collected: Collected) -> None:
+    site = await lamp(collected)
+    created = await site.ask(streaming("subscribeForPersistedEvents", {}))
+    collected.forget()
+    asked = {"subscriptionId": created["value"]["subscriptionId"], "demand": 10}
+    site.deliver(streaming("request", asked), traceparent=CONTEXT)
+    await until(lambda: len(collected.spans) == 3)
+    assert {parent_of(span) for span in collected.of(SpanKind.PRODUCER)} == {own_id(collected.consumer)}
+    assert {said(span, "connectivity.signal") for span in collected.of(SpanKind.PRODUCER)} == {"Next", "Complete"}
+
+
+# --- what spans say ---
+
+
+async def test_a_span_says_what_the_conventions_for_messaging_ask_for(collected: Collected) -> None:
+    site = await lamp(collected)
+    payload = turn(True, correlation_id="c-7")
+    await site.ask(payload)
+    await site.settled(1)
+    common = {
+        "messaging.system": "memory",
+        "server.address": "site",
+        "server.port": 1,
+        "connectivity.connection": "site",
+        "connectivity.entity": "acme.site:lamp-7",
+        "messaging.message.conversation_id": "c-7",
+    }
+    assert dict(collected.consumer.attributes or {}) == {
+        **common,
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "in",
+        "messaging.destination.template": "in",
+        "messaging.message.body.size": len(payload),
+        "connectivity.source": 0,
+        "connectivity.signal": "Command",
+        "connectivity.outcome": "settled",
+    }
+    assert dict(collected.producer.attributes or {}) == {
+        **common,
+        "messaging.operation.name": "send",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "out",
+        "messaging.destination.template": "out",
+        "connectivity.signal": "Response",
+    }
+    assert [span.name for span in collected.spans] == ["send out", "process in"]
+
+
+async def test_what_cannot_be_read_is_an_error_of_its_span(collected: Collected) -> None:
+    site = await lamp(collected)
+    await site.ask(b"{", traceparent=CONTEXT)
+    await site.settled(1)
+    consumer, producer = collected.consumer, collected.producer
+    assert (consumer.status.status_code, said(consumer, "error.type")) == (StatusCode.ERROR, "json.invalid")
+    assert (parent_of(consumer), said(producer, "connectivity.error")) == (PARENT, "json.invalid")
+
+
+async def test_a_refused_command_says_so_at_its_answer(collected: Collected) -> None:
+    site = await lamp(collected)
+    await site.ask(command("retrieve", "/features/none"))
+    await site.settled(1)
+    assert said(collected.producer, "connectivity.error") == "things:feature.notfound"
+    assert collected.consumer.status.status_code is StatusCode.UNSET
+
+
+async def test_a_span_ends_when_the_broker_has_the_answer(collected: Collected) -> None:
+    site = await lamp(collected)
+    site.link.confirms = False
+    await site.ask(turn(True))
+    assert list(collected.spans) == []
+    site.link.confirm()
+    assert [span.kind for span in collected.spans] == [SpanKind.PRODUCER, SpanKind.CONSUMER]
+
+
+async def test_an_answer_that_the_broker_refuses_is_an_error(collected: Collected) -> None:
+    site = await lamp(collected)
+    site.link.confirms = False
+    await site.ask(turn(True))
+    site.link.confirm(error=PublishFailed("no such queue", status=404))
+    producer = collected.producer
+    assert (producer.status.status_code, producer.status.description) == (StatusCode.ERROR, "no such queue")
+    assert said(producer, "error.type") == "connectivity:message.sending.failed"
+
+
+async def test_a_delivery_without_an_answer_has_a_span_all_the_same(collected: Collected) -> None:
+    site = await lamp(collected)
+    site.deliver(turn(True, response_required=False))
+    await site.settled(1)
+    assert [span.kind for span in collected.spans] == [SpanKind.CONSUMER]
+
+
+def a_tracer(collected: Collected, kind: str = "memory", uri: str = "memory://site:1", *addresses: str) -> Any:
+    sources = [source(addresses=list(addresses))] if addresses else []
+    return collected.tracing.of(connection(*sources, connectionType=kind, uri=uri))
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri", "system", "carries"),
+    [
+        ("mqtt", "tcp://broker:1883", "mqtt", False),
+        ("mqtt-5", "tcp://broker:1883", "mqtt", True),
+        ("amqp-091", "amqp://broker:5672/%2F", "rabbitmq", True),
+        ("kafka", "tcp://broker:9092", "kafka", True),
+    ],
+)
+def test_each_broker_has_its_name_and_only_one_without_headers_carries_nothing(
+    collected: Collected, kind: str, uri: str, system: str, carries: bool
+) -> None:
+    signal = Response(LAMP, "modify", "/", 204, None, {"traceparent": CONTEXT})
+    sending = a_tracer(collected, kind, uri).sending(signal, "{{ header:reply-to }}")
+    (message,) = sending.carry([Outgoing("out", Envelope(b"", {"a": "b"}))])
+    sending.end(None)
+    assert said(collected.producer, "messaging.system") == system
+    assert message.envelope.headers["a"] == "b"
+    assert ("traceparent" in message.envelope.headers) is carries
+
+
+def test_messages_that_share_their_headers_go_on_sharing_them(collected: Collected) -> None:
+    shared, other = {"a": "b"}, {"c": "d"}
+    signal = Response(LAMP, "modify", "/", 204, None, {})
+    sending = a_tracer(collected).sending(signal, "out")
+    first, second, third = sending.carry([Outgoing("out", Envelope(b"", each)) for each in (shared, shared, other)])
+    assert first.envelope.headers is second.envelope.headers
+    assert third.envelope.headers["c"] == "d"
+    sending.end(None)
+    assert said(collected.producer, "messaging.batch.message_count") == 3
+    assert (shared, other) == ({"a": "b"}, {"c": "d"})
+
+
+def test_what_nothing_comes_of_is_no_span(collected: Collected) -> None:
+    a_tracer(collected).sending(ConnectionAnnouncement("site", "opened", b"{}", {}), "out").carry([])
+    assert collected.spans == ()
+
+
+def test_a_name_never_holds_what_differs_from_message_to_message(collected: Collected) -> None:
+    """Names are what spans are counted by: with several addresses there is none that stands for all."""
+    signal = ErrorResponse(EntityId(EntityType.THING, "a", "b"), "things", _fault(), {})
+    a_tracer(collected).sending(signal, "{{ header:reply-to }}").end(None)
+    assert collected.producer.name == "send {{ header:reply-to }}"
+
+
+def _fault() -> Any:
+    from mappings.errors import INTERNAL_ERROR
+
+    return INTERNAL_ERROR
+
+
+async def test_several_addresses_have_no_common_name(collected: Collected) -> None:
+    site = await lamp(collected, source(addresses=["in", "in-too"]))
+    await site.ask(turn(True))
+    await site.settled(1)
+    assert collected.consumer.name == "process"
+    assert said(collected.consumer, "messaging.destination.template") is None
+
+
+# --- which are recorded ---
+
+
+async def test_what_its_sender_does_not_record_is_not_recorded_and_carried_on(collected: Collected) -> None:
+    site = await lamp(collected)
+    await site.ask(turn(True), traceparent=NOT_SAMPLED)
+    await site.settled(1)
+    assert collected.spans == ()
+    carried = site.link.published[-1].envelope.headers["traceparent"]
+    assert (carried[3:35], carried[-2:]) == (TRACE, "00")
+
+
+async def test_with_a_ratio_of_zero_only_what_its_sender_records_is_recorded() -> None:
+    collected = Collected(ratio=0)
+    site = await lamp(collected)
+    await site.ask(turn(True))
+    assert collected.spans == ()
+    await site.ask(turn(False), traceparent=CONTEXT)
+    await site.settled(2)
+    assert len(collected.spans) == 2
+
+
+# --- scripts ---
+
+
+SCRIPT = """function mapFromDittoProtocolMsg() {
+    return Ditto.buildExternalMsg({'content-type': 'text/plain'}, 'made', null, 'text/plain');
+}"""
+
+
+async def test_what_scripts_make_carries_the_context_too(collected: Collected) -> None:
+    """An answer and an event, of one command."""
+    mapped: dict[str, Any] = {
+        "mappingDefinitions": {"js": {"mappingEngine": "JavaScript", "options": {"outgoingScript": SCRIPT}}}
+    }
+    site = await lamp(collected)
+    beside = ConnectionHarness(
+        source(payloadMapping=["js"]),
+        beside=site,
+        tracing=collected.tracing,
+        id="scripted",
+        targets=[target(TWIN_EVENTS, payloadMapping=["js"])],
+        **mapped,
+    )
+    await beside.follow()
+    await site.ask(turn(True), traceparent=CONTEXT)
+    beside.deliver(command("retrieve"), traceparent=CONTEXT)
+    await until(lambda: len(beside.link.published) == 2)
+    await until(lambda: len(collected.of(SpanKind.PRODUCER)) == 3)
+    made = [span for span in collected.of(SpanKind.PRODUCER) if said(span, "connectivity.connection") == "scripted"]
+    assert {message.envelope.payload for message in beside.link.published} == {b"made"}
+    carried = {message.envelope.headers["traceparent"] for message in beside.link.published}
+    assert carried == {context_of(span) for span in made}
+    assert {context[3:35] for context in carried} == {TRACE}
+    assert {said(span, "connectivity.signal") for span in made} == {"TwinEvent", "Response"}
+
+
+# --- in the log ---
+
+
+async def test_log_lines_name_the_trace(collected: Collected) -> None:
+    site = await lamp(collected)
+    with capture_logs() as logs:
+        await site.ask(command("retrieve", "/attributes/none", correlation_id="c-9"), traceparent=CONTEXT)
+    (line,) = [line for line in logs if line["event"] == "a command was refused"]
+    assert (line["connection"], line["correlation_id"], line["trace_id"]) == ("site", "c-9", TRACE)
+
+
+# --- off ---
+
+
+async def test_without_tracing_headers_of_a_trace_are_passed_on_as_they_are() -> None:
+    """They are headers of the protocol like the correlation id: neither lost nor doubled."""
+    site = ConnectionHarness()
+    await site.has_lamp()
+    answer = await site.ask(turn(True, traceparent=CONTEXT, tracestate="acme=1"))
+    assert (answer["headers"]["traceparent"], answer["headers"]["tracestate"]) == (CONTEXT, "acme=1")
+    assert "traceparent" not in site.link.published[-1].envelope.headers
+
+
+_LOADED = """
+import json, sys
+from pathlib import Path
+from connectivity.service import Service
+from connectivity.config.settings import Settings
+service = Service(Settings(data_dir=Path(sys.argv[1]), connections_dir=Path(sys.argv[1]), spark={"mode": "off"}))
+opentelemetry = ("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto")
+tracing = ("connectivity.monitoring.tracing", *opentelemetry, "requests")
+print(json.dumps([name for name in sys.modules if name.startswith(tracing)]))
+service.journal.close()
+"""
+
+
+def run_python(code: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_a_service_without_tracing_does_not_load_what_makes_and_exports_spans(tmp_path: Any) -> None:
+    """The names that FastAPI itself takes from OpenTelemetry's API do nothing without it."""
+    done = run_python(_LOADED, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == []
+
+
+_NOT_INSTALLED = """
+import sys
+sys.modules["opentelemetry.exporter"] = sys.modules["opentelemetry.sdk"] = None
+from pathlib import Path
+from connectivity.service import main
+from connectivity.config.settings import Settings
+folder = Path(sys.argv[1])
+sys.exit(main(Settings(
+    data_dir=folder, connections_dir=folder, spark={"mode": "off"}, api={"port": 0},
+    tracing={"endpoint": "http://localhost:4318"},
+)))
+"""
+
+
+def test_tracing_without_its_libraries_is_a_setting_that_cannot_be_used(tmp_path: Any) -> None:
+    done = run_python(_NOT_INSTALLED, tmp_path)
+    assert done.returncode == 2
+    assert "tracing.endpoint: found http://localhost:4318" in done.stderr
+    assert "broker-connectivity[tracing]" in done.stderr
+
+
+# --- on its way to the collector ---
+
+
+@pytest.fixture
+def own_complaints() -> Iterator[None]:
+    """What `Tracing.open` sets for the whole process is as it was."""
+    parts = [logging.getLogger(name) for name in ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal")]
+    was = [(part.handlers[:], part.propagate) for part in parts]
+    yield
+    for part, (handlers, propagate) in zip(parts, was, strict=True):
+        part.handlers[:], part.propagate = handlers, propagate
+
+
+def send(tracing: Tracing, number: int) -> None:
+    tracer = tracing.of(connection())
+    for _ in range(number):
+        tracer.sending(Response(LAMP, "modify", "/", 204, None, {}), "out").end(None)
+
+
+@pytest.mark.usefixtures("own_complaints")
+async def test_spans_reach_the_collector_before_the_service_ends() -> None:
+    with collector() as spans:
+        tracing = Tracing.open(TracingSettings(endpoint=spans.address))
+        send(tracing, 3)
+        await tracing.close(30)
+    assert spans.paths == ["/v1/traces"]
+
+
+@pytest.mark.usefixtures("own_complaints")
+async def test_an_endpoint_with_a_path_is_used_as_it_is() -> None:
+    with collector() as spans:
+        tracing = Tracing.open(TracingSettings(endpoint=f"{spans.address}/otlp/spans"))
+        send(tracing, 1)
+        await tracing.close(30)
+    assert spans.paths == ["/otlp/spans"]
+
+
+def exporting() -> list[str]:
+    """The threads that export."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("Otel")]
+
+
+@pytest.mark.usefixtures("own_complaints")
+async def test_a_collector_that_is_away_costs_spans_and_one_warning() -> None:
+    with collector() as spans:
+        """Its port is free again."""
+    tracing = Tracing.open(TracingSettings(endpoint=spans.address))
+    with capture_logs() as logs:
+        started = time.monotonic()
+        send(tracing, 4_000)
+        assert time.monotonic() - started < PATIENCE, "sending waits for the collector"
+        await asyncio.to_thread(wait_until_sync, lambda: logs, 60)
+        send(tracing, 4_000)
+        started = time.monotonic()
+        await tracing.close(0.2)
+        assert time.monotonic() - started < PATIENCE
+        await asyncio.to_thread(wait_until_sync, lambda: not exporting(), 60)
+    assert [line["event"] for line in logs] == ["spans are lost"]
+
+
+@pytest.mark.usefixtures("own_complaints")
+async def test_a_collector_that_refuses_is_told_and_so_is_its_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
+    with collector(400, 400) as spans, capture_logs() as logs:
+        tracing = Tracing.open(TracingSettings(endpoint=spans.address))
+        for number in (1, 2, 3):
+            send(tracing, 1)
+            await asyncio.to_thread(wait_until_sync, lambda number=number: len(spans.paths) == number, 60)  # type: ignore[misc]
+        await tracing.close(30)
+    assert [line["event"] for line in logs] == ["spans are lost", "spans are exported again"]

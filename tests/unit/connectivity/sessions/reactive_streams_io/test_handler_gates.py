@@ -1,0 +1,249 @@
+"""What the streams of a session may read ahead of its client (reactive-streams-io, brokers)."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from connectivity.sessions.reactive_streams_io import read_ahead
+from connectivity.sessions.reactive_streams_io.read_ahead import LITTLE, MOST, Gate, Gated, Hall
+from connectivity.subscriptions.feed import FeedFailed, Page, Then
+from connectivity.transports.base import Sign
+from mappings.errors import INTERNAL_ERROR
+from mappings.reactive_streams_io.frames import OnComplete
+from mappings.reactive_streams_io.limits import OBJECT, Limits
+from tests.support.in_process.reactive_streams_io import H, Quay, octets, trial
+from tests.support.in_process.service import pause, until
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+
+class Store:
+    """A feed whose pages are as large as they may be. `reading` says whose page is being read; it waits for `ready`."""
+
+    def __init__(self, name: str = "", reading: list[str] | None = None) -> None:
+        self.name = name
+        self.reading = reading if reading is not None else []
+        self.ready = asyncio.Event()
+        self.ready.set()
+        self.failure: FeedFailed | None = None
+        self.is_closed = False
+
+    async def page(self, position: Any, limit: int, max_bytes: int) -> Page:
+        self.reading.append(self.name)
+        await self.ready.wait()
+        if self.failure is not None:
+            raise self.failure
+        return Page([bytes(max_bytes - OBJECT)], position, Then.MORE)
+
+    def wake(self, ready: Any) -> None:
+        ready()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def read(feed: Gated) -> int:
+    """The size of the next page."""
+    page = await feed.page(0, 500, read_ahead.PAGE)
+    return read_ahead.size_of(page.elements)
+
+
+async def test_a_session_reads_up_to_its_bound_and_goes_on_as_its_client_takes() -> None:
+    hall = Hall()
+    gate, order = Gate(hall), list[str]()
+    feeds = [Gated(Store(str(number), order), gate) for number in range(20)]
+    tasks = [asyncio.create_task(read(feed)) for feed in feeds]
+    await pause()
+    assert [task.done() for task in tasks] == [True] * 8 + [False] * 12
+    assert hall.octets == MOST
+    feeds[3].taken()
+    feeds[3].taken()
+    await pause()
+    assert [task.done() for task in tasks] == [True] * 9 + [False] * 11
+    for feed in feeds:
+        feed.taken()
+        await pause()
+    for feed in feeds:
+        feed.taken()
+    await pause()
+    assert all(task.done() for task in tasks)
+    for feed in feeds:
+        feed.taken()
+    assert hall.octets == 0
+
+
+async def test_streams_have_their_turns_one_after_the_other() -> None:
+    gate, order = Gate(Hall()), list[str]()
+    feeds = {name: Gated(Store(name, order), gate) for name in "abcdefghijklmnopqrst"}
+
+    async def go_on(feed: Gated) -> None:
+        for _ in range(5):
+            await read(feed)
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(go_on(feed)) for feed in feeds.values()]
+    while not all(task.done() for task in tasks):
+        before = len(order)
+        for feed in feeds.values():
+            feed.taken()
+        await pause()
+        assert len(order) > before or all(task.done() for task in tasks)
+    assert max(order[:20].count(name) for name in feeds) <= 2
+    assert [order.count(name) for name in feeds] == [5] * 20
+
+
+async def test_where_nothing_waits_somebody_may_read_even_what_is_larger_than_the_bound() -> None:
+    gate = Gate(Hall())
+    large, other = Gated(Store(), gate), Gated(Store(), gate)
+    assert read_ahead.size_of((await large.page(0, 1, 3 * MOST)).elements) == 3 * MOST
+    task = asyncio.create_task(read(other))
+    await pause()
+    assert not task.done()
+    large.taken()
+    assert await task == read_ahead.PAGE
+
+
+async def test_whoever_is_cancelled_or_closed_while_it_waits_keeps_nobody_from_reading() -> None:
+    hall = Hall()
+    gate = Gate(hall)
+    stores = [Store() for _ in range(11)]
+    feeds = [Gated(store, gate) for store in stores]
+    tasks = [asyncio.create_task(read(feed)) for feed in feeds]
+    await pause()
+    tasks[8].cancel()
+    feeds[9].close()
+    await pause()
+    assert tasks[8].cancelled()
+    assert (await tasks[9], stores[9].reading, stores[9].is_closed) == (0, [], True)
+    assert not tasks[10].done()
+    feeds[0].taken()
+    assert await tasks[10] == read_ahead.PAGE
+    for feed in feeds:
+        feed.taken()
+    assert hall.octets == 0
+    assert "0 octets held, 0 reading, 0 waiting" in repr(gate)
+
+
+async def test_whoever_is_cancelled_just_as_its_turn_comes_gives_it_to_the_next() -> None:
+    gate = Gate(Hall())
+    feeds = [Gated(Store(), gate) for _ in range(10)]
+    tasks = [asyncio.create_task(read(feed)) for feed in feeds]
+    await pause()
+    feeds[0].taken()
+    tasks[8].cancel()
+    assert await tasks[9] == read_ahead.PAGE
+    assert tasks[8].cancelled()
+
+
+async def test_what_is_closed_or_fails_while_it_is_read_holds_nothing() -> None:
+    hall = Hall()
+    gate, store = Gate(hall), Store()
+    store.ready.clear()
+    feed = Gated(store, gate)
+    task = asyncio.create_task(read(feed))
+    await pause()
+    feed.close()
+    store.ready.set()
+    await task
+    assert hall.octets == 0
+    store.failure = FeedFailed(INTERNAL_ERROR)
+    with pytest.raises(FeedFailed):
+        await read(Gated(store, gate))
+    assert "0 octets held, 0 reading" in repr(gate)
+
+
+async def test_a_crowd_of_sessions_reads_little_at_a_time_and_none_waits_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(read_ahead, "MOST_TOGETHER", 3 << 20)
+    hall = Hall()
+    crowd = [Gate(hall) for _ in range(10)]
+    assert [await read(Gated(Store(), gate)) for gate in crowd] == [read_ahead.PAGE] * 3 + [LITTLE] * 7
+    task = asyncio.create_task(read(Gated(Store(), crowd[9])))
+    await pause()
+    assert not task.done()
+    task.cancel()
+
+
+async def test_while_no_client_is_there_little_is_read() -> None:
+    gate = Gate(Hall())
+    gate.leave_alone()
+    first, second = Gated(Store(), gate), Gated(Store(), gate)
+    assert await read(first) == LITTLE
+    task = asyncio.create_task(read(second))
+    await pause()
+    assert not task.done()
+    gate.meet()
+    assert await task == read_ahead.PAGE
+
+
+# At the desk.
+
+
+@contextmanager
+def at_most(octets: int) -> Iterator[None]:
+    """What is done takes no more memory than this, and what it found."""
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    try:
+        yield
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak - before < octets, f"{peak - before} octets"
+
+
+STREAMS = Limits().subscriptions
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("big?bytes=60000", 1), ("range?n=2000", 4), ("fixed?n=100000&size=2000", 1)]
+)
+async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
+    name: str, share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small elements take long: with a fourth of the streams, a fourth of the budget, and a fourth of the memory."""
+    monkeypatch.setattr(read_ahead, "MOST", MOST // share)
+    streams = STREAMS // share
+    quay = await Quay.filled()
+    quay.link.confirms = False
+    with at_most((32 << 20) // share):
+        quay.say("a", H, *(trial(name, number, 2000) for number in range(streams)))
+        await until(lambda: len(list(quay.streams)) == streams)
+        for _ in range(5):
+            await pause()
+    quay.link.confirms = True
+    quay.link.confirm()
+    if name.startswith("big"):
+        await until(lambda: not list(quay.streams))
+        # The last of them may still be about to leave.
+        await until(lambda: completed(quay) == set(range(streams)))
+    quay.dispatcher.reader("site", "a", Sign.GONE)
+    await until(lambda: hall(quay).octets == 0)
+
+
+async def test_what_is_cancelled_at_once_is_forgotten_at_once() -> None:
+    quay = await Quay.filled()
+    quay.say("a", H)
+    for _ in range(3):
+        quay.say("a", *(octets(trial("never"), "13 01") for _ in range(300)))
+        await pause()
+    await until(lambda: list(quay.streams) == [])
+    assert sum(map(len, quay.streams._scopes.values())) == 0
+
+
+def completed(quay: Quay) -> set[int]:
+    return {frame.subscriber for frame in quay.frames("a") if isinstance(frame, OnComplete)}
+
+
+def hall(quay: Quay) -> Hall:
+    desk: Any = quay.desks.of("reactive_streams_io")
+    (room,) = desk._rooms.values()
+    found: Hall = room._hall
+    return found

@@ -1,0 +1,81 @@
+"""Conversations with the desk over wires that make mistakes (`harbour` says what must be true however they go).
+
+A few of them run always, the long series as `soak`.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import hypothesis
+import pytest
+from hypothesis import HealthCheck, Phase, given
+
+from connectivity.sessions.reactive_streams_io.peer import Counterpart
+from mappings.reactive_streams_io.endpoint import Endpoint
+from mappings.reactive_streams_io.frames import Extension
+from tests.support.cpu_budget import at_most
+from tests.support.dice import examples
+from tests.support.in_process.faulty_conversations import NAMES, Harbour, Plan, Step, plans
+from tests.support.reactive_streams_io.faulty_wire import Slip
+
+LONG = 5.0
+"""Seconds of a processor; a conversation takes some twenty milliseconds."""
+
+FOUND_AS_IT_IS = (Phase.explicit, Phase.reuse, Phase.generate)
+"""A plan that fails is not made smaller: each try would wait for what never comes."""
+
+QUIET: list[list[Slip]] = [[], []]
+
+
+def series(count: int) -> None:
+    """So many conversations at one desk."""
+    with Harbour() as harbour:
+
+        @given(plans)
+        @hypothesis.settings(max_examples=count, suppress_health_check=list(HealthCheck), phases=FOUND_AS_IT_IS)
+        def each(plan: Plan) -> None:
+            with at_most(LONG):
+                harbour.hold(plan)
+
+        each()
+
+
+def test_over_a_bad_wire_sessions_go_on_or_end_and_leave_nothing() -> None:
+    series(examples(200))
+
+
+@pytest.mark.soak(shard="properties")
+def test_a_hundred_thousand_conversations_with_the_desk_over_bad_wires() -> None:
+    series(examples(100_000))
+
+
+def test_what_is_not_as_it_must_be_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(frozenset(Extension), [Step(0, "subscribe", NAMES.index("tck/never"), 0)], QUIET, QUIET)
+    with Harbour() as harbour:
+        harbour.hold(plan)
+        monkeypatch.setattr(Counterpart, "lose", lambda _: ())
+        monkeypatch.setattr(Endpoint, "tick", lambda _self, _now: [])
+        with pytest.raises(AssertionError):
+            harbour.hold(plan)
+        monkeypatch.undo()
+        harbour.hold(plan)
+
+
+def test_who_has_left_is_kept_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody holds on to a client of which the desk knows nothing any more."""
+    made: weakref.WeakSet[Counterpart] = weakref.WeakSet()
+    build = Counterpart.__init__
+
+    def note(self: Counterpart, *args: object, **options: object) -> None:
+        made.add(self)
+        build(self, *args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Counterpart, "__init__", note)
+    steps = [Step(0, what, which, 4) for which, what in enumerate(("subscribe", "gone", "subscribe", "elsewhere"))]
+    with Harbour() as harbour:
+        for _ in range(5):
+            harbour.hold(Plan(frozenset(Extension), steps * 2, QUIET, QUIET))
+        gc.collect()
+        assert list(made) == []

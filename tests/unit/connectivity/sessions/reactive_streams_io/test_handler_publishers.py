@@ -1,0 +1,354 @@
+"""Publishers of reactive-streams-io at their desk: searches, streams, live events, projections, and who may read them.
+
+Case numbers are those of the cases for reactive-streams-io.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+
+from connectivity.sessions.reactive_streams_io.feeds import (
+    WRITTEN_AT_ONCE,
+    Apart,
+    Behind,
+    Later,
+    Numbers,
+    Trials,
+    Written,
+)
+from connectivity.subscriptions.feed import NOTHING, FeedFailed, Page, Then
+from mappings.errors import Fault
+from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNext, OnSubscribe, Request
+from mappings.reactive_streams_io.publisher_names import Trial
+from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, elements, revisions, subscribe
+from tests.support.in_process.service import LAMP, OWNER, command, creation, pause, policy, turn, until
+from tests.support.in_process.streamr import Tank
+from tests.support.in_process.two_protocols import quay_beside, tank_streams
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+EVENTS = f"things/{LAMP}/events"
+
+
+async def told(quay: Quay, *publishers: str, demand: int = 100, number: int) -> list[Frame]:
+    """What a client is told that subscribes to these, without its hello: so many frames."""
+    quay.say("a", H, *(subscribe(each, at, demand) for at, each in enumerate(publishers, 1)))
+    return (await quay.framed("a", 1 + number))[1:]
+
+
+# live
+
+
+async def test_what_happens_to_a_thing_is_told_from_now_on() -> None:
+    quay = await Quay.filled(revisions=2)
+    await told(quay, EVENTS, f"{EVENTS}?filter=gt(attributes/on,3)", f"{EVENTS}?fields=revision,value", number=3)
+    for number in (3, 4):
+        await quay.tell(turn(number))
+    frames = (await quay.framed("a", 4 + 5))[4:]
+    by_stream: dict[int, list[Any]] = {1: [], 2: [], 3: []}
+    for frame in frames:
+        assert isinstance(frame, OnNext)
+        by_stream[frame.subscriber].append(json.loads(frame.element))
+    assert [each["revision"] for each in by_stream[1]] == [3, 4]
+    assert [each["revision"] for each in by_stream[2]] == [4]
+    assert by_stream[3] == [{"revision": 3, "value": 3}, {"revision": 4, "value": 4}]
+
+
+async def test_what_a_filter_leaves_out_takes_no_demand() -> None:
+    quay = await Quay.filled(revisions=1)
+    await told(quay, f"{EVENTS}?filter=eq(attributes/on,9)", demand=1, number=1)
+    for number in range(2, 10):
+        await quay.tell(turn(number))
+    assert revisions(elements(await quay.framed("a", 3))) == [9]
+
+
+async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
+    quay = await Quay.filled(revisions=3)
+    await quay.tell(turn("off"))
+    await quay.tell(command("modify", "/attributes", {"on": 7.5}))
+    await quay.tell(command("modify", "/attributes/other", 1))
+    frames = await told(quay, f"{HISTORY}?project=/attributes/on&pack=f64", number=3)
+    begun, packed, end = frames
+    assert begun == OnSubscribe(1, 8)
+    assert end == OnComplete(1)
+    assert list(packed.elements) == [struct.pack(">d", each) for each in (2, 3, 7.5)]  # type: ignore[attr-defined]
+
+
+async def test_case_n12_a_projection_of_what_happens_is_a_number_too() -> None:
+    quay = await Quay.filled(revisions=2)
+    await told(quay, f"{EVENTS}?project=/features/t/properties/value&pack=f64", number=1)
+    await quay.tell(command("modify", "/features", {"t": {"properties": {"value": 21.5, "unit": "C"}}}))
+    await quay.tell(command("modify", "/features/t/properties/unit", "F"))
+    await quay.tell(command("modify", "/features/t/properties/value", -1))
+    begun, *numbers = (await quay.framed("a", 1 + 3))[1:]
+    assert begun == OnSubscribe(1, 8)
+    assert numbers == [OnNext(1, struct.pack(">d", each)) for each in (21.5, -1)]
+
+
+# permissions
+
+
+async def test_who_may_not_read_any_longer_is_told_so_and_sent_no_more() -> None:
+    quay = await Quay.filled(revisions=1)
+    quay.say("a", H, subscribe(EVENTS, 1, 100), subscribe(HISTORY, 2, 0))
+    await quay.framed("a", 3)
+    others = policy("acme:other")
+    others["entries"]["OWNER"]["subjects"] = {OWNER: {"type": "test"}}
+    others["entries"]["OWNER"]["resources"] = {"policy:/": {"grant": ["READ", "WRITE"], "revoke": []}}
+    changed = command("modify", value=others).replace(b"things/twin", b"policies")
+    answer = await quay.tell(changed)
+    assert answer["status"] == 204, answer
+    frames = (await quay.framed("a", 5))[3:]
+    assert {frame.subscriber for frame in frames if isinstance(frame, OnError)} == {1, 2}
+    assert all(frame.error.startswith("404 ") for frame in frames if isinstance(frame, OnError))
+    await until(lambda: list(quay.streams) == [])
+
+
+async def test_what_is_erased_is_over() -> None:
+    quay = await Quay.filled(revisions=1)
+    await told(quay, EVENTS, number=1)
+    fault = Fault(404, "things:thing.notfound", "gone")
+    quay.streams.fail_entity(LAMP, fault)
+    *_, error = await quay.framed("a", 3)
+    assert isinstance(error, OnError)
+    assert error.error == "404 things:thing.notfound gone"
+
+
+async def test_case_n13_what_is_retained_no_longer_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    quay = await Quay.filled(revisions=5)
+    monkeypatch.setattr(quay.store, "oldest_kept", lambda _: 3)
+    frames = await told(quay, f"{HISTORY}?from=2", f"{HISTORY}?from=3", HISTORY, number=2 + 5 + 7)
+    (error,) = [frame for frame in frames if isinstance(frame, OnError)]
+    assert (error.subscriber, error.error[:22]) == (1, "410 rsio:history.gone ")
+
+
+# searches
+
+
+async def test_case_n05_a_search_brings_pages_or_things() -> None:
+    quay = await Quay.filled()
+    for number in range(5):
+        assert (await quay.tell(creation(f"lamp-{number}")))["status"] == 201
+    quay.forget()
+    frames = await told(
+        quay,
+        "things/search?options=size(2),sort(%2BthingId)&fields=thingId",
+        "things/search?options=size(2),sort(%2BthingId)&fields=thingId&unit=thing",
+        number=2 + 3 + 5 + 2,
+    )
+    pages = [json.loads(each.element) for each in frames if isinstance(each, OnNext) and each.subscriber == 1]
+    things = [json.loads(each.element) for each in frames if isinstance(each, OnNext) and each.subscriber == 2]
+    assert [len(page) for page in pages] == [2, 2, 1]
+    assert things == [thing for page in pages for thing in page]
+    assert OnComplete(1) in frames
+    assert OnComplete(2) in frames
+
+
+async def test_case_n05_a_search_finds_what_its_filter_says() -> None:
+    quay = await Quay.filled()
+    for number in range(5):
+        assert (await quay.tell(creation(f"lamp-{number}")))["status"] == 201
+        value = "x" if number % 2 == 0 else "y"
+        assert (await quay.tell(command("modify", "/attributes/a", value, name=f"lamp-{number}")))["status"] == 201
+    quay.forget()
+    publisher = "things/search?filter=eq(attributes/a,%22x%22)&options=size(2)&fields=attributes"
+    begun, first, second, end = await told(quay, publisher, number=4)
+    assert (begun, end) == (OnSubscribe(1, 0), OnComplete(1))
+    pages = [json.loads(each) for each in elements([first, second])]
+    assert [len(page) for page in pages] == [2, 1]
+    assert [thing for page in pages for thing in page] == [{"attributes": {"a": "x"}}] * 3
+
+
+async def test_things_of_a_search_come_one_by_one_as_they_are_wanted() -> None:
+    quay = await Quay.filled()
+    for number in range(3):
+        await quay.tell(creation(f"lamp-{number}"))
+    quay.forget()
+    await told(quay, "things/search?options=size(2)&unit=thing", demand=1, number=2)
+    quay.say("a", Request(1, 1))
+    await quay.framed("a", 4)
+    quay.say("a", Request(1, 1))
+    await until(lambda: OnComplete(1) in quay.frames("a"))
+
+
+# streams
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected", "is_complete"),
+    [
+        pytest.param("resend_from=10&resend_to=13", [10, 11, 12, 13], True, id="N07"),
+        pytest.param("resend_last=2", [14, 15], False, id="N08"),
+        pytest.param("resend_all=true&follow=false", list(range(1, 16)), True, id="all"),
+        pytest.param("resend_from_time=0&follow=false", list(range(1, 16)), True, id="from a time"),
+        pytest.param("follow=false", [], True, id="nothing"),
+        pytest.param("resend_from=99&follow=false", [], True, id="behind the newest"),
+        pytest.param("", [], False, id="live"),
+    ],
+)
+async def test_cases_n07_and_n08_a_stream_is_read_from_where_its_name_says(
+    parameters: str, expected: list[int], is_complete: bool
+) -> None:
+    tank = await Tank.filled(messages=15)
+    quay = await quay_beside(tank)
+    publisher = f"streams/tank/0?{parameters}" if parameters else "streams/tank/0"
+    frames = await told(quay, publisher, number=1 + len(expected) + is_complete)
+    assert [json.loads(each)[5] for each in elements(frames)] == expected
+    assert (OnComplete(1) in frames) is is_complete
+    if not is_complete:
+        await tank.publish(1)
+        *_, last = await quay.framed("a", 3 + len(expected))
+        assert isinstance(last, OnNext)
+        assert json.loads(last.element)[:1] + json.loads(last.element)[5:7] == [28, 16, 15]
+
+
+@pytest.mark.parametrize(
+    ("publisher", "status"),
+    [
+        pytest.param("streams/tanks/9", "404", id="N09"),
+        pytest.param("streams/nowhere/0", "404", id="no such stream"),
+        pytest.param("streams/tank/0?resend_last=2&resend_from=1", "400", id="N11"),
+    ],
+)
+async def test_cases_n09_and_n11_a_partition_that_there_is_not_is_refused(publisher: str, status: str) -> None:
+    quay = await quay_beside(await Tank.filled())
+    *_, error = await told(quay, publisher, number=2)
+    assert isinstance(error, OnError)
+    assert error.error.startswith(f"{status} ")
+
+
+async def test_case_n10_a_slash_of_an_id_is_escaped() -> None:
+    quay = await quay_beside(await Tank.filled())
+    assert await told(quay, "streams/a%2Fb/0", number=1) == [OnSubscribe(1, 0)]
+
+
+async def test_case_d09_a_stream_needs_its_permission() -> None:
+    tank = await Tank.filled(messages=1)
+    quay = Quay(options={"streams": tank_streams()}, beside=tank)
+    *_, error = await told(quay, "streams/tank/0?resend_all=true", number=2)
+    assert isinstance(error, OnError)
+    assert error.error.startswith("403 ")
+
+
+# feeds
+
+
+class Listed:
+    """A feed of lists of elements, a page each."""
+
+    def __init__(self, *pages: list[Any]) -> None:
+        self.pages = pages
+        self.is_closed = False
+
+    async def page(self, position: int, limit: int, max_bytes: int) -> Page:
+        then = Then.END if position + 1 >= len(self.pages) else Then.MORE
+        return Page(self.pages[position], position + 1, then)
+
+    def wake(self, ready: Any) -> None:
+        ready()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+async def all_of(feed: Any, limit: int = 10) -> list[Any]:
+    found: list[Any] = []
+    position: Any = 0
+    while True:
+        page = await feed.page(position, limit, 1 << 20)
+        assert len(page.elements) <= limit
+        found += page.elements
+        position = page.position
+        if page.then is Then.END:
+            return found
+
+
+async def test_a_feed_goes_on_with_the_one_behind_it() -> None:
+    first, second = Listed([1], [2]), Listed([3])
+    both = Behind(first, lambda: second)
+    assert await all_of(both) == [1, 2, 3]
+    assert first.is_closed
+    both.close()
+    assert second.is_closed
+    with pytest.raises(FeedFailed):
+        await all_of(Behind(NOTHING, lambda: Fault(404, "x:y", "gone")))
+
+
+async def test_who_leaves_while_the_first_feed_ends_opens_no_second_one() -> None:
+    both: Behind
+
+    class Left(Listed):
+        async def page(self, position: Any, limit: int, max_bytes: int) -> Page:
+            both.close()
+            return await super().page(position, limit, max_bytes)
+
+    opened: list[Listed] = []
+
+    def open() -> Listed:
+        opened.append(Listed([2]))
+        return opened[-1]
+
+    both = Behind(Left([1]), open)
+    assert (await both.page(0, 10, 1000)).elements == [1]
+    assert opened == []
+
+
+async def test_elements_come_apart_and_none_is_lost_at_the_end_of_a_page() -> None:
+    assert await all_of(Apart(Listed(["abc"], [], ["de"]), list), limit=2) == list("abcde")
+    assert await all_of(Written(Listed([1, 2], [3]), lambda each: b"%d" % each if each != 2 else None)) == [b"1", b"3"]
+
+
+async def test_a_feed_that_has_to_be_found_is_found_once() -> None:
+    found = Listed([1], [2])
+    times: list[int] = []
+
+    async def find() -> Any:
+        times.append(1)
+        return found
+
+    later = Later(find)
+    assert await all_of(later) == [1, 2]
+    assert times == [1]
+    later.close()
+    assert found.is_closed
+
+    async def refused() -> Fault:
+        return Fault(404, "x:y", "gone")
+
+    with pytest.raises(FeedFailed):
+        await all_of(Later(refused))
+
+
+async def test_a_test_publisher_ends_with_its_last_element() -> None:
+    assert await all_of(Trials(Trial("range", 3)), limit=1) == [b"1", b"2", b"3"]
+    assert Trials(Trial("range")).is_empty
+    assert not Trials(Trial("never")).is_empty
+    assert not Trials(Trial("fail")).is_empty
+    await pause()
+
+
+async def test_numbers_of_a_fixed_size_come_in_runs_as_long_as_there_is_room_for() -> None:
+    numbers = Numbers(Trial("fixed", 700, 2))
+    assert await all_of(numbers, limit=300) == [number.to_bytes(2, "big") for number in range(1, 701)]
+    page = await numbers.page(0, 700, 128)
+    assert (len(page.elements), page.position, page.then) == (64, 64, Then.MORE)
+    assert len((await numbers.page(699, 700, 1)).elements) == 1
+    assert Numbers(Trial("fixed", 0, 2)).is_empty
+
+
+async def test_elements_that_have_to_be_written_are_so_few_that_others_have_their_turn() -> None:
+    asked: list[int] = []
+
+    class Noting(Listed):
+        async def page(self, position: Any, limit: int, max_bytes: int) -> Page:
+            asked.append(limit)
+            return await super().page(position, limit, max_bytes)
+
+    written = Written(Noting([1], [2]), lambda each: b"%d" % each)
+    await written.page(0, 8192, 1 << 20)
+    await written.page(1, 20, 1 << 20)
+    assert asked == [WRITTEN_AT_ONCE, 20]

@@ -1,0 +1,94 @@
+"""Sessions that do not keep up, and what many of them share.
+
+Case numbers are those of the cases for Streamr.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.sessions.base import FOREVER
+from connectivity.sessions.streamr import live_subscription
+from connectivity.sessions.streamr.messages import Writing
+from connectivity.store.store import Store
+from connectivity.subscriptions.live_feed import Leeway
+from mappings.ids import EntityId
+from mappings.model.signals import Event
+from mappings.streamr.frames import PLAIN, Style
+from mappings.streamr.streams import partition_of
+from spark_store.records import Change, Snapshot
+from tests.support.in_process.service import NOW, until
+from tests.support.in_process.streamr import OTHER, Tank, offsets, publish, resend, subscribe, subscribed, unsubscribe
+from tests.support.reference_journal import MemoryJournal
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+TANK = partition_of("tank", 0)
+STAMP = "2030-01-15T07:30:00.000000Z"
+
+
+def message(revision: int, size: int = 1, entity: EntityId = TANK) -> Event:
+    return Event(entity, revision, STAMP, "published", "/", b'"%b"' % (b"x" * size), b"{}")
+
+
+async def test_case_b11_what_a_session_was_not_sent_is_what_its_resend_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_subscription, "WINDOW", 2)
+    tank = await Tank.filled()
+    tank.following.leeway, tank.following.clock = Leeway(events=4), tank.clock.now
+    assert await tank.asked("a", subscribe()) == [subscribed()]
+    assert offsets(await tank.asked("a", publish())) == [1]
+    tank.link.confirms = False
+    for offset in range(2, 10):
+        tank.say(None, publish())
+        await until(lambda offset=offset: len(tank.stored()) == offset)  # type: ignore[misc]
+    await until(lambda: offsets(tank.heard("a")) == [1, 2, 3])
+    tank.clock.advance(2)
+    tank.link.confirms = True
+    tank.link.confirm()
+    await until(lambda: 9 in offsets(tank.heard("a")))
+    assert offsets(tank.heard("a")) == [1, 2, 3, 9]
+    assert tank.heard("a")[-1][3][6] == 8, "the predecessor is beyond 3, the last one that came"
+    frames = await tank.asked("a", resend(resend_from=4, resend_to=8), 7)
+    assert offsets(frames, 1) == [4, 5, 6, 7, 8]
+    assert offsets(await tank.asked("a", publish())) == [10]
+
+
+async def test_cases_h01_to_h03_a_stream_has_its_first_and_its_last_follower_and_a_resend_makes_none() -> None:
+    tank = await Tank.filled(messages=2)
+    told: list[tuple[str, str, int]] = []
+    tank.following.on_created = lambda entity, followers: told.append(("created", entity.name, followers))
+    tank.following.on_deleted = lambda entity, followers: told.append(("deleted", entity.name, followers))
+    await tank.asked("a", resend(resend_all=True), 4)
+    (refused,) = await tank.asked("a", subscribe(OTHER))
+    assert (refused[1], told) == (7, []), "who may not read makes none either"
+    await tank.asked("a", subscribe())
+    await tank.asked("b", subscribe())
+    await tank.asked("a", subscribe())
+    assert told == [("created", "tank/0", 1)]
+    await tank.asked("a", unsubscribe())
+    assert len(told) == 1
+    tank.say("b", {"type": "disconnect"})
+    await until(lambda: len(told) == 2)
+    assert told[1:] == [("deleted", "tank/0", 0)]
+
+
+async def test_a_frame_is_written_once_for_all_who_want_it_in_the_same_style() -> None:
+    journal = MemoryJournal()
+    events = [message(revision) for revision in range(1, 4)]
+    journal.append([Change(tuple(events), (Snapshot(TANK, 3, STAMP, STAMP, {}, None),))])
+    store = Store(journal)
+    writing = Writing(store, FOREVER, lambda: NOW, kept=2, kept_bytes=1000)
+    first = writing.broadcast(events[0], PLAIN)
+    assert first == b'[0,0,"",[28,"tank",0,1894692600000,0,1,null,27,"x"]]'
+    assert writing.broadcast(events[0], PLAIN) is first
+    assert writing.broadcast(events[0], Style(filler=None)) == first.replace(b'""', b"null")
+    assert writing.broadcast(message(1, 2), PLAIN) == first.replace(b'"x"', b'"xx"'), "what it is of has changed"
+    for event in events:
+        writing.broadcast(event, PLAIN)
+    assert len(writing._written) == 2
+    large = message(3, 5000)
+    assert writing.broadcast(large, PLAIN) is writing.broadcast(large, PLAIN)
+    assert (len(writing._written), writing._bytes > 5000) == (1, True)
+    writing.broadcast(events[1], PLAIN)
+    assert (len(writing._written), writing._bytes < 1000) == (1, True)
+    await store.close()

@@ -1,0 +1,71 @@
+"""Lines: where a session is answered, and what leaves by its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.errors import PublishFailed
+from connectivity.sessions.reply_channel import Line, is_meant, resolved_reply
+from connectivity.sources.delivery import read
+from connectivity.targets.destination import Resolved
+from connectivity.targets.reply_target import Route
+from mappings.model.envelope import Envelope
+from mappings.placeholders.address import AddressPattern
+from tests.support.in_process.service import ConnectionHarness, source
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+
+def route_to(address: str) -> tuple[ConnectionHarness, Route]:
+    site = ConnectionHarness(source(replyTarget={"address": address, "headerMapping": {}}))
+    return site, site.readers[0].route
+
+
+def test_messages_leave_in_order_with_the_headers_of_both() -> None:
+    site, route = route_to("out")
+    line = Line(route, Resolved("r/a", {"device": "d-1", "kind": "mapped"}), "r/a#1")
+    ended: list[object] = []
+    line.post([Envelope(b"1", {"kind": "own", "own": "x"})], ended.append)
+    line.deliver([Envelope(b"2", {"kind": "own"})], ended.append, elements=2)
+    assert [each.envelope.payload for each in site.link.published] == [b"1", b"2"]
+    first, second = site.link.published
+    assert dict(first.envelope.headers) == {"own": "x", "kind": "mapped", "device": "d-1"}
+    assert dict(second.envelope.headers) == {"kind": "own"}
+    assert (second.address, second.order) == ("r/a", "r/a#1")
+    assert ended == [None, None]
+    assert route.meter.events == 2
+
+
+def test_a_refusal_is_told() -> None:
+    site, route = route_to("out")
+    site.link.refuses = PublishFailed("too large", status=413)
+    ended: list[object] = []
+    Line(route, Resolved("r/a", {})).deliver([Envelope(b"1")], ended.append, elements=1)
+    assert ended == [site.link.refuses]
+    assert route.meter.events == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "pattern", "address", "expected"),
+    [
+        ("out", None, "out", True),
+        ("rsio/{{ header:reply-to }}", None, "rsio/a", True),
+        ("rsio/{{ header:reply-to }}", None, "other/a", False),
+        ("{{ header:reply-to }}", None, "any", True),
+        ("{{ header:reply-to }}", None, "any/+", False),
+        ("{{ header:reply-to }}", "rsio/*/down", "rsio/a/down", True),
+        ("{{ header:reply-to }}", "rsio/*/down", "rsio/a/b/down", False),
+    ],
+)
+def test_answers_go_where_the_operator_has_said(target: str, pattern: str | None, address: str, expected: bool) -> None:
+    _, route = route_to(target)
+    assert is_meant(address, AddressPattern(pattern) if pattern is not None else None, route) is expected
+
+
+def test_a_reply_target_without_a_value_leads_nowhere() -> None:
+    site, route = route_to("{{ header:reply-to }}")
+    (arrival,) = read(site.readers[0], [site.delivery(b"{}")])
+    assert resolved_reply(route, {}, arrival) is None
+    found = resolved_reply(route, {"reply-to": "a"}, arrival)
+    assert found is not None
+    assert found.address == "a"

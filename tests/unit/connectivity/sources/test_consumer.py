@@ -1,0 +1,269 @@
+"""Deliveries that the store cannot take: held, and taken up in the order in which they came."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.connections.lifecycle import Status
+from connectivity.dispatch.dispatcher import Dispatcher
+from connectivity.errors import Detail, NotConnected
+from connectivity.management.client import Pauses
+from connectivity.sources.consumer import Holding, Intake
+from tests.support.in_process.running_connection import Running, numbered
+from tests.support.in_process.service import command, pause, source, turn, until
+from tests.support.memory_transport import CONNECTION_TYPE
+
+pytestmark = pytest.mark.usefixtures("runs")
+
+
+async def test_while_the_store_is_full_deliveries_are_held_and_taken_up_in_order_when_it_is_back() -> None:
+    running = await Running.opened(source("in"), source("other", replyTarget={"address": "there"}))
+    running.site.disk.full = True
+    with capture_logs() as lines:
+        running.send(*numbered(1, 2))
+        running.send(command("retrieve", "/attributes/on", correlation_id="r"))
+        running.send(command("retrieve", correlation_id="s"), to="other")
+        await until(lambda: not running.site.store.is_available)
+        running.send(*numbered(3))
+        running.send(b"no json", correlation_id="x")
+        running.send(*numbered(4))
+        await until(lambda: running.site.disk.probes > 5)
+        assert (running.answers(), running.answers("there")) == ([], [])
+        assert running.supervisor.status is Status.OPEN
+        assert running.supervisor.status_details == "store unavailable: the disk is full"
+        running.site.disk.full = False
+        assert await running.answered(6) == ["1", "2", "r", "3", "x", "4"]
+        await running.answered(1, "there")
+    assert running.answers()[2]["value"] == 2
+    assert running.site.values() == [1, 2, 3, 4]
+    await until(lambda: running.unsettled(0) == running.unsettled(1) == 0)
+    assert running.supervisor.status_details == "connected"
+    assert [line["event"] for line in lines].count("store unavailable") == 1
+
+
+async def test_a_full_store_is_no_hot_loop() -> None:
+    """What is held waits for the probe, and what comes later waits behind it, at the broker as far as it can."""
+    running = await Running.opened()
+    running.site.disk.full = True
+    with capture_logs():
+        running.send(*numbered(*range(2000)))
+        await until(lambda: running.site.disk.probes > 20)
+        commits, held = running.site.disk.commits, running.site.count("in", "held")
+        await until(lambda: running.site.disk.probes > 40)
+        assert (running.site.disk.commits, running.site.count("in", "held")) == (commits, held)
+        assert held <= 1000
+        running.site.disk.full = False
+        assert await running.answered(2000) == [str(number) for number in range(2000)]
+    assert running.site.count("in", "held") == held
+
+
+async def test_a_store_that_fails_again_holds_again_in_the_same_order() -> None:
+    """Room for a probe need not be room for what comes then."""
+    running = await Running.opened()
+    running.site.disk.probe = lambda: None  # type: ignore[method-assign]
+    running.site.disk.full = True
+    with capture_logs():
+        running.send(*numbered(*range(20)))
+        await until(lambda: running.site.disk.commits > 4)
+        running.send(*numbered(*range(20, 40)))
+        await until(lambda: running.site.disk.commits > 6)
+        assert running.answers() == []
+        running.site.disk.full = False
+        assert await running.answered(40) == [str(number) for number in range(40)]
+    assert running.site.values() == list(range(40))
+
+
+async def test_what_a_dead_link_had_brought_is_not_taken_up_beside_what_the_next_one_brings() -> None:
+    running = await Running.opened()
+    running.site.disk.full = True
+    with capture_logs():
+        running.send(*numbered(1, 2))
+        await until(lambda: running.site.count("in", "held") == 2)
+        await running.linked_again()
+        running.send(*numbered(3))
+        running.site.disk.full = False
+        assert await running.answered(3) == ["1", "2", "3"]
+        await pause()
+    assert running.correlations() == ["1", "2", "3"]
+    assert running.site.values() == [1, 2, 3]
+
+
+async def test_a_commit_that_fails_after_its_link_has_died_is_left_to_the_next_link() -> None:
+    running = await Running.opened()
+    running.site.disk.hold()
+    with capture_logs():
+        running.send(*numbered(1))
+        await until(lambda: running.site.disk.commits == 2)
+        await running.linked_again()
+        await until(lambda: running.unsettled() == 1)
+        running.site.disk.full = True
+        running.site.disk.release()
+        await until(lambda: not running.site.store.is_available)
+        running.site.disk.full = False
+        await running.answered(1)
+        await until(lambda: running.unsettled() == 0)
+        await pause()
+    assert (running.correlations(), running.site.values()) == (["1"], [1])
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+async def test_a_mistake_of_our_own_while_taking_up_strands_nothing(
+    monkeypatch: pytest.MonkeyPatch, clients: int
+) -> None:
+    """The links end, and what they had brought comes again over the next ones."""
+    running = await Running.opened(clientCount=clients)
+    await until(lambda: len(running.broker.links) == clients)
+    running.site.disk.full = True
+    handle = Dispatcher.handle
+    mistakes = iter([ZeroDivisionError("a mistake of our own")])
+
+    def mistaken(self: Dispatcher, *arguments: Any) -> None:
+        for mistake in mistakes:
+            raise mistake
+        handle(self, *arguments)
+
+    with capture_logs() as lines:
+        running.send(*numbered(1, 2, 3))
+        await until(lambda: running.site.count("in", "held") == 3)
+        monkeypatch.setattr(Dispatcher, "handle", mistaken)
+        running.site.disk.full = False
+        assert sorted(await running.answered(3)) == ["1", "2", "3"]
+        await until(lambda: running.unsettled() == 0)
+    assert sorted(running.site.values()) == [1, 2, 3]
+    assert [line["event"] for line in lines].count("a source stopped") == clients
+    assert "connecting: a source stopped: ZeroDivisionError" in [line.get("reason") for line in lines]
+
+
+ACKS = ["twin-persisted", "search-persisted"]
+
+
+async def test_a_command_that_asks_for_acknowledgements_outlives_a_full_disk_and_a_cut_link() -> None:
+    running = await Running.opened()
+    running.site.disk.full = True
+    with capture_logs():
+        running.send(turn(1, correlation_id="1", requested_acks=ACKS))
+        await until(lambda: running.site.count("in", "held") == 1)
+        await running.linked_again()
+        running.site.disk.full = False
+        await running.answered(1)
+        await until(lambda: running.unsettled() == 0)
+        await pause()
+    assert (running.correlations(), running.site.values()) == (["1"], [1])
+    assert running.answers()[0]["topic"].endswith("/things/twin/acks")
+
+
+async def test_a_command_that_asks_for_acknowledgements_outlives_a_link_that_is_cut_before_its_commit_fails() -> None:
+    running = await Running.opened()
+    running.site.disk.hold()
+    with capture_logs():
+        running.send(turn(1, correlation_id="1", requested_acks=ACKS))
+        await until(lambda: running.site.disk.commits == 2)
+        await running.linked_again()
+        await until(lambda: running.unsettled() == 1)
+        await pause()
+        running.site.disk.full = True
+        running.site.disk.release()
+        await until(lambda: not running.site.store.is_available)
+        running.site.disk.full = False
+        await running.answered(1)
+        await until(lambda: running.unsettled() == 0)
+        await pause()
+    assert (running.correlations(), running.site.values()) == (["1"], [1])
+
+
+async def with_intake(running: Running) -> asyncio.Task[None]:
+    """One intake alone, with a pause that suits a test, over a link of its own."""
+    site = running.site
+    await running.supervisor.close()
+    assert CONNECTION_TYPE.connect is not None
+    link = await CONNECTION_TYPE.connect(running.connection)
+    site.outbox.detach()
+    site.outbox.attach(link)
+    return asyncio.create_task(
+        Intake(site.readers[0], Holding(site.dispatcher.handle, site.store, pause=0.01)).run(link)
+    )
+
+
+async def test_a_store_that_cannot_be_read_is_asked_again_after_a_pause() -> None:
+    running = await Running.opened()
+    site, intake = running.site, await with_intake(running)
+    site.store._cache.clear()
+    site.disk.unreadable = True
+    with capture_logs() as lines:
+        running.send(*numbered(1, 2))
+        await until(lambda: len(lines) >= 3)
+        running.send(*numbered(3))
+        assert running.answers() == []
+        assert len(lines) < 10
+        site.disk.unreadable = False
+        assert await running.answered(3) == ["1", "2", "3"]
+    assert site.values() == [1, 2, 3]
+    running.broker.cut()
+    await intake
+
+
+async def test_a_change_that_cannot_be_stored_does_not_change_the_order_of_the_others() -> None:
+    running = await Running.opened()
+    site, intake = running.site, await with_intake(running)
+    site.disk.rejected.add(b'"bad"')
+    with capture_logs():
+        for number in range(12):
+            running.send(turn("bad" if number % 4 == 2 else number, correlation_id=str(number)))
+            await pause(number)
+        await running.answered(12)
+        # What fails for our reasons is given back five times, and then dropped.
+        await until(lambda: running.unsettled() == 0)
+    assert site.values() == [number for number in range(12) if number % 4 != 2]
+    failed = [answer["headers"]["correlation-id"] for answer in running.answers() if answer["status"] == 500]
+    assert sorted(failed) == sorted(["2", "6", "10"] * 6)
+    assert len(running.broker.dropped) == 3
+    running.broker.cut()
+    await intake
+
+
+async def test_what_several_clients_and_sources_brought_is_taken_up_in_the_order_in_which_it_came() -> None:
+    running = await Running.opened(source("in"), source("other"), clientCount=3)
+    await until(lambda: len(running.broker.links) == 3)
+    running.site.disk.full = True
+    with capture_logs():
+        for number in range(60):
+            running.send(*numbered(number), to="other" if number % 3 == 1 else "in")
+            await pause(number % 4)
+        await until(lambda: running.site.count("in", "held") >= 1)
+        await until(lambda: running.site.disk.probes > 5)
+        assert running.answers() == []
+        running.site.disk.full = False
+        correlations = await running.answered(60)
+    assert [int(correlation) for correlation in correlations] == running.site.values()
+    assert sorted(running.site.values()) == list(range(60))
+    await until(lambda: running.unsettled(0) == running.unsettled(1) == 0)
+
+
+async def test_what_one_of_several_links_brought_is_forgotten_with_it_and_the_rest_taken_up() -> None:
+    running = await Running.opened(clientCount=2, pauses=Pauses(60, 60))
+    await until(lambda: len(running.broker.links) == 2)
+    running.site.disk.full = True
+    with capture_logs():
+        running.send(*numbered(*range(20)))
+        await until(lambda: running.site.count("in", "held") == 20)
+        running.broker.links[0].die(NotConnected(Detail.CONNECTING, "the cable was cut"))
+        await pause()
+        running.site.disk.full = False
+        await until(lambda: running.unsettled() == 0)
+    assert sorted(running.site.values()) == list(range(20))
+
+
+async def test_case_51_minutes_in_which_a_limit_held_the_link_back_are_counted_at_the_source() -> None:
+    running = await Running.opened(source("in"), source("other"))
+    (link,) = running.broker.links
+    for minutes in (1, 1, 3):
+        link.throttled = minutes
+        running.send(*numbered(minutes))
+        await pause()
+    await running.answered(3)
+    inbound = running.supervisor.metrics_report()["sourceMetrics"]["addressMetrics"]
+    assert [inbound[name]["throttled"]["success"]["PT1M"] for name in ("in", "other")] == [3, 0]

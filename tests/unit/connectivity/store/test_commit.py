@@ -1,0 +1,32 @@
+"""What waits for a commit."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from connectivity.store.commit import Submitted
+from spark_store.errors import StoreUnavailable
+from tests.support.journal_entries import LAMP, TANK, change, published
+
+
+async def test_who_waits_is_told_once_and_who_has_left_is_not_missed() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    submitted = Submitted([change(LAMP, 1), published(TANK, 1)], future)
+    assert submitted.entities() == {LAMP, TANK}
+    submitted.fail(StoreUnavailable("the disk is full"))
+    submitted.succeed()
+    with pytest.raises(StoreUnavailable, match="the disk is full"):
+        await future
+
+
+async def test_a_step_is_taken_and_a_barrier_has_none() -> None:
+    taken: list[int] = []
+    loop = asyncio.get_running_loop()
+    Submitted((), loop.create_future(), lambda: taken.append(1)).take_step()
+    barrier = Submitted((), loop.create_future())
+    barrier.take_step()
+    barrier.succeed()
+    await barrier.durable
+    assert taken == [1]

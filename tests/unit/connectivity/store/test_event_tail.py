@@ -1,0 +1,141 @@
+"""The newest events for those who follow them: from memory where they keep up, from the journal where they lag."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.store.event_tail import Tail
+from spark_store.records import Change, Followed
+from tests.support.journal_entries import LAMP, LATER, POLICY, change, history
+from tests.support.reference_journal import MemoryJournal
+
+
+class Reads(MemoryJournal):
+    """Notes how often it is read."""
+
+    reads = 0
+
+    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[Followed]:
+        self.reads += 1
+        return super().follow_on(after, limit, max_bytes)
+
+
+class Following:
+    def __init__(self, most: int = 100, most_bytes: int = 1 << 20) -> None:
+        self.journal = Reads()
+        self.tail = Tail(self.journal, most, most_bytes)
+        self.woken = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def commit(self, *changes: Change) -> None:
+        self.journal.append(changes)
+        self.tail.extend(self.journal.newest_seq(), changes)
+
+    def seqs(self, after: int, limit: int = 100) -> list[int]:
+        return [found.seq for found in self.tail.after(after, limit)]
+
+
+@pytest.fixture
+def it() -> Following:
+    made = Following()
+    made.commit(*history(LAMP, 3))
+    made.tail.follow(made.wake)
+    return made
+
+
+def test_who_keeps_up_reads_nothing_and_is_woken(it: Following) -> None:
+    it.commit(change(LAMP, 4), change(POLICY, 1))
+    it.commit(change(LAMP, 5))
+    assert (it.woken, it.tail.newest) == (2, 6)
+    assert it.seqs(3) == [4, 5, 6]
+    assert it.seqs(4, 1) == [5]
+    assert it.seqs(6) == it.seqs(9) == []
+    assert it.journal.reads == 0
+    assert it.tail.one(5) == it.journal.followed(POLICY, 1)
+
+
+def test_who_lags_reads_the_journal_up_to_what_is_told(it: Following) -> None:
+    it.commit(change(LAMP, 4))
+    assert it.seqs(1) == [2, 3, 4]
+    assert it.journal.reads == 1
+    it.journal.append([change(LAMP, 5)])
+    assert it.seqs(1) == [2, 3, 4], "nobody has been told of the fifth"
+    it.tail.reach(5)
+    assert it.seqs(3) == [4]
+    assert it.seqs(4) == [5]
+
+
+def test_numbers_of_what_was_trimmed_are_missing(it: Following) -> None:
+    it.journal.trim(2, LATER)
+    it.journal.commit()
+    assert it.seqs(0) == [3]
+    found = it.tail.one(1)
+    assert found is not None
+    assert found.seq == 3
+
+
+def test_what_is_kept_is_bounded_by_number_and_bytes() -> None:
+    for following, last in ((Following(most=8), 20), (Following(most_bytes=20), 40)):
+        following.tail.follow(following.wake)
+        for one in history(LAMP, last):
+            following.commit(one)
+        assert len(following.tail._kept) <= 8
+        assert following.seqs(0, 100) == list(range(1, last + 1))
+        assert following.seqs(last - 1) == [last]
+        assert following.journal.reads == 1
+
+
+def test_what_comes_behind_a_gap_is_kept_alone(it: Following) -> None:
+    """After trouble with the disk: what was committed in between is read."""
+    it.commit(change(LAMP, 4))
+    it.journal.append([change(LAMP, 5)])
+    it.commit(change(LAMP, 6))
+    assert it.seqs(3) == [4, 5, 6]
+    assert it.seqs(5) == [6]
+    assert it.journal.reads == 1
+
+
+def test_while_nobody_follows_nothing_is_kept() -> None:
+    following = Following()
+    following.commit(*history(LAMP, 3))
+    assert (following.tail.is_followed, following.tail.newest, following.tail._kept) == (False, 0, [])
+    following.tail.follow(following.wake)
+    following.commit(change(LAMP, 4))
+    following.tail.leave(following.wake)
+    following.commit(change(LAMP, 5))
+    assert (following.tail.is_followed, following.tail._kept, following.woken) == (False, [], 1)
+
+
+def test_several_follow_and_each_may_leave(it: Following) -> None:
+    others: list[int] = []
+
+    def wake() -> None:
+        others.append(it.tail.newest)
+
+    it.tail.follow(wake)
+    it.commit(change(LAMP, 4))
+    assert (it.woken, others) == (1, [4])
+    it.tail.leave(it.wake)
+    it.commit(change(LAMP, 5))
+    assert (it.woken, others, it.seqs(3)) == (1, [4, 5], [4, 5])
+    assert it.journal.reads == 0, "one who leaves takes nothing away from the others"
+    it.tail.leave(wake)
+    assert not it.tail.is_followed
+
+
+def test_what_was_committed_while_somebody_began_to_follow_is_told(it: Following) -> None:
+    it.journal.append([change(LAMP, 4)])
+    it.tail.catch_up()
+    assert (it.woken, it.seqs(3)) == (1, [4])
+
+
+def test_who_has_kept_something_sees_that_the_journal_knows_better(it: Following) -> None:
+    it.commit(change(LAMP, 4))
+    before = it.tail.forgotten
+    it.commit(change(LAMP, 5))
+    assert it.tail.forgotten == before
+    it.tail.forget()
+    assert it.tail.forgotten == before + 1
+    assert (it.seqs(3), it.journal.reads) == ([4, 5], 1)

@@ -1,0 +1,129 @@
+"""Where histories begin by now: from memory, never too low, and exactly as soon as somebody has looked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from connectivity.store.retained_history import MOST, TRUSTED_SECONDS, Kept
+from connectivity.store.store import Store
+from mappings.ids import partition_entity
+from spark_store.errors import HistoryUnavailable
+from spark_store.journal import erasure
+from spark_store.journal.journal import SqliteJournal
+from spark_store.lake.history_reader import Cold
+from spark_store.lake.tables import Lake
+from tests.support.clock import Clock
+from tests.support.journal_entries import LAMP, LATER, MUCH, TANK, change, published, timestamp
+from tests.support.lake.tables import append_events, forget
+from tests.support.reference_journal import MemoryJournal
+
+OTHER = partition_entity("acme.site:hall/tank/1")
+
+
+class TrimmedMessages:
+    """Ten messages of the tank, the first six of them in the lake alone, which has eight."""
+
+    def __init__(self, folder: Path) -> None:
+        self.clock, self.lake = Clock(), Lake(folder)
+        self.journal = SqliteJournal.open(self.lake.journal)
+        self.journal.append([published(TANK, offset) for offset in range(1, 11)])
+        append_events(self.lake, list(enumerate(self.journal.events(TANK, 1, 8, 8, MUCH), 1)))
+        opened = Cold(self.lake, clock=self.clock.now)
+        self.store = Store(self.journal, cold=lambda: opened)
+        self.store.kept = self.kept = Kept(self.journal, self.store.ask_lake, self.clock.now)
+
+    async def round(self) -> int:
+        """A second passes."""
+        self.clock.advance(1.0)
+        await self.kept.round()
+        return self.store.oldest_kept(TANK)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[TrimmedMessages]:
+    made = TrimmedMessages(tmp_path)
+    assert made.store.oldest_kept(TANK) == 1
+    assert await made.store.trim(6, LATER) == 6
+    yield made
+    await made.store.close()
+
+
+async def test_what_the_journal_has_from_the_beginning_needs_no_lake() -> None:
+    store = Store(MemoryJournal())
+    assert store.oldest_kept(LAMP) == 1
+    await store.submit([change(LAMP, 1), change(LAMP, 2)])
+    assert (store.oldest_kept(LAMP), await store.kept.look(LAMP)) == (1, 1)
+    await store.trim(1, LATER)
+    assert (store.oldest_kept(LAMP), await store.kept.look(LAMP)) == (2, 2)
+    await store.trim(2, LATER)
+    assert store.oldest_kept(LAMP) == 3
+    await store.close()
+
+
+async def test_what_the_journal_has_trimmed_counts_once_it_was_seen_in_the_lake(site: TrimmedMessages) -> None:
+    assert site.store.oldest_kept(TANK) == 7
+    assert await site.kept.look(TANK) == 1
+    assert site.store.oldest_kept(TANK) == 1
+
+
+async def test_who_has_been_asked_about_is_looked_for_in_the_next_round(site: TrimmedMessages) -> None:
+    assert site.store.oldest_kept(TANK) == 7
+    assert await site.round() == 1
+    site.clock.advance(TRUSTED_SECONDS)
+    assert site.store.oldest_kept(TANK) == 7
+    assert await site.round() == 1
+
+
+async def test_what_retention_has_deleted_is_gone_with_the_next_round(site: TrimmedMessages) -> None:
+    assert await site.kept.look(TANK) == 1
+    forget(site.lake, "revision <= 4")
+    assert await site.round() == 7
+    assert await site.round() == 5
+    forget(site.lake, "revision <= 6")
+    site.clock.advance(1.0)
+    assert await site.kept.look(TANK) == 7
+    assert site.store.oldest_kept(TANK) == 7
+
+
+async def test_where_the_lake_has_nothing_left_the_journal_counts(site: TrimmedMessages) -> None:
+    forget(site.lake, "true")
+    assert (await site.kept.look(TANK), site.store.oldest_kept(TANK)) == (7, 7)
+    assert await site.store.trim(8, LATER) == 2
+    assert (await site.kept.look(TANK), site.store.oldest_kept(TANK)) == (9, 9)
+
+
+async def test_an_erasure_takes_everything_up_to_it(site: TrimmedMessages) -> None:
+    assert await site.kept.look(TANK) == 1
+    await site.store.take(
+        lambda: site.journal.within(lambda it: erasure.begin(it, "stream", TANK.id, timestamp(11), "operator")),
+        forgets=TANK,
+    )
+    # The entries themselves go in steps of their own.
+    assert (site.store.oldest_kept(TANK), await site.kept.look(TANK)) == (11, 11)
+    await site.store.submit([published(TANK, 11), published(TANK, 12)])
+    assert site.store.oldest_kept(TANK) == 11
+
+
+async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Path) -> None:
+    journal = MemoryJournal()
+    journal.append([published(TANK, offset) for offset in range(1, 5)])
+    store = Store(journal, cold=lambda: Cold(Lake(tmp_path)))
+    await store.trim(2, LATER)
+    assert store.oldest_kept(TANK) == 3
+    await store.kept.round()
+    assert store.oldest_kept(TANK) == 3
+    with pytest.raises(HistoryUnavailable):
+        await store.kept.look(TANK)
+    await store.close()
+
+
+async def test_partitions_begin_for_themselves_and_what_is_remembered_is_bounded(site: TrimmedMessages) -> None:
+    await site.store.submit([published(OTHER, 1)])
+    assert (await site.kept.look(TANK), site.store.oldest_kept(OTHER)) == (1, 1)
+    for number in range(MOST):
+        site.store.oldest_kept(partition_entity(f"stream/{number}"))
+    assert repr(site.kept) == f"<Kept: {MOST} entities, 1 of them in the lake>"
+    assert site.store.oldest_kept(TANK) == 1

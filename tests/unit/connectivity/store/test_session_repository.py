@@ -1,0 +1,160 @@
+"""What a protocol's sessions keep: known at once, in the file with the next commit, never less than was said."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from connectivity.store import session_repository as module
+from connectivity.store.session_repository import DeskSessions
+from connectivity.store.store import Store, StoreOptions
+from spark_store.errors import StoreUnavailable
+from spark_store.journal import sessions
+from spark_store.journal.journal import SqliteJournal
+from spark_store.records import SessionKey, SessionRow
+from tests.support.wait import wait_until
+
+
+class SessionJournal:
+    """A journal's file, the store on it, and the rows of one protocol."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "journal.db"
+        self.journal = SqliteJournal.open(self.path)
+        self.store = Store(self.journal, StoreOptions(probe_min=0.01))
+        self.sessions = DeskSessions(self.journal, self.store, "streamr")
+
+    def written(self) -> list[SessionRow]:
+        """What is durable."""
+        with closing(sqlite3.connect(self.path)) as other:
+            return sessions.of_protocol(other, "streamr")
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[SessionJournal]:
+    made = SessionJournal(tmp_path)
+    yield made
+    await made.store.close()
+
+
+def row(address: str = "r/a", key: str = "tank-9/0", last: int | None = 7, connection: str = "depot") -> SessionRow:
+    return SessionRow(SessionKey(connection, "streamr", address, key), 1, b"\x00", last)
+
+
+def rows(count: int) -> Sequence[SessionRow]:
+    return [row(f"r/{number:04}") for number in range(count)]
+
+
+async def test_what_is_kept_is_durable_with_what_is_stored_next(site: SessionJournal) -> None:
+    """More than one step holds, too."""
+    many = rows(2 * module.STEP_ROWS + 1)
+    for each in many:
+        site.sessions.keep(each)
+    assert site.sessions.rows("depot") == many
+    await site.store.submit(())
+    assert site.written() == many
+
+
+async def test_what_is_kept_while_a_commit_is_on_its_way_is_durable_with_the_next_one(site: SessionJournal) -> None:
+    site.sessions.keep(row("r/a"))
+    first = site.store.submit(())
+    site.sessions.keep(row("r/b"))
+    await site.store.submit(())
+    assert site.written() == [row("r/a"), row("r/b")]
+    assert first.done()
+
+
+async def test_what_is_forgotten_is_gone_with_what_is_stored_next(site: SessionJournal) -> None:
+    site.sessions.keep(row("r/a"))
+    site.sessions.keep(row("r/b"))
+    await site.store.submit(())
+    site.sessions.forget(row("r/a").at)
+    site.sessions.forget(row("r/z").at)
+    assert site.sessions.rows("depot") == [row("r/b")]
+    await site.store.submit(())
+    assert site.written() == [row("r/b")]
+
+
+async def test_how_far_a_session_has_come_is_written_down_once_in_a_while(site: SessionJournal) -> None:
+    for each in (row("r/a"), row("r/b"), row("r/c", last=None)):
+        site.sessions.keep(each)
+    await site.store.submit(())
+    for last in (8, 9, 6):
+        site.sessions.sent(row("r/a").at, last)
+    site.sessions.sent(row("r/z").at, 3)
+    assert [each.last for each in site.sessions.rows("depot")] == [9, 7, None]
+    await site.store.submit(())
+    assert [each.last for each in site.written()] == [7, 7, None]
+    site.sessions.sweep()
+    await site.store.barrier()
+    assert [each.last for each in site.written()] == [9, 7, None]
+
+
+async def test_a_row_that_is_kept_again_goes_on_from_where_it_is(site: SessionJournal) -> None:
+    """Somebody subscribed a second time: what he was sent already does not come again."""
+    site.sessions.keep(row())
+    site.sessions.sent(row().at, 12)
+    site.sessions.keep(row(last=3)._replace(row=b"\x01"))
+    await site.store.submit(())
+    assert site.written() == [row(last=12)._replace(row=b"\x01")]
+
+
+async def test_a_row_that_was_forgotten_and_is_kept_again_begins_anew(site: SessionJournal) -> None:
+    site.sessions.keep(row())
+    site.sessions.sent(row().at, 12)
+    await site.store.submit(())
+    site.sessions.forget(row().at)
+    site.sessions.keep(row(last=3))
+    site.sessions.sweep()
+    await site.store.submit(())
+    assert site.written() == site.sessions.rows("depot") == [row(last=3)]
+
+
+async def test_a_service_that_ends_in_order_has_written_everything(tmp_path: Path, site: SessionJournal) -> None:
+    site.sessions.keep(row())
+    site.sessions.sent(row().at, 12)
+    await site.sessions.close()
+    assert site.written() == [row(last=12)]
+    again = DeskSessions(site.journal, site.store, "streamr")
+    assert again.rows("depot") == [row(last=12)]
+    assert DeskSessions(site.journal, site.store, "another").rows("depot") == []
+
+
+async def test_nothing_is_kept_of_a_connection_that_is_not_to_be_open(site: SessionJournal) -> None:
+    site.sessions.keep(row())
+    site.sessions.keep(other := row(connection="annex"))
+    site.sessions.keep_only(lambda connection_id: connection_id == "annex")
+    await site.store.submit(())
+    assert site.sessions.rows("depot") == []
+    assert site.written() == [other]
+
+
+async def test_what_could_not_be_written_is_written_when_the_store_is_back(
+    site: SessionJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise StoreUnavailable("the disk is full")
+
+    site.sessions.keep(row("r/a"))
+    site.sessions.keep(row("r/b"))
+    await site.store.submit(())
+    with monkeypatch.context() as broken:
+        broken.setattr(site.journal, "commit", refuse)
+        broken.setattr(site.journal, "probe", refuse)
+        site.sessions.sent(row("r/a").at, 12)
+        site.sessions.sweep()
+        site.sessions.forget(row("r/b").at)
+        site.sessions.keep(row("r/c"))
+        with pytest.raises(StoreUnavailable):
+            await site.store.submit(())
+        site.sessions.keep(row("r/d"))
+        site.sessions.sweep()
+    await wait_until(lambda: site.store.is_available)
+    assert site.written() == [row("r/a"), row("r/b")]
+    site.sessions.sweep()
+    await site.store.barrier()
+    assert site.written() == site.sessions.rows("depot") == [row("r/a", last=12), row("r/c"), row("r/d")]

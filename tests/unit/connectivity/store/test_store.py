@@ -1,0 +1,555 @@
+"""The store's async face: group commit, what is decided but not durable, what happens when the disk fails."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from connectivity.store.store import Store, StoreOptions
+from mappings.model.signals import HistoryQuery
+from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
+from spark_store.journal.journal import SqliteJournal
+from spark_store.records import Change
+from tests.support.failing_sqlite import Fragile
+from tests.support.journal_entries import (
+    ALL,
+    LAMP,
+    MUCH,
+    POLICY,
+    NanoClock,
+    answered,
+    change,
+    delivery,
+    history,
+    revisions,
+    snapshot,
+)
+from tests.support.reference_journal import MemoryJournal
+from tests.support.wait import PATIENCE, wait_until
+
+NOW = datetime(2030, 1, 15, tzinfo=UTC)
+HASTY = StoreOptions(probe_min=0.001, probe_max=0.002)
+
+
+class Gate(MemoryJournal):
+    """A journal whose commits wait until they are let through, and that notes what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_open = threading.Event()
+        self.is_open.set()
+        self.trouble: StoreUnavailable | None = None
+        self.is_broken = False
+        self.commits: list[list[int]] = []
+        self.threads: set[str] = set()
+        self.probes = 0
+        self.room = 1_000_000
+        """How many events a commit may have, or it fails."""
+        self._batch: list[int] = []
+
+    def write(self, changes: Sequence[Change]) -> None:
+        assert threading.current_thread() is threading.main_thread()
+        super().write(changes)
+        self._batch += [event.revision for one in changes for event in one.events]
+
+    def commit(self) -> None:
+        self.threads.add(threading.current_thread().name)
+        assert self.is_open.wait(10)
+        batch, self._batch = self._batch, []
+        if self.trouble is not None or len(batch) > self.room:
+            self.rollback()
+            raise self.trouble or StoreUnavailable("no room for so many")
+        super().commit()
+        self.commits.append(batch)
+
+    def probe(self) -> None:
+        self.probes += 1
+        if self.trouble is not None:
+            raise self.trouble
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+async def store(gate: Gate) -> AsyncIterator[Store]:
+    made = Store(gate, HASTY)
+    yield made
+    gate.is_open.set()
+    await made.close()
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> SqliteJournal:
+    return SqliteJournal.open(tmp_path / "journal.db", factory=Fragile)
+
+
+# following
+
+
+async def test_whoever_follows_is_woken_after_those_who_waited(store: Store, gate: Gate) -> None:
+    await store.submit([change(LAMP, 1)])
+    told: list[object] = []
+    store.tail.follow(lambda: told.append(store.tail.newest))
+    durable = store.submit([change(LAMP, 2), change(POLICY, 1)])
+    durable.add_done_callback(lambda _: told.append("durable"))
+    await store.barrier()
+    await wait_until(lambda: len(told) == 2)
+    assert told == ["durable", 3]
+    assert [found.event.revision for found in store.tail.after(1)] == [2, 1]
+    gate.trouble = StoreUnavailable("the disk is full")
+    with pytest.raises(StoreUnavailable):
+        await store.submit([change(LAMP, 3)])
+    gate.trouble = None
+    await store.wait_available()
+    assert told == ["durable", 3, 3]
+    await store.submit([change(LAMP, 3)])
+    await wait_until(lambda: len(told) == 4)
+    assert [found.seq for found in store.tail.after(1)] == [2, 3, 4]
+
+
+async def test_whoever_watches_is_told_of_authorities_before_anybody_is_sent_what_was_committed(
+    store: Store, gate: Gate
+) -> None:
+    told: list[object] = []
+    store.authorities.watch(told.append)
+    store.tail.follow(lambda: told.append("followers"))
+    store.submit([change(LAMP, 1), change(POLICY, 1)]).add_done_callback(lambda _: told.append("durable"))
+    await store.barrier()
+    await wait_until(lambda: len(told) == 3)
+    assert told == [{POLICY}, "durable", "followers"]
+    told.clear()
+    gate.trouble = StoreUnavailable("the disk is full")
+    with pytest.raises(StoreUnavailable):
+        await store.submit([change(POLICY, 2)])
+    gate.trouble = None
+    await store.wait_available()
+    assert {POLICY} not in told, "what is not durable has not happened"
+    await store.take(lambda: None, forgets=LAMP)
+    assert {LAMP} in told, "what is erased is nobody's to read"
+    store.authorities.leave(told.append)
+    await store.submit([change(POLICY, 2)])
+    assert {POLICY} not in told
+
+
+# group commit
+
+
+async def test_a_change_is_durable_when_its_future_is_done(store: Store, gate: Gate) -> None:
+    gate.is_open.clear()
+    durable = store.submit([change(LAMP, 1)])
+    await wait_until(lambda: gate.threads)
+    assert not durable.done()
+    assert gate.latest(LAMP) == 0
+    gate.is_open.set()
+    await durable
+    assert gate.latest(LAMP) == 1
+
+
+async def test_a_step_leaves_changes_behind_it_to_the_next_commit_and_not_other_steps(store: Store, gate: Gate) -> None:
+    gate.is_open.clear()
+    store.submit([change(LAMP, 1)])
+    await wait_until(lambda: gate.threads)
+    store.submit([change(LAMP, 2)])
+    steps = [store.take(lambda: None) for _ in range(3)]
+    behind = store.submit([change(LAMP, 3)])
+    gate.is_open.set()
+    await asyncio.gather(*steps, behind)
+    assert [len(batch) for batch in gate.commits] == [1, 1, 1]
+
+
+async def test_commits_run_in_a_worker_and_writes_on_the_loop(store: Store, gate: Gate) -> None:
+    await store.submit([change(LAMP, 1)])
+    assert gate.threads
+    assert threading.main_thread().name not in gate.threads
+
+
+async def test_what_is_submitted_in_one_turn_shares_a_commit(store: Store, gate: Gate) -> None:
+    await asyncio.gather(*[store.submit([change(LAMP, revision)]) for revision in range(1, 6)])
+    assert gate.commits == [[1, 2, 3, 4, 5]]
+
+
+async def test_what_is_submitted_during_a_commit_goes_into_the_next_one(store: Store, gate: Gate) -> None:
+    gate.is_open.clear()
+    first = store.submit([change(LAMP, 1)])
+    await wait_until(lambda: gate.threads)
+    others = [store.submit([change(LAMP, revision)]) for revision in (2, 3, 4)]
+    gate.is_open.set()
+    await asyncio.gather(first, *others)
+    assert gate.commits == [[1], [2, 3, 4]]
+
+
+async def test_nothing_waits_for_company_without_need(gate: Gate) -> None:
+    """With a pause to gather, a first change waits for others; a later one does not, it has waited."""
+    store = Store(gate, StoreOptions(gather=0.002))
+    first = store.submit([change(LAMP, 1)])
+    await asyncio.sleep(0)
+    await asyncio.gather(first, store.submit([change(LAMP, 2)]))
+    assert gate.commits == [[1, 2]]
+    await store.close()
+
+
+async def test_a_commit_is_bounded_and_order_is_kept(gate: Gate) -> None:
+    """The changes of one call are never parted."""
+    store = Store(gate, StoreOptions(commit_changes=100))
+    calls = [[change(LAMP, revision) for revision in range(n, n + 30)] for n in range(1, 301, 30)]
+    done: list[int] = []
+    for call in calls:
+        last = call[-1].events[0].revision
+        store.submit(call).add_done_callback(lambda _, last=last: done.append(last))  # type: ignore[misc]
+    await store.barrier()
+    assert [number for batch in gate.commits for number in batch] == list(range(1, 301))
+    assert all(len(batch) % 30 == 0 and len(batch) <= 180 for batch in gate.commits)
+    assert len(gate.commits) > 1
+    await wait_until(lambda: len(done) == 10)
+    assert done == list(range(30, 301, 30))
+    await store.close()
+
+
+async def test_each_commit_is_timed(gate: Gate) -> None:
+    seconds: list[float] = []
+    store = Store(gate, on_commit=seconds.append)
+    await store.submit([change(LAMP, 1)])
+    await store.submit([change(LAMP, 2)])
+    assert len(seconds) == 2
+    assert all(0 <= one < 10 for one in seconds)
+    await store.close()
+
+
+async def test_a_waiter_who_leaves_takes_nobody_along(store: Store, gate: Gate) -> None:
+    gate.is_open.clear()
+    first, second = store.submit([change(LAMP, 1)]), store.submit([change(LAMP, 2)])
+    first.cancel()
+    gate.is_open.set()
+    await second
+    assert gate.latest(LAMP) == 2
+
+
+# barriers
+
+
+async def test_a_barrier_waits_for_everything_before_it(store: Store, gate: Gate) -> None:
+    assert store.barrier().done()
+    gate.is_open.clear()
+    submitted = store.submit([change(LAMP, 1)])
+    waiting = store.barrier()
+    await wait_until(lambda: gate.threads)
+    committing = store.barrier()
+    assert not waiting.done()
+    assert not committing.done()
+    gate.is_open.set()
+    await asyncio.gather(waiting, committing)
+    assert submitted.done()
+    assert gate.latest(LAMP) == 1
+
+
+async def test_a_barrier_passes_when_a_change_before_it_cannot_be_stored(store: Store, gate: Gate) -> None:
+    """That is the business of whoever submitted it."""
+    wrong, right = store.submit([change(LAMP, 7)]), store.submit([change(POLICY, 1)])
+    await store.barrier()
+    assert isinstance(wrong.exception(), RevisionConflict)
+    assert right.done()
+    assert gate.latest(POLICY) == 1
+
+
+async def test_a_barrier_fails_with_what_it_waits_for(store: Store, gate: Gate) -> None:
+    gate.trouble = StoreUnavailable("disk full")
+    submitted = store.submit([change(LAMP, 1)])
+    with pytest.raises(StoreUnavailable):
+        await store.barrier()
+    with pytest.raises(StoreUnavailable):
+        await submitted
+    await store.barrier()
+    gate.trouble = None
+
+
+# what is decided
+
+
+async def test_a_state_is_seen_before_it_is_durable(store: Store, gate: Gate) -> None:
+    gate.is_open.clear()
+    store.stage(change(LAMP, 1))
+    assert store.snapshot(LAMP) == snapshot(LAMP, 1)
+    durable = store.submit([change(LAMP, 1)])
+    await wait_until(lambda: gate.threads)
+    later = store.submit([change(LAMP, 2)])
+    assert store.snapshot(LAMP) == snapshot(LAMP, 2)
+    assert gate.snapshot(LAMP) is None
+    gate.is_open.set()
+    await durable
+    assert store.snapshot(LAMP) == snapshot(LAMP, 2)
+    await later
+    assert store.snapshot(LAMP) == snapshot(LAMP, 2)
+
+
+async def test_an_answer_is_known_before_it_is_durable(store: Store, gate: Gate) -> None:
+    gate.is_open.clear()
+    assert store.answered(delivery(1)) is None
+    durable = store.submit([change(LAMP, 1, answer=answered(1))])
+    await wait_until(lambda: gate.threads)
+    assert store.answered(delivery(1)) == b"done"
+    assert gate.answer(delivery(1)) is None
+    gate.is_open.set()
+    await durable
+    assert store.answered(delivery(1)) == gate.answer(delivery(1)) == b"done"
+
+
+async def test_a_name_that_comes_again_has_its_newest_answer(store: Store) -> None:
+    first = store.submit([change(LAMP, 1, answer=answered(1, b"old"))])
+    second = store.submit([change(LAMP, 2, answer=answered(1, b"new"))])
+    assert store.answered(delivery(1)) == b"new"
+    await asyncio.gather(first, second)
+    assert store.answered(delivery(1)) == b"new"
+
+
+async def test_an_answer_beyond_the_redelivery_window_is_not_known(gate: Gate) -> None:
+    """Brokers use their names again: what comes so late is no redelivery."""
+    nanoseconds = NanoClock()
+    gate._clock = nanoseconds
+    store = Store(gate, StoreOptions(redelivery_window=10), now=nanoseconds)
+    await store.submit([change(LAMP, 1, answer=answered(1))])
+    nanoseconds.now += 10 * 10**9
+    assert store.answered(delivery(1)) == b"done"
+    nanoseconds.now += 1
+    assert store.answered(delivery(1)) is None
+    await store.close()
+
+
+async def test_a_state_that_is_not_in_memory_is_read(gate: Gate) -> None:
+    gate.append(history(LAMP, 3))
+    store = Store(gate)
+    assert store.snapshot(LAMP) == snapshot(LAMP, 3)
+    assert store.snapshot(LAMP) is store.snapshot(LAMP)
+    assert store.snapshot(POLICY) is None
+    await store.close()
+
+
+async def test_old_answers_are_forgotten_as_new_ones_come(gate: Gate) -> None:
+    nanoseconds = NanoClock()
+    gate._clock = nanoseconds
+    store = Store(gate, StoreOptions(redelivery_window=10), now=nanoseconds)
+    for revision in range(1, 401):
+        nanoseconds.now += 100_000_000
+        await store.submit([change(LAMP, revision, answer=answered(revision))])
+    known = [number for number in range(1, 401) if gate.answer(delivery(number)) is not None]
+    assert known[-1] == 400
+    assert 100 <= len(known) <= 100 + 64
+    await store.close()
+
+
+# changes that cannot be stored
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"), [(change(LAMP, 5), RevisionConflict), (Change((), (snapshot(LAMP, 2),)), Unstorable)]
+)
+async def test_a_change_that_cannot_be_stored_fails_alone(
+    store: Store, gate: Gate, wrong: Change, error: type[Exception]
+) -> None:
+    """Those submitted with it in one call fail with it; those of other calls are stored; its state is forgotten."""
+    before = store.submit([change(LAMP, 1)])
+    failing = store.submit([change(POLICY, 1), wrong])
+    after = store.submit([change(LAMP, 2)])
+    await asyncio.gather(before, after)
+    with pytest.raises(error):
+        await failing
+    assert (gate.latest(LAMP), gate.latest(POLICY)) == (2, 0)
+    assert store.is_available
+    assert store.snapshot(POLICY) is None
+    await store.submit([change(POLICY, 1), change(LAMP, 3)])
+
+
+# trouble
+
+
+async def test_a_failed_commit_never_happened(store: Store, gate: Gate) -> None:
+    """Waiters are told, states and answers that were decided are forgotten, later changes fail at once."""
+    await store.submit([change(LAMP, 1)])
+    gate.is_open.clear()
+    gate.trouble = StoreUnavailable("disk full: make room")
+    committing = store.submit([change(LAMP, 2, answer=answered(2))])
+    await wait_until(lambda: gate._batch)
+    waiting = store.submit([change(LAMP, 3)])
+    gate.is_open.set()
+    for future in (committing, waiting):
+        with pytest.raises(StoreUnavailable, match="make room"):
+            await future
+    assert not store.is_available
+    assert store.reason == "disk full: make room"
+    assert store.snapshot(LAMP) == snapshot(LAMP, 1)
+    assert store.answered(delivery(2)) is None
+    store.stage(change(LAMP, 2))
+    refused = store.submit([change(LAMP, 2)])
+    assert isinstance(refused.exception(), StoreUnavailable)
+    assert store.snapshot(LAMP) == snapshot(LAMP, 1)
+    gate.trouble = None
+
+
+async def test_a_probe_finds_out_when_writing_works_again(store: Store, gate: Gate) -> None:
+    gate.trouble = StoreUnavailable("disk full")
+    with pytest.raises(StoreUnavailable):
+        await store.submit([change(LAMP, 1)])
+    back = asyncio.ensure_future(store.wait_available())
+    gate.trouble = StoreUnavailable("still full")
+    await wait_until(lambda: gate.probes >= 3)
+    assert not back.done()
+    assert store.reason == "still full"
+    gate.trouble = None
+    await back
+    assert store.is_available
+    assert store.reason is None
+    await store.submit([change(LAMP, 1)])
+    assert gate.latest(LAMP) == 1
+
+
+async def test_what_does_not_fit_together_is_stored_in_parts(store: Store, gate: Gate) -> None:
+    """Whoever was told that nothing was stored comes again with all of it, until it is."""
+    gate.room = 3
+    first = 1
+    while first <= 20:
+        await store.wait_available()
+        waiting = [store.submit([change(LAMP, revision)]) for revision in range(first, 21)]
+        done = await asyncio.gather(*waiting, return_exceptions=True)
+        first += sum(it is None for it in done)
+    assert [revision for commit in gate.commits for revision in commit] == list(range(1, 21))
+    assert max(map(len, gate.commits)) <= 3
+    gate.room = 1_000_000
+    for number in range(12):
+        await store.submit([change(LAMP, 21 + number)])
+    await asyncio.gather(*(store.submit([change(LAMP, revision)]) for revision in range(33, 133)))
+    assert max(map(len, gate.commits)) > 64, "as many as ever go together again"
+
+
+async def test_failures_nobody_waits_for_make_no_noise(
+    store: Store, gate: Gate, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate.trouble = StoreUnavailable("disk full")
+    store.submit([change(LAMP, 1)])
+    await wait_until(lambda: not store.is_available)
+    store.submit([change(LAMP, 1)])
+    gate.trouble = None
+    await store.wait_available()
+    assert "never retrieved" not in caplog.text
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out"])
+async def test_when_the_nth_operation_fails_every_change_is_stored_once_or_reported(
+    fragile: SqliteJournal, late: bool
+) -> None:
+    """For each n: whoever waits gets the truth, and after recovery the history goes on without gap and repeat."""
+    store = Store(fragile, HASTY)
+    await store.submit([change(LAMP, 1)])
+    newest, failures = 1, 0
+    for number in range(1, 30):
+        Fragile.arm(number, late)
+        batch = [change(LAMP, newest + 1, answer=answered(newest + 1)), change(LAMP, newest + 2)]
+        try:
+            await store.submit(batch)
+            newest += 2
+        except StoreUnavailable:
+            failures += 1
+            Fragile.arm(0)
+            await asyncio.wait_for(store.wait_available(), PATIENCE)
+            found = store.snapshot(LAMP)
+            stored = 0 if found is None else found.revision
+            assert stored in (newest, newest + 2)
+            assert (store.answered(delivery(newest + 1)) is not None) == (stored > newest)
+            newest = stored
+        Fragile.arm(0)
+        assert revisions(fragile.events(LAMP, 1, ALL, 1000, MUCH)) == list(range(1, newest + 1))
+    assert failures >= 8
+    await store.submit([change(LAMP, newest + 1)])
+    await store.close()
+
+
+async def test_a_full_disk_is_reported_and_work_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """A real SQLITE_FULL, through the file's size limit."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    store = Store(journal, HASTY)
+    await store.submit([change(LAMP, 1)])
+    (pages,) = journal._writer.execute("PRAGMA page_count").fetchone()
+    journal._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
+    large = b'"' + b"x" * 30_000 + b'"'
+    durable = [store.submit([change(LAMP, revision, large)]) for revision in (2, 3)]
+    for future in durable:
+        with pytest.raises(StoreUnavailable, match="make room"):
+            await future
+    assert not store.is_available
+    other = sqlite3.connect(tmp_path / "journal.db")
+    assert other.execute("SELECT max(revision) FROM entries").fetchone() == (1,)
+    other.close()
+    roomy = SqliteJournal.probe
+
+    def with_room(self: SqliteJournal) -> None:
+        self._writer.execute("PRAGMA max_page_count = 1000000")
+        roomy(self)
+
+    journal.probe = with_room.__get__(journal)  # type: ignore[method-assign]
+    await asyncio.wait_for(store.wait_available(), PATIENCE)
+    await asyncio.gather(*[store.submit([change(LAMP, revision, large)]) for revision in (2, 3)])
+    assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [1, 2, 3]
+    await store.close()
+
+
+# closing
+
+
+async def test_closing_makes_durable_what_was_submitted(tmp_path: Path) -> None:
+    store = Store(SqliteJournal.open(tmp_path / "journal.db"))
+    durable = [store.submit([change(LAMP, revision)]) for revision in range(1, 200)]
+    await store.close()
+    await store.close()
+    assert all(future.exception() is None for future in durable)
+    late = store.submit([change(LAMP, 200)])
+    assert isinstance(late.exception(), StoreUnavailable)
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    assert journal.latest(LAMP) == 199
+    journal.close()
+
+
+async def test_closing_while_the_store_is_unavailable_ends(gate: Gate) -> None:
+    store = Store(gate, HASTY)
+    gate.trouble = StoreUnavailable("disk full")
+    durable = store.submit([change(LAMP, 1)])
+    await asyncio.wait_for(store.close(), PATIENCE)
+    assert isinstance(durable.exception(), StoreUnavailable)
+
+
+# histories
+
+
+async def test_a_history_holds_what_was_decided_before_it_was_asked_for(store: Store, gate: Gate) -> None:
+    """Also what is not durable yet: the page waits for it."""
+    gate.is_open.clear()
+    store.submit(history(LAMP, 5))
+    range = store.open_range(HistoryQuery(LAMP, -3), NOW)
+    reading = asyncio.ensure_future(store.page(range, 0, 10, MUCH))
+    await wait_until(lambda: gate.threads)
+    assert not reading.done()
+    gate.is_open.set()
+    found = await reading
+    assert (revisions(found.events), found.ended) == ([3, 4, 5], True)
+
+
+async def test_a_history_of_what_failed_to_become_durable_is_unavailable(store: Store, gate: Gate) -> None:
+    gate.is_open.clear()
+    gate.trouble = StoreUnavailable("disk full")
+    store.submit(history(LAMP, 5))
+    range = store.open_range(HistoryQuery(LAMP), NOW)
+    reading = asyncio.ensure_future(store.page(range, 0, 10, MUCH))
+    await wait_until(lambda: gate.threads)
+    gate.is_open.set()
+    with pytest.raises(StoreUnavailable):
+        await reading
+    gate.trouble = None
+    await store.wait_available()
+    again = await store.page(range, 0, 10, MUCH)
+    assert (again.events, again.ended) == ([], True)

@@ -1,0 +1,276 @@
+"""Aggregations over a site without brokers: rows in pages, in the name of whoever asks."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from connectivity.subscriptions.aggregation_feed import AggregationFeed, Everything
+from connectivity.subscriptions.feed import FeedFailed, Then
+from mappings.model.signals import SearchQuery
+from spark_store.errors import BudgetExceeded, StoreUnavailable
+from spark_store.search.aggregation import Tally, read_aggregation
+from tests.support.in_process.search_client import Searcher, has_thing
+from tests.support.in_process.service import ConnectionHarness, source
+
+ALL = {"grant": ["READ", "WRITE"], "revoke": []}
+READ = {"grant": ["READ"], "revoke": []}
+HIDDEN = {"grant": [], "revoke": ["READ"]}
+BY_ROOM = {"groupBy": {"room": "attributes/room"}, "measures": {"all": {"sum": "attributes/size"}}}
+
+
+def entries(**guest: Any) -> dict[str, Any]:
+    """The owner's entry, and what a guest may: `entries(**{"thing:/attributes": READ})`."""
+    found = {
+        "OWNER": {
+            "subjects": {"acme:owner": {"type": "test"}},
+            "resources": {"thing:/": ALL, "policy:/": ALL, "message:/": ALL},
+        }
+    }
+    if guest:
+        found["GUEST"] = {"subjects": {"acme:guest": {"type": "test"}}, "resources": guest}
+    return {"entries": found}
+
+
+@pytest.fixture
+def site() -> ConnectionHarness:
+    return ConnectionHarness(source(), source("guests", "acme:guest"))
+
+
+async def rooms(site: ConnectionHarness, number: int, **guest: Any) -> None:
+    """Things in three rooms, in turn; the size is the number of the thing."""
+    for each in range(number):
+        attributes = {"room": ("attic", "cellar", "hall")[each % 3], "size": each}
+        await has_thing(site, f"lamp-{each:03}", {"attributes": attributes}, policy=entries(**guest))
+
+
+async def test_rows_come_in_pages_that_were_requested(site: ConnectionHarness) -> None:
+    await rooms(site, 9)
+    searcher = Searcher(site)
+    key = await searcher.subscribe(None, "size(2)", aggregation=BY_ROOM)
+    assert await searcher.request(key) == [
+        [{"room": "attic", "count": 3, "all": 9}, {"room": "cellar", "count": 3, "all": 12}]
+    ]
+    assert searcher.said(key) == ["created", "next"]
+    assert (await searcher.request(key))[1:] == [[{"room": "hall", "count": 3, "all": 15}]]
+    assert searcher.said(key) == ["created", "next", "next", "complete"]
+
+
+async def test_nothing_is_looked_at_before_the_first_request(site: ConnectionHarness) -> None:
+    await rooms(site, 1)
+    searcher = Searcher(site)
+    key = await searcher.subscribe(aggregation={})
+    assert site.search.pages == []
+    assert await searcher.request(key, 9) == [[{"count": 1}]]
+    assert searcher.said(key) == ["created", "next", "complete"]
+
+
+async def test_without_a_match_groups_are_complete_without_a_page_and_a_count_is_zero(site: ConnectionHarness) -> None:
+    searcher = Searcher(site)
+    key = await searcher.subscribe(aggregation=BY_ROOM)
+    assert await searcher.request(key) == []
+    assert searcher.said(key) == ["created", "complete"]
+    key = await searcher.subscribe(aggregation={})
+    assert await searcher.request(key) == [[{"count": 0}]]
+
+
+async def test_the_filter_and_the_namespaces_say_what_is_counted(site: ConnectionHarness) -> None:
+    await rooms(site, 9)
+    searcher = Searcher(site)
+    key = await searcher.subscribe("gt(attributes/size,3)", aggregation={}, namespaces=["acme.site"])
+    assert await searcher.request(key) == [[{"count": 5}]]
+    key = await searcher.subscribe("gt(attributes/size,3)", aggregation={}, namespaces=["acme.lab"])
+    assert await searcher.request(key) == [[{"count": 0}]]
+
+
+async def test_everything_is_walked_over_in_slices(site: ConnectionHarness) -> None:
+    site.search.slice = 4
+    await rooms(site, 30)
+    searcher = Searcher(site)
+    key = await searcher.subscribe(None, "sort(-attributes/size)", aggregation=BY_ROOM)
+    (page,) = await searcher.request(key)
+    assert [row["count"] for row in page] == [10, 10, 10]
+    assert sum(row["all"] for row in page) == sum(range(30))
+    assert len(site.search.pages) == 8
+    assert {looked.thread[:6] for looked in site.search.pages} == {"search"}
+
+
+async def test_rows_are_made_beside_the_loop(site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact means of ten thousand groups take a second."""
+    await rooms(site, 3)
+    threads, rows = set[threading.Thread](), Tally.rows
+
+    def noted(tally: Tally) -> list[dict[str, Any]]:
+        threads.add(threading.current_thread())
+        return rows(tally)
+
+    monkeypatch.setattr(Tally, "rows", noted)
+    searcher = Searcher(site)
+    await searcher.request(await searcher.subscribe(aggregation=BY_ROOM))
+    assert len(threads) == 1
+    assert threading.main_thread() not in threads
+
+
+async def test_an_end_of_looking_is_told(site: ConnectionHarness) -> None:
+    await rooms(site, 3)
+    searcher = Searcher(site)
+    for error in (BudgetExceeded(5.0),):
+        site.search.error = error
+        key = await searcher.subscribe(aggregation={})
+        assert await searcher.request(key) == []
+        failure = searcher.failure(key)
+        assert (failure["status"], failure["error"]) == (503, "thing-search:budget.exceeded")
+        assert "Not all that matches was looked at within 60 s." in failure["message"]
+    site.search.error = StoreUnavailable("a bad day")
+    key = await searcher.subscribe(aggregation={})
+    await searcher.request(key)
+    assert searcher.failure(key)["error"] == "internalerror"
+
+
+async def test_the_time_for_all_of_it_is_bounded_however_much_is_found(site: ConnectionHarness) -> None:
+    await rooms(site, 9)
+    site.search.slice = 1
+    asked = site.searching.understand(SearchQuery(), ("acme:owner",))
+    everything = Everything(site.searching, asked.question, asked.subjects, 1e-9)
+    feed = AggregationFeed(everything, read_aggregation({}), 25)
+    with pytest.raises(FeedFailed) as failed:
+        await feed.page(0, 1, 1_000_000)
+    assert failed.value.fault.error == "thing-search:budget.exceeded"
+    assert len(site.search.pages) == 1
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "code", "told"),
+    [
+        ([], "thing-search:aggregation.invalid", "found an array"),
+        ("x", "thing-search:aggregation.invalid", "found a string"),
+        ({"by": {}}, "thing-search:aggregation.invalid", "found 'by'"),
+        ({"groupBy": {"x": "foo"}}, "rql.expression.invalid", "Unknown property name: foo"),
+    ],
+)
+async def test_a_specification_that_cannot_be_understood_fails_at_the_first_request(
+    site: ConnectionHarness, aggregation: Any, code: str, told: str
+) -> None:
+    searcher = Searcher(site)
+    key = await searcher.subscribe(aggregation=aggregation)
+    assert searcher.said(key) == ["created"]
+    assert await searcher.request(key) == []
+    assert (searcher.failure(key)["status"], searcher.failure(key)["error"]) == (400, code)
+    assert told in searcher.failure(key)["message"]
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ({"filter": "eq("}, "rql.expression.invalid"),
+        ({"options": "size(0)"}, "thing-search:search.option.invalid"),
+    ],
+)
+async def test_what_is_wrong_with_the_search_itself_is_told_as_for_things(
+    site: ConnectionHarness, more: dict[str, Any], code: str
+) -> None:
+    searcher = Searcher(site)
+    key = await searcher.subscribe(aggregation={}, **more)
+    await searcher.request(key)
+    assert searcher.failure(key)["error"] == code
+
+
+async def test_the_past_cannot_be_aggregated(site: ConnectionHarness) -> None:
+    from connectivity.subscriptions.aggregation_feed import open_search
+
+    query = SearchQuery(aggregation=b"{}", at=1)
+    told = open_search(site.searching, query, {}, ("acme:owner",), 60.0)
+    assert getattr(told, "error", None) == "thing-search:aggregation.invalid"
+    query, headers = SearchQuery(aggregation=b"{}"), {"at-historical-timestamp": "2030-01-15T07:30:00Z"}
+    told = open_search(site.searching, query, headers, ("acme:owner",), 60.0)
+    assert getattr(told, "error", None) == "thing-search:aggregation.invalid"
+
+
+async def test_too_many_groups_are_refused(site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("connectivity.subscriptions.aggregation_feed.MOST_GROUPS", 4)
+    await rooms(site, 5)
+    searcher = Searcher(site)
+    key = await searcher.subscribe(aggregation={"groupBy": {"id": "thingId"}})
+    await searcher.request(key)
+    failure = searcher.failure(key)
+    assert (failure["status"], failure["error"]) == (413, "thing-search:aggregation.toolarge")
+
+
+async def test_pages_of_rows_are_bounded_in_bytes(site: ConnectionHarness) -> None:
+    await rooms(site, 12)
+    asked = site.searching.understand(SearchQuery(), ("acme:owner",))
+    everything = Everything(site.searching, asked.question, asked.subjects, 60.0)
+    feed = AggregationFeed(everything, read_aggregation({"groupBy": {"id": "thingId"}}), 25)
+    position, sizes, then = 0, [], Then.MORE
+    while then is not Then.END:
+        page = await feed.page(position, 9, 100)
+        sizes += [element.count(b"count") for element in page.elements]
+        assert sum(map(len, page.elements)) < 200
+        position, then = page.position, page.then
+    assert sum(sizes) == 12
+    assert max(sizes) < 4
+
+
+# --- rights
+
+
+@pytest.fixture
+def guest(site: ConnectionHarness) -> Searcher:
+    return Searcher(site, 1)
+
+
+async def rows(searcher: Searcher, aggregation: Any) -> Any:
+    key = await searcher.subscribe(aggregation=aggregation)
+    pages = await searcher.request(key)
+    assert searcher.end(key) == "complete", searcher.failure(key)
+    return [row for page in pages for row in page]
+
+
+async def test_things_that_may_not_be_seen_are_not_counted(site: ConnectionHarness, guest: Searcher) -> None:
+    await rooms(site, 3)
+    assert await rows(guest, {}) == [{"count": 0}]
+    assert await rows(guest, BY_ROOM) == []
+
+
+async def test_values_that_may_not_be_read_are_missing(site: ConnectionHarness, guest: Searcher) -> None:
+    await rooms(site, 3, **{"thing:/attributes/room": READ})
+    assert await rows(guest, BY_ROOM) == [
+        {"room": "attic", "count": 1, "all": 0},
+        {"room": "cellar", "count": 1, "all": 0},
+        {"room": "hall", "count": 1, "all": 0},
+    ]
+
+
+async def test_a_revoked_place_makes_no_group_and_adds_nothing(site: ConnectionHarness, guest: Searcher) -> None:
+    await rooms(site, 3, **{"thing:/": READ, "thing:/attributes/room": HIDDEN})
+    assert await rows(guest, BY_ROOM) == [{"room": None, "count": 3, "all": 3}]
+
+
+async def test_a_field_beside_the_document_needs_its_own_right_although_it_is_shown(
+    site: ConnectionHarness, guest: Searcher
+) -> None:
+    """As in a filter; and the policy decides also where its id may not be read."""
+    measures = {"measures": {"newest": {"max": "_revision"}, "all": {"sum": "attributes/size"}}}
+    await rooms(site, 1, **{"thing:/attributes": READ})
+    assert await rows(guest, measures) == [{"count": 1, "newest": None, "all": 0}]
+    await has_thing(site, "lamp-9", {"attributes": {"size": 9}}, policy=entries(**{"thing:/": READ}))
+    assert await rows(guest, measures) == [{"count": 2, "newest": 1, "all": 9}]
+    await has_thing(
+        site,
+        "lamp-8",
+        {"attributes": {"size": 8}},
+        policy=entries(**{"thing:/attributes": READ, "thing:/_revision": READ}),
+    )
+    assert await rows(guest, measures) == [{"count": 3, "newest": 1, "all": 17}]
+
+
+async def test_no_input_is_a_trap(site: ConnectionHarness) -> None:
+    """Long arrays in several groupings end at the bound of groups, on a thread that looks."""
+    long = list(range(3_000))
+    await has_thing(site, "lamp-1", {"attributes": {"a": long, "b": long}})
+    searcher = Searcher(site)
+    key = await searcher.subscribe(aggregation={"groupBy": {"a": "attributes/a", "b": "attributes/b"}})
+    await searcher.request(key)
+    assert searcher.failure(key)["error"] == "thing-search:aggregation.toolarge"

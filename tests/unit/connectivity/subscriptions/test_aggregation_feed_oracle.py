@@ -1,0 +1,140 @@
+"""What aggregations come to, against a second evaluation that is slow and obvious, over random policies.
+
+The worlds, filters and the obvious rule of who finds what are those of searches (`test_searching_oracle`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from connectivity.subscriptions.aggregation_feed import AggregationFeed, Everything
+from connectivity.subscriptions.feed import Then
+from connectivity.subscriptions.search_feed import Looking, Searching
+from connectivity.twins.context import PresentWorld
+from spark_store.rql.options import BY_ID
+from spark_store.rql.query import Question
+from spark_store.rql.search_evaluator import read
+from spark_store.search.aggregation import read_aggregation
+from tests.support.dice import THOROUGH, dice, examples
+from tests.support.oracles.permissions import flattened
+from tests.support.oracles.random_things import FIELDS, MAKERS, Obvious, a_filter, a_world, filled, text_of
+from tests.support.random_policies import NOWS, SUBJECTS
+
+WORLDS, QUESTIONS = examples(30), 15 if THOROUGH else 6
+GROUPINGS = (*FIELDS, "features/*/properties/y", "_revision", "policyId", "thingId")
+NUMBERS = (*FIELDS, "features/*/properties/y", "_revision")
+Answered = TypeVar("Answered")
+
+
+class AtOnce:
+    """Looks on the spot."""
+
+    def __init__(self, looking: Looking) -> None:
+        self._looking = looking
+
+    async def look(self, look: Callable[[Looking], Answered]) -> Answered:
+        return look(self._looking)
+
+
+async def aggregated(looking: Looking, question: Question, subjects: tuple[str, ...], aggregation: Any) -> list[Any]:
+    everything = Everything(cast(Searching, AtOnce(looking)), question, subjects, 60.0)
+    feed = AggregationFeed(everything, read_aggregation(aggregation), 3)
+    rows, position, then = [], 0, Then.MORE
+    while then is not Then.END:
+        page = await feed.page(position, 2, 1_000)
+        rows += [row for element in page.elements for row in json.loads(element)]
+        position, then = page.position, page.then
+    return rows
+
+
+# --- the obvious rule
+
+
+def values(seen: Obvious, field: str) -> list[Any]:
+    """What there is to compare with at a field, for whoever sees the thing."""
+    path = field.split("/")
+    if path[1:2] == ["*"]:
+        paths = [["features", name, *path[2:]] for name in seen.thing.get("features", {})]
+    else:
+        paths = [path]
+    found = [seen._value(each) for each in paths if each == ["thingId"] or seen.may(each)]
+    return [value for value in found if value is not ... and not isinstance(value, dict)]
+
+
+def standing(value: Any) -> tuple[int, Any]:
+    order = [type(None), int, str, bool]
+    return order.index(type(value)), 0 if value is None else value
+
+
+def obvious(found: Iterable[Obvious], groupings: dict[str, str], measures: dict[str, dict[str, str]]) -> list[Any]:
+    groups: dict[tuple[Any, ...], list[Obvious]] = {} if groupings else {(): []}
+    for seen in found:
+        keys: list[tuple[Any, ...]] = [()]
+        for field in groupings.values():
+            here = {standing(value): value for value in values(seen, field)} or {standing(None): None}
+            keys = [(*key, value) for key in keys for value in here.items()]
+        for key in keys:
+            groups.setdefault(key, []).append(seen)
+    rows = []
+    for key in sorted(groups, key=lambda key: [place for place, _ in key]):
+        row = {name: value for name, (_, value) in zip(groupings, key, strict=True)} | {"count": len(groups[key])}
+        for name, measure in measures.items():
+            ((function, field),) = measure.items()
+            numbers = [value for seen in groups[key] for value in values(seen, field) if type(value) is int]
+            match function:
+                case "sum":
+                    row[name] = sum(numbers)
+                case "avg":
+                    mean = sum(numbers) / len(numbers) if numbers else None
+                    row[name] = int(mean) if mean is not None and mean.is_integer() else mean
+                case _:
+                    row[name] = {"min": min, "max": max}[function](numbers) if numbers else None
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("maker", "worlds"),
+    [
+        ("slow", WORLDS),
+        ("indexed", WORLDS),
+        pytest.param("indexed", 30 * WORLDS, marks=pytest.mark.soak(shard="properties")),
+    ],
+)
+async def test_rows_agree_with_the_obvious_rule(maker: str, worlds: int, tmp_path: Path) -> None:
+    chance = dice("aggregating", maker, worlds)
+    number = 0
+    for world in range(worlds):
+        policies, things = a_world(chance)
+        open_journal, open_search = MAKERS[maker]
+        journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
+        search, now = open_search(journal), chance.choice(NOWS)
+        looking = Looking(search, PresentWorld(search.snapshot, lambda now=now: now))  # type: ignore[misc]
+        for _ in range(QUESTIONS):
+            subjects = tuple(chance.sample(SUBJECTS, chance.randint(1, 2)))
+            filter = a_filter(chance)
+            groupings = {f"g{n}": chance.choice(GROUPINGS) for n in range(chance.choice((0, 1, 1, 2)))}
+            functions = chance.sample(("min", "max", "sum", "avg"), chance.randint(0, 2))
+            measures = {f"m{n}": {function: chance.choice(NUMBERS)} for n, function in enumerate(functions)}
+            seen = [
+                Obvious(thing, flattened(thing["policyId"], policies, now, id.partition(":")[0]), subjects)
+                for id, thing in sorted(things.items())
+            ]
+            expected = obvious(
+                [each for each in seen if each.is_visible() and each.matches(filter)], groupings, measures
+            )
+            about = (text_of(filter), groupings, measures, subjects, policies, things, now)
+            question = Question(read(text_of(filter), datetime(2030, 1, 15, tzinfo=UTC)), (BY_ID,))
+            found = await aggregated(looking, question, subjects, {"groupBy": groupings, "measures": measures})
+            # As text, in which 1, 1.0 and true differ.
+            assert json.dumps(found) == json.dumps(expected), about
+            number += sum(row["count"] for row in found)
+        search.close()
+        journal.close()
+    assert number > worlds * QUESTIONS // 2

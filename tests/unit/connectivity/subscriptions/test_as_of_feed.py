@@ -1,0 +1,309 @@
+"""Searches of the past over a site without brokers: Spark's answer is played, everything around it is real."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from connectivity.subscriptions import as_of_feed as module
+from connectivity.subscriptions.as_of_feed import PastFeed, PastOptions, PastSearches
+from connectivity.subscriptions.feed import Page, Then
+from connectivity.subscriptions.search_feed import Asked
+from spark_store.errors import NoPipeline, PipelineLost, QueryCancelled, QueryRefused, StoreError, TimeIsUp
+from spark_store.journal.journal import SqliteJournal
+from spark_store.lake.tables import Lake
+from spark_store.lake.watermark import Watermark, publish_watermark
+from spark_store.queries.as_of import Candidate, Guarded
+from spark_store.queries.as_of_fold import OUT
+from spark_store.queries.spark_query import Cancellation, Limits, Query, WideQueries
+from spark_store.queries.spool import Bound
+from spark_store.rql.options import read_options
+from spark_store.rql.query import Question
+from tests.support.in_process.search_client import Searcher, has_thing
+from tests.support.in_process.service import NOW, ConnectionHarness, document, policy, searching, source, until
+from tests.support.open_files import open_files
+
+PAST = "2030-01-01T00:00:00Z"
+CLOCK = NOW + timedelta(hours=1)
+GUEST = {
+    "subjects": {"acme:guest": {"type": "test"}},
+    "resources": {"thing:/attributes/a": {"grant": ["READ"], "revoke": []}},
+}
+
+
+class Played(WideQueries):
+    """Answers every query with the same rows, in batches of two; each waits until it is allowed, or the query is stopped."""
+
+    def __init__(self, lake: Lake) -> None:
+        super().__init__(lake, lambda: "")
+        self.rows: list[dict[str, Any]] = []
+        self.error: StoreError | None = None
+        self.asked, self.held, self.allowed = 0, False, threading.Semaphore(0)
+        self.running, self.stopped, self.closed = threading.Event(), threading.Event(), threading.Event()
+
+    def has(self, name: str, *, matches: bool = True, **attributes: Any) -> None:
+        state = msgspec.json.encode({"policyId": f"acme.site:{name}", "attributes": attributes}).decode()
+        row = (f"acme.site:{name}", 3, 1_000_000, 2_000_000, state, matches)
+        self.rows.append(dict(zip(OUT, row, strict=True)))
+
+    def run(  # type: ignore[override]
+        self, query: Query, limits: Limits | None = None, cancellation: Cancellation | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        self.asked += 1
+        assert cancellation is not None
+        return _Answer(self, cancellation)
+
+
+class _Answer:
+    def __init__(self, played: Played, cancellation: Cancellation) -> None:
+        self._played, self._cancellation = played, cancellation
+        self._parts = iter([played.rows[at : at + 2] for at in range(0, len(played.rows), 2)])
+
+    def __iter__(self) -> _Answer:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        played = self._played
+        played.running.set()
+        while played.held and not played.allowed.acquire(timeout=0.01):
+            if self._cancellation.is_set:
+                played.stopped.set()
+                raise QueryCancelled("stopped")
+        if played.error is not None:
+            raise played.error
+        return pa.RecordBatch.from_pylist(next(self._parts))
+
+    def close(self) -> None:
+        self._played.closed.set()
+
+
+class Past:
+    """A site with a lake that has everything, and searches of its past."""
+
+    def __init__(self, folder: Path, options: PastOptions) -> None:
+        self.lake = Lake(folder)
+        self.lake.pipeline.mkdir(parents=True)
+        self.site = ConnectionHarness(
+            source(), source("guests", "acme:guest"), journal=SqliteJournal.open(self.lake.journal)
+        )
+        self.spark = Played(self.lake)
+        self.searches = PastSearches(self.site.store, self.site.decider.world, self.spark, lambda: CLOCK, options)
+        self.site.searching.as_of = self.searches.open
+        self.reach(10**6)
+
+    def reach(self, seq: int) -> None:
+        publish_watermark(self.lake.watermark, Watermark(seq))
+
+    async def subscribe(self, at: str = PAST, source: int = 0, **value: Any) -> tuple[Searcher, str]:
+        before = len(self.site.link.published)
+        self.site.deliver(searching("subscribe", value, at_historical_timestamp=at), source=source)
+        await until(lambda: len(self.site.link.published) > before)
+        return Searcher(self.site, source), self.site.answers()[before]["value"]["subscriptionId"]
+
+    async def ends(self, at: str = PAST, **value: Any) -> tuple[Any, ...]:
+        """How a search ends: `complete`, or status and code."""
+        searcher, key = await self.subscribe(at, **value)
+        searcher.ask(key, 9)
+        await until(lambda: searcher.end(key) is not None)
+        if searcher.end(key) == "complete":
+            return ("complete",)
+        return searcher.failure(key)["status"], searcher.failure(key)["error"]
+
+    async def wait_for_open_files(self, count: int) -> None:
+        """Wait until so many spools are open. A spool is closed in a thread, maybe after the answer has gone out."""
+        spools = f"{self.lake.folder}/"
+        await until(lambda: sum(spools in it and it.endswith(" (deleted)") for it in open_files()) == count)
+
+
+@pytest.fixture
+async def make_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Past]]:
+    monkeypatch.setattr(module, "query", lambda *_: None)
+    made: list[Past] = []
+
+    def make(**options: Any) -> Past:
+        made.append(Past(tmp_path / "data", PastOptions(**{"open_timeout": 30.0, **options})))
+        return made[-1]
+
+    yield make
+    for past in made:
+        past.searches.close()
+        await past.site.close()
+
+
+async def test_things_come_as_they_were_page_by_page_and_spark_is_asked_once(make_past: Callable[..., Past]) -> None:
+    past = make_past()
+    for number in range(5):
+        await has_thing(past.site, f"lamp-{number}", {"attributes": {"a": "now"}})
+    for number in (3, 1, 4, 0, 2):
+        past.spark.has(f"lamp-{number}", a=number)
+    past.spark.has("never", a=9)
+    searcher, key = await past.subscribe(options="size(2),sort(-attributes/a)")
+    pages = []
+    for demand in (1, 2):
+        pages = await searcher.request(key, demand)
+    assert [[thing["attributes"]["a"] for thing in page] for page in pages] == [[4, 3], [2, 1], [0]]
+    assert searcher.said(key) == ["created", "next", "next", "next", "complete"]
+    assert (past.spark.asked, past.spark.closed.is_set()) == (1, True)
+    await past.wait_for_open_files(0)  # the last page was the end of it
+
+
+async def test_todays_policy_decides_when_the_answer_is_gathered_and_for_every_page(
+    make_past: Callable[..., Past],
+) -> None:
+    past = make_past()
+    for number in range(3):
+        await has_thing(past.site, f"lamp-{number}", policy=_shared())
+        past.spark.has(f"lamp-{number}", a=number, b=number)
+    await has_thing(past.site, "secret")
+    past.spark.has("secret", a=9)
+    guest, key = await past.subscribe(source=1, filter="not(eq(attributes/b,1))", options="size(1)")
+    assert await guest.request(key) == [[_seen("lamp-0", a=0)]]
+    # What he may not read never equals; and from now on he may read nothing of the second one.
+    resources = {"thing:/x": {"grant": ["READ"], "revoke": []}}
+    past.site.deliver(document("acme.site/lamp-1/policies/commands/modify", "/entries/GUEST/resources", resources))
+    await until(lambda: past.site.answers()[-1].get("status") == 204)
+    assert (await guest.request(key))[1:] == [[_seen("lamp-2", a=2)]]
+    assert guest.end(key) == "complete"
+    owner, key = await past.subscribe(filter="not(eq(attributes/b,1))")
+    (page,) = await owner.request(key)
+    assert [thing["thingId"] for thing in page] == [
+        "acme.site:lamp-0",
+        "acme.site:lamp-1",
+        "acme.site:lamp-2",
+        "acme.site:secret",
+    ]
+
+
+async def test_others_have_their_turn_while_the_policies_of_many_things_are_looked_up(
+    make_past: Callable[..., Past], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_TURN_SECONDS", 0.0)
+    candidate = Candidate("acme.site:lamp", 1, 0, 0, "{}", matches=True)
+    found = [Guarded(candidate, (f"acme.site:p{each}", "acme.site")) for each in range(20)]
+    looking = asyncio.create_task(make_past().searches.accesses(found, ("acme:owner",)))
+    turns = 0
+    while not looking.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert await looking == {it.policy: None for it in found}
+    assert turns >= 20
+
+
+def _shared() -> dict[str, Any]:
+    owned = policy("acme:owner")
+    return {"entries": {**owned["entries"], "GUEST": GUEST}}
+
+
+def _seen(name: str, **attributes: Any) -> dict[str, Any]:
+    """A thing for somebody who may read these attributes alone."""
+    return {"thingId": f"acme.site:{name}", "attributes": attributes}
+
+
+async def test_design_8_32_the_lake_is_waited_for_and_then_it_is_503(make_past: Callable[..., Past]) -> None:
+    past = make_past(open_timeout=0.3)
+    await has_thing(past.site, "lamp-1")
+    past.reach(0)
+    now, later = (_text(NOW + timedelta(microseconds=it)) for it in (0, 1))
+    assert await past.ends(now) == ("complete",), "nothing from before it is missing"
+    assert past.spark.asked == 1
+    assert await past.ends(later) == (503, "thing-search:past.behind")
+    assert past.spark.asked == 1
+    past.searches.options = PastOptions(open_timeout=30)
+    searcher, key = await past.subscribe(later)
+    searcher.ask(key)
+    past.reach(past.site.journal.newest_seq())
+    await until(lambda: searcher.end(key) == "complete")
+
+
+async def test_design_8_32_a_time_to_come_is_400(make_past: Callable[..., Past]) -> None:
+    past = make_past()
+    assert await past.ends(_text(CLOCK + timedelta(microseconds=1))) == (400, "header.invalid")
+    assert await past.ends(_text(CLOCK)) == ("complete",)
+    assert await past.ends("0001-01-01T00:00:00Z") == ("complete",)
+
+
+def _text(instant: datetime) -> str:
+    return instant.isoformat().replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (NoPipeline("none runs"), (503, "thing-search:past.unreachable")),
+        (PipelineLost("killed"), (503, "thing-search:past.unreachable")),
+        (TimeIsUp("60 s"), (503, "thing-search:budget.exceeded")),
+        (QueryRefused("odd"), (500, "internalerror")),
+    ],
+    ids=lambda it: type(it).__name__,
+)
+async def test_what_spark_cannot_answer_is_told_at_the_first_request(
+    make_past: Callable[..., Past], error: StoreError, expected: tuple[Any, ...]
+) -> None:
+    past = make_past()
+    past.spark.error = error
+    assert await past.ends() == expected
+    await past.wait_for_open_files(0)
+
+
+async def test_what_a_search_finds_is_bounded(make_past: Callable[..., Past]) -> None:
+    past = make_past(bound=Bound(records=1))
+    for name in ("lamp-1", "lamp-2"):
+        await has_thing(past.site, name)
+        past.spark.has(name)
+    assert await past.ends() == (503, "thing-search:budget.exceeded")
+    await past.wait_for_open_files(0)
+
+
+async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing(
+    make_past: Callable[..., Past],
+) -> None:
+    past = make_past()
+    past.spark.held = True
+    searcher, key = await past.subscribe()
+    searcher.ask(key)
+    await until(past.spark.running.is_set)
+    searcher.cancel(key)
+    await until(past.spark.closed.is_set)
+    assert past.spark.stopped.is_set()
+    assert searcher.said(key) == ["created"]
+    past.spark.held = False
+    for name in ("lamp-1", "lamp-2"):
+        await has_thing(past.site, name)
+        past.spark.has(name)
+    searcher, key = await past.subscribe(options="size(1)")
+    assert len(await searcher.request(key)) == 1
+    await past.wait_for_open_files(1)
+
+    def has_idled() -> bool:
+        # As long as its page is on its way, it is not idle.
+        past.site.clock.advance(120)
+        past.site.streams.sweep()
+        return searcher.end(key) == "failed"
+
+    await until(has_idled)
+    await past.wait_for_open_files(0)
+
+
+async def test_a_page_ends_where_its_bytes_do(make_past: Callable[..., Past]) -> None:
+    past = make_past()
+    for number in range(5):
+        await has_thing(past.site, f"lamp-{number}")
+        past.spark.has(f"lamp-{number}", a="x" * 300)
+    feed = past.searches.open(Asked(Question(None, read_options(None).order), 25, None, ("acme:owner",)), 0)
+    assert isinstance(feed, PastFeed)
+    position, lengths, then = 0, [], Then.MORE
+    while then is Then.MORE:
+        page: Page = await feed.page(position, 3, 900)
+        position, then = page.position, page.then
+        lengths += [len(msgspec.json.decode(it)) for it in page.elements]
+    assert (lengths, then) == ([2, 2, 1], Then.END)
+    feed.close()
+    await past.wait_for_open_files(0)

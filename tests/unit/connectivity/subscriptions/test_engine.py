@@ -1,0 +1,184 @@
+"""The subscription engine, by conversation: call, compare what has to be sent. Rules carry their reactive-streams number."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.subscriptions.engine import UNBOUNDED, Emitted, Ended, State, Subscription
+from mappings.errors import Fault
+from mappings.model.signals import Ending
+from tests.support.dice import dice
+
+NOT_FOUND = Fault(404, "things:thing.notfound", "The Thing could not be found.")
+
+
+def patient(**options: int) -> Subscription:
+    """A subscription of a protocol whose terminal signals wait for the first request."""
+    return Subscription(terminal_needs_request=True, **options)
+
+
+def hasty(**options: int) -> Subscription:
+    """A subscription of a protocol whose terminal signals may come at any time."""
+    return Subscription(terminal_needs_request=False, **options)
+
+
+def test_spec_1_01_nothing_is_wanted_before_a_request() -> None:
+    assert patient().wanted == 0
+
+
+def test_spec_1_01_offering_more_than_is_wanted_is_a_mistake_of_the_driver() -> None:
+    subscription = patient()
+    subscription.request(2)
+    with pytest.raises(ValueError, match="3 elements offered, 2 wanted"):
+        subscription.offer([1, 2, 3])
+
+
+def test_spec_1_01_a_random_conversation_never_emits_more_than_was_requested() -> None:
+    """Whatever the order of requests and offers, the sum of elements stays below the sum of requests."""
+    chance = dice("subscription")
+    subscription, requested, emitted = patient(), 0, 0
+    for _ in range(2_000):
+        if chance.random() < 0.4:
+            demand = chance.randint(1, 9)
+            requested += demand
+            assert subscription.request(demand) == []
+        elif subscription.wanted:
+            elements = list(range(chance.randint(1, subscription.wanted)))
+            assert subscription.offer(elements) == [Emitted(elements)]
+            emitted += len(elements)
+        assert emitted + subscription.wanted == requested
+
+
+def test_spec_1_02_a_subscription_may_end_with_demand_left() -> None:
+    subscription = patient()
+    subscription.request(10)
+    assert subscription.offer(["a"]) == [Emitted(["a"])]
+    assert subscription.finish() == [Ended(None)]
+    assert subscription.is_closed
+
+
+def test_spec_1_04_a_failing_feed_ends_the_subscription_with_its_fault() -> None:
+    subscription = patient()
+    subscription.request(1)
+    assert subscription.fail(NOT_FOUND) == [Ended(NOT_FOUND)]
+
+
+def test_spec_1_05_the_end_of_the_feed_needs_no_further_demand() -> None:
+    subscription = patient()
+    subscription.request(1)
+    subscription.offer(["a"])
+    assert subscription.wanted == 0
+    assert subscription.finish() == [Ended(None)]
+
+
+@pytest.mark.parametrize("end", ["finish", "fail", "expire", "revoke", "cancel"])
+def test_spec_1_07_nothing_follows_the_end(end: str) -> None:
+    """After any end: no elements, no second terminal signal, no further expiry."""
+    subscription = patient()
+    subscription.request(5)
+    getattr(subscription, end)(*([NOT_FOUND] if end in ("fail", "revoke") else []))
+    assert subscription.offer(["late"]) == []
+    assert subscription.finish() == []
+    assert subscription.fail(NOT_FOUND) == []
+    assert subscription.expire() == []
+    assert subscription.wanted == 0
+
+
+def test_spec_1_08_cancel_stops_the_elements_at_once() -> None:
+    subscription = patient()
+    subscription.request(5)
+    assert subscription.cancel() == []
+    assert subscription.offer(["late"]) == []
+
+
+def test_spec_3_05_and_3_07_cancel_may_be_said_twice_and_is_never_answered() -> None:
+    subscription = patient()
+    assert subscription.cancel() == []
+    assert subscription.cancel() == []
+    assert subscription.is_closed
+
+
+def test_spec_3_06_a_request_after_cancel_is_told_so_and_brings_no_element() -> None:
+    subscription = patient()
+    subscription.cancel()
+    assert subscription.request(1) == [Ended(Ending.CANCELLED)]
+    assert subscription.wanted == 0
+
+
+def test_spec_3_08_requests_add_up() -> None:
+    subscription = patient()
+    subscription.request(2)
+    subscription.request(3)
+    assert subscription.wanted == 5
+
+
+@pytest.mark.parametrize("demand", [0, -1, -(2**63)])
+def test_spec_3_09_a_request_for_nothing_or_less_fails(demand: int) -> None:
+    subscription = patient()
+    subscription.request(3)
+    assert subscription.request(demand) == [Ended(Ending.INVALID_DEMAND)]
+    assert subscription.offer(["late"]) == []
+    assert subscription.request(1) == [Ended(Ending.CANCELLED)]
+
+
+def test_spec_3_09_wins_over_a_failure_that_waits_for_the_first_request() -> None:
+    subscription = patient()
+    subscription.fail(NOT_FOUND)
+    assert subscription.request(0) == [Ended(Ending.INVALID_DEMAND)]
+
+
+def test_spec_3_17_demand_stops_counting_at_its_cap() -> None:
+    subscription = patient()
+    subscription.request(UNBOUNDED)
+    subscription.request(5)
+    assert subscription.wanted == UNBOUNDED
+    subscription.offer(["a", "b"])
+    assert subscription.wanted == UNBOUNDED
+
+
+@pytest.mark.parametrize(("end", "reason"), [("finish", None), ("fail", NOT_FOUND)])
+def test_no_terminal_signal_precedes_the_first_request(end: str, reason: Fault | None) -> None:
+    """The protocol's extra guarantee: what is known early is told at the first request."""
+    subscription = patient()
+    assert getattr(subscription, end)(*([reason] if reason else [])) == []
+    assert subscription.state is State.WAITING
+    assert subscription.request(1) == [Ended(reason)]
+
+
+def test_only_the_first_end_is_remembered_for_the_first_request() -> None:
+    subscription = patient()
+    subscription.fail(NOT_FOUND)
+    subscription.finish()
+    assert subscription.request(1) == [Ended(NOT_FOUND)]
+
+
+def test_idleness_is_told_without_a_request() -> None:
+    assert patient().expire() == [Ended(Ending.IDLE)]
+
+
+def test_the_end_that_an_operator_wants_is_told_without_a_request() -> None:
+    assert patient().revoke(NOT_FOUND) == [Ended(NOT_FOUND)]
+
+
+def test_what_was_sent_and_what_is_wanted_still_are_what_was_requested() -> None:
+    subscription = patient()
+    subscription.request(7)
+    subscription.offer(["a", "b", "c"])
+    assert (subscription.sent, subscription.demand) == (3, 4)
+
+
+def test_a_protocol_without_that_guarantee_tells_the_end_at_once() -> None:
+    assert hasty().finish() == [Ended(None)]
+    assert hasty().fail(NOT_FOUND) == [Ended(NOT_FOUND)]
+
+
+def test_demand_may_come_with_the_subscribe() -> None:
+    subscription = patient(demand=2)
+    assert subscription.wanted == 2
+    assert subscription.offer(["a", "b"]) == [Emitted(["a", "b"])]
+    assert subscription.finish() == [Ended(None)]
+
+
+def test_an_offer_of_nothing_sends_nothing() -> None:
+    subscription = patient()
+    assert subscription.offer([]) == []

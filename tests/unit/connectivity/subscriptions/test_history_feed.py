@@ -1,0 +1,172 @@
+"""The feed of a history: bounds fixed at the subscribe, pages, and their end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import FrozenInstanceError
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from connectivity.store.store import Store
+from connectivity.subscriptions.feed import Then
+from connectivity.subscriptions.history_feed import HistoryFeed
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Event, HistoryQuery
+from spark_store.errors import QueryError, StoreUnavailable
+from spark_store.history.replay import evolve, fold
+from spark_store.records import Change
+from tests.support.in_process.service import Disk, pause, until
+from tests.support.reference_journal import MemoryJournal
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+NOW = datetime(2030, 1, 15, tzinfo=UTC)
+
+
+def event(revision: int) -> Event:
+    stamp = f"2030-01-15T07:30:{revision:02}.000000Z"
+    if revision == 1:
+        value = json.dumps({"thingId": str(LAMP), "policyId": str(LAMP), "attributes": {"n": 0}}).encode()
+        return Event(LAMP, 1, stamp, "created", "/", value, b"{}")
+    return Event(LAMP, revision, stamp, "modified", "/attributes/n", b"%d" % revision, b"{}")
+
+
+@pytest.fixture
+def journal() -> MemoryJournal:
+    made = MemoryJournal()
+    events = [event(revision) for revision in range(1, 11)]
+    made.append([Change(tuple(events), (fold(events),))])
+    return made
+
+
+async def test_pages_follow_each_other_and_the_last_one_says_so(journal: MemoryJournal) -> None:
+    feed = HistoryFeed.open(Store(journal), HistoryQuery(LAMP), NOW)
+    first = await feed.page(0, 7, 1 << 20)
+    assert ([item.revision for item in first.elements], first.then) == (list(range(1, 8)), Then.MORE)
+    last = await feed.page(first.position, 7, 1 << 20)
+    assert ([item.revision for item in last.elements], last.then) == ([8, 9, 10], Then.END)
+
+
+async def test_the_bound_is_fixed_when_the_feed_is_opened(journal: MemoryJournal) -> None:
+    feed = HistoryFeed.open(Store(journal), HistoryQuery(LAMP), NOW)
+    later = event(11)
+    before = journal.snapshot(LAMP)
+    journal.append([Change((later,), (evolve(before, later),))])
+    page = await feed.page(0, 100, 1 << 20)
+    assert (len(page.elements), page.then) == (10, Then.END)
+
+
+async def test_a_history_of_nothing_ends_at_once(journal: MemoryJournal) -> None:
+    unknown = EntityId(EntityType.THING, "acme.site", "nobody")
+    page = await HistoryFeed.open(Store(journal), HistoryQuery(unknown), NOW).page(0, 10, 1 << 20)
+    assert (list(page.elements), page.then) == ([], Then.END)
+
+
+def test_an_unreadable_filter_is_found_when_the_feed_is_opened(journal: MemoryJournal) -> None:
+    with pytest.raises(QueryError):
+        HistoryFeed.open(Store(journal), HistoryQuery(LAMP, filter="eq("), NOW)
+
+
+def opened(journal: MemoryJournal, **query: Any) -> HistoryFeed:
+    return HistoryFeed.open(Store(journal), HistoryQuery(LAMP, **query), NOW)
+
+
+def append(journal: MemoryJournal, revision: int) -> Change:
+    """The change that comes next, which is not stored yet."""
+    later = event(revision)
+    return Change((later,), (evolve(journal.snapshot(LAMP), later),))
+
+
+async def revisions(feed: HistoryFeed, position: int = 0, limit: int = 100) -> list[int]:
+    return [item.revision for item in (await feed.page(position, limit, 1 << 20)).elements]
+
+
+async def test_the_end_is_known_with_the_last_event(journal: MemoryJournal) -> None:
+    assert (await opened(journal).page(0, 10, 1 << 20)).then is Then.END
+    assert (await opened(journal).page(0, 9, 1 << 20)).then is Then.MORE
+
+
+async def test_relative_bounds_are_fixed_at_the_opening(journal: MemoryJournal) -> None:
+    feed = opened(journal, from_revision=-2)
+    journal.append([append(journal, 11)])
+    assert await revisions(feed) == [9, 10]
+
+
+async def test_case_36_what_a_filter_leaves_out_costs_no_demand(journal: MemoryJournal) -> None:
+    feed = opened(journal, filter="ge(attributes/n,8)")
+    page = await feed.page(0, 2, 1 << 20)
+    assert [item.revision for item in page.elements] == [8, 9]
+    assert await revisions(feed, page.position, 2) == [10]
+
+
+async def test_case_12_an_empty_range_ends_at_once(journal: MemoryJournal) -> None:
+    page = await opened(journal, from_revision=9, to_revision=5).page(0, 10, 1 << 20)
+    assert (list(page.elements), page.then) == ([], Then.END)
+
+
+async def test_a_page_is_bounded_in_bytes_too(journal: MemoryJournal) -> None:
+    page = await opened(journal).page(0, 10, 1)
+    assert (len(page.elements), page.then) == (1, Then.MORE)
+
+
+async def test_asking_twice_gives_the_same_page(journal: MemoryJournal) -> None:
+    feed = opened(journal)
+    assert await feed.page(3, 2, 1 << 20) == await feed.page(3, 2, 1 << 20)
+
+
+async def test_a_store_that_is_closed_is_unavailable(journal: MemoryJournal) -> None:
+    feed = opened(journal)
+    await feed.store.close()
+    with pytest.raises(StoreUnavailable):
+        await feed.page(0, 10, 1 << 20)
+
+
+async def test_what_was_decided_before_the_opening_is_waited_for() -> None:
+    disk = Disk()
+    disk.append([Change((event(1),), (fold([event(1)]),))])
+    store = Store(disk)
+    disk.hold()
+    commits = disk.commits
+    store.submit([append(disk, 2)])
+    await until(lambda: disk.commits > commits)
+    feed = HistoryFeed.open(store, HistoryQuery(LAMP, from_revision=2), NOW)
+    waiting = asyncio.create_task(revisions(feed))
+    await pause()
+    assert not waiting.done()
+    disk.release()
+    assert await waiting == [2]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"), [({"before": 4_070_908_800 * 10**9}, [1, 2]), ({"after": 4_070_908_800 * 10**9}, [])]
+)
+async def test_instants_hold_for_what_was_decided_before_the_opening_too(
+    asked: dict[str, Any], found: list[int]
+) -> None:
+    """A modify and a subscribe in one batch: 2099 is behind both events."""
+    disk = Disk()
+    disk.append([Change((event(1),), (fold([event(1)]),))])
+    store = Store(disk)
+    durable = store.submit([append(disk, 2)])
+    feed = HistoryFeed.open(store, HistoryQuery(LAMP, **asked), NOW)
+    assert not durable.done()
+    page = await feed.page(0, 10, 1 << 20)
+    assert ([item.revision for item in page.elements], page.then) == (found, Then.END)
+    await store.close()
+
+
+def test_a_history_never_waits(journal: MemoryJournal) -> None:
+    woken: list[str] = []
+    opened(journal).wake(lambda: woken.append("at once"))
+    assert woken == ["at once"]
+
+
+def test_a_feed_is_one_small_object_that_does_not_change(journal: MemoryJournal) -> None:
+    """There may be a hundred thousand of them."""
+    feed = opened(journal)
+    assert not hasattr(feed, "__dict__")
+    with pytest.raises(FrozenInstanceError):
+        feed.first = 2  # type: ignore[misc]

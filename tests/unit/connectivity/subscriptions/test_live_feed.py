@@ -1,0 +1,397 @@
+"""Live feeds: gapless, in order, durable, for many at once; and the engine's rules upon a feed that has no end.
+
+What the tests follow is stored by a real store on a journal in memory; a feed is drawn from as the engine draws.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from connectivity.subscriptions import live_feed as module
+from connectivity.subscriptions.feed import Then
+from connectivity.subscriptions.live_feed import Following
+from mappings.model.signals import Failed
+from spark_store.errors import StoreUnavailable
+from spark_store.records import Followed
+from tests.support.in_process.live_feeds import MUCH, FollowedSite, awaited, drawn
+from tests.support.in_process.service import until
+from tests.support.journal_entries import LAMP, POLICY, change
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[FollowedSite]:
+    made = FollowedSite()
+    yield made
+    await made.close()
+
+
+# what a follower is handed
+
+
+async def test_a_feed_begins_behind_what_is_decided_at_its_beginning(site: FollowedSite) -> None:
+    await site.store_up_to(3)
+    site.disk.hold()
+    under_way = site.store.submit([change(LAMP, 4)])
+    feed = site.following.feed(LAMP)
+    assert await drawn(feed) == ([], 0)
+    site.disk.release()
+    await under_way
+    await site.told(LAMP, 4)
+    assert await drawn(feed) == ([], 0), "it was decided before"
+    await site.store_up_to(6)
+    await awaited(feed)
+    assert await drawn(feed) == ([5, 6], 6)
+
+
+async def test_what_is_not_durable_is_not_handed_out(site: FollowedSite) -> None:
+    await site.store_up_to(2)
+    feed = site.following.feed(LAMP)
+    site.disk.hold()
+    under_way = site.store.submit([change(LAMP, 3)])
+    assert await drawn(feed) == ([], 0)
+    assert feed.newest == 2
+    site.disk.release()
+    await under_way
+    await awaited(feed)
+    assert await drawn(feed) == ([3], 3)
+
+
+async def test_a_history_and_then_live_without_gap_or_repeat(site: FollowedSite) -> None:
+    await site.store_up_to(10)
+    feed = site.following.feed(LAMP, 4)
+    found, position = await drawn(feed, limit=4)
+    assert found == [5, 6, 7, 8, 9, 10]
+    await site.store_up_to(12)
+    await awaited(feed)
+    assert await drawn(feed, position) == ([11, 12], 12)
+
+
+async def test_the_seam_is_whole_wherever_a_commit_falls(site: FollowedSite) -> None:
+    """Somebody stores as fast as the store takes it while somebody else catches up from the beginning."""
+    await site.store_up_to(50)
+    subscriber = site.subscriber(after=0)
+    for last in range(51, 151, 3):
+        await site.store_up_to(last)
+    await until(lambda: len(subscriber.revisions) >= 150)
+    assert subscriber.revisions == list(range(1, 151))
+
+
+async def test_a_commit_that_was_under_way_at_the_beginning_is_told(site: FollowedSite) -> None:
+    """Nobody followed when it was written."""
+    await site.store_up_to(2)
+    site.disk.hold()
+    under_way = site.store.submit([change(LAMP, 3)])
+    await until(lambda: site.store._written)
+    feed = site.following.feed(LAMP, 2)
+    assert await drawn(feed) == ([], 0)
+    site.disk.release()
+    await under_way
+    await awaited(feed)
+    assert await drawn(feed) == ([3], 3)
+
+
+async def test_entities_do_not_meet(site: FollowedSite) -> None:
+    lamp, policy = site.following.feed(LAMP), site.following.feed(POLICY)
+    await site.store.submit([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
+    await awaited(lamp)
+    assert await drawn(lamp) == ([1, 2], 2)
+    assert await drawn(policy) == ([1], 1)
+
+
+async def test_who_keeps_up_reads_nothing_and_all_have_the_same_objects(site: FollowedSite) -> None:
+    await site.store_up_to(3)
+    feeds = [site.following.feed(LAMP) for _ in range(3)]
+    await site.store_up_to(5)
+    await site.told(LAMP, 5)
+    pages = [await feed.page(0, 100, MUCH) for feed in feeds]
+    assert {page.then for page in pages} == {Then.WAIT}
+    assert [event.revision for event in pages[0].elements] == [4, 5]
+    for page in pages:
+        assert all(one is other for one, other in zip(page.elements, pages[0].elements, strict=True))
+    assert site.disk.pages == 0
+
+
+async def test_who_lags_behind_the_memory_reads_pages_of_the_history(site: FollowedSite, monkeypatch: Any) -> None:
+    site.following = Following(site.store, most=16)
+    slow, fast = site.following.feed(LAMP), site.following.feed(LAMP)
+    position, seen = 0, []
+    for last in range(5, 101, 5):
+        await site.store_up_to(last)
+        await site.told(LAMP, last)
+        found, position = await drawn(fast, position)
+        seen += found
+    assert seen == list(range(1, 101))
+    assert site.disk.pages == 0
+    assert len(site.following._kept) <= 16
+    assert sum(len(line.events) for line in site.following._lines.values()) <= 16
+    assert (await drawn(slow, limit=7))[0] == list(range(1, 101))
+    assert site.disk.pages > 0
+
+
+async def test_the_memory_is_bounded_in_bytes_over_all_entities(site: FollowedSite) -> None:
+    site.following = Following(site.store, most_bytes=100)
+    lamp, policy = site.following.feed(LAMP), site.following.feed(POLICY)
+    for last in range(1, 41):
+        await site.store.submit([change(LAMP, last, b'"0123456789"'), change(POLICY, last)])
+    await site.told(POLICY, 40)
+    assert 0 < site.following._bytes <= 100
+    assert len(site.following._kept) < 12
+    assert (await drawn(lamp))[0] == (await drawn(policy))[0] == list(range(1, 41))
+
+
+async def test_a_page_is_bounded_by_limit_and_bytes(site: FollowedSite) -> None:
+    feed = site.following.feed(LAMP)
+    await site.store.submit([change(LAMP, revision, b'"0123456789"') for revision in range(1, 6)])
+    await site.told(LAMP, 5)
+    page = await feed.page(0, 2, MUCH)
+    assert ([event.revision for event in page.elements], page.position, page.then) == ([1, 2], 2, Then.MORE)
+    page = await feed.page(2, 10, 20)
+    assert ([event.revision for event in page.elements], page.then) == ([3, 4], Then.MORE)
+    page = await feed.page(4, 10, 1)
+    assert [event.revision for event in page.elements] == [5], "one event is never too large"
+
+
+async def test_leaping_leaves_out_what_lies_between(site: FollowedSite) -> None:
+    feed = site.following.feed(LAMP)
+    await site.store_up_to(8)
+    await site.told(LAMP, 8)
+    assert (feed.newest, feed.position) == (8, 0)
+    feed.leap(5)
+    feed.leap(3)
+    assert feed.position == 5
+    assert await drawn(feed) == ([6, 7, 8], 8)
+    assert feed.position == 8
+
+
+async def test_who_leaps_while_a_page_is_read_gets_nothing_before(
+    site: FollowedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.store_up_to(8)
+    feed = site.following.feed(LAMP, 0)
+    read = site.store.page
+
+    async def slow(*args: Any) -> Any:
+        found = await read(*args)
+        feed.leap(6)
+        return found
+
+    monkeypatch.setattr(site.store, "page", slow)
+    page = await feed.page(0, 7, MUCH)
+    assert ([event.revision for event in page.elements], page.position) == ([7], 7)
+
+
+# coming and going
+
+
+async def test_case_h01_the_first_follower_is_told_once(site: FollowedSite) -> None:
+    first = site.following.feed(LAMP)
+    second = site.following.feed(LAMP)
+    assert site.hooks == [("created", LAMP, 1)]
+    assert site.following.followers(LAMP) == 2
+    first.close()
+    second.close()
+
+
+async def test_case_h02_the_last_one_who_leaves_is_told_once(site: FollowedSite) -> None:
+    first, second, other = (site.following.feed(entity) for entity in (LAMP, LAMP, POLICY))
+    site.hooks.clear()
+    first.close()
+    first.close()
+    assert site.hooks == []
+    second.close()
+    second.close()
+    assert site.hooks == [("deleted", LAMP, 0)]
+    assert (site.following.followers(LAMP), site.following.followers(POLICY)) == (0, 1)
+    other.close()
+
+
+async def test_while_nobody_follows_nothing_is_kept(site: FollowedSite) -> None:
+    feed = site.following.feed(LAMP)
+    await site.store_up_to(3)
+    await site.told(LAMP, 3)
+    feed.close()
+    assert not site.store.tail.is_followed
+    assert (len(site.following._kept), site.following._bytes, site.following._lines) == (0, 0, {})
+    await site.store_up_to(6)
+    again = site.following.feed(LAMP, 2)
+    assert await drawn(again) == ([3, 4, 5, 6], 6)
+
+
+async def test_a_feed_that_is_closed_wakes_nobody(site: FollowedSite) -> None:
+    feed, other = site.following.feed(LAMP), site.following.feed(LAMP)
+    feed.wake(lambda: pytest.fail("nobody waits any more"))
+    await site.store_up_to(1)
+    feed.close()
+    await awaited(other)
+
+
+async def test_many_are_woken_a_few_at_a_time_so_that_the_loop_breathes(site: FollowedSite) -> None:
+    woken: list[int] = []
+    feeds = [site.following.feed(LAMP) for _ in range(100)]
+    for number, feed in enumerate(feeds):
+        feed.wake(partial(woken.append, number))
+    await site.store_up_to(1)
+    steps: list[int] = []
+    while len(woken) < 100:
+        await asyncio.sleep(0)
+        steps.append(len(woken))
+    assert woken == list(range(100))
+    assert max(later - earlier for earlier, later in pairwise(steps)) <= module.WOKEN_AT_ONCE
+
+
+# trouble
+
+
+async def test_what_was_decided_and_never_stored_does_not_count_as_the_beginning(site: FollowedSite) -> None:
+    """Another message may come by the same number."""
+    await site.store_up_to(3)
+    site.disk.hold()
+    lost = site.store.submit([change(LAMP, 4, b'"lost"')])
+    feed = site.following.feed(LAMP)
+    position = (await feed.page(0, 10, MUCH)).position
+    site.disk.full = True
+    site.disk.release()
+    with pytest.raises(StoreUnavailable):
+        await lost
+    site.disk.full = False
+    await site.store.wait_available()
+    await site.store.submit([change(LAMP, 4, b'"another"'), change(LAMP, 5)])
+    await site.told(LAMP, 5)
+    assert await drawn(feed, position) == ([4, 5], 5)
+
+
+async def test_what_cannot_be_stored_does_not_count_as_the_beginning_either(site: FollowedSite) -> None:
+    await site.store_up_to(3)
+    site.disk.rejected = {b'"bad"'}
+    refused = site.store.submit([change(LAMP, 4, b'"bad"')])
+    feed = site.following.feed(LAMP)
+    with pytest.raises(ValueError, match="bad"):
+        await refused
+    await site.store_up_to(4)
+    await site.told(LAMP, 4)
+    assert await drawn(feed) == ([4], 4)
+
+
+async def test_a_commit_whose_answer_was_lost_is_told_all_the_same(site: FollowedSite) -> None:
+    await site.store_up_to(3)
+    feed = site.following.feed(LAMP)
+    site.disk.loses_answers = True
+    with pytest.raises(StoreUnavailable):
+        await site.store.submit([change(LAMP, 4)])
+    site.disk.loses_answers = False
+    await awaited(feed)
+    assert await drawn(feed) == ([4], 4)
+
+
+async def test_a_store_that_cannot_be_read_is_asked_again(site: FollowedSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
+    feed = site.following.feed(LAMP)
+    after: Callable[..., Any] = site.store.tail.after
+    tries: list[int] = []
+
+    def unreadable(seq: int, limit: int) -> list[Followed]:
+        tries.append(seq)
+        if len(tries) < 3:
+            raise StoreUnavailable("the disk is gone")
+        return list(after(seq, limit))
+
+    monkeypatch.setattr(site.store.tail, "after", unreadable)
+    await site.store_up_to(2)
+    await awaited(feed)
+    assert await drawn(feed) == ([1, 2], 2)
+    assert len(tries) == 3
+
+
+async def test_what_the_journal_was_made_to_forget_is_not_told_out_of_memory(site: FollowedSite) -> None:
+    """After an erasure nothing of an entity may be handed out that its history has no more."""
+    feed = site.following.feed(LAMP)
+    await site.store_up_to(3)
+    await site.told(LAMP, 3)
+    site.store.tail.forget()
+    assert await drawn(feed) == ([1, 2, 3], 3)
+    assert site.disk.pages > 0
+
+
+# the engine upon a feed without an end
+
+
+async def test_rs_1_01_no_more_than_was_asked_for(site: FollowedSite) -> None:
+    subscriber = site.subscriber(demand=2)
+    await site.store_up_to(5)
+    await until(lambda: len(subscriber.revisions) == 2)
+    subscriber.request(1)
+    await until(lambda: len(subscriber.revisions) == 3)
+    await site.store_up_to(7)
+    await site.told(LAMP, 7)
+    assert subscriber.revisions == [1, 2, 3]
+    subscriber.request(10)
+    await until(lambda: len(subscriber.revisions) == 7)
+    await site.store_up_to(9)
+    await until(lambda: len(subscriber.revisions) == 9)
+    assert subscriber.revisions == list(range(1, 10))
+
+
+async def test_rs_1_07_nothing_follows_a_cancel(site: FollowedSite) -> None:
+    subscriber, other = site.subscriber(), site.subscriber()
+    await site.store_up_to(1)
+    await until(lambda: subscriber.revisions == other.revisions == [1])
+    subscriber.cancel()
+    await site.store_up_to(2)
+    await until(lambda: other.revisions == [1, 2])
+    assert subscriber.reply.names == ["Created", "Next"]
+    assert site.following.followers(LAMP) == 1
+
+
+async def test_a_session_is_not_idle_while_nothing_happens(site: FollowedSite) -> None:
+    """Its own lifetime says when it ends."""
+    subscriber = site.subscriber()
+    site.clock.advance(3600)
+    site.streams.sweep()
+    await site.store_up_to(1)
+    await until(lambda: subscriber.revisions == [1])
+    subscriber.cancel()
+    for _ in range(5):
+        site.clock.advance(1)
+        site.streams.sweep()
+    assert list(site.streams._scopes) == [], "what has ended is forgotten"
+
+
+async def test_nothing_is_drawn_while_the_broker_takes_nothing(site: FollowedSite) -> None:
+    subscriber = site.subscriber()
+    subscriber.reply.is_stalled = True
+    await site.store_up_to(1)
+    await until(lambda: subscriber.revisions == [1])
+    await site.store_up_to(5)
+    await site.told(LAMP, 5)
+    assert subscriber.revisions == [1]
+    subscriber.reply.is_stalled = False
+    subscriber.reply.postings[-1].take()
+    await until(lambda: subscriber.revisions == [1, 2, 3, 4, 5])
+
+
+async def test_a_feed_that_cannot_be_opened_fails_alone(site: FollowedSite) -> None:
+    other = site.subscriber()
+    site.disk.unreadable = True
+    subscriber = site.subscriber(POLICY)
+    assert isinstance(subscriber.reply.signals[-1], Failed)
+    assert site.following.followers(POLICY) == 0
+    site.disk.unreadable = False
+    await site.store_up_to(1)
+    await until(lambda: other.revisions == [1])
+
+
+async def test_a_thousand_followers_of_one_event_have_it_once_each(site: FollowedSite) -> None:
+    subscribers = [site.subscriber() for _ in range(1000)]
+    await site.store_up_to(2)
+    await until(lambda: all(len(one.revisions) == 2 for one in subscribers))
+    first = subscribers[0].reply.elements
+    for subscriber in subscribers:
+        assert subscriber.revisions == [1, 2]
+        assert all(one is other for one, other in zip(subscriber.reply.elements, first, strict=True))
+    assert site.disk.pages == 0

@@ -1,0 +1,148 @@
+"""Followers that do not keep up: what they leap over, and that nothing is lost to whoever asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectivity.subscriptions.feed import Then
+from connectivity.subscriptions.live_feed import Leeway
+from tests.support.dice import examples
+from tests.support.in_process.live_feeds import MUCH, FollowedSite, drawn
+from tests.support.in_process.service import until
+from tests.support.journal_entries import LAMP, change
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[FollowedSite]:
+    made = FollowedSite()
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("events", "bytes", "is_over"),
+    [
+        (1000, 0, False),
+        (1001, 0, True),
+        (2, 1 << 20, False),
+        (2, (1 << 20) + 1, True),
+        (1, 1 << 30, False),
+        (0, 0, False),
+    ],
+)
+def test_too_far_behind_is_a_number_of_events_or_of_bytes(events: int, bytes: int, *, is_over: bool) -> None:
+    assert Leeway().is_over(events, bytes) is is_over
+
+
+async def test_case_b11_what_a_session_is_not_sent_lies_before_the_next_that_it_is_sent(site: FollowedSite) -> None:
+    site.follow_with(Leeway(events=4))
+    subscriber = site.subscriber(may_leap=True)
+    await site.store_up_to(1)
+    await until(lambda: subscriber.revisions == [1])
+    subscriber.reply.is_stalled = True
+    await site.store_up_to(2)
+    await until(lambda: subscriber.revisions == [1, 2])
+    await site.store_up_to(8)
+    await site.told(LAMP, 8)
+    site.clock.advance(2)
+    subscriber.reply.is_stalled = False
+    subscriber.reply.postings[-1].take()
+    await until(lambda: 8 in subscriber.revisions)
+    assert subscriber.revisions == [1, 2, 8], "the predecessor of 8 is 7, so its client asks for 3 to 7: these five"
+    await site.store_up_to(9)
+    await until(lambda: subscriber.revisions == [1, 2, 8, 9])
+    assert [figure.values[()] for figure in site.following.figures()] == [1, 1, 5]
+
+
+async def test_a_burst_is_no_reason_to_leave_anything_out(site: FollowedSite) -> None:
+    """However long nothing had come before it."""
+    site.follow_with(Leeway(events=4))
+    subscriber = site.subscriber(may_leap=True)
+    await site.store_up_to(1)
+    await until(lambda: subscriber.revisions == [1])
+    site.clock.advance(3600)
+    await site.store_up_to(300)
+    await until(lambda: len(subscriber.revisions) >= 300)
+    assert subscriber.revisions == list(range(1, 301))
+
+
+async def test_who_has_demand_for_little_falls_behind_and_leaps_in_bytes_too(site: FollowedSite) -> None:
+    site.follow_with(Leeway(bytes=120))
+    subscriber = site.subscriber(demand=1, may_leap=True)
+    await site.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(1, 4)])
+    await until(lambda: subscriber.revisions == [1])
+    site.clock.advance(2)
+    subscriber.request(1)
+    await until(lambda: len(subscriber.revisions) == 2)
+    assert subscriber.revisions == [1, 2], "two were left, which are not too many bytes"
+    site.clock.advance(2)
+    await site.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(4, 7)])
+    await site.told(LAMP, 6)
+    subscriber.request(1)
+    await until(lambda: len(subscriber.revisions) == 3)
+    await site.store.submit([change(LAMP, 7, b'"%b"' % (b"x" * 48))])
+    await site.told(LAMP, 7)
+    site.clock.advance(2)
+    subscriber.request(2)
+    await until(lambda: len(subscriber.revisions) == 4)
+    assert subscriber.revisions == [1, 2, 3, 7], "too many bytes have waited for two seconds"
+
+
+async def test_who_catches_up_in_between_is_sent_everything_however_long_it_goes_on(site: FollowedSite) -> None:
+    site.follow_with(Leeway(events=4))
+    feed, position, seen = site.following.feed(LAMP, may_leap=True), 0, []
+    for last in range(10, 101, 10):
+        await site.store_up_to(last)
+        await site.told(LAMP, last)
+        site.clock.advance(1.5)
+        while position < last - 2:
+            page = await feed.page(position, 4, MUCH)
+            position = page.position
+            seen += [event.revision for event in page.elements]
+    assert seen == list(range(1, position + 1))
+
+
+async def test_who_may_not_leap_is_sent_everything(site: FollowedSite) -> None:
+    site.follow_with(Leeway(events=4))
+    await site.store_up_to(50)
+    feed = site.following.feed(LAMP, 0)
+    site.clock.advance(3600)
+    assert (await drawn(feed, limit=3))[0] == list(range(1, 51))
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4), st.sampled_from((0, 1, 3))), max_size=30))
+async def test_a_client_that_asks_for_holes_ends_with_every_event(course: list[tuple[int, int, int]]) -> None:
+    """Some are stored, some are taken, some time passes; at last everything is taken that there is."""
+    site = FollowedSite()
+    site.follow_with(Leeway(events=3))
+    known: list[int] = []
+    position = 0
+
+    async def take(limit: int) -> Then:
+        nonlocal position
+        page = await feed.page(position, limit, MUCH)
+        for event in page.elements:
+            # As clients do: what lies between the last one and the predecessor is asked for.
+            known.extend(range(len(known) + 1, event.revision))
+            known.append(event.revision)
+        position = page.position
+        return page.then
+
+    feed = site.following.feed(LAMP, may_leap=True)
+    last = 0
+    for stored, taken, seconds in course:
+        if stored:
+            await site.store_up_to(last := last + stored)
+            await site.told(LAMP, last)
+        if taken:
+            await take(taken)
+        site.clock.advance(seconds)
+    while await take(10) is not Then.WAIT:
+        pass
+    assert known == list(range(1, last + 1))
+    await site.store.close()

@@ -1,0 +1,576 @@
+"""Open subscriptions: what reaches the subscriber, in which order, and what ends them.
+
+Case numbers are those of the streaming-subscription cases; the feed is a list, the clock is moved by hand.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from connectivity.errors import PublishFailed
+from connectivity.subscriptions.feed import Feed
+from connectivity.subscriptions.manager import AT_ONCE, Live, Peer
+from connectivity.targets.outbox import Posting
+from connectivity.transports.base import Done
+from mappings.errors import INTERNAL_ERROR, Fault
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import (
+    Complete,
+    Created,
+    Ending,
+    ErrorResponse,
+    Failed,
+    HistoryQuery,
+    Kind,
+    Next,
+    Outbound,
+    Request,
+    Subscribe,
+)
+from spark_store.errors import HistoryUnavailable, StoreUnavailable
+from tests.support.in_process.fakes import KeepingReply, ListFeed, LiveFeed
+from tests.support.in_process.subscription_setup import LAMP, NOT_FOUND, READER, Bench
+from tests.support.wait import wait_until
+
+
+async def test_case_01_the_whole_history_and_then_complete() -> None:
+    bench = Bench()
+    await bench.request(bench.subscribe(), 101)
+    assert bench.reply.elements == list(range(1, 102))
+    assert bench.reply.names[0] == "Created"
+    assert bench.reply.names[-1] == "Complete"
+
+
+async def test_case_28_and_rs_1_01_one_request_brings_one_element_and_no_more() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    await bench.request(key, 1)
+    assert bench.reply.elements == [1]
+    bench.pass_time(10)
+    await bench.settle()
+    assert bench.reply.elements == [1]
+
+
+async def test_case_29_and_rs_3_08_requests_add_up() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    for demand in (2, 3):
+        bench.streams.request(Request(Kind.HISTORY, key, demand, {}, LAMP), bench.peer)
+    await bench.settle()
+    assert bench.reply.elements == [1, 2, 3, 4, 5]
+
+
+async def test_case_30_and_rs_3_02_one_request_upon_every_element_delivers_everything() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    for _ in range(101):
+        await bench.request(key, 1)
+    assert bench.reply.elements == list(range(1, 102))
+    assert bench.reply.names[-1] == "Complete"
+
+
+@pytest.mark.parametrize("demands", [(2**63 - 1,), (2**63 - 1, 5)], ids=["case_31", "case_32"])
+async def test_case_31_32_and_rs_3_17_unbounded_demand_delivers_everything(demands: tuple[int, ...]) -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    for demand in demands:
+        bench.streams.request(Request(Kind.HISTORY, key, demand, {}, LAMP), bench.peer)
+    await bench.settle()
+    assert len(bench.reply.elements) == 101
+    assert bench.reply.names[-1] == "Complete"
+
+
+async def test_rs_3_03_unbounded_demand_over_a_long_history_is_served_page_by_page() -> None:
+    """A demand without bound never draws more than a page at a time, and the stack does not grow."""
+    bench = Bench(lambda: ListFeed(range(50_000)), page_items=100)
+    await bench.request(bench.subscribe(), 2**63 - 1)
+    while bench.reply.names[-1] != "Complete":
+        await bench.settle()
+    (feed,) = bench.opened
+    assert isinstance(feed, ListFeed)
+    assert max(limit for _, limit in feed.pages) == 100
+    assert bench.reply.elements == list(range(50_000))
+
+
+async def test_case_35_complete_follows_the_last_element_without_another_request() -> None:
+    bench = Bench(lambda: ListFeed([1, 2, 3]))
+    await bench.request(bench.subscribe(), 3)
+    assert bench.reply.names == ["Created", "Next", "Complete"]
+
+
+@pytest.mark.parametrize("feed", [ListFeed([]), NOT_FOUND], ids=["empty", "not found"])
+async def test_case_37_nothing_ends_before_the_first_request(feed: Feed | Fault) -> None:
+    bench = Bench(lambda: feed)
+    bench.subscribe()
+    bench.pass_time(59)
+    await bench.settle()
+    assert bench.reply.names == ["Created"]
+
+
+async def test_case_38_a_refused_history_fails_at_the_first_request() -> None:
+    bench = Bench(lambda: NOT_FOUND)
+    await bench.request(bench.subscribe(), 1)
+    assert bench.reply.names == ["Created", "Failed"]
+    assert bench.failures() == [NOT_FOUND]
+
+
+async def test_case_12_an_empty_range_completes_at_the_first_request() -> None:
+    bench = Bench(lambda: ListFeed([]))
+    await bench.request(bench.subscribe(), 1)
+    assert bench.reply.names == ["Created", "Complete"]
+
+
+@pytest.mark.parametrize("demand", [0, -1, -(2**63)])
+async def test_case_50_and_rs_3_09_a_demand_of_nothing_fails_and_then_counts_as_cancelled(demand: int) -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    await bench.request(key, demand)
+    await bench.request(key, 1)
+    assert bench.failures() == [Ending.INVALID_DEMAND, Ending.CANCELLED]
+
+
+async def test_case_51_a_bad_demand_ends_elements_that_the_broker_has_not_taken() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    bench.reply.is_stalled = True
+    await bench.request(key, 3)
+    elements = bench.reply.postings[-1]
+    await bench.request(key, -1)
+    assert elements.withdrawn
+    assert bench.failures() == [Ending.INVALID_DEMAND]
+
+
+async def test_case_52_a_request_after_cancel_fails_and_after_ten_seconds_is_not_found() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    bench.cancel(key)
+    assert bench.reply.names == ["Created"]
+    bench.pass_time(9)
+    await bench.request(key, 1)
+    assert bench.failures() == [Ending.CANCELLED]
+    bench.pass_time(3)
+    await bench.request(key, 1)
+    assert bench.failures() == [Ending.CANCELLED, Ending.NOT_FOUND]
+
+
+async def test_case_53_cancel_is_silent_until_the_id_is_forgotten() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    bench.cancel(key)
+    bench.cancel(key)
+    assert bench.failures() == []
+    bench.pass_time(12)
+    bench.cancel(key)
+    assert bench.failures() == [Ending.NOT_FOUND]
+
+
+async def test_case_54_cancel_after_complete_is_silent() -> None:
+    bench = Bench(lambda: ListFeed([1]))
+    key = bench.subscribe()
+    await bench.request(key, 1)
+    bench.cancel(key)
+    assert bench.reply.names == ["Created", "Next", "Complete"]
+
+
+async def test_case_55_and_rs_1_08_after_cancel_no_element_leaves_that_the_broker_had_not_taken() -> None:
+    bench = Bench(page_items=2)
+    key = bench.subscribe()
+    bench.reply.is_stalled = True
+    await bench.request(key, 5)
+    bench.cancel(key)
+    posting = bench.reply.postings[-1]
+    assert posting.withdrawn
+    posting.take()
+    await bench.settle()
+    assert bench.reply.elements == [1, 2]
+    assert bench.reply.names == ["Created", "Next"]
+
+
+@pytest.mark.parametrize("command", ["request", "cancel"])
+async def test_case_56_57_an_unknown_id_is_not_found_and_echoed(command: str) -> None:
+    bench = Bench()
+    if command == "request":
+        await bench.request("4711", 1, "r-9")
+    else:
+        bench.cancel("4711")
+    (failed,) = bench.reply.signals
+    assert isinstance(failed, Failed)
+    assert (failed.key, failed.reason, failed.entity) == ("4711", Ending.NOT_FOUND, LAMP)
+    assert failed.headers["correlation-id"] in ("r-9", "can")
+
+
+@pytest.mark.parametrize(
+    ("scope", "subjects"), [("c-2", READER), ("c-1", ("acme:stranger",))], ids=["connection", "subjects"]
+)
+async def test_case_58_59_a_stranger_can_neither_use_nor_end_a_subscription(
+    scope: str, subjects: tuple[str, ...]
+) -> None:
+    """Another connection, or the same one without a subject in common: the id does not exist."""
+    bench = Bench()
+    key = bench.subscribe()
+    other = KeepingReply(scope)
+    stranger = Peer(other, subjects, scope)
+    await bench.request(key, 1, peer=stranger)
+    bench.cancel(key, stranger)
+    assert [signal.reason for signal in other.signals if isinstance(signal, Failed)] == [Ending.NOT_FOUND] * 2
+    await bench.request(key, 101)
+    assert bench.reply.names[-1] == "Complete"
+
+
+async def test_one_common_subject_is_enough_to_use_a_subscription() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    await bench.request(key, 1, peer=Peer(bench.reply, ("acme:other", "acme:reader"), "c-1"))
+    assert bench.reply.elements == [1]
+
+
+async def test_case_60_the_entity_of_a_request_is_not_looked_at() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    other = EntityId(EntityType.THING, "acme.site", "fan-1")
+    bench.streams.request(Request(Kind.HISTORY, key, 1, {}, other), bench.peer)
+    await bench.settle()
+    event = bench.reply.signals[-1]
+    assert isinstance(event, Next)
+    assert event.entity == LAMP
+
+
+async def test_case_62_an_idle_subscription_ends_by_itself() -> None:
+    bench = Bench()
+    key = bench.subscribe("s-1")
+    bench.pass_time(59)
+    assert bench.reply.names == ["Created"]
+    bench.pass_time(3)
+    (failed,) = [signal for signal in bench.reply.signals if isinstance(signal, Failed)]
+    assert failed.reason is Ending.IDLE
+    assert failed.headers == {"correlation-id": "s-1"}
+    await bench.request(key, 1)
+    assert bench.failures() == [Ending.IDLE, Ending.CANCELLED]
+
+
+async def test_case_63_every_request_starts_the_idle_time_anew() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    for _ in range(6):
+        bench.pass_time(50)
+        await bench.request(key, 1)
+    assert bench.failures() == []
+    assert len(bench.reply.elements) == 6
+
+
+async def test_case_64_a_store_that_fails_on_the_way_ends_with_an_internal_error() -> None:
+    bench = Bench(lambda: ListFeed(range(1, 11), StoreUnavailable("disk gone"), error_at=3))
+    await bench.request(bench.subscribe(), 10)
+    assert bench.reply.elements == [1, 2, 3]
+    assert bench.failures() == [INTERNAL_ERROR]
+
+
+async def test_an_older_part_of_a_history_that_cannot_be_read_is_told_as_that() -> None:
+    """An internal error, as clients know it, whose words say what is missing."""
+    bench = Bench(lambda: ListFeed(range(1, 11), HistoryUnavailable("the lake is gone"), error_at=3))
+    await bench.request(bench.subscribe(), 10)
+    (fault,) = bench.failures()
+    assert isinstance(fault, Fault)
+    assert (fault.status, fault.error) == (500, "internalerror")
+    assert "older part of this history" in fault.message
+    assert "the lake is gone" not in str(fault)
+
+
+async def test_case_65_a_store_that_fails_at_opening_is_told_at_the_first_request() -> None:
+    def broken() -> Feed:
+        raise StoreUnavailable("disk gone")
+
+    bench = Bench(broken)
+    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
+    assert bench.reply.names == ["Created"]
+    created = bench.reply.signals[0]
+    assert isinstance(created, Created)
+    await bench.request(created.key, 1)
+    assert bench.failures() == [INTERNAL_ERROR]
+
+
+async def test_case_66_and_rs_1_10_identical_subscribes_are_independent() -> None:
+    bench = Bench(lambda: ListFeed([1, 2]))
+    first, second = bench.subscribe(), bench.subscribe()
+    assert first != second
+    await bench.request(first, 2)
+    await bench.request(second, 2)
+    assert bench.reply.elements == [1, 2, 1, 2]
+
+
+async def test_case_67_events_carry_the_headers_of_the_latest_command() -> None:
+    bench = Bench()
+    key = bench.subscribe("a")
+    await bench.request(key, 2, "b")
+    await bench.request(key, 1, "c")
+    labels = [(signal.headers["correlation-id"], type(signal).__name__) for signal in bench.reply.signals]
+    assert labels == [("a", "Created"), ("b", "Next"), ("c", "Next")]
+    last = bench.reply.signals[-1]
+    assert isinstance(last, Next)
+    assert last.subscribed == {"correlation-id": "a"}
+
+
+async def test_case_68_events_go_to_the_source_of_the_latest_command() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    second = KeepingReply()
+    await bench.request(key, 1, peer=Peer(second, READER, "c-1"))
+    assert bench.reply.names == ["Created"]
+    assert second.elements == [1]
+
+
+async def test_case_69_the_subscription_of_a_repeated_subscribe_ends_by_its_idle_time() -> None:
+    bench = Bench()
+    used, unused = bench.subscribe(), bench.subscribe()
+    bench.pass_time(40)
+    await bench.request(used, 1)
+    bench.pass_time(25)
+    (failed,) = [signal for signal in bench.reply.signals if isinstance(signal, Failed)]
+    assert (failed.key, failed.reason) == (unused, Ending.IDLE)
+
+
+async def test_case_70_closing_the_connection_ends_its_subscriptions_without_a_word() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    bench.streams.close_connection("c-1")
+    assert bench.reply.names == ["Created"]
+    await wait_until(lambda: list(bench.streams) == [])
+    await bench.request(key, 1)
+    assert bench.failures() == [Ending.NOT_FOUND]
+
+
+async def test_too_many_subscriptions_of_one_connection_are_refused_without_an_id() -> None:
+    bench = Bench(max_per_connection=2)
+    first = bench.subscribe()
+    bench.subscribe()
+    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
+    refused = bench.reply.signals[-1]
+    assert isinstance(refused, ErrorResponse)
+    assert (refused.fault.error, refused.fault.status) == ("streaming.subscription.limit", 429)
+    bench.cancel(first)
+    bench.subscribe()
+
+
+async def test_rs_3_13_what_ended_takes_no_memory_until_it_would_have_been_idle() -> None:
+    """However many are opened and cancelled within the idle time, few are held that ended an after-life ago.
+
+    Who is there still is looked at in time.
+    """
+    gc.freeze()  # Objects of earlier tests are not looked at.
+    bench = Bench(idle_timeout=1000, max_per_connection=10)
+    kept = bench.subscribe()
+    for _ in range(10):
+        for _ in range(500):
+            bench.cancel(bench.subscribe())
+        bench.pass_time(2)
+    bench.pass_time(11)
+    gc.collect()
+    held = [live for live in gc.get_objects() if isinstance(live, Live) and live.peer is bench.peer]
+    assert len(held) < 700
+    bench.pass_time(1000)
+    gone = bench.reply.signals[-1]
+    assert isinstance(gone, Failed)
+    assert (gone.key, gone.reason) == (kept, Ending.IDLE)
+
+
+async def test_rs_3_13_what_ended_is_forgotten_after_its_after_life() -> None:
+    bench = Bench()
+    for _ in range(20):
+        bench.cancel(bench.subscribe())
+    bench.pass_time(12)
+    assert not bench.streams._scopes
+
+
+async def test_ids_are_unguessable_and_never_repeat() -> None:
+    bench = Bench()
+    keys = {bench.subscribe() for _ in range(200)}
+    assert len(keys) == 200
+    assert min(map(len, keys)) >= 22
+
+
+async def test_the_next_page_is_drawn_when_the_broker_has_taken_the_last_one() -> None:
+    bench = Bench(page_items=10)
+    key = bench.subscribe()
+    bench.reply.is_stalled = True
+    await bench.request(key, 100)
+    (feed,) = bench.opened
+    assert isinstance(feed, ListFeed)
+    assert feed.pages == [(0, 10)]
+    bench.reply.postings[-1].take()
+    await bench.settle()
+    assert feed.pages == [(0, 10), (10, 10)]
+
+
+async def test_a_stalled_subscription_never_delays_another() -> None:
+    """One subscriber's broker takes nothing; the other one gets everything all the same."""
+    bench = Bench(page_items=10)
+    stalled = bench.subscribe()
+    bench.reply.is_stalled = True
+    await bench.request(stalled, 100)
+    reply = KeepingReply("c-2")
+    peer = Peer(reply, READER, "c-2")
+    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, demand=101), peer)
+    await bench.settle()
+    assert len(reply.elements) == 101
+    assert reply.names[-1] == "Complete"
+
+
+async def test_whoever_is_sent_more_at_once_is_read_larger_pages() -> None:
+    bench = Bench(lambda: ListFeed(range(500)), page_items=10)
+    replies = [KeepingReply("a"), KeepingReply("b")]
+    for reply, at_once in zip(replies, (AT_ONCE, 250), strict=True):
+        peer = Peer(reply, READER, reply.connection_id, at_once=at_once, page_items=at_once)
+        bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, demand=500), peer)
+    await bench.settle()
+    assert [[len(each.elements) for each in reply.signals if isinstance(each, Next)] for reply in replies] == [
+        [AT_ONCE] * 5,
+        [250] * 2,
+    ]
+
+
+async def test_pages_of_several_subscriptions_are_sent_in_turns() -> None:
+    """A broker that takes a whole page at once does not make the others wait until it has it."""
+    bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
+    order: list[str] = []
+
+    class Noting(KeepingReply):
+        def post(self, signal: Outbound, ended: Done | None = None) -> Posting | None:
+            if isinstance(signal, Next):
+                order.append(self.connection_id)
+            return super().post(signal, ended)
+
+    replies = [Noting("a"), Noting("b")]
+    for reply in replies:
+        peer = Peer(reply, READER, reply.connection_id)
+        bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, demand=3 * AT_ONCE), peer)
+    await bench.settle()
+    assert order == ["a", "b"] * 3
+    assert [reply.elements for reply in replies] == [list(range(3 * AT_ONCE))] * 2
+
+
+async def test_case_55_what_is_left_of_a_page_does_not_leave_after_cancel() -> None:
+    bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
+    key = bench.subscribe()
+    bench.reply.is_stalled = True
+    await bench.request(key, 3 * AT_ONCE)
+    bench.cancel(key)
+    bench.reply.postings[-1].take()
+    await bench.settle()
+    assert len(bench.reply.elements) == AT_ONCE
+    assert bench.reply.names == ["Created", "Next"]
+
+
+async def test_waiting_for_a_broker_that_is_away_is_not_idleness() -> None:
+    bench = Bench(page_items=10)
+    key = bench.subscribe()
+    bench.reply.is_stalled = True
+    await bench.request(key, 101)
+    bench.pass_time(300)
+    assert bench.failures() == []
+
+
+async def test_the_engine_carries_an_endless_live_feed() -> None:
+    """Nothing yet is no end: elements that arrive later flow as far as there is demand, in order, without a task waiting."""
+    feed = LiveFeed()
+    bench = Bench(lambda: feed)
+    key = bench.subscribe()
+    feed.put("a")
+    await bench.request(key, 3)
+    assert bench.reply.elements == ["a"]
+    assert feed.is_awaited
+    assert next(iter(bench.streams)).pump is None
+    feed.put("b", "c", "d")
+    await bench.settle()
+    assert bench.reply.elements == ["a", "b", "c"]
+    await bench.request(key, 1)
+    assert bench.reply.elements == ["a", "b", "c", "d"]
+    assert "Complete" not in bench.reply.names
+    bench.cancel(key)
+    feed.put("e")
+    await bench.settle()
+    assert bench.reply.elements == ["a", "b", "c", "d"]
+
+
+async def test_the_engine_carries_ids_that_the_client_chooses() -> None:
+    """Ids are unique within a session: two sessions may choose the same one, and one may use it again after its end."""
+    bench = Bench(lambda: ListFeed([1, 2]))
+    one, two = KeepingReply("c-1"), KeepingReply("c-1")
+    first, second = Peer(one, READER, ("c-1", "reply/one")), Peer(two, READER, ("c-1", "reply/two"))
+    for peer in (first, second):
+        bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, key="7"), peer)
+    await bench.request("7", 1, peer=first)
+    assert (one.elements, two.elements) == ([1], [])
+    await bench.request("7", 2, peer=second)
+    assert two.names == ["Created", "Next", "Complete"]
+    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, key="7"), second)
+    await bench.request("7", 2, peer=second)
+    assert two.elements == [1, 2, 1, 2]
+
+
+async def test_the_engine_carries_demand_that_comes_with_the_subscribe() -> None:
+    """A protocol whose subscribe brings demand, and whose end needs no request, gets all of it at once."""
+    bench = Bench(lambda: ListFeed([1, 2, 3]))
+    reply = KeepingReply(terminal_needs_request=False)
+    peer = Peer(reply, READER, "c-1")
+    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, key="1", demand=2), peer)
+    await bench.settle()
+    assert reply.elements == [1, 2]
+    await bench.request("1", 1, peer=peer)
+    assert isinstance(reply.signals[-1], Complete)
+
+
+async def test_a_refused_subscribe_of_such_a_protocol_fails_at_once() -> None:
+    bench = Bench(lambda: NOT_FOUND)
+    reply = KeepingReply(terminal_needs_request=False)
+    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}), Peer(reply, READER, "c-1"))
+    assert reply.names == ["Created", "Failed"]
+
+
+@pytest.mark.parametrize("late", [2, 3, 5, 12, 61])
+async def test_a_sweep_that_comes_late_forgets_nobody(late: int) -> None:
+    """However many seconds a sweep skips: what is idle ends, what ended is forgotten."""
+    bench = Bench()
+    key = bench.subscribe()
+    bench.jump(2)
+    await bench.request(key, 1)
+    for _ in range(140 // late + 2):
+        bench.jump(late)
+    assert bench.failures() == [Ending.IDLE]
+    assert not bench.streams._scopes
+
+
+async def test_elements_that_the_broker_refuses_end_the_subscription() -> None:
+    """They leave a gap that the client cannot see, so nothing may follow them but the failure."""
+    bench = Bench(page_items=2)
+    key = bench.subscribe()
+    bench.reply.is_stalled = True
+    await bench.request(key, 10)
+    refusal = PublishFailed("quota exceeded")
+    bench.reply.postings[-1].confirm(refusal)
+    bench.reply.postings[-1].take()
+    await bench.settle()
+    assert bench.reply.names == ["Created", "Next", "Failed"]
+    assert bench.failures() == [refusal.fault]
+
+
+async def test_closing_the_connection_ends_what_waits_for_its_broker() -> None:
+    bench = Bench()
+    key = bench.subscribe()
+    bench.reply.is_stalled = True
+    await bench.request(key, 10)
+    pump = next(iter(bench.streams)).pump
+    assert pump is not None
+    bench.streams.close_connection("c-1")
+    await bench.settle()
+    assert pump.cancelled()
+
+
+async def test_case_71_a_request_right_behind_the_subscribe_is_served_after_created() -> None:
+    """A client that chose or guessed the id need not wait for the answer."""
+    bench = Bench(lambda: ListFeed([1]))
+    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, key="7"), bench.peer)
+    bench.streams.request(Request(Kind.HISTORY, "7", 1, {}, LAMP), bench.peer)
+    await bench.settle()
+    assert bench.reply.names == ["Created", "Next", "Complete"]

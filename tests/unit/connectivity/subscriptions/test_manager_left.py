@@ -1,0 +1,42 @@
+"""Subscriptions of those whose going is told: they end with whoever reads their answers, and nobody else's do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mappings.model.signals import Ending
+from tests.support.in_process.subscription_setup import Bench
+from tests.support.wait import wait_until
+
+
+async def test_the_subscriptions_of_whoever_has_gone_end_without_a_word_and_nobody_elses() -> None:
+    bench = Bench()
+    gone, other = (replace(bench.peer, reader=name) for name in ("peer-1", "peer-2"))
+    keys = []
+    for peer in (gone, gone, other, bench.peer):
+        bench.peer = peer
+        keys.append(bench.subscribe())
+    first, second, others, unread = keys
+    await bench.request(first, 1, peer=gone)
+    bench.reply.signals.clear()
+    bench.streams.leave("c-1", "peer-1")
+    bench.streams.leave("c-2", "peer-2")
+    bench.streams.leave("c-1", "peer-1")
+    assert bench.reply.signals == []
+    assert {live.key for live in bench.streams} == {others, unread}
+    assert bench.streams.open_by_connection["c-1"] == 2
+    await bench.request(second, 1, peer=gone)
+    assert bench.failures() == [Ending.CANCELLED]
+
+
+async def test_a_subscription_that_somebody_else_has_taken_up_stays() -> None:
+    bench = Bench()
+    bench.peer, successor = (replace(bench.peer, reader=name) for name in ("peer-1", "peer-2"))
+    key = bench.subscribe()
+    await bench.request(key, 1, peer=successor)
+    bench.streams.leave("c-1", "peer-1")
+    await bench.request(key, 1, peer=successor)
+    assert len(bench.reply.elements) == 2
+    bench.streams.leave("c-1", "peer-2")
+    await wait_until(lambda: list(bench.streams) == [])
+    assert bench.streams._read_by == {}

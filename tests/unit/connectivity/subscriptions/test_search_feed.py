@@ -1,0 +1,588 @@
+"""Searches over a site without brokers. Case numbers are those of the search cases."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectivity.subscriptions.feed import Feed
+from connectivity.subscriptions.search_feed import AT_ONCE, Asked, SearchFeed
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Kind, SearchQuery
+from spark_store.errors import BudgetExceeded, StoreUnavailable
+from spark_store.journal.journal import SqliteJournal
+from tests.support.in_process.search_client import Searcher, has_thing
+from tests.support.in_process.service import (
+    ConnectionHarness,
+    Disk,
+    command,
+    document,
+    pause,
+    searching,
+    source,
+    turn,
+    until,
+)
+
+READ_ALL = {"grant": ["READ"], "revoke": []}
+OWN_ALL = {"grant": ["READ", "WRITE"], "revoke": []}
+
+
+def entries(**readers: dict[str, Any]) -> dict[str, Any]:
+    """A policy of the owner, and resources for others: `guest={"thing:/": …}`."""
+    found = {
+        "OWNER": {
+            "subjects": {"acme:owner": {"type": "test"}},
+            "resources": {"thing:/": OWN_ALL, "policy:/": OWN_ALL, "message:/": OWN_ALL},
+        }
+    }
+    for name, resources in readers.items():
+        found[name] = {"subjects": {f"acme:{name}": {"type": "test"}}, "resources": resources}
+    return {"entries": found}
+
+
+@pytest.fixture
+def site() -> ConnectionHarness:
+    return ConnectionHarness(source(), source("guests", "acme:guest"))
+
+
+async def test_case_72_only_what_matches_is_found_and_then_complete(site: ConnectionHarness) -> None:
+    await has_thing(site, "lamp-1", {"attributes": {"counter": 1}})
+    await has_thing(site, "lamp-2", {"attributes": {"other": 1}})
+    searcher = Searcher(site)
+    key = await searcher.subscribe("exists(attributes/counter)")
+    assert await searcher.request(key, 5) == [
+        [{"thingId": "acme.site:lamp-1", "policyId": "acme.site:lamp-1", "attributes": {"counter": 1}}]
+    ]
+    assert searcher.said(key) == ["created", "next", "complete"]
+
+
+async def test_case_73_pages_have_the_size_that_was_asked_for(site: ConnectionHarness) -> None:
+    for number in range(7):
+        await has_thing(site, f"lamp-{number}")
+    searcher = Searcher(site)
+    key = await searcher.subscribe(None, "size(3)")
+    pages = await searcher.request(key, 5)
+    assert [len(page) for page in pages] == [3, 3, 1]
+    assert [thing["thingId"][-1] for page in pages for thing in page] == list("0123456")
+    assert searcher.said(key) == ["created", "next", "next", "next", "complete"]
+
+
+async def test_case_73_demand_counts_pages(site: ConnectionHarness) -> None:
+    for number in range(7):
+        await has_thing(site, f"lamp-{number}")
+    searcher = Searcher(site)
+    key = await searcher.subscribe(None, "size(3)")
+    for sizes in ([3], [3, 3], [3, 3, 1]):
+        assert [len(page) for page in await searcher.request(key, 1)] == sizes
+    assert searcher.said(key) == ["created", "next", "next", "next", "complete"]
+
+
+async def test_case_74_without_options_a_page_has_25_things(site: ConnectionHarness) -> None:
+    for number in range(30):
+        await has_thing(site, f"lamp-{number:02}")
+    searcher = Searcher(site)
+    key = await searcher.subscribe()
+    assert [len(page) for page in await searcher.request(key, 5)] == [25, 5]
+
+
+async def test_case_75_nothing_found_is_complete_without_a_page(site: ConnectionHarness) -> None:
+    await has_thing(site, "lamp-1")
+    searcher = Searcher(site)
+    key = await searcher.subscribe("exists(attributes/counter)")
+    assert await searcher.request(key, 1) == []
+    assert searcher.said(key) == ["created", "complete"]
+
+
+async def test_complete_follows_the_last_full_page_at_once(site: ConnectionHarness) -> None:
+    for number in range(6):
+        await has_thing(site, f"lamp-{number}")
+    searcher = Searcher(site)
+    key = await searcher.subscribe(None, "size(3)")
+    await searcher.request(key, 2)
+    await until(lambda: searcher.end(key) == "complete")
+
+
+async def test_case_76_namespaces_are_exact_and_none_means_all(site: ConnectionHarness) -> None:
+    await has_thing(site, "lamp-1")
+    other = command("create", value={"_policy": entries()}).replace(b"acme.site/", b"acme.lab/")
+    assert (await site.ask(other))["status"] == 201
+    searcher = Searcher(site)
+    assert await searcher.all(namespaces=["acme.lab"]) == ["acme.lab:lamp-7"]
+    assert await searcher.all(namespaces=["acme"]) == []
+    assert await searcher.all(namespaces=[]) == ["acme.lab:lamp-7", "acme.site:lamp-1"]
+    assert await searcher.all('in(thingId,"acme.lab:lamp-7","acme.site:lamp-1")', namespaces=["acme.site"]) == [
+        "acme.site:lamp-1"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("filter", "options", "code", "message"),
+    [
+        pytest.param(
+            None, "size(300)", "thing-search:search.option.invalid", "Invalid option: 'size(300)'", id="case_77"
+        ),
+        pytest.param(None, "size(0)", "thing-search:search.option.invalid", "Invalid option: 'size(0)'", id="case_77b"),
+        pytest.param(None, "size=3", "thing-search:search.option.invalid", "Invalid options: size=3", id="case_78"),
+        pytest.param("exist=attribute/lol", None, "rql.expression.invalid", "Invalid filter expression", id="case_79"),
+        pytest.param("eq(foo,1)", None, "rql.expression.invalid", "Unknown property name: foo", id="unknown_property"),
+        pytest.param(
+            None, "sort(+foo)", "thing-search:search.option.invalid", "Unknown property name: foo", id="case_80"
+        ),
+        pytest.param(None, "limit(0,1)", "thing-search:search.option.invalid", "The option limit(0,1)", id="case_80b"),
+        pytest.param(None, "cursor(a)", "thing-search:search.option.invalid", "The option cursor(a)", id="case_80c"),
+        pytest.param(
+            None, "sort(+thingId),sort(+policyId)", "thing-search:search.option.invalid", "Too many sort", id="case_80d"
+        ),
+    ],
+)
+async def test_case_77_to_80_what_cannot_be_understood_fails_at_the_first_request(
+    site: ConnectionHarness, filter: str | None, options: str | None, code: str, message: str
+) -> None:
+    searcher = Searcher(site)
+    key = await searcher.subscribe(filter, options)
+    await pause()
+    assert searcher.said(key) == ["created"]
+    await searcher.request(key)
+    assert searcher.said(key) == ["created", "failed"]
+    error = searcher.failure(key)
+    assert (error["status"], error["error"]) == (400, code)
+    assert message in error["message"]
+
+
+async def test_case_81_what_is_missing_sorts_first_and_last_when_descending(site: ConnectionHarness) -> None:
+    for name, attributes in {"x": {"n": 2}, "y": {}, "z": {"n": 1}}.items():
+        await has_thing(site, name, {"attributes": attributes})
+    searcher = Searcher(site)
+    assert [id[-1] for id in await searcher.all(None, "sort(+attributes/n)")] == ["y", "z", "x"]
+    assert [id[-1] for id in await searcher.all(None, "sort(-attributes/n)")] == ["x", "z", "y"]
+
+
+@pytest.mark.parametrize("filter", [None, 'eq(thingId,"acme.site:lamp-1")'], ids=["looked for", "named"])
+async def test_case_82_fields_say_what_is_shown(site: ConnectionHarness, filter: str | None) -> None:
+    await has_thing(site, "lamp-1", {"attributes": {"room": "hall", "n": 1}, "features": {"lamp": {}}})
+    searcher = Searcher(site)
+    for fields, shown in {
+        "thingId": {"thingId": "acme.site:lamp-1"},
+        "attributes(room),_revision": {"attributes": {"room": "hall"}, "_revision": 1},
+        "_namespace,_created,_modified": {
+            "_namespace": "acme.site",
+            "_created": "2030-01-15T07:30:00Z",
+            "_modified": "2030-01-15T07:30:00Z",
+        },
+        "attributes/none": {},
+    }.items():
+        key = await searcher.subscribe(filter, fields=fields)
+        assert await searcher.request(key) == [[shown]]
+
+
+async def test_case_83_what_may_not_be_read_is_not_there(site: ConnectionHarness) -> None:
+    await has_thing(site, "lamp-1")
+    await has_thing(site, "lamp-2", policy=entries(guest={"thing:/": READ_ALL}))
+    guest = Searcher(site, source=1)
+    assert await guest.all() == ["acme.site:lamp-2"]
+    assert await guest.all('in(thingId,"acme.site:lamp-1","acme.site:lamp-2")') == ["acme.site:lamp-2"]
+
+
+@pytest.mark.parametrize("named", ["", ',eq(thingId,"acme.site:lamp-2")'], ids=["looked for", "named"])
+async def test_case_84_a_predicate_on_what_may_not_be_read_is_false_and_its_negation_true(
+    site: ConnectionHarness, named: str
+) -> None:
+    resources = {"thing:/": READ_ALL, "thing:/attributes/secret": {"grant": [], "revoke": ["READ"]}}
+    for name, policy in {"lamp-1": entries(), "lamp-2": entries(guest=resources)}.items():
+        await has_thing(site, name, {"attributes": {"secret": 1, "room": "hall"}}, policy=policy)
+    guest = Searcher(site, source=1)
+
+    async def found(filter: str) -> bool:
+        ids = await guest.all(f"and({filter},exists(thingId){named})", "size(200)")
+        assert ids in ([], ["acme.site:lamp-2"])
+        return bool(ids)
+
+    assert not await found("eq(attributes/secret,1)")
+    assert await found("not(eq(attributes/secret,1))")
+    assert await found('or(eq(attributes/secret,1),eq(attributes/room,"hall"))')
+    assert not await found('and(eq(attributes/secret,1),eq(attributes/room,"hall"))')
+    assert not await found("exists(attributes/secret)")
+    assert not await found("empty(attributes/secret)")
+    assert await found("not(exists(attributes/secret))")
+
+
+async def test_a_change_of_a_policy_counts_for_the_next_page(site: ConnectionHarness) -> None:
+    readable = entries(guest={"thing:/": READ_ALL})
+    for number in range(4):
+        await has_thing(site, f"lamp-{number}", policy=readable)
+    guest = Searcher(site, source=1)
+    key = await guest.subscribe(None, "size(1)")
+    await guest.request(key)
+    for number in (1, 3):
+        changed = document(f"acme.site/lamp-{number}/policies/commands/modify", "/entries/guest/resources", {})
+        assert (await site.ask(changed))["status"] == 204
+    pages = await guest.request(key, 9)
+    assert [thing["thingId"][-1] for page in pages for thing in page] == ["0", "2"]
+
+
+@pytest.mark.parametrize("channel", ["live", "none"])
+async def test_case_85_other_channels_open_nothing(site: ConnectionHarness, channel: str) -> None:
+    answer = await site.ask(searching("subscribe", {}).replace(b"/twin/", f"/{channel}/".encode()))
+    assert answer["topic"] == "unknown/unknown/things/twin/errors" or channel == "live"
+    assert answer["value"]["error"] == "protocoladapter:unknown.topicpath"
+
+
+@pytest.mark.parametrize("demand", [-3, 0, None])
+async def test_case_86_a_demand_of_nothing_fails(site: ConnectionHarness, demand: int | None) -> None:
+    searcher = Searcher(site)
+    key = await searcher.subscribe()
+    searcher.ask(key, demand)
+    await until(lambda: searcher.end(key))
+    error = searcher.failure(key)
+    assert (error["status"], error["error"]) == (400, "thing-search:subscription.protocol.error")
+    assert "rule 3.9" in error["message"]
+    searcher.ask(key, 1)
+    await until(lambda: searcher.said(key) == ["created", "failed", "failed"])
+    assert (
+        searcher.failure(key)["message"] == "This subscription is considered cancelled. No more messages are processed."
+    )
+
+
+async def test_case_87_parallel_searches_do_not_mix(site: ConnectionHarness) -> None:
+    for number in range(8):
+        await has_thing(site, f"lamp-{number}", {"attributes": {"tag": number % 4}})
+    searcher = Searcher(site)
+    keys = [await searcher.subscribe(f"eq(attributes/tag,{tag})", "size(1)") for tag in range(4)]
+    await searcher.request(keys[0], 1)
+    searcher.cancel(keys[0])
+    site.search.error = StoreUnavailable("a page cannot be read")
+    await searcher.request(keys[1], 1)
+    site.search.error = None
+    for key in keys[2:]:
+        searcher.ask(key, 10)
+    await until(lambda: all(searcher.end(key) for key in keys[1:]))
+    assert [searcher.end(key) for key in keys] == [None, "failed", "complete", "complete"]
+    assert searcher.failure(keys[1])["error"] == "internalerror"
+    assert searcher.failure(keys[1])["status"] == 500
+    for tag in (2, 3):
+        found = [thing["attributes"]["tag"] for page in searcher.pages(keys[tag]) for thing in page]
+        assert found == [tag, tag]
+
+
+async def test_case_88_nothing_is_looked_for_before_the_first_request(site: ConnectionHarness) -> None:
+    await has_thing(site, "lamp-1")
+    searcher = Searcher(site)
+    key = await searcher.subscribe()
+    await pause()
+    assert site.search.pages == []
+    await searcher.request(key)
+    assert [looked.after for looked in site.search.pages] == [None]
+
+
+async def test_case_89_a_request_without_the_id_is_answered_with_an_error(site: ConnectionHarness) -> None:
+    for action in ("request", "cancel"):
+        for value in ({"demand": 1}, {"subscriptionId": None}, None):
+            answer = await site.ask(searching(action, value))
+            assert answer["topic"] == "unknown/unknown/things/twin/errors"
+            assert answer["value"]["error"] == "json.field.missing"
+
+
+async def test_case_90_a_thing_deleted_between_two_pages_is_skipped_and_the_page_filled(
+    site: ConnectionHarness,
+) -> None:
+    for number in range(5):
+        await has_thing(site, f"lamp-{number}")
+    searcher = Searcher(site)
+    key = await searcher.subscribe(None, "size(2)")
+    await searcher.request(key)
+    assert (await site.ask(command("delete", name="lamp-2")))["status"] == 204
+    pages = await searcher.request(key)
+    assert [thing["thingId"][-1] for page in pages for thing in page] == list("0134")
+    await until(lambda: searcher.end(key) == "complete")
+
+
+async def test_case_91_ids_of_searches_and_histories_never_meet(site: ConnectionHarness) -> None:
+    await has_thing(site, "lamp-7")
+    searcher = Searcher(site)
+    key = await searcher.subscribe()
+    topic = b"acme.site/lamp-7/things/twin/streaming/request"
+    answer = await site.ask(
+        searching("request", {"subscriptionId": key, "demand": 1}).replace(b"_/_/things/twin/search/request", topic)
+    )
+    assert answer["value"]["error"]["error"] == "streaming.subscription.not.found"
+    assert [len(page) for page in await searcher.request(key)] == [1]
+
+
+# --- the codes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ["request", "cancel"])
+async def test_an_unknown_or_foreign_id_is_not_found(site: ConnectionHarness, action: str) -> None:
+    searcher = Searcher(site)
+    for key, from_source in (("77", 0), (await searcher.subscribe(), 1)):
+        site.forget()
+        answer = await site.ask(searching(action, {"subscriptionId": key, "demand": 1}), source=from_source)
+        assert answer["topic"] == "_/_/things/twin/search/failed"
+        assert answer["value"]["error"] == {
+            "status": 404,
+            "error": "thing-search:subscription.not.found",
+            "message": f"No subscription with ID '{key}' exists.",
+        }
+
+
+async def test_a_search_that_nobody_asks_times_out_and_later_is_not_found(site: ConnectionHarness) -> None:
+    searcher = Searcher(site)
+    key = await searcher.subscribe()
+    for _ in range(62):
+        site.clock.advance(1)
+        site.streams.sweep()
+    error = searcher.failure(key)
+    assert (error["status"], error["error"]) == (408, "thing-search:subscription.timeout")
+    assert error["message"] == f"The subscription '{key}' stopped due to a lack of interaction."
+
+
+async def test_a_search_that_runs_is_aborted_when_the_service_stops(site: ConnectionHarness) -> None:
+    for number in range(3):
+        await has_thing(site, f"lamp-{number}")
+    searcher = Searcher(site)
+    running, waiting = await searcher.subscribe(None, "size(1)"), await searcher.subscribe()
+    await searcher.request(running, 1)
+    site.streams.abort(Kind.SEARCH)
+    assert searcher.said(waiting) == ["created"]
+    assert searcher.failure(running) == {
+        "status": 500,
+        "error": "thing-search:subscription.aborted",
+        "message": "The subscription is aborted due to a service restart.",
+        "description": "Please try again later.",
+    }
+
+
+async def test_too_many_subscriptions_are_refused_with_a_code_of_searches(site: ConnectionHarness) -> None:
+    site.streams.open_by_connection["site"] = 10_000
+    answer = await site.ask(searching("subscribe", {}))
+    assert (answer["topic"], answer["status"]) == ("unknown/unknown/things/twin/errors", 429)
+    assert answer["value"]["error"] == "thing-search:subscription.limit"
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ({"namespaces": "acme.site"}, "json.invalid"),
+        ({"namespaces": [1]}, "json.format.invalid"),
+        ({"filter": 1}, "json.invalid"),
+        ({"options": 1}, "json.invalid"),
+        ([1], "json.format.invalid"),
+    ],
+)
+async def test_a_value_of_the_wrong_type_opens_nothing(site: ConnectionHarness, value: Any, code: str) -> None:
+    answer = await site.ask(searching("subscribe", value))
+    assert answer["topic"] == "unknown/unknown/things/twin/errors"
+    assert answer["value"]["error"] == code
+
+
+async def test_a_search_that_finds_nothing_in_its_time_fails(site: ConnectionHarness) -> None:
+    site.search.error = BudgetExceeded(5)
+    searcher = Searcher(site)
+    key = await searcher.subscribe()
+    await searcher.request(key)
+    error = searcher.failure(key)
+    assert (error["status"], error["error"]) == (503, "thing-search:budget.exceeded")
+
+
+async def test_times_are_those_of_the_subscribe_and_equal_filters_share_what_they_mean(site: ConnectionHarness) -> None:
+    def predicate(filter: str) -> Any:
+        return site.searching.understand(SearchQuery(filter), ()).question.predicate
+
+    assert predicate("gt(attributes/n,1)") is predicate("gt(attributes/n,1)")
+    past = predicate("lt(_modified,time:now-1h)")
+    assert past is not predicate("lt(_modified,time:now-1h)")
+    assert past.literal.value == "2030-01-15T06:30:00.000000000Z"
+
+
+# --- pages --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_page_is_filled_from_several_slices(site: ConnectionHarness) -> None:
+    for number in range(7):
+        await has_thing(site, f"lamp-{number}")
+    site.search.slice = 2
+    searcher = Searcher(site)
+    key = await searcher.subscribe(None, "size(3)")
+    assert [len(page) for page in await searcher.request(key, 5)] == [3, 3, 1]
+
+
+async def test_what_was_found_when_the_time_is_over_is_a_page(
+    site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(7):
+        await has_thing(site, f"lamp-{number}")
+    searcher = Searcher(site)
+    key = await searcher.subscribe(None, "size(5)")
+    page = site.search.page
+
+    def slowly(*asked: Any, **more: Any) -> Any:
+        if len(site.search.pages) == 1:
+            site.search.error = BudgetExceeded(5)
+        return page(*asked, **more)
+
+    site.search.slice = 2
+    monkeypatch.setattr(site.search, "page", slowly)
+    assert [len(each) for each in await searcher.request(key)] == [2]
+    site.search.error, site.search.slice = None, None
+    assert [len(each) for each in await searcher.request(key)] == [2, 5]
+
+
+async def test_a_page_is_cut_at_its_bytes(site: ConnectionHarness) -> None:
+    for number in range(30):
+        await has_thing(site, f"lamp-{number:02}", {"attributes": {"text": "x" * 90_000}})
+    searcher = Searcher(site)
+    ids = ", ".join(f'"acme.site:lamp-{number:02}"' for number in range(24)).replace(", ", ",")
+    key = await searcher.subscribe(f"in(thingId,{ids})", "size(200)")
+    await searcher.request(key, 10)
+    sizes = [len(page) for page in searcher.pages(key)]
+    assert sizes == [11, 11, 2]
+    assert max(len(message.envelope.payload) for message in site.link.published) < 1 << 20
+
+
+async def test_many_pages_are_looked_for_at_once_but_no_more_than_bounded(site: ConnectionHarness) -> None:
+    await has_thing(site, "lamp-1")
+    searcher = Searcher(site)
+    for options, wanted in (("size(200)", 400), ("size(1)", AT_ONCE), ("size(25)", 500)):
+        await searcher.all(None, options)
+        assert site.search.pages[-1].limit == wanted
+
+
+async def test_searches_are_looked_for_in_threads_of_their_own_and_a_named_thing_is_not(
+    site: ConnectionHarness,
+) -> None:
+    await has_thing(site, "lamp-1")
+    searcher = Searcher(site)
+    await searcher.all('eq(thingId,"acme.site:lamp-1")')
+    assert site.search.pages == []
+    # Several may be large together.
+    assert await searcher.all('in(thingId,"acme.site:lamp-1","acme.site:lamp-2")') == ["acme.site:lamp-1"]
+    assert len(site.search.pages) == 1
+    await searcher.all()
+    assert site.search.pages[-1].thread.startswith("search")
+
+
+async def test_a_long_search_holds_up_nobody(site: ConnectionHarness) -> None:
+    await has_thing(site, "lamp-7")
+    searcher = Searcher(site)
+    long = await searcher.subscribe()
+    site.search.gate.clear()
+    searcher.ask(long)
+    await until(lambda: site.search.pages)
+    assert (await site.ask(turn(True)))["status"] == 201
+    assert await searcher.all('eq(thingId,"acme.site:lamp-7")') == ["acme.site:lamp-7"]
+    searcher.cancel(long)
+    site.search.gate.set()
+    await pause()
+    assert searcher.said(long) == ["created"]
+    assert len(site.search.pages) == 1
+
+
+async def test_what_was_cancelled_before_its_turn_is_not_looked_for(site: ConnectionHarness) -> None:
+    await has_thing(site, "lamp-7")
+    searcher = Searcher(site)
+    keys = [await searcher.subscribe() for _ in range(4)]
+    site.search.gate.clear()
+    for key in keys:
+        searcher.ask(key)
+    await until(lambda: len(site.search.pages) == 2)
+    for key in keys[1:]:
+        searcher.cancel(key)
+    await until(lambda: len(list(site.streams)) == 1)
+    site.search.gate.set()
+    await until(lambda: searcher.end(keys[0]) == "complete")
+    assert await searcher.all() == ["acme.site:lamp-7"]
+    assert [searcher.said(key) for key in keys] == [["created", "next", "complete"], *[["created"]] * 3]
+    assert len(site.search.pages) == 3
+
+
+# --- own writes ---------------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_not_durable_yet_is_waited_for() -> None:
+    disk = Disk()
+    site = ConnectionHarness(journal=disk)
+    await has_thing(site, "lamp-7")
+    searcher = Searcher(site)
+    keys = [
+        await searcher.subscribe("exists(attributes/on)"),
+        await searcher.subscribe('eq(thingId,"acme.site:lamp-7")'),
+    ]
+    disk.hold()
+    site.deliver(turn(True))
+    for key in keys:
+        searcher.ask(key)
+    await pause()
+    assert [searcher.pages(key) for key in keys] == [[], []]
+    disk.release()
+    await until(lambda: all(searcher.end(key) for key in keys))
+    for key in keys:
+        assert [[thing["attributes"] for thing in page] for page in searcher.pages(key)] == [[{"on": True}]]
+
+
+@pytest.mark.parametrize("number", [50, pytest.param(5_000, marks=pytest.mark.soak(shard="properties"))])
+async def test_every_write_that_was_answered_is_found_under_load(tmp_path: Path, number: int) -> None:
+    """Read your writes: a search that is sent after the answer finds the change, by value and by id, while others write."""
+    site = ConnectionHarness(journal=SqliteJournal.open(tmp_path / "journal.db"))
+    await has_thing(site, "lamp-7")
+    await has_thing(site, "lamp-8")
+    searcher = Searcher(site)
+    others = asyncio.get_running_loop().create_task(_keep_writing(site))
+    try:
+        for count in range(1, number + 1):
+            site.forget()
+            site.deliver(turn(count, correlation_id=f"write-{count}"))
+            await until(lambda n=count: f"write-{n}" in site.correlations())  # type: ignore[misc]
+            assert await searcher.all(f"eq(attributes/on,{count})") == ["acme.site:lamp-7"]
+            named = f'and(eq(thingId,"acme.site:lamp-7"),eq(attributes/on,{count}))'
+            assert await searcher.all(named) == ["acme.site:lamp-7"]
+    finally:
+        others.cancel()
+    assert len(site.journal.events(EntityId(EntityType.THING, "acme.site", "lamp-8"), 1, 2**62, 9, 1 << 20)) == 9
+
+
+async def _keep_writing(site: ConnectionHarness) -> None:
+    """Commits follow one another without a pause."""
+    number = 0
+    while True:
+        number -= 1
+        site.deliver(command("modify", "/attributes/on", number, name="lamp-8", response_required=False))
+        await site.store.barrier()
+
+
+# --- the past -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_search_in_the_past_needs_a_lake_and_an_instant(site: ConnectionHarness) -> None:
+    for at, status, code in (
+        ("2029-01-01T00:00:00Z", 501, "thing-search:past.unavailable"),
+        ("yesterday", 400, "header.invalid"),
+    ):
+        site.forget()
+        site.deliver(searching("subscribe", {}, at_historical_timestamp=at))
+        await until(lambda: site.link.published)
+        key = site.answers()[0]["value"]["subscriptionId"]
+        searcher = Searcher(site)
+        await searcher.request(key)
+        assert (searcher.failure(key)["status"], searcher.failure(key)["error"]) == (status, code)
+    assert searcher.failure(key)["message"] == (
+        "The value 'yesterday' of the header 'at-historical-timestamp' is not a valid time (ISO-8601 with seconds and an "
+        "offset, such as 2030-01-15T07:30:00Z)."
+    )
+
+
+async def test_a_search_in_the_past_is_opened_with_nanoseconds(site: ConnectionHarness) -> None:
+    opened: list[int] = []
+
+    def open_past(asked: Asked, at: int) -> Feed | Fault:
+        opened.append(at)
+        return SearchFeed(site.searching, asked)
+
+    site.searching.as_of = open_past
+    site.deliver(searching("subscribe", {}, at_historical_timestamp="1970-01-01T00:00:01.5Z"))
+    await until(lambda: opened)
+    assert opened == [1_500_000_000]

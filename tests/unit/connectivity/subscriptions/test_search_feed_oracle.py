@@ -1,0 +1,120 @@
+"""What searches find and show, against a second evaluation that is slow and obvious: thousands of random questions.
+
+Policies have all that they may have (imports, references, namespaces, expiries), things have no arrays. Every question is
+asked twice: of whoever looks among all things, and of whoever is told their ids.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectivity.subscriptions.search_feed import item
+from connectivity.twins.access import ThingRights
+from connectivity.twins.context import PresentWorld
+from mappings.ids import EntityId
+from mappings.model.signals import Event
+from spark_store.history.replay import evolve
+from spark_store.rql.options import read_options
+from spark_store.rql.query import Budget, Question, Search
+from spark_store.rql.search_evaluator import read
+from spark_store.search.point_lookup import NamedThing, named_thing
+from tests.support.dice import THOROUGH, dice, examples
+from tests.support.oracles.permissions import Policy, flattened
+from tests.support.oracles.random_things import FIELDS, MAKERS, NAMES, Obvious, a_filter, a_world, filled, text_of
+from tests.support.random_policies import NAMESPACES, NOWS, SUBJECTS
+
+WORLDS, QUESTIONS = examples(40), 20 if THOROUGH else 8
+
+
+# --- the real thing -----------------------------------------------------------------------------------------------------
+
+
+def found(search: Search, question: Question, rights: ThingRights, limit: int) -> list[tuple[str, Any]]:
+    """Everything that is found, page by page, as it is shown."""
+    place, hits = None, []
+    while True:
+        page = search.page(question, rights, place, limit, Budget(60))
+        hits += [(hit.thing_id, json.loads(item(hit, None))) for hit in page.hits]
+        place = page.place
+        if page.is_last:
+            return hits
+
+
+@pytest.mark.parametrize(
+    ("maker", "worlds"),
+    [
+        ("slow", WORLDS),
+        ("indexed", WORLDS),
+        pytest.param("indexed", 50 * WORLDS, marks=pytest.mark.soak(shard="properties")),
+    ],
+)
+def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, worlds: int, tmp_path: Path) -> None:
+    chance = dice("searching", maker, worlds)
+    number = 0
+    for world in range(worlds):
+        policies, things = a_world(chance)
+        open_journal, open_search = MAKERS[maker]
+        journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
+        search = open_search(journal)
+        now = chance.choice(NOWS)
+        present = PresentWorld(search.snapshot, lambda now=now: now)  # type: ignore[misc]
+        for _ in range(QUESTIONS):
+            subjects = tuple(chance.sample(SUBJECTS, chance.randint(1, 2)))
+            filter = a_filter(chance)
+            namespaces = chance.sample(NAMESPACES, chance.choice((0, 0, 1, 2)))
+            field, sign = chance.choice(FIELDS), chance.choice("+-")
+            order = read_options(f"sort({sign}{field})").order
+            expected = [
+                each
+                for id, thing in things.items()
+                if not namespaces or id.partition(":")[0] in namespaces
+                for each in [
+                    Obvious(thing, flattened(thing["policyId"], policies, now, id.partition(":")[0]), subjects)
+                ]
+                if each.is_visible() and each.matches(filter)
+            ]
+            expected.sort(key=lambda each: each.thing["thingId"])
+            expected.sort(key=lambda each: each.standing(field.split("/")), reverse=sign == "-")
+            answer = [(each.thing["thingId"], each.shown()) for each in expected]
+            about = (text_of(filter), field, subjects, namespaces, policies, things, now)
+            asked = read(text_of(filter), datetime(2030, 1, 15, tzinfo=UTC))
+            question = Question(asked, order, frozenset(namespaces))
+            assert found(search, question, ThingRights(present, subjects), chance.randint(1, 9)) == answer, about
+            for id in things:
+                with_id = read(f'and({text_of(filter)},eq(thingId,"{id}"))', datetime.now(UTC))
+                named = Question(with_id, order, question.namespaces)
+                entity = named_thing(named.predicate)
+                assert entity is not None
+                by_name = NamedThing(entity, search.snapshot)
+                alone = found(by_name, named, ThingRights(present, subjects), chance.randint(1, 9))
+                assert alone == [each for each in answer if each[0] == id], about
+            number += len(answer)
+        search.close()
+        journal.close()
+    assert number > worlds * QUESTIONS // 2
+
+
+def test_the_dice_fall_on_every_kind_of_reader() -> None:
+    """Whole access, partial access, none: each in a good part of the cases, or the agreement says little."""
+    chance, seen = dice("readers"), dict.fromkeys(("whole", "part", "none"), 0)
+    for _ in range(200):
+        policies, things = a_world(chance)
+        world = PresentWorld(lambda entity, policies=policies: _policy(entity, policies), lambda: NOWS[0])  # type: ignore[misc]
+        for thing in things.values():
+            namespace = thing["thingId"].partition(":")[0]
+            access = ThingRights(world, chance.sample(SUBJECTS, 2)).access(thing["policyId"], namespace)
+            is_seen = access is not None and access.view(thing) is not None
+            seen["none" if access is None or not is_seen else "whole" if access.is_whole else "part"] += 1
+    assert min(seen.values()) > 200 * len(NAMES) // 10, seen
+
+
+def _policy(entity: EntityId, policies: dict[str, Policy]) -> Any:
+    if entity.id not in policies:
+        return None
+    event = Event(entity, 1, NOWS[0], "created", "/", json.dumps(policies[entity.id]).encode(), b"{}")
+    return evolve(None, event)

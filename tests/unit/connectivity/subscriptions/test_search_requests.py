@@ -1,0 +1,322 @@
+"""Questions that are answered at once: pages with cursors, counts, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from connectivity.errors import OperationRefused
+from connectivity.subscriptions.search_requests import Cursors, Inquirer, Inquiry, split_options
+from spark_store.errors import BudgetExceeded, InvalidOption, StoreUnavailable
+from spark_store.records import AuditEntry
+from spark_store.rql.order import Rank
+from spark_store.rql.query import Value
+from tests.support.in_process.search_client import has_thing
+from tests.support.in_process.service import NOW, ConnectionHarness, source, until
+from tests.support.table import each_row
+from tests.support.wait import PATIENCE
+
+OWNER = Inquiry(("acme:owner",))
+PLACE = (Value(Rank.NUMBER, 4), Value(Rank.TEXT, "acme.site:lamp-ä"))
+
+
+@pytest.fixture
+def site() -> ConnectionHarness:
+    return ConnectionHarness(source())
+
+
+@pytest.fixture
+def inquirer(site: ConnectionHarness) -> Inquirer:
+    return inquirer_of(site)
+
+
+def inquirer_of(
+    site: ConnectionHarness, now: Callable[[], datetime] = lambda: NOW, noted: list[AuditEntry] | None = None
+) -> Inquirer:
+    async def note(entry: AuditEntry) -> None:
+        if noted is None:
+            raise StoreUnavailable(f"no room for {entry.by}")
+        noted.append(entry)
+
+    return Inquirer(site.searching, now, page_bytes=1 << 20, seconds_for_all=60.0, note=note)
+
+
+async def lamps(site: ConnectionHarness, number: int) -> None:
+    for each in range(number):
+        await has_thing(site, f"lamp-{each:03}", {"attributes": {"size": each, "odd": bool(each % 2)}})
+
+
+async def all_pages(inquirer: Inquirer, inquiry: Inquiry) -> list[list[Any]]:
+    """Every page, each asked for with the cursor of the one before."""
+    options, pages = inquiry.options, []
+    while True:
+        found = await inquirer.things(inquiry)
+        pages.append(json.loads(found.items))
+        if found.cursor is None:
+            return pages
+        inquiry = replace(
+            inquiry, options=f"{options},cursor({found.cursor})" if options else f"cursor({found.cursor})"
+        )
+
+
+async def refused(answer: Any) -> tuple[int, str]:
+    with pytest.raises(OperationRefused) as error:
+        await answer
+    return error.value.fault.status, error.value.fault.error
+
+
+async def test_cursors_lead_from_page_to_page_to_the_end(site: ConnectionHarness, inquirer: Inquirer) -> None:
+    await lamps(site, 7)
+    pages = await all_pages(inquirer, replace(OWNER, options="size(3),sort(-attributes/size)"))
+    assert [[thing["attributes"]["size"] for thing in page] for page in pages] == [[6, 5, 4], [3, 2, 1], [0]]
+
+
+async def test_without_options_a_page_has_25_things(site: ConnectionHarness, inquirer: Inquirer) -> None:
+    await lamps(site, 26)
+    assert [len(page) for page in await all_pages(inquirer, OWNER)] == [25, 1]
+
+
+async def test_a_full_last_page_has_no_cursor(site: ConnectionHarness, inquirer: Inquirer) -> None:
+    await lamps(site, 2)
+    assert (await inquirer.things(replace(OWNER, options="size(2)"))).cursor is None
+
+
+async def test_nothing_found_is_an_empty_page(site: ConnectionHarness, inquirer: Inquirer) -> None:
+    await lamps(site, 1)
+    assert await inquirer.things(Inquiry(("acme:stranger",))) == (b"[]", None)
+    assert await inquirer.things(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == (b"[]", None)
+
+
+async def test_fields_say_what_is_shown(site: ConnectionHarness, inquirer: Inquirer) -> None:
+    await lamps(site, 1)
+    found = await inquirer.things(replace(OWNER, selection={"thingId": {}, "_revision": {}}))
+    assert json.loads(found.items) == [{"thingId": "acme.site:lamp-000", "_revision": 1}]
+
+
+async def test_what_matches_is_counted_in_slices(site: ConnectionHarness, inquirer: Inquirer) -> None:
+    await lamps(site, 9)
+    site.search.slice = 2
+    assert await inquirer.count(OWNER) == 9
+    assert len(site.search.pages) == 5
+    assert await inquirer.count(replace(OWNER, filter="eq(attributes/odd,true)")) == 4
+    assert await inquirer.count(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == 0
+    assert await inquirer.count(Inquiry(("acme:stranger",))) == 0
+
+
+async def test_a_plan_says_how_the_first_page_would_be_come_by(site: ConnectionHarness, inquirer: Inquirer) -> None:
+    await lamps(site, 3)
+    found = await inquirer.plan(replace(OWNER, options="size(2)"))
+    assert found == {
+        "way": "all things, brought into order",
+        "order": "+thingId",
+        "things": 3,
+        "candidates": None,
+        "isIndexed": False,
+        "text": "all things, brought into order; 3 things, order +thingId\nthe index is being built: the states are "
+        "searched\nevery thing\ncandidates: too many to be worth a list",
+    }
+    assert await refused(inquirer.plan(replace(OWNER, filter="eq("))) == (400, "rql.expression.invalid")
+
+
+async def test_all_pages_mean_the_same_now(site: ConnectionHarness) -> None:
+    """`time:now` is that of the first page."""
+    await lamps(site, 3)
+    clock = iter([NOW, NOW + timedelta(days=365), NOW + timedelta(days=730)])
+    inquirer = inquirer_of(site, lambda: next(clock))
+    pages = await all_pages(inquirer, replace(OWNER, filter="gt(_modified,time:now-1h)", options="size(1)"))
+    assert [len(page) for page in pages] == [1, 1, 1]
+    assert next(clock) == NOW + timedelta(days=365)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"filter": "ge(attributes/size,0)"},
+        {"namespaces": frozenset({"acme.site"})},
+        {"subjects": ("acme:owner", "acme:guest")},
+        {"options": "size(2),sort(-attributes/size),cursor(CURSOR)"},
+        {"options": "size(2),cursor(CURSOR"},
+        {"options": "size(2),cursor(x)"},
+        {"options": "size(2),cursor()"},
+        {"options": "size(2),cursor(Ä)"},
+        {"options": "size(2),cursor(CURSORA)"},
+        {"options": "size(2),cursor(CURSOR),cursor(CURSOR)"},
+    ],
+)
+async def test_a_cursor_goes_with_the_question_that_it_came_with(
+    site: ConnectionHarness, inquirer: Inquirer, change: dict[str, Any]
+) -> None:
+    await lamps(site, 5)
+    inquiry = replace(OWNER, options="size(2)")
+    cursor = (await inquirer.things(inquiry)).cursor
+    assert cursor is not None
+    other = {"options": "size(2),cursor(CURSOR)", **change}
+    other["options"] = other["options"].replace("CURSOR", cursor)
+    assert await refused(inquirer.things(replace(inquiry, **other))) == (400, "thing-search:search.option.invalid")
+
+
+async def test_the_size_of_pages_and_the_fields_may_change_on_the_way(
+    site: ConnectionHarness, inquirer: Inquirer
+) -> None:
+    await lamps(site, 5)
+    cursor = (await inquirer.things(replace(OWNER, options="size(2)"))).cursor
+    found = await inquirer.things(replace(OWNER, options=f"cursor({cursor}),size(9)", selection={"thingId": {}}))
+    assert [thing["thingId"][-1] for thing in json.loads(found.items)] == ["2", "3", "4"]
+    assert found.cursor is None
+
+
+@pytest.mark.parametrize(
+    ("inquiry", "told"),
+    [
+        (replace(OWNER, filter="eq("), (400, "rql.expression.invalid")),
+        (replace(OWNER, filter="eq(foo,1)"), (400, "rql.expression.invalid")),
+        (replace(OWNER, options="size(0)"), (400, "thing-search:search.option.invalid")),
+        (replace(OWNER, options="limit(0,1)"), (400, "thing-search:search.option.invalid")),
+        (replace(OWNER, options="sort(+foo)"), (400, "thing-search:search.option.invalid")),
+    ],
+)
+async def test_what_cannot_be_understood_is_refused_and_nothing_is_looked_at(
+    site: ConnectionHarness, inquirer: Inquirer, inquiry: Inquiry, told: tuple[int, str]
+) -> None:
+    assert await refused(inquirer.things(inquiry)) == told
+    assert await refused(inquirer.count(inquiry)) == told
+    assert site.search.pages == []
+
+
+async def test_what_stands_in_the_way_is_told(site: ConnectionHarness, inquirer: Inquirer) -> None:
+    site.search.error = BudgetExceeded(5.0)
+    assert await refused(inquirer.things(OWNER)) == (503, "thing-search:budget.exceeded")
+    assert await refused(inquirer.count(OWNER)) == (503, "thing-search:budget.exceeded")
+    site.search.error = StoreUnavailable("a bad day")
+    assert await refused(inquirer.things(OWNER)) == (503, "api:store.unavailable")
+    assert await refused(inquirer.count(OWNER)) == (503, "api:store.unavailable")
+
+
+async def test_who_waits_no_longer_is_told_so(site: ConnectionHarness, inquirer: Inquirer) -> None:
+    site.search.gate.clear()
+    inquiry = replace(OWNER, seconds=0.01)
+    try:
+        for answer in (inquirer.things(inquiry), inquirer.count(inquiry)):
+            assert await refused(answer) == (503, "thing-search:budget.exceeded")
+    finally:
+        site.search.gate.set()
+    await lamps(site, 1)
+    assert await asyncio.wait_for(inquirer.count(OWNER), PATIENCE) == 1
+
+
+async def test_who_asks_while_the_service_stops_is_told_so(site: ConnectionHarness, inquirer: Inquirer) -> None:
+    await lamps(site, 1)
+    site.search.gate.clear()
+    looking = [asyncio.create_task(inquirer.count(OWNER)) for _ in range(3)]
+    await until(lambda: len(site.search.pages) == 2)
+    closing = asyncio.create_task(site.searching.close())
+    assert await refused(asyncio.wait_for(looking[2], PATIENCE)) == (503, "api:store.unavailable")
+    assert await refused(inquirer.things(OWNER)) == (503, "api:store.unavailable")
+    site.search.gate.set()
+    assert await asyncio.wait_for(asyncio.gather(*looking[:2]), PATIENCE) == [1, 1]
+    await closing
+
+
+# --- in whose name
+
+
+async def test_who_asks_in_the_name_of_others_is_noted_once_an_hour(site: ConnectionHarness) -> None:
+    await lamps(site, 1)
+    moment, noted = NOW, list[AuditEntry]()
+    inquirer = inquirer_of(site, lambda: moment, noted)
+    await inquirer.things(OWNER)
+    assert noted == []
+    anna = replace(OWNER, subjects=("acme:owner", "acme:guest"), instead="anna")
+    await inquirer.things(anna)
+    names = "acme:guest, acme:owner"
+    assert noted == [AuditEntry(NOW.isoformat(), "anna", "search in the name of others", "", None, names)]
+    moment += timedelta(minutes=59)
+    await inquirer.count(replace(anna, filter="exists(thingId)"))
+    assert len(noted) == 1
+    moment += timedelta(minutes=1)
+    await inquirer.count(anna)
+    await inquirer.plan(replace(anna, subjects=("acme:owner",)))
+    await inquirer.things(replace(anna, instead="bert"))
+    assert [(entry.by, entry.details) for entry in noted[1:]] == [
+        ("anna", names),
+        ("anna", "acme:owner"),
+        ("bert", names),
+    ]
+
+
+async def test_what_cannot_be_noted_is_not_looked_for(site: ConnectionHarness) -> None:
+    inquirer = inquirer_of(site)
+    for _ in range(2):
+        assert await refused(inquirer.things(replace(OWNER, instead="anna"))) == (503, "api:store.unavailable")
+    assert site.search.pages == []
+    assert json.loads((await inquirer.things(OWNER)).items) == []
+
+
+# --- the cursor itself
+
+
+def test_a_cursor_leads_to_the_place_that_it_was_made_for() -> None:
+    cursors = Cursors()
+    text = cursors.seal(PLACE, NOW, b"about")
+    assert cursors.open(text, b"about", 2) == (NOW, PLACE)
+    assert cursors.open(text, b"about", 2)[1][0].rank is Rank.NUMBER
+
+
+def test_a_cursor_tells_nothing_and_is_made_by_nobody_else() -> None:
+    cursors = Cursors()
+    texts = {cursors.seal(PLACE, NOW, b"about") for _ in range(20)}
+    assert len(texts) == 20
+    for text in texts:
+        with pytest.raises(InvalidOption):
+            Cursors().open(text, b"about", 2)
+        with pytest.raises(InvalidOption):
+            cursors.open(text, b"other", 2)
+
+
+def test_every_changed_character_of_a_cursor_is_noticed() -> None:
+    cursors = Cursors()
+    text = cursors.seal(PLACE, NOW, b"about")
+    for index in range(len(text) - 1):
+        changed = text[:index] + ("A" if text[index] != "A" else "B") + text[index + 1 :]
+        with pytest.raises(InvalidOption):
+            cursors.open(changed, b"about", 2)
+
+
+def test_values_that_are_too_long_for_a_cursor_are_refused_rather_than_cut() -> None:
+    with pytest.raises(InvalidOption):
+        Cursors().seal((Value(Rank.TEXT, "x" * 20_000),), NOW, b"")
+
+
+def test_numbers_and_moments_travel_exactly() -> None:
+    now = datetime(2030, 1, 15, 7, 30, 0, 123457, tzinfo=UTC)
+    place = (Value(Rank.NUMBER, 2**63 - 1), Value(Rank.NUMBER, 0.1), Value(Rank.NULL, None), Value(Rank.BOOLEAN, True))
+    cursors = Cursors()
+    found = cursors.open(cursors.seal(place, now, b""), b"", 4)
+    assert found == (now, place)
+    assert [type(each.value) for each in found[1]] == [int, float, type(None), bool]
+
+
+@each_row(
+    ("text", "rest", "cursor"),
+    [
+        (None, None, None),
+        ("", None, None),
+        ("size(3)", "size(3)", None),
+        ("cursor(abc)", None, "abc"),
+        (" cursor(abc)", None, "abc"),
+        ("cursor(abc),size(3)", "size(3)", "abc"),
+        ("size(3),cursor(abc)", "size(3)", "abc"),
+        ("size(3),cursor(abc),sort(+thingId)", "size(3),sort(+thingId)", "abc"),
+        ("cursor(abc", "cursor(abc", None),
+        ("size(3)cursor(abc)", "size(3)cursor(abc)", None),
+        ("sort(+attributes/cursor(x)", "sort(+attributes/cursor(x)", None),
+    ],
+)
+def test_a_cursor_is_taken_out_of_the_options(text: str | None, rest: str | None, cursor: str | None) -> None:
+    assert split_options(text) == (rest, cursor)

@@ -1,0 +1,127 @@
+"""Where a signal goes and with which headers; what a reply-target makes of it is told in the tests of outbound."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from connectivity.targets.destination import Publication, Resolved, feature_ids, features_of
+from mappings.errors import UnsafeAddress
+from mappings.ids import EntityId, EntityType
+from mappings.model.envelope import Envelope
+from mappings.model.signals import LiveEvent, TwinEvent
+from tests.support.in_process.service import LAMP, NOW
+from tests.support.table import each_row
+
+EVENT = LiveEvent(LAMP, "modified", "/features/bulb/properties/on", b"1", {"desk": "4", "bad": "a/#"})
+
+
+def resolved(address: str, **mapping: str) -> Resolved | None:
+    names = {name.replace("_", "."): text for name, text in mapping.items()}
+    publication = Publication(address, names, "site", lambda: NOW)
+    return publication.resolve(publication.context(EVENT))
+
+
+def test_templates_see_the_signal_and_its_connection() -> None:
+    found = resolved("{{ connection:id }}/{{ feature:id }}/{{ header:desk }}", path="{{ resource:path }}")
+    assert found == Resolved("site/bulb/4", {"path": "/features/bulb/properties/on"})
+
+
+def test_an_address_without_a_value_is_none() -> None:
+    assert resolved("{{ header:no }}") is None
+
+
+@pytest.mark.parametrize("mapping", [{}, {"mqtt_topic": "x/{{ header:bad }}"}])
+def test_what_would_be_another_address_is_refused(mapping: dict[str, str]) -> None:
+    with pytest.raises(UnsafeAddress):
+        resolved("out/{{ header:bad }}" if not mapping else "out", **mapping)
+
+
+def test_envelopes_that_share_headers_go_on_sharing_them() -> None:
+    shared = {"content-type": "x"}
+    messages = Resolved("out", {"desk": "4"}).outgoing([Envelope(b"1", shared), Envelope(b"2", shared)], 1)
+    assert messages[0].envelope.headers is messages[1].envelope.headers
+    assert messages[0].envelope.headers == {"content-type": "x", "desk": "4"}
+
+
+def test_a_path_leads_into_a_feature_or_into_none() -> None:
+    paths = ("/features/bulb/properties", "/features", "/attributes/features", None, "//")
+    assert [feature_ids(path) for path in paths] == [("bulb",), (), (), (), ()]
+
+
+LEVEL = TwinEvent(
+    EntityId(EntityType.THING, "org.depot7", "truck-19"),
+    7,
+    "2030-01-15T07:30:00.000000Z",
+    "modified",
+    "/features/tank/properties/level",
+    b"11.5",
+    {"correlation-id": "c-1", "Shift": "night", "ditto-originator": "acme:truck"},
+    b'{"attributes":{"driver":"Kim","tags":["a","b"]},"features":{"tank":{"properties":{"level":9}}}}',
+)
+CREATED = msgspec.structs.replace(
+    LEVEL,
+    action="created",
+    path="/",
+    value=b'{"features":{"tank":{},"cab":{}},"attributes":{"driver":"Lu"}}',
+    extra=None,
+)
+GONE = msgspec.structs.replace(LEVEL, action="deleted", path="/", value=None, extra=None)
+
+
+@each_row(
+    ("event", "template", "expected"),
+    [
+        (LEVEL, "{{ thing:id }}", "org.depot7:truck-19"),
+        (LEVEL, "out/{{ thing:namespace }}/{{ topic:action }}", "out/org.depot7/modified"),
+        (LEVEL, "{{ entity:name }}/{{ thing:name }}", "truck-19/truck-19"),
+        (LEVEL, "{{ topic:full }}", "org.depot7/truck-19/things/twin/events/modified"),
+        (LEVEL, "{{ topic:entityName }}/{{ topic:group }}", "truck-19/things"),
+        (LEVEL, "{{ topic:channel }}/{{ topic:criterion }}/{{ topic:action-subject }}", "twin/events/modified"),
+        (LEVEL, "{{ topic:subject }}", None),
+        (LEVEL, "{{ resource:type }}{{ resource:path }}", "thing/features/tank/properties/level"),
+        (LEVEL, "{{ resource:path | fn:substring-after('/features/') }}", "tank/properties/level"),
+        (LEVEL, "{{ feature:id | fn:upper() }}", "TANK"),
+        (LEVEL, "{{ header:shift }}", "night"),
+        (LEVEL, "{{ header:nope }}", None),
+        (LEVEL, "{{ header:correlation-id }}", "c-1"),
+        (LEVEL, "{{ request:subjectId }}", "acme:truck"),
+        (LEVEL, "{{ connection:id }}", "site"),
+        (LEVEL, "{{ time:now }}", "2030-01-15T07:30:00Z"),
+        (LEVEL, "{{ thing-json:attributes/driver | fn:default('-') }}", "Kim"),
+        (LEVEL, "{{ thing-json:attributes/nobody | fn:default('-') }}", "-"),
+        (LEVEL, "{{ thing-json:features/tank/properties/level }}", "11.5"),
+        (CREATED, "{{ thing-json:/attributes/driver }}", "Lu"),
+        (CREATED, "{{ feature:id }}", "tank"),
+        (GONE, "{{ thing-json:attributes/driver }}", None),
+        (GONE, "{{ feature:id }}", None),
+        (GONE, "{{ thing:id }}{{ resource:path }}", "org.depot7:truck-19/"),
+    ],
+)
+def test_5_2_what_templates_read_of_an_event(event: TwinEvent, template: str, expected: str | None) -> None:
+    """As a header and, where it can be one, as an address: without a value nothing is sent."""
+    publication = Publication("out", {"found": template}, "site", lambda: NOW)
+    found = publication.resolve(publication.context(event))
+    assert found is not None
+    assert found.headers.get("found") == expected
+    publication = Publication(f"to:{template}", {}, "site", lambda: NOW)
+    resolved = publication.resolve(publication.context(event))
+    assert (resolved.address if resolved is not None else None) == (f"to:{expected}" if expected is not None else None)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "features"),
+    [
+        ("/", b'{"features":{"a":{},"b":{}}}', ("a", "b")),
+        ("/", b'{"attributes":{}}', ()),
+        ("/", None, ()),
+        ("/features", b'{"a":{}}', ("a",)),
+        ("/features", b"null", ()),
+        ("/features/a", b"{}", ("a",)),
+        ("/attributes/features", b'{"features":{"a":{}}}', ()),
+    ],
+)
+def test_an_event_of_the_whole_touches_every_feature_in_it(
+    path: str, value: bytes | None, features: tuple[str, ...]
+) -> None:
+    assert features_of(msgspec.structs.replace(LEVEL, path=path, value=value)) == features

@@ -1,0 +1,45 @@
+"""The open connections as they see each other. What is diverted where is told in the tests of replies."""
+
+from __future__ import annotations
+
+from connectivity.targets.directory import DivertingOptions, Member, Members
+from mappings.model.signals import Response
+from tests.support.in_process.service import LAMP, connection
+
+ANSWER = Response(LAMP, "modify", "/", 204, None, {"divert-response-to-connection": "site"})
+
+
+def test_members_come_and_go() -> None:
+    members = Members()
+    for name in ("a", "b"):
+        members.join(Member(connection(id=name), (), frozenset()))
+    members.leave("nobody")
+    assert [member.connection_id for member in members] == ["a", "b"]
+    for member in members:
+        members.leave(member.connection_id)
+    assert list(members) == []
+
+
+def test_options_are_read_as_documents_write_them() -> None:
+    config = {"is-diversion-source": "True", "authorized-connections-as-sources": " a,b ,,"}
+    assert DivertingOptions.of(connection(specificConfig=config)) == DivertingOptions(
+        is_source=True, authorized=frozenset({"a", "b"})
+    )
+
+
+def test_nobody_diverts_to_itself() -> None:
+    members = Members()
+    config = {"is-diversion-source": "true", "is-diversion-target": "true", "authorized-connections-as-sources": "site"}
+    members.join(Member(connection(specificConfig=config), (), frozenset()))
+    assert members.diverted(ANSWER, "response", "site", 0) is None
+
+
+def test_a_target_connection_without_targets_takes_nothing() -> None:
+    members = Members()
+    members.join(Member(connection(id="a", specificConfig={"is-diversion-source": "true"}), (), frozenset()))
+    config = {"is-diversion-target": "true", "authorized-connections-as-sources": "a"}
+    members.join(Member(connection(specificConfig=config), (), frozenset()))
+    diverted = members.diverted(ANSWER, "response", "a", 0)
+    assert diverted is not None
+    assert diverted.target is None
+    assert repr(next(iter(members))) == "<Member a, 0 targets>"

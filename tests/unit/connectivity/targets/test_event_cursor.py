@@ -1,0 +1,240 @@
+"""One target on its way through all events. Case numbers are those of the cases for twins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.errors import ConnectivityError, Detail, GivenUp, NotConnected, PublishFailed
+from connectivity.targets import event_cursor as module
+from connectivity.targets.event_cursor import is_final
+from tests.support.in_process.event_followers import EVENTS, beside, cursor, followed, revisions, sent, turned
+from tests.support.in_process.service import command, creation, pause, target, until
+
+pytestmark = pytest.mark.usefixtures("sites")
+
+BUSY, TOO_LARGE = PublishFailed("busy"), PublishFailed("too large", status=413)
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHORTEST_PAUSE", 0.001)
+
+
+async def test_cases_114_and_115_others_are_sent_every_event_in_order_and_its_own_connection_none() -> None:
+    site, other = await followed()
+    own = await beside(other, id="third")
+    await turned(site, *range(20))
+    assert await sent(other, 20) == await sent(own, 20) == list(range(2, 22))
+    other.deliver(command("modify", "/attributes/on", True))
+    assert await sent(own, 21) == list(range(2, 23))
+    await pause()
+    assert len(revisions(other)) == 20
+    assert cursor(other).seq == cursor(own).seq == site.store.tail.newest
+
+
+async def test_case_116_an_event_carries_the_headers_of_its_command() -> None:
+    site, other = await followed()
+    await turned(site, True, correlation_id="c-7", my_own="x", condition="exists(thingId)")
+    await sent(other, 1)
+    (event,) = other.answers()
+    assert (event["topic"], event["path"]) == ("acme.site/lamp-7/things/twin/events/created", "/attributes/on")
+    assert event["headers"].items() >= {"correlation-id": "c-7", "my-own": "x", "response-required": False}.items()
+    assert not {"condition", "etag"} & set(event["headers"])
+
+
+async def test_a_target_that_takes_nothing_holds_back_nobody_and_gets_everything_later() -> None:
+    """Its own window is all that waits in memory."""
+    site, other = await followed()
+    other.link.confirms = False
+    other.link.window = 10
+    await turned(site, *range(module.WINDOW + 50))
+    await until(lambda: len(site.link.published) == module.WINDOW + 50)
+    await until(lambda: len(other.outbox) == module.WINDOW)
+    assert cursor(other).taken - cursor(other).seq == module.WINDOW
+    assert "targets[0]" not in other.monitor.exposition().decode()
+    other.link.confirms = True
+    other.link.confirm()
+    assert await sent(other, module.WINDOW + 50) == list(range(2, module.WINDOW + 52))
+
+
+async def test_what_waits_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event of any size goes through."""
+    monkeypatch.setattr(module, "WINDOW_BYTES", 100)
+    site, other = await followed()
+    other.link.confirms = False
+    await turned(site, "x" * 60, "y" * 60, "z" * 200, 4)
+    await sent(other, 2)
+    await pause()
+    assert len(other.link.published) == 2
+    for number in (3, 3, 4):
+        other.link.confirm(1)
+        await sent(other, number)
+        await pause()
+        assert len(other.link.published) == number
+    other.link.confirm()
+    assert cursor(other).seq == site.store.tail.newest
+
+
+async def test_while_the_broker_is_away_nothing_is_posted_and_then_everything_is() -> None:
+    site, other = await followed()
+    other.outbox.detach()
+    await turned(site, 1, 2, 3)
+    await pause()
+    assert len(other.outbox) == 0
+    other.outbox.attach(other.link)
+    site.dispatcher.cursors.wake()
+    assert await sent(other, 3) == [2, 3, 4]
+
+
+async def test_the_policy_of_the_time_of_sending_counts() -> None:
+    site, other = await followed()
+    other.outbox.detach()
+    await turned(site, 1)
+    entry = {
+        "subjects": {"acme:somebody": {"type": "t"}},
+        "resources": {"policy:/": {"grant": ["READ", "WRITE"], "revoke": []}},
+    }
+    policy = {"entries": {"ELSE": entry}}
+    site.deliver(
+        command("modify", value=policy).replace(b"/things/twin/", b"/policies/").replace(b'"path": ""', b'"path": "/"')
+    )
+    await until(lambda: len(site.link.published) == 2)
+    assert site.answers()[1]["status"] == 204, site.answers()[1]
+    other.outbox.attach(other.link)
+    site.dispatcher.cursors.wake()
+    await until(lambda: cursor(other).seq == site.store.tail.newest)
+    assert other.link.published == []
+
+
+async def test_what_the_broker_can_never_take_is_passed_over_and_counted() -> None:
+    site, other = await followed()
+    other.link.confirms = False
+    await turned(site, 1, 2, 3)
+    await sent(other, 3)
+    with capture_logs() as lines:
+        other.link.confirm(1, TOO_LARGE)
+        other.link.confirm()
+    assert [line["event"] for line in lines][-1:] == ["an event is passed over"]
+    assert (cursor(other).skipped, cursor(other).seq) == (1, site.store.tail.newest)
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_what_the_broker_may_take_later_is_sent_again_with_all_behind_it_one_by_one() -> None:
+    """So the last thing that a reader hears is the newest."""
+    site, other = await followed()
+    other.link.confirms = False
+    await turned(site, 1, 2, 3)
+    await sent(other, 3)
+    other.link.confirm(1)
+    other.link.confirm(1, BUSY)
+    assert cursor(other).seq == 2 + 1
+    await pause()
+    assert revisions(other) == [2, 3, 4], "what is on its way ends first"
+    other.link.confirm(1)
+    assert cursor(other).reason == "busy"
+    assert await sent(other, 4) == [2, 3, 4, 3]
+    await pause()
+    assert len(other.link.published) == 4, "one by one"
+    other.link.confirm(1, BUSY)
+    assert await sent(other, 5) == [2, 3, 4, 3, 3]
+    other.link.confirm()
+    assert await sent(other, 6) == [2, 3, 4, 3, 3, 4]
+    other.link.confirms = True
+    other.link.confirm()
+    await turned(site, 4)
+    assert await sent(other, 7) == [2, 3, 4, 3, 3, 4, 5]
+    assert cursor(other).reason is None
+    assert cursor(other).seq == site.store.tail.newest
+
+
+async def test_an_event_without_an_address_is_passed() -> None:
+    site, other = await followed(target(EVENTS, address="{{ header:device }}"))
+    await turned(site, 1)
+    await turned(site, 2, device="d-1")
+    assert await sent(other, 1) == [3]
+    await until(lambda: cursor(other).seq == site.store.tail.newest)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_never"),
+    [
+        (TOO_LARGE, True),
+        (PublishFailed("mistake", status=500), True),
+        (GivenUp("links die"), True),
+        (BUSY, False),
+        (PublishFailed("quota", status=429), False),
+        (PublishFailed("late", status=408), False),
+        (NotConnected(Detail.TIMEOUT), False),
+    ],
+)
+def test_what_is_never_tried_again(error: ConnectivityError, is_never: bool) -> None:
+    assert is_final(error) is is_never
+
+
+async def test_a_closed_cursor_says_nothing() -> None:
+    site, other = await followed()
+    other.link.confirms = False
+    await turned(site, 1)
+    await sent(other, 1)
+    heard: list[Any] = []
+    one = cursor(other)
+    one.listen(one.taken, heard.append)
+    site.dispatcher.close_connection("other")
+    other.link.confirm()
+    assert (heard, one.seq) == ([], one.taken - 1)
+
+
+async def test_what_was_refused_is_not_the_first_thing_that_a_new_link_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a broker that hangs up about it would hear of nothing else."""
+    pauses = [0.0, 3600.0]
+    monkeypatch.setattr(module, "back_off", lambda *_, **__: pauses.pop(0))
+    site, other = await followed()
+    other.link.confirms = False
+    await turned(site, 1)
+    await sent(other, 1)
+    other.link.confirm(1, BUSY)
+    other.outbox.detach()
+    await until(lambda: cursor(other).reason is None)
+    assert len(pauses) == 1, "the first pause is over, while there is no link"
+    other.outbox.attach(other.link)
+    site.dispatcher.cursors.linked("other")
+    await pause()
+    assert (len(other.link.published), cursor(other).reason) == (1, "busy")
+    assert pauses == []
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_what_is_refused_within_the_call_is_not_skipped_with_an_event_of_a_policy_behind_it() -> None:
+    site, other = await followed()
+    other.link.refuses = BUSY
+    site.deliver(creation("lamp-8"), creation("lamp-9"))
+    await until(lambda: site.store.tail.newest == 6)
+    await until(lambda: len(other.link.published) >= 2)
+    other.link.refuses = None
+    await until(lambda: cursor(other).seq == 6)
+    names = [said["topic"].split("/")[1] for said in other.answers()]
+    assert list(dict.fromkeys(names)) == ["lamp-8", "lamp-9"]
+    assert names[-2:] == ["lamp-8", "lamp-9"]
+
+
+async def test_an_event_that_fails_while_it_is_posted_is_missed_and_holds_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site, other = await followed()
+    route = cursor(other).route
+    post = route.post
+
+    def posted(signal: Any, *more: Any) -> Any:
+        if signal.value == b"1":
+            raise ValueError("a mistake")
+        return post(signal, *more)
+
+    monkeypatch.setattr(route, "post", posted)
+    with capture_logs():
+        await turned(site, 1, 2)
+        await sent(other, 1)
+    await until(lambda: cursor(other).seq == site.store.tail.newest)
+    assert (cursor(other).skipped, cursor(other).is_underway) == (1, False)

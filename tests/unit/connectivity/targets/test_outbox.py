@@ -1,0 +1,540 @@
+"""The outbox: order, window, and what happens to unconfirmed messages when a link dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from connectivity.errors import GivenUp, PublishFailed
+from connectivity.targets.outbox import FEW_LANES, LARGE, MOST_BARREN, AddressedOutbox, Outbox, Posting
+from connectivity.transports.base import Outgoing
+from mappings.model.envelope import Envelope
+from tests.support.in_process.fakes import Link
+from tests.support.wait import PATIENCE
+
+
+def messages(*names: str) -> list[Outgoing]:
+    return [Outgoing("out", Envelope(name.encode())) for name in names]
+
+
+def sent(link: Link) -> list[str]:
+    return [message.envelope.payload.decode() for message in link.published]
+
+
+def test_messages_wait_until_there_is_a_link_and_leave_in_order() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.post(messages("a", "b"))
+    outbox.post(messages("c"))
+    outbox.attach(link)
+    assert sent(link) == ["a", "b", "c"]
+
+
+def test_no_more_than_the_window_is_unconfirmed() -> None:
+    outbox, link = Outbox(), Link(window=2)
+    outbox.attach(link)
+    outbox.post(messages("a", "b", "c", "d"))
+    assert sent(link) == ["a", "b"]
+    link.confirm(1)
+    assert sent(link) == ["a", "b", "c"]
+
+
+def test_what_a_dead_link_had_not_confirmed_goes_out_again_first_and_in_order() -> None:
+    outbox, first, second = Outbox(), Link(window=3), Link()
+    outbox.attach(first)
+    outbox.post(messages("a", "b", "c", "d"))
+    first.confirm(1)
+    outbox.detach()
+    outbox.post(messages("e"))
+    outbox.attach(second)
+    for _ in range(4):
+        second.confirm()
+    assert sent(second) == ["b", "c", "d", "e"]
+
+
+def test_a_confirm_that_comes_from_a_dead_link_is_not_counted() -> None:
+    outbox, first, second = Outbox(), Link(), Link()
+    ended: list[object] = []
+    outbox.attach(first)
+    outbox.post(messages("a"), ended.append)
+    outbox.detach()
+    outbox.attach(second)
+    first.confirm()
+    assert ended == []
+    second.confirm()
+    assert ended == [None]
+
+
+def test_a_posting_ends_once_with_its_first_failure() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.attach(link)
+    ended: list[object] = []
+    refused = PublishFailed("not authorized")
+    outbox.post(messages("a", "b", "c"), ended.append)
+    link.confirm(1)
+    link.confirm(1, refused)
+    assert ended == []
+    link.confirm(1)
+    assert ended == [refused]
+
+
+def test_posting_nothing_ends_at_once() -> None:
+    ended: list[object] = []
+    Outbox().post([], ended.append)
+    assert ended == [None]
+
+
+async def test_taken_waits_until_the_link_has_room_for_the_last_message() -> None:
+    outbox, link = Outbox(), Link(window=1)
+    outbox.attach(link)
+    posting = outbox.post(messages("a", "b"))
+    waiting = asyncio.ensure_future(posting.taken())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    link.confirm(1)
+    await asyncio.wait_for(waiting, PATIENCE)
+
+
+async def test_a_withdrawn_posting_keeps_back_what_was_not_taken() -> None:
+    outbox, link = Outbox(), Link(window=1)
+    outbox.attach(link)
+    posting = outbox.post(messages("a", "b", "c"))
+    outbox.post(messages("d"))
+    posting.withdrawn = True
+    link.confirm(1)
+    assert sent(link) == ["a", "d"]
+    await asyncio.wait_for(posting.taken(), PATIENCE)
+
+
+async def test_drained_waits_for_the_last_confirm() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.attach(link)
+    outbox.post(messages("a", "b"))
+    waiting = asyncio.ensure_future(outbox.drained())
+    link.confirm(1)
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    link.confirm(1)
+    await asyncio.wait_for(waiting, PATIENCE)
+
+
+async def test_an_outbox_is_drained_however_the_last_message_ends() -> None:
+    """Withdrawn, a mere mark, or given up: nobody confirms any of these."""
+    outbox, link = Outbox(), Link(window=1)
+    outbox.attach(link)
+    outbox.post(messages("a"))
+    posting = outbox.post(messages("b"))
+    posting.withdrawn = True
+    await drained_by(outbox, link.confirm)
+
+    outbox.detach()
+    outbox.post(messages("c"))
+    outbox.behind(lambda _: None)
+    link = Link(window=1)
+    outbox.attach(link)
+    await drained_by(outbox, link.confirm)
+
+    posting = outbox.post(messages("d"))
+    outbox.detach()
+    posting.withdrawn = True
+    await drained_by(outbox, lambda: outbox.attach(Link()))
+
+    outbox = Outbox()
+    outbox.post(messages("poison"))
+    for _ in range(MOST_BARREN):
+        outbox.attach(Link())
+        outbox.detach()
+    outbox.attach(Link())
+    await drained_by(outbox, outbox.detach)
+
+
+async def drained_by(outbox: Outbox, end: Callable[[], object]) -> None:
+    waiting = asyncio.ensure_future(outbox.drained())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    end()
+    await asyncio.wait_for(waiting, PATIENCE)
+
+
+def test_a_link_that_confirms_while_publishing_does_not_reorder() -> None:
+    class Immediate(Link):
+        def publish(self, message: Outgoing, done: object) -> None:
+            self.published.append(message)
+            done(None)  # type: ignore[operator]
+
+    outbox, link = Outbox(), Immediate(window=1)
+    outbox.attach(link)
+    outbox.post(messages(*"abcdef"))
+    assert sent(link) == list("abcdef")
+    assert len(outbox) == 0
+
+
+def test_what_is_behind_waits_until_the_link_has_taken_the_messages_before_it() -> None:
+    outbox, link = Outbox(), Link(window=1)
+    outbox.attach(link)
+    ended: list[object] = []
+    outbox.behind(lambda error: ended.append("nothing waits"))
+    assert ended == ["nothing waits"]
+    outbox.post(messages("a", "b"))
+    outbox.behind(lambda error: ended.append("behind b"))
+    outbox.post(messages("c"))
+    assert ended == ["nothing waits"]
+    link.confirm(1)
+    assert ended == ["nothing waits"]
+    link.confirm(1)
+    assert ended == ["nothing waits", "behind b"]
+    assert sent(link) == ["a", "b", "c"]
+
+
+def test_a_message_upon_which_the_broker_hangs_up_does_not_stop_those_behind_it() -> None:
+    """It is sent alone, on link after link, then given up as refused; what waited behind it goes out."""
+    outbox = Outbox()
+    ended: list[object] = []
+    outbox.post(messages("poison"), ended.append)
+    outbox.post(messages("b", "c"))
+    for number in range(MOST_BARREN + 1):
+        link = Link()
+        outbox.attach(link)
+        assert sent(link) == (["poison", "b", "c"] if number == 0 else ["poison"])
+        outbox.detach()
+    assert [type(error) for error in ended] == [GivenUp]
+    link = Link()
+    outbox.attach(link)
+    link.confirm()
+    assert sent(link) == ["b", "c"]
+
+
+@pytest.mark.parametrize(("size", "status"), [(LARGE, 503), (LARGE + 1, 413)])
+def test_the_size_of_a_large_message_is_thought_to_be_why_a_broker_hangs_up(size: int, status: int) -> None:
+    outbox, ended = Outbox(), list[Any]()
+    outbox.post([Outgoing("out", Envelope(bytes(size)))], ended.append)
+    for _ in range(MOST_BARREN + 1):
+        outbox.attach(Link())
+        outbox.detach()
+    assert [error.fault.status for error in ended] == [status]
+
+
+def test_a_link_that_confirmed_something_says_nothing_against_what_it_left() -> None:
+    outbox = Outbox()
+    ended: list[object] = []
+    outbox.post(messages(*"abcdefghij"), ended.append)
+    for _ in range(MOST_BARREN + 2):
+        link = Link(window=2)
+        outbox.attach(link)
+        link.confirm(1)
+        outbox.detach()
+    assert ended == []
+
+
+def test_what_a_link_left_goes_out_one_by_one_and_the_rest_as_before() -> None:
+    outbox, first, second = Outbox(), Link(window=2), Link()
+    outbox.attach(first)
+    outbox.post(messages("a", "b", "c", "d"))
+    outbox.detach()
+    outbox.attach(second)
+    assert sent(second) == ["a"]
+    second.confirm(1)
+    assert sent(second) == ["a", "b"]
+    second.confirm(1)
+    assert sent(second) == ["a", "b", "c", "d"]
+
+
+def test_links_that_fall_silent_one_after_the_other_say_nothing_against_a_message() -> None:
+    """A broker that confirms nothing for long, and link after link is given up: no message is lost by that."""
+    outbox = Outbox()
+    ended: list[object] = []
+    outbox.post(messages("a", "b"), ended.append)
+    for _ in range(MOST_BARREN + 2):
+        link = Link()
+        outbox.attach(link)
+        assert sent(link) == ["a", "b"]
+        outbox.detach(was_silent=True)
+    assert ended == []
+    link = Link()
+    outbox.attach(link)
+    link.confirm()
+    assert ended == [None]
+
+
+# several clients
+
+
+def about(outbox: Outbox, link: Link) -> str:
+    """Something whose messages go over this link."""
+    for name in map(str, range(1000)):
+        before = len(link.published)
+        outbox.post(messages(name), about=name)
+        if len(link.published) > before:
+            link.published.clear()
+            return name
+    raise AssertionError("no lane leads here")
+
+
+def two_links() -> tuple[Outbox, Link, Link]:
+    outbox, first, second = Outbox(2), Link(1000), Link(1000)
+    outbox.attach(first, 0)
+    outbox.attach(second, 1)
+    return outbox, first, second
+
+
+def test_what_is_about_the_same_goes_over_the_same_link_and_the_rest_over_both() -> None:
+    outbox, first, second = two_links()
+    for number in range(20):
+        for name in map(str, range(40)):
+            outbox.post(messages(f"{name}.{number}"), about=name)
+    assert set(sent(first)).isdisjoint(sent(second))
+    for link in (first, second):
+        names = [payload.split(".") for payload in sent(link)]
+        assert names
+        for name in {name for name, _ in names}:
+            assert [int(number) for other, number in names if other == name] == list(range(20))
+
+
+def test_a_dead_link_s_messages_go_over_the_other_one_in_order_and_later_ones_return() -> None:
+    outbox, first, second = two_links()
+    name = about(outbox, first)
+    first.confirm()
+    outbox.post(messages("a", "b"), about=name)
+    first.confirm(1)
+    outbox.detach(0)
+    outbox.post(messages("c"), about=name)
+    assert sent(second)[-1:] == ["b"]
+    second.confirm()
+    assert sent(second)[-2:] == ["b", "c"]
+    again = Link()
+    outbox.attach(again, 0)
+    outbox.post(messages("d"), about=name)
+    assert sent(again) == [], "c is not confirmed yet"
+    second.confirm()
+    assert sent(again) == ["d"]
+
+
+def test_the_other_link_s_own_messages_do_not_notice() -> None:
+    outbox, first, second = two_links()
+    mine, other = about(outbox, first), about(outbox, second)
+    first.confirm()
+    second.confirm()
+    outbox.detach(0)
+    outbox.post(messages("m"), about=mine)
+    outbox.post(messages("o"), about=other)
+    assert sorted(sent(second)[-2:]) == ["m", "o"]
+
+
+def test_a_lane_of_whose_messages_links_die_waits_for_its_own_client() -> None:
+    outbox, first, second = two_links()
+    name, other = about(outbox, first), about(outbox, second)
+    for link in (first, second):
+        link.confirm()
+        link.published.clear()
+    ended: list[object] = []
+    outbox.post(messages("poison"), ended.append, about=name)
+    outbox.detach(0)
+    assert sent(second) == ["poison"], "once it may be by chance"
+    outbox.detach(1)
+    third = Link()
+    outbox.attach(third, 1)
+    outbox.post(messages("o"), about=other)
+    assert sent(third) == ["o"]
+    for _ in range(MOST_BARREN - 1):
+        own = Link()
+        outbox.attach(own, 0)
+        assert sent(own) == ["poison"]
+        outbox.detach(0)
+    assert [type(error) for error in ended] == [GivenUp]
+    assert sent(third) == ["o"]
+
+
+def test_without_any_link_all_lanes_wait_and_what_is_behind_waits_for_all() -> None:
+    outbox = Outbox(3)
+    ended: list[object] = []
+    for name in map(str, range(30)):
+        outbox.post(messages(name), about=name)
+    outbox.behind(ended.append)
+    link = Link(window=29)
+    outbox.attach(link, 2)
+    assert (len(sent(link)), ended) == (29, [])
+    link.confirm()
+    assert (len(sent(link)), ended) == (30, [None])
+
+
+async def test_drained_waits_for_every_lane() -> None:
+    outbox, first, second = two_links()
+    about(outbox, first)
+    about(outbox, second)
+    waiting = asyncio.ensure_future(outbox.drained())
+    first.confirm()
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    second.confirm()
+    await asyncio.wait_for(waiting, PATIENCE)
+
+
+class Making:
+    """Places that are held, in their order, and what comes of them."""
+
+    def __init__(self, outbox: Outbox, party: str = "slow") -> None:
+        self._outbox, self._party = outbox, party
+        self.ended: list[object] = []
+
+    def hold(self, about: str | None = None) -> tuple[Posting, asyncio.Future[Sequence[Outgoing]]]:
+        posting = Posting(1, self.ended.append)
+        making: asyncio.Future[Sequence[Outgoing]] = asyncio.get_running_loop().create_future()
+        self._outbox.hold(making, posting, about, self._party)
+        return posting, making
+
+
+async def made(making: asyncio.Future[Sequence[Outgoing]], *names: str) -> None:
+    making.set_result(messages(*names))
+    # What is called when a future is done, is called soon.
+    await asyncio.sleep(0)
+
+
+async def test_a_held_place_keeps_those_of_its_party_behind_it_and_lets_others_by() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.attach(link)
+    slow = Making(outbox)
+    (_, first), (_, second) = slow.hold(), slow.hold()
+    await made(second, "c")
+    outbox.post(messages("d"), party="slow")
+    outbox.post(messages("x"), party="quick")
+    assert sent(link) == ["x"]
+    await made(first, "a", "b")
+    assert sent(link) == ["x", "a", "b", "c", "d"]
+
+
+async def test_a_held_place_is_taken_and_over_when_all_of_its_messages_are() -> None:
+    outbox, link = Outbox(), Link(window=1)
+    outbox.attach(link)
+    slow = Making(outbox)
+    posting, making = slow.hold()
+    assert posting.untaken == 1
+    await made(making, "a", "b")
+    assert (posting.untaken, posting.unconfirmed) == (1, 2)
+    link.confirm(1)
+    assert (posting.untaken, slow.ended) == (0, [])
+    link.confirm()
+    assert slow.ended == [None]
+
+
+async def test_a_held_place_that_stays_empty_ends_in_its_turn() -> None:
+    outbox, link, ended = Outbox(), Link(), list[str]()
+    outbox.attach(link)
+    slow = Making(outbox)
+    (_, first), (_, second) = slow.hold(), slow.hold()
+    outbox.behind(lambda _: ended.append("behind"), "slow")
+    outbox.behind(lambda _: ended.append("quick"), "quick")
+    assert ended == ["quick"]
+    await made(second)
+    assert (ended, slow.ended) == (["quick"], [])
+    first.cancel()
+    await asyncio.sleep(0)
+    assert (ended, slow.ended) == (["quick", "behind"], [None, None])
+    assert len(outbox) == 0
+
+
+async def test_an_outbox_is_drained_when_what_was_held_is_gone() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.attach(link)
+    _, making = Making(outbox).hold()
+    drained = asyncio.ensure_future(outbox.drained())
+    await asyncio.sleep(0)
+    assert not drained.done()
+    await made(making)
+    await drained
+
+
+async def test_a_withdrawn_place_is_not_published() -> None:
+    outbox, link = Outbox(), Link()
+    outbox.attach(link)
+    posting, making = Making(outbox).hold()
+    posting.withdrawn = True
+    await made(making, "a")
+    assert sent(link) == []
+    assert len(outbox) == 0
+
+
+async def test_a_held_place_is_in_the_lane_of_what_it_is_about_and_keeps_its_place_over_links() -> None:
+    outbox, first, second = two_links()
+    name, other = about(outbox, first), about(outbox, second)
+    first.confirm()
+    second.confirm()
+    second.published.clear()
+    _, making = Making(outbox).hold(name)
+    outbox.post(messages("behind"), about=name, party="slow")
+    outbox.post(messages("elsewhere"), about=other, party="slow")
+    assert sent(second) == ["elsewhere"]
+    outbox.detach(0)
+    await made(making, "held")
+    assert sent(second) == ["elsewhere", "held", "behind"]
+
+
+# ── doors ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def said(address: str, *names: str) -> list[Outgoing]:
+    return [Outgoing(address, Envelope(name.encode())) for name in names]
+
+
+def test_at_a_door_nobody_waits_for_what_another_one_does_not_read() -> None:
+    outbox, link = AddressedOutbox(), Link(window=2)
+    outbox.attach(link)
+    outbox.post(said("slow", "a", "b", "c", "d"))
+    outbox.post(said("fast", "x", "y"))
+    assert sent(link) == ["a", "b", "x", "y"]
+    link.confirm(1)
+    assert sent(link) == ["a", "b", "x", "y", "c"]
+    assert len(outbox) == 5
+
+
+def test_at_a_door_what_waits_for_an_address_keeps_its_order_whatever_it_is_about() -> None:
+    outbox, link = AddressedOutbox(), Link()
+    outbox.post(said("peer", "a"), about="lamp-7")
+    outbox.post(said("peer", "b"), about="lamp-8")
+    outbox.post(said("peer", "c"), about="lamp-7")
+    outbox.attach(link)
+    assert sent(link) == ["a", "b", "c"]
+
+
+async def test_at_a_door_what_a_party_is_still_making_holds_its_place_at_that_address_alone() -> None:
+    outbox, link = AddressedOutbox(), Link()
+    outbox.attach(link)
+    making: asyncio.Future[Sequence[Outgoing]] = asyncio.get_running_loop().create_future()
+    outbox.hold(making, Posting(1, None), None, "party", "peer")
+    outbox.post(said("peer", "behind"), party="party")
+    outbox.post(said("other", "elsewhere"), party="party")
+    ended: list[object] = []
+    outbox.behind(ended.append, "party")
+    outbox.behind(ended.append, "another party")
+    assert (sent(link), len(ended)) == (["elsewhere"], 1)
+    making.set_result(said("peer", "made"))
+    await asyncio.sleep(0)
+    assert sent(link) == ["elsewhere", "made", "behind"]
+    assert len(ended) == 2
+
+
+def test_at_a_door_lanes_that_are_empty_are_forgotten() -> None:
+    outbox, link = AddressedOutbox(), Link()
+    outbox.attach(link)
+    for number in range(10 * FEW_LANES):
+        outbox.post(said(f"peer-{number}", "gone soon"))
+        link.confirm()
+    outbox.post(said("slow", "stays"))
+    outbox.post(said("peer-0", "stays too"))
+    assert "lanes, 2 messages" in repr(outbox)
+    assert int(repr(outbox).split()[1]) <= FEW_LANES
+
+
+async def test_what_a_closed_door_leaves_unsaid_goes_to_the_next_one_which_ends_it() -> None:
+    outbox, link, second = AddressedOutbox(), Link(), Link()
+    outbox.attach(link)
+    outbox.post(said("peer", "a", "b"))
+    outbox.detach()
+    assert not outbox.is_attached
+    outbox.attach(second)
+    assert sent(second) == ["a", "b"]
+    draining = asyncio.create_task(outbox.drained())
+    second.confirm(2, error=PublishFailed("nobody there"))
+    await draining
+    assert len(outbox) == 0

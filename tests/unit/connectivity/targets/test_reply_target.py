@@ -1,0 +1,398 @@
+"""What is published for a signal: whether at all, to which address, with which headers; and what is counted and logged.
+
+Case numbers are those of the cases for connections.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.connections.model import Connection
+from connectivity.errors import PublishFailed
+from connectivity.monitoring.prometheus import Monitor
+from connectivity.targets.outbox import Outbox
+from connectivity.targets.reply_target import Route
+from connectivity.transports.base import Outgoing
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import (
+    Acknowledgement,
+    Acknowledgements,
+    Complete,
+    Created,
+    ErrorResponse,
+    Event,
+    Failed,
+    Kind,
+    LiveResponse,
+    MessageResponse,
+    Next,
+    Outbound,
+    Response,
+)
+from tests.support.in_process.fakes import Link
+from tests.support.in_process.service import LAMP, NOW, OWNER, connection, source
+
+POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
+FAULT = Fault(404, "things:thing.notfound", "The Thing could not be found.")
+BOTH = ("correlation-id", "content-type")
+
+
+class Way:
+    """A route, its outbox without a link, and its counters."""
+
+    def __init__(self, made: Connection, index: int = 0) -> None:
+        self.monitor = Monitor()
+        self.outbox = Outbox()
+        self.route = Route(made, index, self.outbox, self.monitor.meter(made.id), lambda: NOW)
+
+    def publishes(self, signal: Outbound, **options: Any) -> Sequence[Outgoing]:
+        return self.route.messages(signal, **options)
+
+    def addresses(self, signal: Outbound, **options: Any) -> list[str]:
+        return [message.address for message in self.publishes(signal, **options)]
+
+    def count(self, outcome: str) -> float:
+        labels = {"connection": "site", "direction": "out", "outcome": outcome}
+        return self.monitor.registry.get_sample_value("connectivity_deliveries_total", labels) or 0.0
+
+    def events_sent(self) -> float:
+        labels = {"connection": "site"}
+        return self.monitor.registry.get_sample_value("connectivity_events_sent_total", labels) or 0.0
+
+
+def way(reply: dict[str, Any] | None = None, *, type: str = "memory", **more: Any) -> Way:
+    """A way whose source has this reply-target."""
+    reply = {"address": "out"} if reply is None else reply
+    return Way(connection(source(replyTarget=reply, **more), connectionType=type))
+
+
+def response(status: int = 204, path: str = "/attributes/on", **headers: Any) -> Response:
+    return Response(LAMP, "modify", path, status, None, dashed(headers))
+
+
+def error(entity: EntityId | None = LAMP, **headers: Any) -> ErrorResponse:
+    return ErrorResponse(entity, "things", FAULT, dashed(headers))
+
+
+def dashed(headers: dict[str, Any]) -> dict[str, Any]:
+    return {"correlation-id": "c-1", **{name.replace("_", "-"): value for name, value in headers.items()}}
+
+
+def event(revision: int) -> Event:
+    return Event(LAMP, revision, "2030-01-15T07:30:00.250000Z", "modified", "/attributes/on", b"true", b"{}")
+
+
+def elements(number: int, **headers: Any) -> Next:
+    return Next(Kind.HISTORY, "s-1", LAMP, dashed(headers), [event(revision + 1) for revision in range(number)], {})
+
+
+EVENTS: list[Outbound] = [
+    Created(Kind.HISTORY, "s-1", LAMP, {}),
+    elements(1),
+    Complete(Kind.HISTORY, "s-1", LAMP, {}),
+    Failed(Kind.HISTORY, "s-1", LAMP, {}, FAULT),
+]
+
+
+# which answers are wanted
+
+
+def test_responses_and_errors_are_expected_by_default() -> None:
+    assert way().addresses(response()) == way().addresses(error()) == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("expected", "passes"),
+    [
+        pytest.param(["response"], (True, False), id="response"),
+        pytest.param(["ERROR"], (False, True), id="error in capitals"),
+        pytest.param(["nack"], (False, False), id="nack"),
+        pytest.param([], (False, False), id="none at all"),
+    ],
+)
+def test_an_answer_passes_only_if_its_kind_is_expected(expected: list[str], passes: tuple[bool, bool]) -> None:
+    only = way({"address": "out", "expectedResponseTypes": expected})
+    assert (bool(only.publishes(response(400))), bool(only.publishes(error()))) == passes
+    assert only.count("not_expected") == passes.count(False)
+
+
+@pytest.mark.parametrize("signal", EVENTS, ids=lambda signal: type(signal).__name__)
+def test_case_27_events_of_subscriptions_pass_whatever_is_expected(signal: Outbound) -> None:
+    assert way({"address": "out", "expectedResponseTypes": []}).addresses(signal) == ["out"]
+
+
+@pytest.mark.parametrize("headers", [{"response_required": False}, {"timeout": "0"}], ids=["said so", "no time"])
+def test_case_41_whoever_wants_no_answer_gets_none(headers: dict[str, Any]) -> None:
+    silent = way()
+    assert silent.publishes(response(**headers)) == silent.publishes(error(**headers)) == ()
+    assert silent.count("not_expected") == 2
+
+
+def test_case_50_what_could_not_be_read_is_answered_though_no_answer_is_wanted() -> None:
+    assert way().addresses(error(response_required=False), unasked=True) == ["out"]
+    assert way({"address": "out", "expectedResponseTypes": ["response"]}).addresses(error(), unasked=True) == []
+
+
+def test_events_pass_though_the_command_wanted_no_answer() -> None:
+    assert way().addresses(elements(1, response_required=False)) == ["out"]
+
+
+@pytest.mark.parametrize(
+    "reply", [{"enabled": False}, {"address": "out", "enabled": False}], ids=["plain", "addressed"]
+)
+def test_a_disabled_reply_target_publishes_nothing_at_all(reply: dict[str, Any]) -> None:
+    silent = way(reply)
+    for signal in (response(), error(), *EVENTS):
+        assert silent.publishes(signal) == ()
+    assert silent.count("no_reply_target") == 6
+
+
+# to which address
+
+
+def test_without_an_address_answers_go_where_the_command_asks_for() -> None:
+    default = Way(connection({"addresses": ["in"], "authorizationContext": [OWNER]}))
+    assert default.addresses(response(reply_to="desk/4")) == ["desk/4"]
+
+
+def test_an_address_is_filled_from_the_signal() -> None:
+    filled = way({"address": "{{ thing:namespace }}/{{ header:desk }}/{{ topic:action }}/{{ connection:id }}"})
+    assert filled.addresses(response(desk="d4")) == ["acme.site/d4/modify/site"]
+    assert filled.addresses(Created(Kind.HISTORY, "s-1", LAMP, {"desk": "d4"})) == ["acme.site/d4/created/site"]
+
+
+def test_an_address_may_name_resource_type_feature_and_sender() -> None:
+    filled = way({"address": "{{ resource:type }}/{{ feature:id }}/{{ request:subjectId }}"})
+    answer = response(path="/features/bulb/properties/on", ditto_originator="acme:owner")
+    assert filled.addresses(answer) == ["thing/bulb/acme:owner"]
+
+
+@pytest.mark.parametrize("template", ["{{ header:reply-to }}", "answers/{{ header:desk }}"])
+def test_an_unresolved_address_drops_the_message_and_counts_it(template: str) -> None:
+    lost = way({"address": template})
+    for signal in (response(), error(), *EVENTS):
+        assert lost.publishes(signal) == ()
+    assert lost.count("address_unresolved") == 6
+
+
+def test_an_answer_without_an_address_is_told_once_with_its_template() -> None:
+    lost = way({"address": "{{ header:reply-to }}"})
+    with capture_logs() as lines:
+        for _ in range(3):
+            lost.publishes(response())
+    assert [(line["log_level"], line["address"]) for line in lines] == [
+        ("warning", "{{ header:reply-to }}"),
+        ("debug", "{{ header:reply-to }}"),
+        ("debug", "{{ header:reply-to }}"),
+    ]
+
+
+@pytest.mark.parametrize("value", ["$SYS/x", "a/#", "a/+/b", "a\nb", "a//b", "/a", "a/"])
+def test_an_unsafe_reply_address_is_refused_logged_and_never_published(value: str) -> None:
+    unsafe = way({"address": "{{ header:reply-to }}"})
+    with capture_logs() as lines:
+        assert unsafe.publishes(response(reply_to=value)) == ()
+    assert unsafe.count("failed") == 1
+    (line,) = lines
+    assert line["log_level"] == "warning"
+    assert (line["connection"], line["source"], line["correlation_id"]) == ("site", 0, "c-1")
+    assert "cannot be part of an address" in line["error"]
+
+
+def test_what_the_operator_wrote_into_an_address_is_not_judged() -> None:
+    assert way({"address": "$SYS/+/{{ header:desk }}"}).addresses(response(desk="d4")) == ["$SYS/+/d4"]
+
+
+def test_case_24_a_mapping_may_replace_the_address_of_mqtt() -> None:
+    replaced = way({"address": "out", "headerMapping": {"mqtt.topic": "to/{{ header:desk }}", "mqtt.qos": "0"}})
+    (message,) = replaced.publishes(response(desk="d4"))
+    assert (message.address, message.envelope.headers["mqtt.topic"]) == ("out", "to/d4")
+    (message,) = replaced.publishes(response())
+    assert "mqtt.topic" not in message.envelope.headers
+    assert message.envelope.headers["mqtt.qos"] == "0"
+
+
+def test_a_mapped_address_is_judged_like_any_other() -> None:
+    replaced = way({"address": "out", "headerMapping": {"mqtt.topic": "{{ header:reply-to }}"}})
+    with capture_logs() as lines:
+        assert replaced.publishes(response(reply_to="$SYS/x")) == ()
+    assert (replaced.count("failed"), len(lines)) == (1, 1)
+
+
+@pytest.mark.parametrize(("qos", "published"), [({}, 1), ({"qos": 0}, 0), ({"qos": 2}, 2)])
+def test_answers_have_the_quality_of_service_of_their_source(qos: dict[str, Any], published: int) -> None:
+    (message,) = way(**qos).publishes(response())
+    assert message.qos == published
+
+
+# with which headers
+
+
+def test_a_message_has_the_codecs_headers() -> None:
+    (message,) = way().publishes(response())
+    assert message.envelope.headers == {"content-type": "application/vnd.eclipse.ditto+json", "correlation-id": "c-1"}
+
+
+def test_case_20_mapped_headers_are_added_to_the_codecs() -> None:
+    (message,) = way({"address": "out", "headerMapping": {"lamp": "{{ thing:name }}"}}).publishes(response())
+    assert set(message.envelope.headers) == {*BOTH, "lamp"}
+    assert message.envelope.headers["content-type"] == "application/vnd.eclipse.ditto+json"
+
+
+def test_a_mapped_header_replaces_the_codecs_but_never_takes_it_away() -> None:
+    mapping = {"content-type": "text/plain", "correlation-id": "{{ header:missing }}"}
+    (message,) = way({"address": "out", "headerMapping": mapping}).publishes(response())
+    assert message.envelope.headers == {"content-type": "text/plain", "correlation-id": "c-1"}
+
+
+def test_mapped_names_are_kept_as_they_are_written() -> None:
+    mapping = {"Content-Type": "text/plain"}
+    (message,) = way({"address": "out", "headerMapping": mapping}).publishes(response())
+    assert set(message.envelope.headers) == {*BOTH, "Content-Type"}
+
+
+def test_the_default_mapping_sends_the_content_type_of_the_signal() -> None:
+    default = Way(connection({"addresses": ["in"], "authorizationContext": [OWNER]}))
+    (message,) = default.publishes(response(reply_to="desk/4", content_type="application/json"))
+    assert message.envelope.headers == {"content-type": "application/json", "correlation-id": "c-1"}
+
+
+def test_the_default_mapping_leaves_the_content_type_of_other_protocols_alone() -> None:
+    """A cloud event is known by its content type, so that its reader would not take it for one under another."""
+    default = Way(connection({"addresses": ["in"], "authorizationContext": [OWNER], "payloadMapping": ["CloudEvents"]}))
+    (message,) = default.publishes(response(reply_to="desk/4", content_type="application/json"))
+    assert message.envelope.headers["content-type"] == "application/cloudevents+json"
+
+
+def test_elements_that_are_sent_together_share_their_headers() -> None:
+    mapped = way({"address": "out", "headerMapping": {"lamp": "{{ thing:name }}"}})
+    messages = mapped.publishes(elements(3))
+    assert [json.loads(message.envelope.payload)["value"]["item"]["revision"] for message in messages] == [1, 2, 3]
+    assert len({id(message.envelope.headers) for message in messages}) == 1
+
+
+# posting
+
+
+def test_messages_and_elements_count_when_the_broker_has_confirmed_them() -> None:
+    posted, link = way(), Link()
+    posted.outbox.attach(link)
+    posted.route.post(response())
+    posted.route.post(elements(3))
+    assert (posted.count("published"), posted.events_sent(), len(posted.outbox)) == (0, 0, 4)
+    link.confirm(3)
+    assert (posted.count("published"), posted.events_sent()) == (1, 0)
+    link.confirm()
+    assert (posted.count("published"), posted.events_sent(), len(posted.outbox)) == (4, 3, 0)
+
+
+def test_elements_that_nobody_receives_are_not_counted_as_sent() -> None:
+    lost = way({"address": "{{ header:reply-to }}"})
+    lost.route.post(elements(3))
+    assert (lost.events_sent(), lost.count("published"), lost.count("address_unresolved")) == (0, 0, 1)
+
+
+def test_posting_what_nobody_wants_ends_at_once() -> None:
+    ended: list[object] = []
+    way().route.post(response(response_required=False), ended.append)
+    assert ended == [None]
+
+
+def test_elements_that_the_broker_does_not_take_are_seen() -> None:
+    refused, link = way(), Link()
+    refused.outbox.attach(link)
+    refused.route.post(elements(2))
+    with capture_logs() as lines:
+        link.confirm(error=PublishFailed("not authorized"))
+    assert refused.count("failed") == 1
+    assert [(line["correlation_id"], line["error"]) for line in lines] == [("c-1", "not authorized")]
+
+
+def test_an_answer_that_is_too_large_is_followed_by_an_error_that_says_so() -> None:
+    """Whoever asked does not wait for ever, and the delivery ends with the error's outcome."""
+    made, link, ended = way(), Link(), list[object]()
+    made.outbox.attach(link)
+    made.route.post(response(200, **{"correlation-id": "c-7"}), ended.append)
+    link.confirm(error=PublishFailed("at most 1000 bytes", status=413))
+    assert ended == []
+    _, told = link.published
+    answer = json.loads(told.envelope.payload)
+    assert (answer["status"], answer["value"]["error"]) == (413, "connectivity:message.sending.failed")
+    assert answer["value"]["message"].endswith("larger than the broker takes: at most 1000 bytes")
+    assert (answer["topic"], answer["headers"]["correlation-id"]) == ("acme.site/lamp-7/things/twin/errors", "c-7")
+    link.confirm(error=PublishFailed("at most 10 bytes", status=413))
+    assert [type(error) for error in ended] == [PublishFailed]
+    assert len(link.published) == 2, "an error is not followed by another one"
+    assert made.count("failed") == 2
+
+
+_ACKS = (Acknowledgement(LAMP, "twin-persisted", 204, None, {}), Acknowledgement(LAMP, "other:seen", 200, None, {}))
+
+
+@pytest.mark.parametrize(
+    "signal",
+    [
+        Acknowledgements(LAMP, _ACKS, 200, {"correlation-id": "c-7"}),
+        MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b"1", {"correlation-id": "c-7"}),
+        LiveResponse(LAMP, "modify", "/attributes/on", 204, None, {"correlation-id": "c-7"}),
+    ],
+    ids=lambda signal: type(signal).__name__,
+)
+def test_whatever_kind_of_answer_is_too_large_an_error_follows(signal: Outbound) -> None:
+    made, link, ended = way(), Link(), list[object]()
+    made.outbox.attach(link)
+    made.route.post(signal, ended.append)
+    link.confirm(error=PublishFailed("at most 1000 bytes", status=413))
+    _, told = link.published
+    answer = json.loads(told.envelope.payload)
+    assert (answer["status"], answer["headers"]["correlation-id"]) == (413, "c-7")
+    link.confirm()
+    assert ended == [None]
+
+
+def test_an_answer_that_is_refused_for_another_reason_is_not_followed_by_an_error() -> None:
+    made, link, ended = way(), Link(), list[object]()
+    made.outbox.attach(link)
+    made.route.post(response(200), ended.append)
+    link.confirm(error=PublishFailed("no such topic", status=400))
+    assert [type(error) for error in ended] == [PublishFailed]
+    assert len(link.published) == 1
+
+
+def test_a_mistake_of_our_own_while_writing_costs_that_answer_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = way()
+
+    def encode(signal: Outbound, session: object) -> Sequence[Any]:
+        raise RuntimeError("a mistake of our own")
+
+    ended: list[object] = []
+    with monkeypatch.context() as patched, capture_logs() as lines:
+        patched.setattr(
+            type(broken.route.mapper.codec), "encode", lambda _self, signal, session: encode(signal, session)
+        )
+        broken.route.post(response(), ended.append)
+    assert ended == [None]
+    assert broken.count("failed") == 1
+    assert [(line["correlation_id"], line["exc_info"]) for line in lines] == [("c-1", True)]
+    assert broken.addresses(response()) == ["out"]
+
+
+# several sources
+
+
+def test_case_02_each_source_answers_at_its_own_reply_target() -> None:
+    made = connection(source("a"), source("b", replyTarget={"address": "other"}))
+    assert Way(made, 0).addresses(response()) == ["out"]
+    assert Way(made, 1).addresses(response()) == ["other"]
+
+
+def test_a_source_may_name_its_wire_protocol_through_a_definition() -> None:
+    definitions = {"twinOnly": {"mappingEngine": "Ditto", "options": {}}}
+    named = Way(connection(source(payloadMapping=["twinOnly"]), mappingDefinitions=definitions))
+    assert named.addresses(response()) == ["out"]

@@ -1,0 +1,32 @@
+"""Deliveries of a source: what is handed over."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from connectivity.connections.model import Source
+from connectivity.transports.amqp.consumer import Intake
+from connectivity.transports.base import Delivery
+from mappings.model.envelope import Envelope
+
+
+def delivery(name: str) -> Delivery:
+    return Delivery(Envelope(b"", {}), "commands", name, False, lambda *_: None)
+
+
+@pytest.mark.parametrize(("has_parted", "expected"), [(False, ["1", "2"]), (True, [])])
+async def test_what_is_left_of_a_link_that_the_broker_has_ended_is_taken_by_nobody(
+    has_parted: bool, expected: list[str]
+) -> None:
+    """The broker brings it again, marked, and perhaps has done so over another link."""
+    client: Any = SimpleNamespace(traffic=SimpleNamespace(has_parted=has_parted))
+    source = Source(addresses=["commands"], authorization_context=["acme:line"])
+    intake = Intake(client, source, lambda _: None)
+    intake._inbox.waiting.extend(map(delivery, "12"))
+    # Behind the turn in which what waits is taken.
+    asyncio.get_running_loop().call_soon(intake.end)
+    assert [each.name async for ready in intake.consume() for each in ready] == expected

@@ -1,0 +1,204 @@
+"""The stream is parted at frames, however the bytes come; what is no frame ends the link."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from struct import pack
+
+import pytest
+
+from connectivity.transports.amqp import demultiplexer as module
+from connectivity.transports.amqp.demultiplexer import Traffic
+from connectivity.transports.amqp.frames import (
+    BODY,
+    HEADER,
+    HEARTBEAT_FRAME,
+    METHOD,
+    Reason,
+    frame,
+    pack_ack,
+    pack_content,
+    pack_nack,
+    pack_publish,
+    read_confirm,
+    read_return,
+)
+from tests.support.wait import PATIENCE
+
+
+class Carrier(asyncio.WriteTransport):
+    """A transport that only notes that it was aborted."""
+
+    aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+
+class Hears:
+    """Takes everything but channel methods."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[int, bytes]] = []
+        self.reasons: list[Reason] = []
+
+    def take(self, kind: int, payload: bytes) -> bool:
+        if kind == METHOD and payload[:2] == b"\x00\x14":
+            return False
+        self.taken.append((kind, payload))
+        return True
+
+    def closed(self, reason: Reason) -> None:
+        self.reasons.append(reason)
+
+
+def short(text: bytes) -> bytes:
+    return bytes((len(text),)) + text
+
+
+def method(channel: int, class_id: int, number: int, arguments: bytes = b"") -> bytes:
+    return frame(METHOD, channel, pack(">HH", class_id, number) + arguments)
+
+
+@pytest.fixture
+async def traffic() -> Traffic:
+    made = Traffic(channel_max=0, frame_max=0)
+    made.connection_made(Carrier())
+    return made
+
+
+async def passed(traffic: Traffic, size: int) -> bytes:
+    async with asyncio.timeout(PATIENCE):
+        return await traffic.reader.readexactly(size)
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 8, 100, 10_000])
+async def test_frames_are_parted_however_the_bytes_come(traffic: Traffic, step: int) -> None:
+    hears = traffic.takers[2] = Hears()
+    ours = [pack_ack(2, 7), pack_content(2, b"\x00\x00", b"x" * 300, 100), frame(BODY, 2, b"")]
+    theirs = [method(1, 20, 11), HEARTBEAT_FRAME, method(2, 20, 41)]
+    stream = b"".join(part for pair in zip(ours, theirs, strict=True) for part in pair)
+    for at in range(0, len(stream), step):
+        traffic.data_received(stream[at : at + step])
+    expected = b"".join(theirs)
+    assert await passed(traffic, len(expected)) == expected
+    assert [kind for kind, _ in hears.taken] == [METHOD, HEADER, BODY, BODY, BODY, BODY, BODY]
+    assert b"".join(payload for kind, payload in hears.taken if kind == BODY) == b"x" * 300
+
+
+async def test_a_closed_channel_is_told_to_its_taker_and_to_the_library(traffic: Traffic) -> None:
+    hears = traffic.takers[2] = Hears()
+    close = method(2, 20, 40, pack(">H", 404) + short(b"NOT_FOUND - no such thing") + bytes(4))
+    traffic.data_received(close)
+    assert hears.reasons == [Reason(404, "NOT_FOUND - no such thing")]
+    assert await passed(traffic, len(close)) == close
+
+
+async def test_the_reason_of_a_closed_link_is_kept(traffic: Traffic) -> None:
+    traffic.data_received(method(0, 10, 50, pack(">H", 320) + short(b"CONNECTION_FORCED - bye") + bytes(4)))
+    assert traffic.closed == Reason(320, "CONNECTION_FORCED - bye")
+
+
+async def test_alarms_are_told(traffic: Traffic) -> None:
+    told: list[str | None] = []
+    traffic.on_blocked = told.append
+    traffic.data_received(method(0, 10, 60, short(b"low on memory")) + method(0, 10, 61))
+    assert told == ["low on memory", None]
+
+
+@pytest.mark.parametrize(
+    ("asked", "offered", "agreed"),
+    [
+        ((0, 0), (2047, 131_072), (2047, 131_072)),
+        ((100, 8192), (2047, 131_072), (100, 8192)),
+        ((5000, 500_000), (2047, 131_072), (2047, 131_072)),
+        ((100, 8192), (0, 0), (100, 8192)),
+        ((0, 100), (0, 0), (0, 4096)),
+    ],
+)
+async def test_the_offer_of_the_broker_is_narrowed(
+    asked: tuple[int, int], offered: tuple[int, int], agreed: tuple[int, int]
+) -> None:
+    traffic = Traffic(channel_max=asked[0], frame_max=asked[1])
+    traffic.connection_made(Carrier())
+    traffic.data_received(method(0, 10, 30, pack(">HIH", *offered, 60)))
+    expected = method(0, 10, 30, pack(">HIH", *agreed, 60))
+    assert await passed(traffic, len(expected)) == expected
+    assert (traffic.channel_max, traffic.frame_max) == agreed
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP/1.1 400"),
+        (b"AMQP\x00\x01\x00\x00", "AMQP"),
+        (frame(METHOD, 1, b"xx")[:-1] + b"!", "xx!"),
+        (b"\x01\x00\x01\x7f\xff\xff\xff" + b"too large", "too large"),
+    ],
+)
+async def test_what_is_no_frame_ends_the_link_with_the_words_of_whoever_talks_there(
+    traffic: Traffic, said: bytes, words: str
+) -> None:
+    carrier = traffic._carrier
+    assert isinstance(carrier, Carrier)
+    traffic.data_received(said)
+    assert carrier.aborted
+    assert traffic.fault is not None
+    assert words in traffic.fault
+
+
+async def test_a_busy_link_is_alive_for_the_library_too(traffic: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sees none of the frames that keep the link busy, and would think it dead."""
+    traffic.takers[2] = Hears()
+    monkeypatch.setattr(module, "STAND_IN_PAUSE", 0.0)
+    traffic.data_received(pack_ack(2, 1))
+    assert await passed(traffic, len(HEARTBEAT_FRAME)) == HEARTBEAT_FRAME
+
+
+async def test_a_link_that_the_broker_has_ended_is_known_as_such_before_what_came_over_it_is_read() -> None:
+    ours, theirs = socket.socketpair()
+    traffic = Traffic(channel_max=0, frame_max=0)
+    assert not traffic.has_parted
+    transport, _ = await asyncio.get_running_loop().create_connection(lambda: traffic, sock=ours)
+    assert not traffic.has_parted
+    theirs.sendall(HEARTBEAT_FRAME)
+    assert not traffic.has_parted
+    theirs.close()
+    assert traffic.has_parted, "nothing of it has been read yet"
+    transport.close()
+    assert traffic.has_parted
+
+
+async def test_the_end_of_the_stream_ends_the_library_too(traffic: Traffic) -> None:
+    lost: list[Exception | None] = []
+    traffic.on_lost = lost.append
+    assert not traffic.eof_received(), "a transport that nobody writes to any more may close itself"
+    traffic.connection_lost(None)
+    assert lost == [None]
+    assert await traffic.reader.read() == b""
+
+
+def test_outcomes_are_one_frame_for_all_up_to_a_delivery() -> None:
+    assert read_confirm(pack_ack(3, 500), 11) == (500, True)
+    assert read_confirm(pack_nack(3, 500, requeue=True), 11) == (500, True)
+    assert pack_nack(3, 500, requeue=True) != pack_nack(3, 500, requeue=False)
+
+
+def test_a_return_says_why_and_where() -> None:
+    payload = pack(">H", 312) + short(b"NO_ROUTE") + short(b"ex") + short(b"a.b")
+    assert read_return(payload, 0) == (Reason(312, "NO_ROUTE"), b"ex", b"a.b")
+
+
+@pytest.mark.parametrize(("exchange", "key"), [("x" * 256, "k"), ("x", "ö" * 128), ("\ud800", "k")])
+def test_names_that_amqp_cannot_carry_are_refused(exchange: str, key: str) -> None:
+    with pytest.raises(ValueError, match=r"bytes, expected at most 255|half a character"):
+        pack_publish(1, exchange, key)
+
+
+def test_headers_that_fill_more_than_a_frame_are_refused() -> None:
+    with pytest.raises(ValueError, match="the headers have 5000 bytes"):
+        pack_content(1, bytes(5000), b"", 4096)

@@ -1,0 +1,44 @@
+"""The limit on the records of a second, with a clock that is moved."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.transports.kafka.consumer import Throttle
+from tests.support.clock import Clock
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock(6_000)
+    monkeypatch.setattr("connectivity.transports.kafka.consumer.time.monotonic", clock.now)
+    return clock
+
+
+def test_case_51_a_second_has_so_many_records_and_no_more(clock: Clock) -> None:
+    throttle = Throttle(10)
+    assert (throttle.pause(), throttle.room) == (0, 10)
+    throttle.took(10)
+    clock.advance(0.25)
+    assert throttle.pause() == 0.75
+    clock.advance(0.75)
+    assert (throttle.pause(), throttle.room) == (0, 10)
+
+
+def test_case_51_what_is_counted_of_it_are_minutes(clock: Clock) -> None:
+    throttle = Throttle(10)
+    throttle.pause()
+    assert throttle.minutes == 0
+    for _ in range(90):
+        throttle.took(10)
+        throttle.pause()
+        throttle.pause()
+        clock.advance(1)
+        throttle.pause()
+    assert throttle.minutes == 2
+
+
+def test_without_a_limit_nobody_is_held_back(clock: Clock) -> None:
+    throttle = Throttle(None)
+    throttle.took(1_000_000)
+    assert (throttle.pause(), throttle.minutes) == (0, 0)

@@ -1,0 +1,44 @@
+"""Which of the client library's errors a status tells: the one that says most, in whatever order they come."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from confluent_kafka import KafkaError
+
+from connectivity.errors import Detail
+from connectivity.transports.kafka.errors import ALL_DOWN
+from connectivity.transports.kafka.link import KafkaLink
+
+DISCONNECTED = KafkaError(KafkaError._TRANSPORT, "localhost:9092/1: Disconnected (after 812ms in state UP)")
+REFUSED = KafkaError(
+    KafkaError._TRANSPORT, "localhost:9092/1: Connect to ipv4#127.0.0.1:9092 failed: Connection refused"
+)
+LOGIN = KafkaError(KafkaError._AUTHENTICATION, "localhost:9092/1: SASL authentication error: invalid credentials")
+DOWN = KafkaError(ALL_DOWN, "1/1 brokers are down")
+
+
+@pytest.mark.parametrize("errors", [*permutations([DISCONNECTED, REFUSED, DOWN])])
+async def test_a_refused_connection_says_more_than_one_that_was_cut(errors: tuple[KafkaError, ...]) -> None:
+    link = KafkaLink([])
+    for error in errors:
+        link.failed(error, "")
+    assert link.down.is_set()
+    assert (await link.reason(0)).detail is Detail.REFUSED
+
+
+@pytest.mark.parametrize("errors", [*permutations([DISCONNECTED, LOGIN, REFUSED])])
+async def test_a_refused_login_says_more_than_what_follows_from_it(errors: tuple[KafkaError, ...]) -> None:
+    link = KafkaLink([])
+    for error in errors:
+        link.failed(error, "")
+    assert (await link.reason(0)).detail is Detail.BAD_CREDENTIALS
+
+
+async def test_of_two_that_say_as_much_the_later_one_is_told() -> None:
+    link = KafkaLink([])
+    timed_out = KafkaError(KafkaError._TRANSPORT, "localhost:9092/1: Connection setup timed out in state CONNECT")
+    link.failed(REFUSED, "")
+    link.failed(timed_out, "")
+    assert (await link.reason(0)).detail is Detail.TIMEOUT

@@ -1,0 +1,170 @@
+"""What a greeting finds, by servers that answer so and so. Real brokers are greeted in `brokers/test_kafka.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from struct import pack
+from typing import Any
+
+import pytest
+
+from connectivity.connections.model import Connection
+from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.transports.kafka.handshake import greet, read_login, request
+from tests.support.brokers import free_port
+
+KAFKA = pack(">iih", 6, 0, 0)
+"""An answer without a body that matters."""
+
+
+def handshake(code: int, *mechanisms: str) -> bytes:
+    names = b"".join(pack(">h", len(name)) + name.encode() for name in mechanisms)
+    body = pack(">ihi", 0, code, len(mechanisms)) + names
+    return pack(">i", len(body)) + body
+
+
+@asynccontextmanager
+async def server(*answers: bytes | None, requests: list[bytes] | None = None) -> AsyncIterator[tuple[str, int]]:
+    """The place of a server that answers so to one request after the other: with None it hangs up; then it waits.
+
+    It appends to `requests` what it was sent.
+    """
+    writers: list[asyncio.StreamWriter] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        for answer in answers:
+            request = await reader.read(4096)
+            if requests is not None:
+                requests.append(request)
+            if not request or answer is None:
+                writer.close()
+                return
+            writer.write(answer)
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with listening:
+        yield "127.0.0.1", listening.sockets[0].getsockname()[1]
+        for writer in writers:
+            writer.transport.abort()
+
+
+def connection(uri: str = "tcp://kafka.test:9092", **more: Any) -> Connection:
+    return Connection.model_validate(
+        {
+            "id": "lab",
+            "connectionType": "kafka",
+            "connectionStatus": "open",
+            "uri": uri,
+            "specificConfig": {"bootstrapServers": "kafka.test:9092"},
+            "sources": [{"addresses": ["in"], "authorizationContext": ["lab:all"]}],
+            **more,
+        }
+    )
+
+
+WITH_LOGIN = "tcp://ada:secret@kafka.test:9092"
+
+
+async def reason(document: Connection, *places: tuple[str, int], mechanism: str = "PLAIN") -> LinkError:
+    with pytest.raises(LinkError) as caught:
+        await greet(document, places, mechanism, 5.0)
+    assert "secret" not in str(caught.value)
+    return caught.value
+
+
+def test_a_request_has_no_client_id() -> None:
+    assert request(18, 0, b"") == bytes.fromhex("0000000a 0012 0000 00000000 ffff".replace(" ", ""))
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x00\x00\x00\x00\x02\x00\x05PLAIN"])
+def test_an_answer_that_is_cut_off_says_nothing_about_logging_in(body: bytes) -> None:
+    assert read_login(body) == (0, ())
+
+
+@pytest.mark.parametrize(
+    ("uri", "last"),
+    [
+        ("tcp://kafka.test:9092", handshake(34)),
+        ("tcp://kafka.test:9092", None),
+        (WITH_LOGIN, handshake(0, "PLAIN")),
+        (WITH_LOGIN, None),
+    ],
+)
+async def test_whoever_speaks_kafka_is_left_to_the_library(uri: str, last: bytes | None) -> None:
+    requests: list[bytes] = []
+    async with server(KAFKA, last, requests=requests) as place:
+        await greet(connection(uri), [place], "PLAIN", 5.0)
+    assert [len(request) > 8 for request in requests] == [True, True], "it was asked for its versions and for a login"
+
+
+@pytest.mark.parametrize(
+    ("uri", "answer", "words"),
+    [
+        ("tcp://kafka.test:9092", handshake(0, "PLAIN", "OAUTHBEARER"), "wants a login at this port, by PLAIN, OAUTHB"),
+        (WITH_LOGIN, handshake(34), "takes no login at this port"),
+        (WITH_LOGIN, handshake(33, "GSSAPI"), "takes logins by GSSAPI, not by PLAIN"),
+    ],
+)
+async def test_a_login_that_cannot_succeed_is_bad_credentials(uri: str, answer: bytes, words: str) -> None:
+    async with server(KAFKA, answer) as place:
+        found = await reason(connection(uri), place)
+    assert (type(found), found.detail) == (ConnectionRefused, Detail.BAD_CREDENTIALS)
+    assert words in found.words
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (None, "it hung up upon a greeting; this port may want TLS"),
+        (bytes.fromhex("15030300020250"), "an answer in TLS: this port wants a secure connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an answer that is not Kafka: 'HTTP/1.1 400 Bad Request"),
+        (b"\x00\x00\x00\x00rest", "an answer that is not Kafka: '\\x00"),
+    ],
+)
+async def test_whoever_does_not_speak_kafka_is_told_from_whoever_does(answer: bytes | None, words: str) -> None:
+    async with server(answer, None) as place:
+        found = await reason(connection(), place)
+    assert (type(found), found.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
+    assert found.words.startswith(f"{place[0]}:{place[1]}: ")
+    assert words in found.words
+
+
+async def test_silence_is_a_timeout() -> None:
+    async with server() as place:
+        with pytest.raises(NotConnected, match=r"timeout: .* no answer within 0\.2 s"):
+            await greet(connection(), [place], "PLAIN", 0.2)
+
+
+async def test_of_several_brokers_one_is_enough() -> None:
+    requests: list[bytes] = []
+    async with server(KAFKA, handshake(34), requests=requests) as place, server() as silent:
+        await greet(connection(), [("127.0.0.1", free_port()), silent, place], "PLAIN", 30.0)
+    assert len(requests) == 2
+
+
+async def test_of_several_reasons_the_most_telling_is_told() -> None:
+    async with server(KAFKA, handshake(0, "PLAIN")) as place, server(None) as hanging:
+        found = await reason(connection(), ("127.0.0.1", free_port()), hanging, place)
+    assert found.detail is Detail.BAD_CREDENTIALS
+
+
+async def test_a_broker_that_hangs_up_after_the_handshake_may_want_a_certificate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its word for that gets lost easily, and with a certificate it is something else."""
+
+    class Nothing:
+        def wrap_socket(self, made: Any, server_hostname: str) -> Any:
+            return made
+
+    monkeypatch.setattr("connectivity.transports.kafka.handshake.tls_context", lambda _connection: Nothing())
+    async with server(None) as place:
+        found = await reason(connection("ssl://kafka.test:9092"), place)
+    assert (type(found), found.detail) == (CertificateWanted, Detail.CERTIFICATE)
+
+
+async def test_a_name_that_leads_nowhere() -> None:
+    assert (await reason(connection(), ("broker.invalid", 9092))).detail is Detail.UNKNOWN_HOST

@@ -1,0 +1,54 @@
+"""The producer's looks at what the library has to say. No broker here: the library is played."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from connectivity.transports.kafka import producer as module
+from connectivity.transports.kafka.producer import Publishing
+from tests.support.wait import wait_until
+
+
+class Library:
+    """Says what it is told to say."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.polls: list[Callable[[], None]] = []
+        self.looks = 0
+
+    def poll(self, timeout: float) -> None:
+        self.looks += 1
+        if self.polls:
+            self.polls.pop(0)()
+
+    def purge(self) -> None:
+        pass
+
+
+async def test_confirms_are_heard_and_silence_noticed_though_one_of_them_went_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    untold: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: untold.append(str(context["exception"])))
+    monkeypatch.setattr(module, "Producer", Library)
+    stuck: list[int] = []
+    made = Publishing(
+        {}, "kafka", on_error=lambda *_: None, on_stuck=lambda: stuck.append(library.looks), stuck_after=0.0
+    )
+    library: Any = made._producer
+
+    def wrong() -> None:
+        raise RuntimeError("a mistake in a confirm")
+
+    library.polls += [wrong, wrong]
+    made.unconfirmed = 1
+    # As the loop calls it: what it raises is told to nobody else.
+    asyncio.get_running_loop().call_soon(made.start)
+    await wait_until(lambda: library.looks >= 3 and len(stuck) >= 2)
+    assert untold == ["a mistake in a confirm"] * 2
+    made.stop(is_orderly=False)
+    await asyncio.wrap_future(made.gone)

@@ -1,0 +1,89 @@
+"""Records as they may be: what becomes of headers, times and texts that are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
+from structlog.testing import capture_logs
+
+from connectivity.transports.kafka.records import is_expired, received
+from mappings.model.envelope import Envelope
+from tests.support.table import each_row
+
+
+class Record:
+    """A message as the library hands it over."""
+
+    def __init__(self, headers: Any, *, value: bytes | None = b"{}", key: bytes | None = None, time: int = 7) -> None:
+        self._headers, self._value, self._key, self._time = headers, value, key, time
+
+    def headers(self) -> Any:
+        if isinstance(self._headers, BaseException):
+            raise self._headers
+        return self._headers
+
+    def topic(self) -> str:
+        return "in"
+
+    def partition(self) -> int:
+        return 3
+
+    def offset(self) -> int:
+        return 12
+
+    def timestamp(self) -> tuple[int, int]:
+        return (TIMESTAMP_CREATE_TIME if self._time else TIMESTAMP_NOT_AVAILABLE), self._time
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+
+def read(headers: Any, **more: Any) -> Envelope:
+    return received(Record(headers, **more), "in")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("failure", [SystemError("returned a result with an exception set"), ValueError()])
+def test_headers_that_the_library_cannot_hand_over_are_none_and_said(failure: Exception) -> None:
+    """A name that is no UTF-8 is an exception there."""
+    if isinstance(failure, ValueError):
+        failure = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+    with capture_logs() as logs:
+        envelope = read(failure)
+    assert set(envelope.headers) == {"correlation-id", "kafka.topic", "kafka.timestamp"}
+    [line] = logs
+    assert (line["log_level"], line["address"], line["partition"], line["offset"]) == ("warning", "in", 3, 12)
+
+
+def test_a_tombstone_without_headers_key_and_time_is_an_empty_envelope() -> None:
+    envelope = read(None, value=None, time=0)
+    assert envelope.payload == b""
+    assert set(envelope.headers) == {"correlation-id", "kafka.topic"}
+
+
+def test_texts_that_are_no_utf_8_are_replaced() -> None:
+    envelope = read([("a", b"\xff"), ("b", None), ("a", b"x\xfe")], key=b"\x00\xff")
+    assert (envelope.headers["a"], envelope.headers["kafka.key"]) == ("x\ufffd", "\x00\ufffd")
+    assert "b" not in envelope.headers
+
+
+@each_row(
+    ("created", "ttl", "expected"),
+    [
+        ("1000", "500", True),
+        ("1000", "501", False),
+        ("soon", "1", False),
+        ("1000", "", False),
+        ("9" * 400, "1", False),
+        ("-" + "9" * 400, "1", True),
+        ("1000", "9" * 400, False),
+        ("9" * 5000, "1", False),
+        ("nan", "inf", False),
+    ],
+)
+def test_a_time_to_live_is_any_whole_number_or_none(created: str, ttl: str, expected: bool) -> None:
+    assert is_expired(Envelope(b"", {"creation-time": created, "ttl": ttl}), now=1.5) is expected

@@ -1,0 +1,55 @@
+"""The socket of a link on the loop that the service runs on, which is not the one of other tests."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+
+import pytest
+import uvloop
+
+from connectivity.connections.model import Connection
+from connectivity.errors import Detail, LinkError
+from connectivity.transports.mqtt.async_client import READ_SIZE, READS_PER_TURN
+from connectivity.transports.mqtt.connector import connect
+from connectivity.transports.mqtt.mqtt311 import Mqtt311
+from tests.support.wait import PATIENCE
+
+CONNACK, SUBACK, PINGRESP = b"\x20\x02\x00\x00", b"\x90\x03\x00\x01\x01", b"\xd0\x00"
+RESET = struct.pack("ii", 1, 0)
+"""`SO_LINGER` with which closing resets the link."""
+
+
+async def lost_behind(last_words: bytes) -> LinkError:
+    """How a link ends whose broker says something and resets it in the same breath."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setblocking(False)
+        document = {
+            "id": "lab",
+            "connectionType": "mqtt",
+            "connectionStatus": "open",
+            "uri": f"tcp://127.0.0.1:{listening.getsockname()[1]}",
+            "sources": [{"addresses": ["lab/in"], "qos": 1, "authorizationContext": ["lab:all"]}],
+        }
+        connecting = asyncio.create_task(connect(Connection.model_validate(document), Mqtt311(), patience=5))
+        broker, _ = await loop.sock_accept(listening)
+        with broker:
+            for answer in (CONNACK, SUBACK):
+                await loop.sock_recv(broker, 1000)
+                await loop.sock_sendall(broker, answer)
+            link = await connecting
+            broker.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+            broker.send(last_words)
+            broker.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    return await asyncio.wait_for(link.lost, PATIENCE)
+
+
+@pytest.mark.parametrize("run", [uvloop.run, asyncio.run], ids=["uvloop", "asyncio"])
+@pytest.mark.parametrize("packets", [0, 1, READ_SIZE * (READS_PER_TURN + 1) // len(PINGRESP)])
+def test_a_link_that_is_reset_is_lost_whatever_came_before(run: object, packets: int) -> None:
+    """libuv stops watching a socket with an error, and uvloop tells its reader once, also where there are bytes to read."""
+    assert callable(run)
+    error = run(lost_behind(PINGRESP * packets))
+    assert (error.detail, error.words) == (Detail.CONNECTING, "the link broke: Connection reset by peer")

@@ -1,0 +1,118 @@
+"""Bounds of the link that a well-behaved broker never reaches."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from connectivity.errors import ConnectivityError, Detail
+from connectivity.transports.base import Delivery, Outgoing
+from connectivity.transports.mqtt.link import IN_FLIGHT, MOST_HELD, MqttLink
+from connectivity.transports.mqtt.mqtt311 import Mqtt311
+from connectivity.transports.mqtt.paho_client import LoopClient
+from connectivity.transports.mqtt.properties import Limits
+from connectivity.transports.mqtt.protocol_version import Arrival
+from mappings.model.envelope import Envelope
+from tests.contract.link import Taker, lost
+from tests.support.wait import wait_until
+
+
+def link() -> tuple[MqttLink, LoopClient]:
+    """A link whose client has no socket: what it would send stays in `unsent`."""
+    made = MqttLink(Mqtt311(), [["lab/in"]], None, 100)
+    client = LoopClient("lab", Mqtt311.protocol, clean_session=True)
+    made.make_channel(client)
+    made.made(Limits())
+    return made, client
+
+
+def arrival(number: int, qos: int = 1) -> Arrival:
+    return Arrival("lab/in", str(number).encode(), qos, False, False, number if qos else 0, b"")
+
+
+async def settled(taker: Taker, count: int) -> list[Delivery]:
+    deliveries = await taker.take(count)
+    for delivery in deliveries:
+        delivery.settle()
+    return deliveries
+
+
+async def test_more_than_can_be_held_is_left_to_the_next_link_in_order() -> None:
+    """A broker without a window of its own sends all it has. What is not taken stays unacknowledged, and all after it."""
+    made, client = link()
+    taker = Taker(made)
+    for number in range(1, MOST_HELD + 3):
+        client.on_arrival(arrival(number))
+    await settled(taker, MOST_HELD // 2)
+    client.on_arrival(arrival(MOST_HELD + 3))
+    await settled(taker, MOST_HELD - MOST_HELD // 2)
+    assert (await lost(made)).detail is Detail.CONNECTING
+    acknowledged = [int.from_bytes(packet[2:]) for packet in client.unsent if packet[0] == 0x40]
+    assert acknowledged == list(range(1, MOST_HELD + 1))
+    assert not taker.deliveries
+    await made.close()
+
+
+async def test_after_a_message_that_is_not_taken_none_is_taken_whatever_qos_0_brings_between() -> None:
+    """Otherwise the next link would deliver the refused message behind a later one."""
+    made, client = link()
+    taker = Taker(made)
+    for number in range(1, MOST_HELD + 2):
+        client.on_arrival(arrival(number))
+    client.on_arrival(arrival(0, qos=0))
+    await settled(taker, 1)
+    client.on_arrival(arrival(MOST_HELD + 2))
+    await settled(taker, MOST_HELD - 1)
+    assert (await lost(made)).detail is Detail.CONNECTING
+    assert not taker.deliveries
+    await made.close()
+
+
+async def test_qos_0_beyond_the_bound_is_lost_and_the_link_stays() -> None:
+    made, client = link()
+    taker = Taker(made)
+    for number in range(MOST_HELD + 5):
+        client.on_arrival(arrival(number, qos=0))
+    deliveries = await settled(taker, MOST_HELD)
+    assert deliveries[-1].envelope.payload == str(MOST_HELD - 1).encode()
+    client.on_arrival(arrival(MOST_HELD + 5, qos=0))
+    await settled(taker, 1)
+    assert not made.lost.done()
+    await made.close()
+
+
+async def test_a_list_is_never_longer_than_some_hundreds() -> None:
+    made, client = link()
+    for number in range(1, IN_FLIGHT + 1):
+        client.on_arrival(arrival(number))
+    taker = Taker(made)
+    await wait_until(lambda: len(taker.deliveries) == IN_FLIGHT)
+    assert taker.lists == [500, 500]
+    await made.close()
+
+
+async def test_acknowledgements_go_out_in_the_order_of_arrival() -> None:
+    made, client = link()
+    for number in range(1, 6):
+        client.on_arrival(arrival(number))
+    one, two, three, four, five = await Taker(made).take(5)
+    for delivery in (three, two):
+        delivery.settle()
+    assert client.unsent == []
+    one.settle()
+    five.reject(redeliver=False)
+    four.reject(redeliver=True)
+    await asyncio.sleep(0)
+    assert [packet[3] for packet in client.unsent] == [1, 2, 3, 5]
+    await made.close()
+
+
+@pytest.mark.parametrize(("reason", "is_taken"), [(0, True), (16, True), (128, False), (135, False), (151, False)])
+async def test_a_broker_refuses_a_message_by_a_reason_code_from_128_on(reason: int, is_taken: bool) -> None:
+    made, client = link()
+    outcomes: list[ConnectivityError | None] = []
+    made.publish(Outgoing("lab/out", Envelope(b"", {})), outcomes.append)
+    client.on_confirmed(1, reason)
+    assert [error is None for error in outcomes] == [is_taken]
+    await made.close()

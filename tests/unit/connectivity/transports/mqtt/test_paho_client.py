@@ -1,0 +1,166 @@
+"""The client without its socket: packets are cut from any pieces, nothing foreign does worse than end the link."""
+
+from __future__ import annotations
+
+import inspect
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paho.mqtt.client import Client
+from paho.mqtt.enums import MQTTProtocolVersion
+
+from connectivity.transports.mqtt.paho_client import LoopClient
+from connectivity.transports.mqtt.protocol_version import Arrival, Publication
+from tests.support.dice import examples
+from tests.support.table import each_row
+
+V311, V5 = MQTTProtocolVersion.MQTTv311, MQTTProtocolVersion.MQTTv5
+
+OVERRIDDEN = (
+    "_packet_queue",
+    "_handle_connack",
+    "_handle_pubrec",
+    "_handle_pubackcomp",
+    "_handle_pubrel",
+    "_create_socket_connection",
+    "_ssl_wrap_socket",
+)
+USED = (
+    "_in_packet",
+    "_last_bytes_received",
+    "_last_msg_out",
+    "_last_mid",
+    "_ping_t",
+    "_sock",
+    "_ssl_context",
+    "_connect_timeout",
+)
+
+
+class FakeSocket:
+    def close(self) -> None:
+        pass
+
+
+def client(protocol: MQTTProtocolVersion = V311) -> tuple[LoopClient, list[Arrival], list[tuple[int, int]]]:
+    made = LoopClient("lab", protocol, clean_session=True)
+    made._sock = FakeSocket()  # type: ignore[assignment]
+    arrived: list[Arrival] = []
+    confirmed: list[tuple[int, int]] = []
+    made.on_arrival = arrived.append
+    made.on_confirmed = lambda mid, reason: confirmed.append((mid, reason))
+    return made, arrived, confirmed
+
+
+def packets(*publications: Publication) -> bytes:
+    """The bytes that a client of ours would send for these messages, which are also what a broker sends."""
+    sender, _, _ = client()
+    for mid, publication in enumerate(publications, 1):
+        sender.send(publication, mid)
+    return b"".join(sender.unsent)
+
+
+def test_the_library_still_calls_what_is_overridden() -> None:
+    """A new version of it that does otherwise must not go unnoticed."""
+    source = inspect.getsource(Client)
+    for name in OVERRIDDEN:
+        theirs, ours = getattr(Client, name), getattr(LoopClient, name)
+        assert ours is not theirs, name
+        assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), name
+        assert f"self.{name}(" in source, name
+
+
+@each_row("name", USED)
+def test_the_library_still_has_what_is_used(name: str) -> None:
+    assert hasattr(client()[0], name)
+
+
+@given(st.lists(st.binary(max_size=300), min_size=1, max_size=5), st.data())
+def test_packets_are_cut_from_any_pieces(payloads: list[bytes], data: st.DataObject) -> None:
+    stream = packets(*(Publication(b"a/b", payload, 1, False, b"") for payload in payloads))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
+    receiver, arrived, _ = client()
+    for start, end in pairwise([0, *cuts, len(stream)]):
+        receiver.feed(stream[start:end])
+    assert arrived == [Arrival("a/b", payload, 1, False, False, mid, b"") for mid, payload in enumerate(payloads, 1)]
+
+
+def test_a_large_packet_is_cut_from_many_pieces() -> None:
+    payload = bytes(range(256)) * 10_000
+    stream = packets(Publication(b"t", payload, 0, True, b""))
+    receiver, arrived, _ = client()
+    for start in range(0, len(stream), 1000):
+        receiver.feed(stream[start : start + 1000])
+    assert arrived == [Arrival("t", payload, 0, True, False, 0, b"")]
+
+
+@settings(max_examples=examples(300))
+@given(st.binary(max_size=80), st.sampled_from([V311, V5]))
+def test_no_bytes_do_worse_than_end_the_link(content: bytes, protocol: MQTTProtocolVersion) -> None:
+    """Which bytes do end it depends on nothing but the bytes: cut into single ones, they do the same."""
+    (whole, arrived, confirmed), (cut, arrived_cut, confirmed_cut) = client(protocol), client(protocol)
+    whole.feed(content)
+    for start in range(len(content)):
+        cut.feed(content[start : start + 1])
+    assert (arrived_cut, confirmed_cut) == (arrived, confirmed)
+    assert (cut.socket() is None) == (whole.socket() is None)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x30\xff\xff\xff\xff\x01",  # a length of five bytes
+        b"\x36\x05\x00\x01a\x00\x01",  # QoS 3
+        b"\x32\x04\x00\x09ab",  # a topic longer than the packet
+        b"\x30\x04\x00\x02\xff\xfe",  # a topic that is no UTF-8
+        b"\x40\x00",  # an acknowledgement of nothing
+        b"\x40\x00\x00\x05",  # the same, with bytes behind it
+        b"\xf0\x00",  # a packet that MQTT 3.1.1 does not know
+    ],
+)
+def test_what_breaks_the_protocol_ends_the_link(content: bytes) -> None:
+    receiver, arrived, confirmed = client()
+    receiver.feed(content)
+    receiver.feed(packets(Publication(b"a", b"", 0, False, b"")))
+    assert (receiver.socket(), arrived, confirmed) == (None, [], [])
+
+
+def test_qos_2_is_confirmed_by_the_last_of_its_packets() -> None:
+    sender, _, confirmed = client()
+    sender.feed(b"\x70\x02\x00\x05")  # a PUBCOMP that belongs to nothing
+    sender.feed(b"\x50\x02\x00\x05")
+    assert (confirmed, b"".join(sender.unsent)) == ([], b"\x62\x02\x00\x05")
+    sender.feed(b"\x70\x02\x00\x05")
+    assert confirmed == [(5, 0)]
+
+
+def test_qos_2_is_confirmed_with_what_the_broker_said_when_it_took_the_message() -> None:
+    """That nobody has subscribed is said there alone; the last packet is the end of every exchange."""
+    sender, _, confirmed = client(V5)
+    sender.feed(b"\x50\x03\x00\x05\x10\x70\x02\x00\x05")
+    assert confirmed == [(5, 16)]
+
+
+def test_a_resumed_session_releases_an_identifier_before_qos_2_uses_it() -> None:
+    sender, _, _ = client()
+    sender.is_resumed = True
+    sender.send(Publication(b"a", b"", 2, False, b""), 7)
+    assert b"".join(sender.unsent) == b"\x62\x02\x00\x07" + b"\x34\x05\x00\x01a\x00\x07"
+
+
+def test_qos_2_that_arrives_all_the_same_is_acknowledged_in_two_steps() -> None:
+    """Left-overs of a session that subscribed otherwise."""
+    receiver, arrived, _ = client()
+    receiver.feed(b"\x34\x05\x00\x01a\x00\x07")
+    assert (arrived[0].qos, receiver.unsent) == (2, [])
+    receiver.acknowledge(7, 2)
+    receiver.feed(b"\x62\x02\x00\x07")
+    assert b"".join(receiver.unsent) == b"\x50\x02\x00\x07" + b"\x70\x02\x00\x07"
+
+
+def test_packet_identifiers_begin_again_at_one() -> None:
+    sender, _, _ = client()
+    sender._last_mid = 65534
+    assert [sender.next_identifier() for _ in range(3)] == [65535, 1, 2]

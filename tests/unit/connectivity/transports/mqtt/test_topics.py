@@ -1,0 +1,72 @@
+"""Topic filters match what MQTT says, and nothing that a broker would refuse gets through."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.transports.mqtt.topics import Sources, filter_fault, matches, topic_fault
+from tests.support.table import each_row
+
+
+@each_row(
+    ("topic_filter", "topic"),
+    [
+        ("sport/tennis/player1/#", "sport/tennis/player1"),
+        ("sport/tennis/player1/#", "sport/tennis/player1/score/wimbledon"),
+        ("sport/#", "sport"),
+        ("#", "a/b/c"),
+        ("sport/tennis/+", "sport/tennis/player2"),
+        ("sport/+", "sport/"),
+        ("+/+", "/finance"),
+        ("/+", "/finance"),
+        ("$SYS/#", "$SYS/broker/load"),
+        ("$share/group/lab/+", "lab/in"),
+        ("a//b", "a//b"),
+    ],
+)
+def test_a_filter_matches(topic_filter: str, topic: str) -> None:
+    assert matches(topic_filter, topic)
+
+
+@each_row(
+    ("topic_filter", "topic"),
+    [
+        ("sport/tennis/+", "sport/tennis/player1/ranking"),
+        ("sport/+", "sport"),
+        ("+", "/finance"),
+        ("#", "$SYS/broker/load"),
+        ("+/broker/load", "$SYS/broker/load"),
+        ("a/b", "a/B"),
+        ("a/b/c", "a/b"),
+        ("$share/group/lab/in", "$share/group/lab/in"),
+    ],
+)
+def test_a_filter_does_not_match(topic_filter: str, topic: str) -> None:
+    assert not matches(topic_filter, topic)
+
+
+@each_row("text", ["a", "/", "#", "+", "a/+/b/#", "+/+", "$share/g/a/#", "ä/ö", "a b"])
+def test_a_filter_that_can_be_subscribed_to(text: str) -> None:
+    assert filter_fault(text) is None
+
+
+@each_row(
+    "text", ["", "a/#/b", "a#", "a/b+", "+a", "##", "$share/g", "$share//a", "$share/+/a", "a\x00", "a\n", "\ud800"]
+)
+def test_a_filter_that_cannot(text: str) -> None:
+    assert filter_fault(text) is not None
+
+
+@each_row("text", ["", "a/+", "#", "a\x00b", "x" * 65536, "ä" * 32768, "a\x7f", "\uffff"])
+def test_a_topic_that_cannot_be_published_to(text: str) -> None:
+    assert topic_fault(text) is not None
+
+
+@pytest.mark.parametrize("text", ["a", "/", "a//b", "$SYS/a", "x" * 65535, "ä" * 32767, "ä b"])
+def test_a_topic_that_can(text: str) -> None:
+    assert topic_fault(text) is None
+
+
+def test_a_topic_belongs_to_every_source_that_matches() -> None:
+    sources = Sources([["a/#", "b"], ["a/1"], ["c"]])
+    assert [sources.of(topic) for topic in ("a/1", "a/2", "b", "d")] == [(0, 1), (0,), (0,), ()]

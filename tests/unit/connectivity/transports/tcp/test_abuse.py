@@ -1,0 +1,222 @@
+"""Peers of a TCP door that mean no good, or know no better: each is bounded, and ended, and others notice nothing.
+
+Every test has a neighbour that converses with the service before, meanwhile and afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.sessions.reactive_streams_io.peer import WINDOW_OF_A_PEER
+from connectivity.transports.tcp.link import Peer
+from mappings.reactive_streams_io.frames import Frame, OnError, OnSubscribe, Ping, Pong, Request, Subscribe, encode
+from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
+from tests.support.in_process.reactive_streams_io import H
+from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, Landing, landing
+from tests.support.in_process.websocket_listener import let_pass
+from tests.support.wait import wait_until
+
+LIMITS = Limits()
+MIB = 1 << 20
+
+
+@asynccontextmanager
+async def beside_a_neighbour() -> AsyncIterator[tuple[Landing, Caller]]:
+    """A door, and somebody who speaks with the service as usual. Afterwards nothing is left of anybody else."""
+    async with landing() as there:
+        neighbour = await there.greeted()
+        await converses(neighbour)
+        yield there, neighbour
+        await converses(neighbour)
+        await there.keeps_only(1)
+        await wait_until(lambda: list(there.quay.streams) == [])
+
+
+async def converses(neighbour: Caller) -> None:
+    neighbour.say(Subscribe("tck/range?n=3", 1, 2))
+    await neighbour.hears("81 01 00 82 01 01 31 82 01 01 32")
+    neighbour.say(Request(1, 5))
+    await neighbour.hears("82 01 01 33 86 01")
+
+
+def stuck(there: Landing) -> list[Peer]:
+    """Those that take nothing of what waits for them."""
+    return [peer for peer in there.link.peers.values() if peer.times.stuck is not None]
+
+
+@contextmanager
+def within(octets: int) -> Iterator[None]:
+    """What is allocated meanwhile is never more than so much at a time."""
+    tracemalloc.start()
+    try:
+        yield
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < octets, f"{most / MIB:.1f} MiB"
+
+
+@pytest.mark.parametrize(
+    ("asked", "most"),
+    [
+        pytest.param(Subscribe("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED), 8 * MIB, id="small elements"),
+        # The element itself has to be somewhere.
+        pytest.param(Subscribe("tck/big?bytes=16000000", 1, UNBOUNDED), 56 * MIB, id="one that is large"),
+    ],
+)
+async def test_a_peer_that_never_reads_costs_little_and_is_cut_off(asked: Subscribe, most: int) -> None:
+    async with beside_a_neighbour() as (there, neighbour):
+        deaf = await there.caller()
+        deaf.pause_reading()
+        with within(most):
+            deaf.say(H, asked)
+            await wait_until(lambda: stuck(there))
+            for _ in range(20):
+                await converses(neighbour)
+        [peer] = stuck(there)
+        assert peer.waiting_output <= (WINDOW_OF_A_PEER + 1) * LIMITS.batch
+        let_pass(there.link, 31)
+
+
+async def test_a_peer_that_takes_long_for_what_it_asked_for_is_not_taken_for_silent() -> None:
+    async with beside_a_neighbour() as (there, _):
+        slow = await there.greeted("01 00 01 02")
+        slow.pause_reading()
+        slow.say(Subscribe("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED))
+        await wait_until(lambda: stuck(there))
+        # Nothing that it says is read meanwhile.
+        slow.say(Ping(b"1"))
+        for _ in range(4):
+            there.pass_time(60)
+        slow.resume_reading()
+        await slow.framed(lambda frames: Pong(b"1") in frames)
+        assert len(there.clients) == 2
+        await slow.leave()
+
+
+async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_either() -> None:
+    async with beside_a_neighbour() as (there, neighbour):
+        deaf = await there.greeted("01 00 01 02")
+        deaf.pause_reading()
+        deaf.keeps_little()
+        there.keeps_little()
+
+        async def flood() -> None:
+            while True:
+                deaf.say(*[encode(Ping(b"x" * 64))] * 1000)
+                await deaf.writer.drain()
+
+        with within(16 * MIB):
+            flooding = asyncio.create_task(flood())
+            await wait_until(lambda: stuck(there))
+            [peer] = stuck(there)
+            await wait_until(lambda: not peer.times.is_reading)
+            await converses(neighbour)
+        assert peer.waiting_output <= (WINDOW_OF_A_PEER + 1) * LIMITS.batch
+        let_pass(there.link, 31)
+        await wait_until(lambda: len(there.link.peers) == 1)
+        flooding.cancel()
+        await asyncio.gather(flooding, return_exceptions=True)
+
+
+async def test_a_peer_that_wants_ten_thousand_streams_has_as_many_as_it_may_and_is_told() -> None:
+    async with beside_a_neighbour() as (there, neighbour):
+        greedy = await there.greeted()
+        greedy.say(*(Subscribe("tck/never", number, 1) for number in range(1, 10_001)))
+        refused = 10_000 - LIMITS.subscriptions
+        frames = await greedy.framed(lambda found: len(found) >= 10_000 + refused)
+        assert sum(isinstance(frame, OnSubscribe) for frame in frames) == 10_000
+        assert [each.error[:3] for each in frames if isinstance(each, OnError)] == ["429"] * refused
+        assert len(list(there.quay.streams)) == LIMITS.subscriptions
+        await converses(neighbour)
+        await greedy.leave()
+
+
+@pytest.mark.parametrize(
+    ("hello", "longest", "said"),
+    [
+        pytest.param("01 00 00", 11, "idle", id="without keepalive a frame has its time"),
+        pytest.param("01 00 01 02", 2, "idle", id="with keepalive octets are no frames"),
+    ],
+)
+async def test_a_peer_that_sends_one_octet_a_minute_is_let_go(hello: str, longest: int, said: str) -> None:
+    async with beside_a_neighbour() as (there, neighbour):
+        slow = await there.greeted(hello)
+        endless = encode(Subscribe("x" * 300, 1, 0))
+        minutes = 0
+        while len(there.clients) > 1:
+            slow.say(endless[minutes : minutes + 1])
+            await wait_until(lambda sent=minutes + 1: waiting(there) == sent)  # type: ignore[misc]
+            there.pass_time(60)
+            neighbour.say("13 09")
+            minutes += 1
+        assert minutes <= longest
+        heard = await slow.rest()
+        assert heard.endswith(said.encode())
+
+
+async def test_a_peer_that_says_its_hello_octet_by_octet_has_ten_seconds_for_all_of_it() -> None:
+    async with beside_a_neighbour() as (there, _):
+        slow = await there.caller()
+        await slow.hears(SERVER_HELLO)
+        slow.say("01")
+        there.pass_time(6)
+        slow.say("00")
+        there.pass_time(6)
+        await slow.goodbye("protocol error: no hello in time")
+
+
+async def test_a_peer_that_sends_one_frame_a_minute_may_stay() -> None:
+    async with beside_a_neighbour() as (there, _):
+        rare = await there.greeted("01 00 01 02")
+        for _ in range(30):
+            there.pass_time(60)
+            rare.say("a8 00")
+            assert (await rare.take(2)) in (b"\xa8\x00", b"\xa9\x00")
+        rare.say("03 00")
+        heard = await rare.rest()
+        assert heard.endswith(bytes.fromhex("03 02 6f 6b"))
+
+
+@pytest.mark.parametrize("connects", [300, pytest.param(10_000, marks=pytest.mark.soak(shard="properties"))])
+async def test_peers_that_connect_and_leave_in_great_numbers_leave_nothing_behind(connects: int) -> None:
+    """Some at once, some with half a hello, some in the middle of a stream."""
+    async with beside_a_neighbour() as (there, neighbour):
+        with capture_logs() as logs:
+            await come_and_go(there, neighbour, connects)
+        assert {each["log_level"] for each in logs} == {"debug"}, "nobody can fill the log of the service"
+        await there.keeps_only(1)
+
+
+async def come_and_go(there: Landing, neighbour: Caller, connects: int) -> None:
+    for number in range(0, connects, 100):
+        callers = [await Caller.at(there.port) for _ in range(100)]
+        for place, caller in enumerate(callers):
+            said: list[str | Frame] = ["01", f"{H} 12", H, Subscribe("tck/never", 1, 1)]
+            caller.say(*said[: place % 4])
+        await asyncio.gather(*(caller.leave() for caller in callers))
+        await converses(neighbour)
+        assert len(there.link._sockets) <= number + 101
+
+
+@pytest.mark.parametrize("peers", [200, pytest.param(5000, marks=pytest.mark.soak(shard="properties"))])
+async def test_peers_that_stay_and_say_nothing_are_let_go_together(peers: int) -> None:
+    async with beside_a_neighbour() as (there, neighbour):
+        callers = [await Caller.at(there.port) for _ in range(peers)]
+        await wait_until(lambda: len(there.clients) == peers + 1)
+        await converses(neighbour)
+        there.pass_time(11)
+        for caller in callers:
+            await caller.hears(SERVER_HELLO)
+            await caller.goodbye("protocol error: no hello in time")
+
+
+def waiting(there: Landing) -> int:
+    """Octets of frames that are not whole yet."""
+    return sum(client.endpoint._decoder.waiting for client in there.clients)

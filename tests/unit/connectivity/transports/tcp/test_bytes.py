@@ -1,0 +1,140 @@
+"""The octets of a peer of a TCP door, however its network cuts them up: the same stream, in pieces that fit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from connectivity.transports.base import Done
+from connectivity.transports.tcp.link import PIECE, Peer
+from tests.support.dice import examples
+
+MOST = 3
+
+
+class Wire(asyncio.Transport):
+    """A socket that keeps what is written and knows whether it is read from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_read = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.written += b"<the end>"
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        assert self.is_read
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_read
+        self.is_read = True
+
+
+class StoringListener:
+    """A door that keeps what it takes. At most MOST pieces are unsettled."""
+
+    max_unsettled = MOST
+    has_room, is_overrun = True, False
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.has_left = False
+
+    def made(self, peer: Peer) -> None: ...
+
+    def turned_away(self, reason: str) -> None: ...
+
+    def entered(self, peer: Peer) -> None: ...
+
+    def took(self, peer: Peer, octets: bytes) -> None:
+        assert octets or not self.pieces, "only the first piece is empty"
+        assert len(octets) <= PIECE
+        peer.unsettled += 1
+        assert peer.unsettled <= MOST
+        self.pieces.append(octets)
+
+    def left(self, peer: Peer) -> None:
+        assert not self.has_left
+        self.has_left = True
+
+
+def settle(peer: Peer) -> None:
+    peer.unsettled -= 1
+    peer.move()
+
+
+async def spoken(chunks: Sequence[bytes], settles: Sequence[bool]) -> StoringListener:
+    """What a door takes of a peer that says this and leaves; some pieces are settled on the way."""
+    door, wire = StoringListener(), Wire()
+    peer = Peer(door)
+    peer.connection_made(wire)
+    for number, chunk in enumerate(chunks):
+        # A socket brings at most one chunk more than it was asked for.
+        while not wire.is_read:
+            settle(peer)
+        peer.data_received(chunk)
+        if peer.unsettled and settles and settles[number % len(settles)]:
+            settle(peer)
+    peer.connection_lost(None)
+    while peer.unsettled:
+        settle(peer)
+    return door
+
+
+chunks_of = st.lists(st.one_of(st.binary(min_size=1, max_size=9), st.integers(1, 3 * PIECE).map(bytes)), max_size=12)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(chunks_of, st.lists(st.booleans(), max_size=7))
+def test_the_same_stream_comes_of_the_same_octets_however_they_are_cut_up(
+    chunks: list[bytes], settles: list[bool]
+) -> None:
+    door = asyncio.run(spoken(chunks, settles))
+    assert door.pieces[0] == b""
+    assert b"".join(door.pieces) == b"".join(chunks)
+    assert door.has_left
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(chunks_of, st.integers(0, 12))
+def test_behind_the_last_word_octets_are_read_and_dropped(chunks: list[bytes], place: int) -> None:
+    async def say() -> None:
+        door, wire, told = StoringListener(), Wire(), list[object]()
+        done: Done = told.append
+        peer = Peer(door)
+        peer.connection_made(wire)
+        for number, chunk in enumerate(chunks):
+            if number == place:
+                peer.part(b"bye", done)
+                taken = list(door.pieces)
+            if wire.is_read:
+                peer.data_received(chunk)
+        if place < len(chunks):
+            assert wire.is_read
+            assert wire.written == b"bye<the end>"
+            assert (told, door.pieces) == ([None], taken)
+        peer.connection_lost(None)
+        while peer.unsettled:
+            settle(peer)
+        assert door.has_left
+
+    asyncio.run(say())

@@ -1,0 +1,446 @@
+"""The TCP door with bare sockets: what peers send and are sent, how it ends, TLS, and peers too many or too slow."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, closing
+from typing import Any
+
+import pytest
+import trustme
+import uvloop
+from structlog.testing import capture_logs
+
+from connectivity.connections.model import Connection
+from connectivity.errors import ConnectionRefused, ConnectivityError, Detail, NotConnected, PublishFailed
+from connectivity.transports import load_broker
+from connectivity.transports.base import Delivery, Outgoing, Parting, Sign
+from connectivity.transports.listener import link as link_module
+from connectivity.transports.listener.socket import HIGH_WATER
+from connectivity.transports.tcp.link import PIECE, Peer, TcpLink
+from mappings.model.envelope import Envelope
+from tests.contract.link import Publishing, Taker, signs_of
+from tests.support.brokers import free_port
+from tests.support.in_process.tcp_service import Caller, document
+from tests.support.in_process.websocket_listener import key_of, let_pass, own, peer_of, trusting
+from tests.support.table import each_row
+from tests.support.wait import PATIENCE, wait_until
+
+
+class Pier:
+    """An open door, who takes its deliveries, and the callers."""
+
+    def __init__(self, link: TcpLink, connection: Connection) -> None:
+        self.link, self.connection = link, connection
+        self.taker = Taker(link)
+        self.port = connection.broker_uri.port
+        self._callers: list[Caller] = []
+
+    async def caller(self, **options: Any) -> Caller:
+        made = await Caller.at(self.port, **options)
+        self._callers.append(made)
+        return made
+
+    async def met(self, **options: Any) -> tuple[Caller, str]:
+        """A caller, and the id of its peer."""
+        made = await self.caller(**options)
+        [told] = await self.take(1)
+        assert told.envelope.payload == b""
+        told.settle()
+        return made, peer_of(told)
+
+    async def take(self, count: int) -> list[Delivery]:
+        return await self.taker.take(count, PATIENCE)
+
+    async def octets(self, number: int) -> bytes:
+        """So many octets of whoever sends; each delivery is settled."""
+        found = b""
+        while len(found) < number:
+            [delivery] = await self.take(1)
+            found += delivery.envelope.payload
+            delivery.settle()
+        return found
+
+    async def tell(self, peer: str, *payloads: bytes, parting: Parting | None = None) -> list[ConnectivityError | None]:
+        publishing = self.telling(peer, *payloads, parting=parting)
+        return await publishing.all_done(PATIENCE)
+
+    def telling(self, peer: str, *payloads: bytes, parting: Parting | None = None) -> Publishing:
+        publishing = Publishing(self.link)
+        publishing.give(*(Outgoing(peer, Envelope(payload, {}), parting=parting) for payload in payloads))
+        return publishing
+
+    def peer(self, name: str) -> Peer:
+        return self.link.peers[name]
+
+    async def end(self) -> None:
+        for caller in self._callers:
+            await caller.leave()
+        await self.link.close()
+        await self.taker.task
+
+
+@asynccontextmanager
+async def opened(options: dict[str, str] | None = None, **more: Any) -> AsyncIterator[Pier]:
+    connection = Connection.model_validate(document(free_port(), specificConfig=options or {}, **more))
+    connect = load_broker("tcp").connect
+    assert connect is not None
+    link = await connect(connection)
+    assert isinstance(link, TcpLink)
+    pier = Pier(link, connection)
+    try:
+        yield pier
+    finally:
+        await pier.end()
+
+
+# ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_peer_is_told_of_before_it_has_said_anything() -> None:
+    async with opened() as pier:
+        await pier.caller()
+        [told] = await pier.take(1)
+        assert told.envelope.payload == b""
+        assert (told.address, told.name, told.redelivered, told.reader) == ("rsio", None, False, peer_of(told))
+        assert set(told.envelope.headers) == {"reply-to"}
+
+
+async def test_what_a_peer_sends_arrives_in_order_whatever_its_pieces_are() -> None:
+    async with opened() as pier:
+        caller, _ = await pier.met()
+        sent = os.urandom(3_000_000)
+        for start in range(0, 1000, 7):
+            caller.writer.write(sent[start : min(start + 7, 1000)])
+            await asyncio.sleep(0)
+        caller.writer.write(sent[1000:])
+        assert await pier.octets(len(sent)) == sent
+
+
+async def test_what_is_not_taken_is_not_read_and_comes_together_later() -> None:
+    async with opened(options={"maxUnsettled": "2"}) as pier:
+        caller, name = await pier.met()
+        for octet in b"abcdef":
+            caller.writer.write(bytes([octet]))
+            await wait_until(lambda octet=octet: len(pier.taker.deliveries) == min(octet - 96, 2))  # type: ignore[misc]
+        caller.writer.write(b"x" * (8 << 20))
+        peer = pier.peer(name)
+        await wait_until(lambda: not peer.times.is_reading)
+        one, two = await pier.take(2)
+        assert (one.envelope.payload, two.envelope.payload) == (b"a", b"b")
+        assert len(peer._unread) < 1 << 20
+        for each in (one, two):
+            each.settle()
+        rest = await pier.octets((8 << 20) + 4)
+        assert rest[:5] == b"cdefx"
+
+
+async def test_a_piece_is_never_larger_than_a_piece_may_be() -> None:
+    async with opened(options={"maxUnsettled": "1"}) as pier:
+        caller, _ = await pier.met()
+        caller.writer.write(bytes(20 * PIECE))
+        sizes: list[int] = []
+        while sum(sizes) < 20 * PIECE:
+            [delivery] = await pier.take(1)
+            sizes.append(len(delivery.envelope.payload))
+            delivery.settle()
+        assert max(sizes) == PIECE
+
+
+async def test_what_a_peer_has_said_before_it_left_is_delivered() -> None:
+    async with opened(options={"maxUnsettled": "1"}) as pier:
+        told = signs_of(pier.link)
+        caller, name = await pier.met()
+        caller.writer.write(b"a")
+        [first] = await pier.take(1)
+        caller.writer.write(bytes(100_000))
+        caller.writer.close()
+        await wait_until(lambda: not pier.peer(name).times.is_reading)
+        assert not told, "it has not left before all of it was taken"
+        first.settle()
+        assert await pier.octets(100_000) == bytes(100_000)
+        await wait_until(lambda: told == [(name, Sign.GONE)])
+
+
+async def test_who_has_left_is_told_of_behind_what_it_has_said() -> None:
+    async with opened() as pier:
+        told = signs_of(pier.link)
+        caller, name = await pier.met()
+        caller.writer.write(b"a")
+        [last] = await pier.take(1)
+        await caller.leave()
+        await wait_until(lambda: not pier.link.peers)
+        assert not told
+        last.settle()
+        assert told == [(name, Sign.GONE)]
+        assert not pier.link._leaving
+
+
+async def test_a_door_that_closes_tells_of_all_who_have_gone_whatever_has_not_ended() -> None:
+    async with opened() as pier:
+        told = signs_of(pier.link)
+        names = []
+        for _ in range(2):
+            caller, name = await pier.met()
+            caller.writer.write(b"a")
+            await pier.take(1)
+            names.append(name)
+        await caller.leave()
+        await wait_until(lambda: len(pier.link.peers) == 1)
+        assert not told
+        await pier.link.close()
+        await wait_until(lambda: dict(told) == dict.fromkeys(names, Sign.GONE))
+
+
+async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "MOST_HELD", 10)
+    async with opened() as pier:
+        callers = [(await pier.caller()) for _ in range(10)]
+        await wait_until(lambda: len(pier.taker.deliveries) == 10)
+        for caller in callers:
+            caller.writer.write(b"a")
+        await wait_until(lambda: not any(each.times.is_reading for each in pier.link.peers.values()))
+        assert len(pier.taker.deliveries) == 10
+        for each in await pier.take(10):
+            each.settle()
+        assert [each.envelope.payload for each in await pier.take(10)] == [b"a"] * 10
+
+
+# ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_octets_go_to_the_peer_that_they_are_for() -> None:
+    async with opened() as pier:
+        (first, first_name), (second, second_name) = await pier.met(), await pier.met()
+        assert await pier.tell(second_name, b"se", b"", b"cond") == [None] * 3
+        assert await pier.tell(first_name, b"first") == [None]
+        assert await second.take(6) == b"second"
+        assert await first.take(5) == b"first"
+
+
+async def test_who_is_not_there_is_told_to_have_gone() -> None:
+    async with opened() as pier:
+        caller, name = await pier.met()
+        await caller.leave()
+        await wait_until(lambda: not pier.link.peers)
+        told = signs_of(pier.link)
+        [error] = await pier.tell(name, b"too late")
+        assert isinstance(error, PublishFailed)
+        assert told == [(name, Sign.GONE)]
+
+
+async def test_behind_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts() -> None:
+    async with opened() as pier:
+        caller, name = await pier.met()
+        caller.writer.write(b"a")
+        [first] = await pier.take(1)
+        assert await pier.tell(name, b"and that is all", parting=Parting.DONE) == [None]
+        assert isinstance((await pier.tell(name, b"one more"))[0], PublishFailed)
+        caller.writer.write(bytes(1000))
+        assert await caller.rest() == b"and that is all"
+        await wait_until(lambda: not pier.link._sockets)
+        first.settle()
+        assert pier.taker.deliveries == []
+
+
+async def test_the_last_word_reaches_a_peer_that_is_still_sending() -> None:
+    """A socket that was closed with octets unread would have its system forget what was sent last."""
+    async with opened() as pier:
+        caller, name = await pier.met()
+        caller.writer.write(bytes(5 << 20))
+        await pier.take(1)
+        await pier.tell(name, b"enough", parting=Parting.MALFORMED)
+        assert await caller.rest() == b"enough"
+
+
+async def test_a_peer_may_be_let_go_without_a_word() -> None:
+    async with opened() as pier:
+        caller, name = await pier.met()
+        assert await pier.tell(name, b"", parting=Parting.DONE) == [None]
+        assert await caller.rest() == b""
+
+
+async def test_who_does_not_end_it_behind_the_last_word_is_cut_off() -> None:
+    async with opened() as pier:
+        caller, name = await pier.met()
+        await pier.tell(name, b"bye", parting=Parting.DONE)
+        await caller.hears(b"bye")
+        let_pass(pier.link, 4)
+        assert len(pier.link.peers) == 1
+        let_pass(pier.link, 2)
+        await wait_until(lambda: not pier.link._sockets)
+
+
+async def test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_meanwhile() -> None:
+    async with opened() as pier:
+        (deaf, deaf_name), (other, other_name) = await pier.met(), await pier.met()
+        deaf.pause_reading()
+        publishing = pier.telling(deaf_name, *[bytes(PIECE)] * 300)
+        peer = pier.peer(deaf_name)
+        await wait_until(lambda: peer.times.stuck is not None)
+        assert peer.waiting_output < HIGH_WATER + pier.link.window * PIECE
+        assert await pier.tell(other_name, b"you are served") == [None]
+        assert await other.take(14) == b"you are served"
+        deaf.writer.write(b"never read")
+        await wait_until(lambda: not peer.times.is_reading)
+        let_pass(pier.link, 29)
+        assert deaf_name in pier.link.peers
+        let_pass(pier.link, 2)
+        await wait_until(lambda: deaf_name not in pier.link.peers)
+        assert isinstance((await publishing.all_done(PATIENCE))[-1], PublishFailed)
+
+
+async def test_who_reads_slowly_but_reads_is_not_cut_off() -> None:
+    async with opened() as pier:
+        slow, name = await pier.met()
+        publishing = pier.telling(name, *[bytes(PIECE)] * 400)
+        for _ in range(8):
+            await slow.take(50 * PIECE)
+            let_pass(pier.link, 20)
+        assert await publishing.all_done(PATIENCE) == [None] * 400
+
+
+# ── too many ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_one_more_than_the_most_peers_is_hung_up_on_until_one_leaves() -> None:
+    async with opened(options={"maxPeers": "2"}) as pier:
+        first, _ = await pier.met()
+        await pier.met()
+        with capture_logs() as logs:
+            refused = await pier.caller()
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await refused.take(1)
+            let_pass(pier.link, 0)
+        assert [(each["event"], each["count"]) for each in logs if "count" in each] == [("peers were not let in", 1)]
+        assert len(pier.link.peers) == 2
+        await first.leave()
+        await wait_until(lambda: len(pier.link.peers) == 1)
+        await pier.met()
+
+
+# ── TLS, the port, the end ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+def secure(authority: trustme.CA, **more: Any) -> dict[str, Any]:
+    return {
+        "uri": f"ssl://localhost:{free_port()}",
+        "credentials": own(authority.issue_cert("localhost")),
+        **more,
+    }
+
+
+def speaking(context: ssl.SSLContext, *alpn: str) -> dict[str, Any]:
+    """What a caller over TLS needs, which speaks these protocols."""
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    return {"ssl": context, "server_hostname": "localhost"}
+
+
+async def test_with_tls_the_door_shows_its_certificate_and_names_the_protocol(authority: trustme.CA) -> None:
+    async with opened(**secure(authority)) as pier:
+        caller, name = await pier.met(**speaking(trusting(authority), "h2", "rsio/0"))
+        assert caller.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "rsio/0"
+        sent = os.urandom(1 << 20)
+        caller.writer.write(sent)
+        assert await pier.octets(len(sent)) == sent
+        publishing = pier.telling(name, *[sent[start : start + PIECE] for start in range(0, len(sent), PIECE)])
+        assert await caller.take(len(sent)) == sent
+        assert await publishing.all_done(PATIENCE) == [None] * (len(sent) // PIECE)
+        assert await pier.tell(name, b"bye", parting=Parting.DONE) == [None]
+        assert await caller.rest() == b"bye"
+        await wait_until(lambda: not pier.link._sockets)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await pier.caller(**speaking(ssl.create_default_context()))
+        assert not pier.taker.deliveries, "who speaks no TLS is not let in"
+
+
+async def test_with_a_ca_peers_show_certificates_and_have_their_names(authority: trustme.CA) -> None:
+    trusted = trustme.CA()
+    async with opened(**secure(authority, ca=trusted.cert_pem.bytes().decode())) as pier:
+        shown = trusted.issue_cert("device-9.test", common_name="device-9")
+        await pier.caller(**speaking(trusting(authority, shown)))
+        [told] = await pier.take(1)
+        assert told.envelope.header("tcp.user") == "device-9"
+        for stranger in (None, authority.issue_cert("device-9.test", common_name="device-9")):
+            with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
+                await (await pier.caller(**speaking(trusting(authority, stranger)))).take(1)
+        assert pier.taker.deliveries == []
+
+
+async def test_a_certificate_that_cannot_be_used_is_told(authority: trustme.CA) -> None:
+    connect = load_broker("tcp").connect
+    assert connect is not None
+    one, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
+    for credentials in (None, {**own(one), "key": key_of(other)}):
+        found = document(1, uri=f"ssl://localhost:{free_port()}", credentials=credentials)
+        with pytest.raises(ConnectionRefused) as refused:
+            await connect(Connection.model_validate(found))
+        assert refused.value.detail is Detail.CERTIFICATE
+        assert "PRIVATE" not in str(refused.value)
+
+
+async def test_a_port_that_is_in_use_is_told_and_a_trial_leaves_it_alone() -> None:
+    broker = load_broker("tcp")
+    assert broker.connect is not None
+    assert broker.examine is not None
+    async with opened() as pier:
+        with pytest.raises(NotConnected) as refused:
+            await broker.connect(pier.connection)
+        assert refused.value.detail is Detail.REFUSED
+        assert str(refused.value).endswith(f"cannot listen at 127.0.0.1:{pier.port}: address already in use")
+        found = await broker.examine(pier.connection, "x-dry-run")
+        assert "somebody listens" in found.note
+        await pier.met()
+    found = await broker.examine(pier.connection, "x-dry-run")
+    assert (found.note, [each.error for each in found.sources[0]]) == ("", [None])
+
+
+async def test_a_door_that_is_closed_lets_go_of_everybody_and_can_be_opened_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "FAREWELL", 0.05)
+    connect = load_broker("tcp").connect
+    assert connect is not None
+    connection = Connection.model_validate(document(free_port()))
+    for _ in range(3):
+        link = await connect(connection)
+        with closing(socket.create_connection(("127.0.0.1", connection.broker_uri.port))) as client:
+            await wait_until(lambda link=link: link.peers)  # type: ignore[misc]
+            await link.close()
+            client.settimeout(PATIENCE)
+            assert client.recv(1) == b""
+        await link.close()
+
+
+@each_row(
+    "promise",
+    [
+        test_what_a_peer_sends_arrives_in_order_whatever_its_pieces_are,
+        test_what_is_not_taken_is_not_read_and_comes_together_later,
+        test_what_a_peer_has_said_before_it_left_is_delivered,
+        test_behind_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts,
+        test_the_last_word_reaches_a_peer_that_is_still_sending,
+        test_who_does_not_end_it_behind_the_last_word_is_cut_off,
+        test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_meanwhile,
+        test_who_reads_slowly_but_reads_is_not_cut_off,
+        test_one_more_than_the_most_peers_is_hung_up_on_until_one_leaves,
+    ],
+)
+def test_it_is_so_on_the_loop_of_the_service_too(promise: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Sockets are its business, and those of uvloop have buffers of their own."""
+    uvloop.run(promise())
+
+
+def test_tls_is_so_on_the_loop_of_the_service_too(authority: trustme.CA) -> None:
+    uvloop.run(test_with_tls_the_door_shows_its_certificate_and_names_the_protocol(authority))
+    uvloop.run(test_with_a_ca_peers_show_certificates_and_have_their_names(authority))

@@ -1,0 +1,77 @@
+"""What is wrong with documents of TCP doors, as whoever writes them is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trustme
+
+from connectivity.security.egress import HostRules, in_force
+from connectivity.validation.validator import lint
+from tests.support.in_process.tcp_service import document
+from tests.support.in_process.websocket_listener import key_of
+from tests.support.table import each_row
+
+OWN = trustme.CA().issue_cert("door.acme.example")
+CERTIFICATE = {"type": "client-cert", "cert": OWN.cert_chain_pems[0].bytes().decode(), "key": key_of(OWN)}
+GOOD = document(8766)
+SOURCE = GOOD["sources"][0]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"uri": "tcp://[::]:8766/"},
+        {"sources": [{**SOURCE, "replyTarget": {"address": "{{header:reply-to}}"}}]},
+        {"uri": "ssl://door.acme.example:443", "credentials": CERTIFICATE},
+        {"uri": "tls://0.0.0.0:443", "credentials": CERTIFICATE, "ca": CERTIFICATE["cert"]},
+        {"sources": [{**SOURCE, "payloadMapping": ["ReactiveStreamsIO"]}], "specificConfig": {"maxPeers": "5"}},
+    ],
+)
+def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
+    assert lint(GOOD | more) == []
+
+
+@each_row(
+    ("more", "path", "said"),
+    [
+        ({"uri": "http://0.0.0.0:8766"}, "uri", "one of the schemes tcp, ssl, tls"),
+        ({"uri": "tcp://0.0.0.0:8766/rsio"}, "uri", "without a path"),
+        ({"uri": "tcp://me:secret@0.0.0.0:8766"}, "uri", "peers show certificates"),
+        ({"uri": "ssl://0.0.0.0:8766"}, "credentials", "the certificate that the door shows"),
+        ({"credentials": CERTIFICATE}, "credentials", "none, since the uri is tcp"),
+        ({"ca": CERTIFICATE["cert"]}, "uri", "ssl or tls"),
+        ({"clientCount": 2}, "clientCount", "there is one door"),
+        ({"sources": [SOURCE, SOURCE]}, "sources", "found 2 sources, expected one"),
+        ({"sources": []}, "sources", "expected one"),
+        ({"sources": [{**SOURCE, "addresses": ["a", "b"]}]}, "sources[0].addresses", "one, by which"),
+        ({"sources": [{**SOURCE, "addresses": ["{{ thing:id }}"]}]}, "sources[0].addresses[0]", "without placeholders"),
+        ({"sources": [{**SOURCE, "payloadMapping": ["rsio", "rsio"]}]}, "sources[0].payloadMapping", "one, since"),
+        ({"sources": [{**SOURCE, "payloadMapping": []}]}, "sources[0].payloadMapping", "which means Ditto, expected a"),
+        ({"sources": [{**SOURCE, "payloadMapping": ["Ditto"]}]}, "sources[0].payloadMapping[0]", "ReactiveStreamsIo"),
+        ({"sources": [{**SOURCE, "payloadMapping": ["Streamr"]}]}, "sources[0].payloadMapping[0]", "stream of octets"),
+        (
+            {"sources": [{**SOURCE, "replyTarget": {"address": "elsewhere"}}]},
+            "sources[0].replyTarget.address",
+            "{{ header:reply-to }}: there is nobody else",
+        ),
+        (
+            {"targets": [{"address": "a", "topics": ["_/_/things/twin/events"], "authorizationContext": ["lab:all"]}]},
+            "targets",
+            "none: peers are sent what they have asked for",
+        ),
+        ({"specificConfig": {"maxPear": "1"}}, "specificConfig.maxPear", "maxPeers"),
+    ],
+)
+def test_a_problem_says_where_it_is_and_what_was_expected(more: dict[str, Any], path: str, said: str) -> None:
+    problems = [problem for problem in lint(GOOD | more) if problem.path == path]
+    assert problems
+    assert any(said in str(problem) for problem in problems), problems
+    assert "secret" not in str(problems)
+
+
+def test_the_rules_for_hosts_that_connections_may_reach_do_not_count_for_a_door() -> None:
+    with in_force(HostRules(is_private_allowed=False, blocked=("127.0.0.1",))):
+        assert lint(GOOD) == []

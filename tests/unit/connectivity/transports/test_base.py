@@ -1,0 +1,42 @@
+"""What all brokers share: settling in the order of arrival."""
+
+from __future__ import annotations
+
+from connectivity.transports.base import Delivery, Outcome, Watermark
+from mappings.model.envelope import Envelope
+
+
+def deliveries(watermark: Watermark, count: int) -> list[Delivery]:
+    made = [Delivery(Envelope(b"x"), "in", str(number), False, lambda *_: None) for number in range(count)]
+    for delivery in made:
+        watermark.arrived(delivery)
+    return made
+
+
+def names(ready: list[tuple[Delivery, Outcome]]) -> list[str | None]:
+    return [delivery.name for delivery, _ in ready]
+
+
+def test_an_outcome_waits_for_everything_that_arrived_before() -> None:
+    watermark = Watermark()
+    first, second, third = deliveries(watermark, 3)
+    assert watermark.ended(third, Outcome.SETTLED) == []
+    assert watermark.ended(second, Outcome.SETTLED) == []
+    assert names(watermark.ended(first, Outcome.SETTLED)) == ["0", "1", "2"]
+    assert len(watermark) == 0
+
+
+def test_each_delivery_keeps_its_own_outcome() -> None:
+    watermark = Watermark()
+    first, second = deliveries(watermark, 2)
+    watermark.ended(second, Outcome.REDELIVER)
+    assert [outcome for _, outcome in watermark.ended(first, Outcome.DROPPED)] == [Outcome.DROPPED, Outcome.REDELIVER]
+
+
+def test_a_delivery_says_what_became_of_it() -> None:
+    told: list[Outcome] = []
+    delivery = Delivery(Envelope(b"x"), "in", None, False, lambda _delivery, outcome: told.append(outcome))
+    delivery.settle()
+    delivery.reject(redeliver=True)
+    delivery.reject(redeliver=False)
+    assert told == [Outcome.SETTLED, Outcome.REDELIVER, Outcome.DROPPED]

@@ -1,0 +1,127 @@
+"""Reaching a broker: what blocks leaves the loop alone, and every failure has its name."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import pytest
+
+from connectivity.errors import ConnectionRefused, Detail, NotConnected
+from connectivity.security.egress import HostRules, in_force
+from connectivity.transports.dialer import RefusedAddress, check_peer, dial_error, in_thread, lost_error, reach
+from tests.support.wait import wait_until
+
+BLOCKED = HostRules(blocked=["127.0.0.0/8"])
+
+
+async def test_work_in_a_thread_hands_over_what_it_made() -> None:
+    assert await in_thread("test", lambda: threading.current_thread().name, lambda _: None) == "test"
+
+
+async def test_work_in_a_thread_raises_what_it_raised() -> None:
+    def work() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await in_thread("test", work, lambda _: None)
+
+
+async def test_what_nobody_waits_for_any_more_is_undone() -> None:
+    gate = threading.Event()
+    undone: list[object] = []
+
+    def work() -> str:
+        gate.wait(5)
+        return "made"
+
+    task = asyncio.create_task(in_thread("test", work, undone.append))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    gate.set()
+    await wait_until(lambda: undone)
+    assert undone == ["made"]
+
+
+def test_an_address_that_connections_may_not_reach_is_refused_and_closed() -> None:
+    """A name may lead there, so what counts is where the socket has arrived."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        fine = socket.create_connection(server.getsockname())
+        check_peer(fine, "localhost")
+        with (
+            in_force(BLOCKED),
+            pytest.raises(RefusedAddress, match=r"localhost leads to 127\.0\.0\.1: found a host of 127"),
+        ):
+            check_peer(fine, "localhost")
+        assert fine.fileno() == -1
+
+
+def leading_to(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
+    """Names lead to these addresses, one list for each question. Returns whom sockets were opened to."""
+    asked, reached = iter(answers), []
+
+    def look_up(host: str, port: int, **_: object) -> list[object]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in next(asked)]
+
+    def connect(place: tuple[str, int], **_: object) -> socket.socket:
+        reached.append(place[0])
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("connectivity.transports.dialer.socket.getaddrinfo", look_up)
+    monkeypatch.setattr("connectivity.transports.dialer.socket.create_connection", connect)
+    return reached
+
+
+@pytest.mark.parametrize("answer", [["169.254.169.254"], ["8.8.8.8", "169.254.169.254"], ["10.0.0.1", "fe80::1%3"]])
+def test_no_socket_is_opened_for_a_name_that_leads_to_a_refused_address_too(
+    answer: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached = leading_to(monkeypatch, answer)
+    with pytest.raises(
+        RefusedAddress, match=r"broker\.example leads to .*: found a link-local address, expected a host"
+    ):
+        reach("broker.example", 1883, 1)
+    assert reached == []
+
+
+def test_the_address_that_was_judged_is_the_one_that_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that answers otherwise the second time is not asked a second time."""
+    reached = leading_to(monkeypatch, ["10.0.0.1", "10.0.0.2"], ["169.254.169.254"])
+    with pytest.raises(ConnectionRefusedError):
+        reach("broker.example", 1883, 1)
+    assert reached == ["10.0.0.1", "10.0.0.2"]
+
+
+def test_the_next_address_is_tried_and_a_judged_socket_comes_back() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, reach("localhost", server.getsockname()[1], 5) as made:
+        assert made.getpeername() == server.getsockname()
+        assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "detail"),
+    [
+        (RefusedAddress("no"), ConnectionRefused, Detail.NOT_AUTHORIZED),
+        (socket.gaierror(-2, "Name or service not known"), NotConnected, Detail.UNKNOWN_HOST),
+        (UnicodeError("label too long"), NotConnected, Detail.UNKNOWN_HOST),
+        (TimeoutError(), NotConnected, Detail.TIMEOUT),
+        (ConnectionRefusedError(111, "Connection refused"), NotConnected, Detail.REFUSED),
+    ],
+    ids=lambda value: getattr(value, "name", None) or type(value).__name__,
+)
+def test_a_failure_on_the_way_has_its_name(error: Exception, kind: type, detail: Detail) -> None:
+    found = dial_error(error)
+    assert (type(found), found.detail) == (kind, detail)
+
+
+def test_an_error_that_has_its_name_keeps_it() -> None:
+    named = NotConnected(Detail.TIMEOUT, "named")
+    assert dial_error(named) is named
+
+
+def test_a_broken_link_is_told_in_the_words_of_the_system() -> None:
+    assert lost_error(ConnectionResetError(104, "Connection reset by peer")).words == (
+        "the link broke: Connection reset by peer"
+    )

@@ -1,0 +1,122 @@
+"""No TLS below 1.2, with any broker: a server that offers no more than 1.1 is told so, and nothing is said to it."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from socket import create_connection, create_server
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from connectivity.connections.model import Connection
+from connectivity.errors import Detail, NotConnected
+from connectivity.transports import load_broker
+from connectivity.transports.dialer import tls_context
+from connectivity.transports.kafka.client_config import common_settings
+from connectivity.transports.kafka.options import Options
+from tests.support.brokers.mosquitto import Certificates
+from tests.support.wait import PATIENCE
+
+SCHEMES = {"mqtt": "ssl", "mqtt-5": "ssl", "amqp-091": "amqps", "kafka": "ssl"}
+LAX = "ALL:@SECLEVEL=0"
+
+
+def document(kind: str, port: int, ca: str) -> Connection:
+    """A connection to this machine."""
+    options = {"bootstrapServers": f"localhost:{port}"} if kind == "kafka" else {}
+    source = {"addresses": ["in"], "qos": 1, "authorizationContext": ["a"]}
+    made: dict[str, Any] = {"id": "old", "connectionType": kind, "connectionStatus": "open", "ca": ca}
+    made |= {"uri": f"{SCHEMES[kind]}://u:p@localhost:{port}", "specificConfig": options, "sources": [source]}
+    return Connection.model_validate(made)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.make(tmp_path_factory.mktemp("old"))
+
+
+@pytest.fixture
+def old(certificates: Certificates) -> Iterator[tuple[int, list[str]]]:
+    """A server of TLS 1.0 and 1.1: its port, and the versions that clients agreed to."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.set_ciphers(LAX)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    agreed: list[str] = []
+    with create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        stop = threading.Event()
+
+        def run() -> None:
+            while True:
+                made, _ = server.accept()
+                with made:
+                    if stop.is_set():
+                        return
+                    made.settimeout(PATIENCE)
+                    with contextlib.suppress(OSError), context.wrap_socket(made, server_side=True) as wrapped:
+                        agreed.append(str(wrapped.version()))
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        yield port, agreed
+        stop.set()
+        with contextlib.suppress(OSError):
+            create_connection(("127.0.0.1", port)).close()
+        thread.join(PATIENCE)
+
+
+def ca_of(certificates: Certificates) -> str:
+    return certificates.ca.read_text(encoding="ascii")
+
+
+@pytest.mark.parametrize("kind", SCHEMES)
+async def test_a_broker_with_tls_1_1_alone_is_not_talked_to(
+    kind: str, old: tuple[int, list[str]], certificates: Certificates
+) -> None:
+    port, agreed = old
+    connect = load_broker(kind).connect
+    assert connect is not None
+    with pytest.raises(NotConnected) as raised:
+        await connect(document(kind, port, ca_of(certificates)), 0)
+    assert raised.value.detail is Detail.REFUSED_BY_BROKER
+    assert raised.value.words.endswith("TLS: tlsv1 alert protocol version, expected TLS 1.2 or later")
+    assert agreed == []
+
+
+def test_kafkas_library_does_not_talk_to_it_either(old: tuple[int, list[str]], certificates: Certificates) -> None:
+    """A greeting of ours goes before it, and must not be all that stands in the way."""
+    port, agreed = old
+    connection = document("kafka", port, ca_of(certificates))
+    settings = common_settings(connection, Options.model_validate(connection.own_options))
+    errors: list[KafkaError] = []
+    producer = Producer({**settings, "error_cb": errors.append})
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and not any("protocol version" in error.str() for error in errors):
+        producer.poll(0.1)
+    assert any("alert protocol version" in error.str() for error in errors)
+    assert agreed == []
+
+
+def test_the_server_of_these_tests_is_one_that_a_lax_client_agrees_with(
+    old: tuple[int, list[str]], certificates: Certificates
+) -> None:
+    port, _ = old
+    context = tls_context(document("mqtt", port, ca_of(certificates)))
+    context.set_ciphers(LAX)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = ssl.TLSVersion.TLSv1
+    with (
+        create_connection(("127.0.0.1", port)) as made,
+        context.wrap_socket(made, server_hostname="localhost") as wrapped,
+    ):
+        assert wrapped.version() == "TLSv1.1"

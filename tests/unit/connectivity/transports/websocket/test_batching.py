@@ -1,0 +1,105 @@
+"""What is sent to one peer within a turn of the loop goes to its socket together."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+from connectivity.transports.listener.socket import GATHERED
+from connectivity.transports.websocket.handshake import Admitted
+from connectivity.transports.websocket.peer import Peer
+from tests.support.websocket_request import upgrade_request
+
+
+class Socket(asyncio.Transport):
+    """Keeps what is written, each call by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def write(self, data: Any) -> None:
+        self.written.append(bytes(data))
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.written.append(b"the end")
+
+
+class Door:
+    """Lets everybody in."""
+
+    max_frame, max_unsettled, has_room, is_overrun = 1 << 20, 10, True, False
+    extensions: tuple[Any, ...] = ()
+
+    def admit(self, _asked: Any) -> Admitted:
+        return Admitted("/twins", {})
+
+    def made(self, peer: Peer) -> None: ...
+
+    def entered(self, peer: Peer) -> None: ...
+
+    def left(self, peer: Peer) -> None: ...
+
+
+async def inside() -> tuple[Peer, Socket]:
+    peer, socket = Peer(cast(Any, Door())), Socket()
+    peer.connection_made(socket)
+    peer.data_received(upgrade_request("/twins"))
+    await asyncio.sleep(0)
+    assert b"".join(socket.written).startswith(b"HTTP/1.1 101 ")
+    socket.written.clear()
+    return peer, socket
+
+
+async def test_many_messages_are_one_call_of_the_system_in_their_order() -> None:
+    peer, socket = await inside()
+    told: list[Exception | None] = []
+    for number in range(100):
+        peer.send(b"%03d" % number, told.append)
+    assert (socket.written, peer.waiting_output, told) == ([], 300, [None] * 100)
+    await asyncio.sleep(0)
+    assert socket.written == [b"".join(b"%03d" % number for number in range(100))]
+    assert peer.waiting_output == 0
+    peer.send(b"more", None)
+    await asyncio.sleep(0)
+    assert socket.written[1:] == [b"more"]
+
+
+async def test_much_does_not_wait() -> None:
+    peer, socket = await inside()
+    peer.send(b"little", None)
+    peer.send(b"x" * GATHERED, None)
+    assert socket.written == [b"little" + b"x" * GATHERED]
+    await asyncio.sleep(0)
+    assert len(socket.written) == 1
+
+
+async def test_what_was_sent_before_goodbye_is_sent_before_it() -> None:
+    peer, socket = await inside()
+    peer.send(b"last words", None)
+    peer.eof_received()
+    assert socket.written[0].startswith(b"last words")
+    assert socket.written[-1] == b"the end"
+
+
+async def test_nothing_is_written_to_a_socket_that_is_gone() -> None:
+    peer, socket = await inside()
+    peer.send(b"too late", None)
+    peer.connection_lost(None)
+    await asyncio.sleep(0)
+    assert socket.written == []

@@ -1,0 +1,155 @@
+"""The bytes of a peer, however its network cuts them up: the same messages come of them, and never more than fit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from websockets.frames import Frame, Opcode
+
+from connectivity.transports.websocket.handshake import Admitted, Asked, Refused
+from connectivity.transports.websocket.peer import Peer
+from tests.support.dice import examples
+from tests.support.websocket_request import upgrade_request
+
+REQUEST = upgrade_request("/twins")
+MOST = 3
+
+
+class Wire(asyncio.Transport):
+    """A socket that keeps what is written and knows whether it is read from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.is_read = True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written += data
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        assert self.is_read
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        assert not self.is_read
+        self.is_read = True
+
+    def abort(self) -> None:
+        pass
+
+
+class StoringListener:
+    """A door that keeps what it takes. At most MOST messages are unsettled."""
+
+    max_frame, max_unsettled = 1 << 16, MOST
+    extensions: tuple[()] = ()
+    has_room, is_overrun = True, False
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[bytes, bool]] = []
+        self.has_left = False
+
+    def made(self, peer: Peer) -> None:
+        pass
+
+    def turned_away(self, reason: str) -> None:
+        pass
+
+    def admit(self, asked: Asked) -> Admitted | Refused:
+        return Admitted(asked.target, {})
+
+    def entered(self, peer: Peer) -> None:
+        pass
+
+    def took(self, peer: Peer, payload: bytes, *, is_text: bool) -> None:
+        peer.unsettled += 1
+        assert peer.unsettled <= MOST
+        self.taken.append((payload, is_text))
+
+    def left(self, peer: Peer) -> None:
+        assert not self.has_left
+        self.has_left = True
+
+
+messages = st.lists(st.tuples(st.binary(max_size=300), st.booleans(), st.integers(1, 4)), max_size=12)
+
+
+def frames_of(payload: bytes, is_text: bool, parts: int) -> bytes:
+    size = max(1, -(-len(payload) // parts))
+    cut = [payload[start : start + size] for start in range(0, len(payload), size)] or [b""]
+    first = Opcode.TEXT if is_text else Opcode.BINARY
+    return b"".join(
+        Frame(Opcode.CONT if number else first, part, fin=number == len(cut) - 1).serialize(mask=True)
+        for number, part in enumerate(cut)
+    )
+
+
+async def spoken(
+    said: Sequence[tuple[bytes, bool, int]], cuts: Sequence[int], settles: Sequence[bool]
+) -> StoringListener:
+    """What a door takes of a peer that says this and leaves, its bytes cut up so, some messages settled on the way."""
+    stream = REQUEST + b"".join(frames_of(*each) for each in said)
+    door, wire = StoringListener(), Wire()
+    peer = Peer(door)  # type: ignore[arg-type]
+    peer.connection_made(wire)
+    places = sorted({0, len(stream), *(cut % len(stream) for cut in cuts)})
+    for number, (start, end) in enumerate(pairwise(places)):
+        peer.data_received(stream[start:end])
+        if peer.unsettled and settles and settles[number % len(settles)]:
+            peer.unsettled -= 1
+            peer.move()
+    peer.connection_lost(None)
+    while peer.unsettled:
+        peer.unsettled -= 1
+        peer.move()
+    return door
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(messages, st.lists(st.integers(0, 10_000), max_size=20), st.lists(st.booleans(), max_size=7))
+def test_the_same_messages_come_of_the_same_bytes_however_they_are_cut_up(
+    said: list[tuple[bytes, bool, int]], cuts: list[int], settles: list[bool]
+) -> None:
+    readable = [(payload.hex().encode() if is_text else payload, is_text, parts) for payload, is_text, parts in said]
+    door = asyncio.run(spoken(readable, cuts, settles))
+    assert door.taken == [(payload, is_text) for payload, is_text, _ in readable]
+    assert door.has_left
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.binary(max_size=2000), st.lists(st.integers(0, 10_000), max_size=10))
+def test_no_bytes_do_more_than_end_their_own_socket(noise: bytes, cuts: list[int]) -> None:
+    async def say() -> StoringListener:
+        door, wire = StoringListener(), Wire()
+        peer = Peer(door)  # type: ignore[arg-type]
+        peer.connection_made(wire)
+        stream = REQUEST + noise
+        places = sorted({0, len(stream), *(cut % len(stream) for cut in cuts)})
+        for start, end in pairwise(places):
+            peer.data_received(stream[start:end])
+        peer.connection_lost(None)
+        while peer.unsettled:
+            peer.unsettled -= 1
+            peer.move()
+        return door
+
+    assert asyncio.run(say()).has_left

@@ -1,0 +1,262 @@
+"""The WebSocket door, with real clients of the library `websockets`: what they send, what they are sent, how it ends.
+
+A door has no broker behind it: nothing is kept while nobody is connected and nothing comes again, so it keeps to the parts
+of what all brokers do that make sense for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from connectivity.errors import PublishFailed
+from connectivity.transports.base import Outgoing, Sign
+from mappings.model.envelope import Envelope
+from tests.contract.link import MANY, Publishing, numbered, signs_of
+from tests.support.in_process.websocket_listener import Doorway, opened, peer_of
+from tests.support.wait import PATIENCE, wait_until
+
+
+@pytest.fixture
+async def way() -> AsyncIterator[Doorway]:
+    async with opened("/twins", "/more") as doorway:
+        yield doorway
+
+
+# ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_message_arrives_with_its_bytes_its_path_and_the_peer_to_answer_to(way: Doorway) -> None:
+    client = await way.client("/more", user_agent_header="lamp/7")
+    await client.send('{"on": "日本"}')
+    await client.send(b"\x00\xff not text")
+    first, second = await way.take(2)
+    assert first.envelope.payload == '{"on": "日本"}'.encode()
+    assert second.envelope.payload == b"\x00\xff not text"
+    assert (first.address, first.name, first.redelivered) == ("/more", None, False)
+    assert first.envelope.header("websocket.frame") == "text"
+    assert second.envelope.header("websocket.frame") == "binary"
+    assert peer_of(first) == peer_of(second)
+    assert first.envelope.header("user-agent") == "lamp/7"
+
+
+async def test_messages_arrive_in_order_and_once(way: Doorway) -> None:
+    client = await way.client()
+    for payload in numbered(MANY):
+        await client.send(payload)
+    received: list[bytes] = []
+    while len(received) < MANY:
+        await wait_until(lambda: way.taker.deliveries)
+        received += await way.taker.payloads(len(way.taker.deliveries))
+    assert received == numbered(MANY)
+
+
+async def test_a_message_in_parts_arrives_whole(way: Doorway) -> None:
+    client = await way.client()
+    await client.send(["one ", "", "two ", "three"])
+    await client.send([b"\x00", b"\x01"])
+    whole, raw = await way.take(2)
+    assert whole.envelope.payload == b"one two three"
+    assert raw.envelope.payload == b"\x00\x01"
+
+
+async def test_an_empty_message_arrives(way: Doorway) -> None:
+    client = await way.client()
+    await client.send("")
+    [delivery] = await way.take(1)
+    assert delivery.envelope.payload == b""
+
+
+async def test_a_path_of_several_sources_delivers_to_each_and_counts_once() -> None:
+    sources = [{"addresses": ["/both"], "authorizationContext": ["lab:all"]}] * 2
+    async with opened(sources=sources, options={"maxUnsettled": "1"}) as way:
+        client = await way.client("/both")
+        await client.send("1")
+        await client.send("2")
+        for payload in (b"1", b"2"):
+            for taker in way.takers:
+                [delivery] = await taker.take(1, PATIENCE)
+                assert delivery.envelope.payload == payload
+                delivery.settle()
+
+
+async def test_what_a_peer_has_said_before_it_left_is_delivered(way: Doorway) -> None:
+    """Also what was not read yet, because too much of it was unsettled."""
+    client = await way.client()
+    for payload in numbered(MANY):
+        await client.send(payload)
+    closing = asyncio.create_task(client.close())
+    received: list[bytes] = []
+    while len(received) < MANY:
+        await wait_until(lambda: way.taker.deliveries)
+        received += await way.taker.payloads(len(way.taker.deliveries))
+    assert received == numbered(MANY)
+    await closing
+
+
+# ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_an_answer_goes_to_the_peer_that_it_is_for(way: Doorway) -> None:
+    first, first_id = await way.met()
+    second, second_id = await way.met()
+    assert await way.say(second_id, b'{"for": "second"}', content_type="application/json") == [None]
+    assert await way.say(first_id, b'{"for": "first"}', content_type="application/json") == [None]
+    assert await second.recv() == '{"for": "second"}'
+    assert await first.recv() == '{"for": "first"}'
+
+
+@pytest.mark.parametrize(
+    ("payload", "content_type", "expected"),
+    [
+        (b"{}", "application/json", "{}"),
+        ("日".encode(), "application/vnd.eclipse.ditto+json;charset=utf-8", "日"),
+        (b"hello", "text/plain", "hello"),
+        (b"{}", None, "{}"),
+        (b"{}", "application/octet-stream", b"{}"),
+        (b"\xff\x00", None, b"\xff\x00"),
+        (b"\xff", "text/plain", b"\xff"),
+    ],
+)
+async def test_json_and_text_are_sent_as_text_and_the_rest_as_bytes(
+    way: Doorway, payload: bytes, content_type: str | None, expected: str | bytes
+) -> None:
+    client, peer = await way.met()
+    await way.say(peer, payload, **({"content_type": content_type} if content_type else {}))
+    assert await client.recv() == expected
+
+
+async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(way: Doorway) -> None:
+    client, peer = await way.met()
+    saying = asyncio.create_task(way.say(peer, *numbered(MANY)))
+    assert [await client.recv() for _ in range(MANY)] == [payload.decode() for payload in numbered(MANY)]
+    assert await saying == [None] * MANY
+
+
+async def test_a_large_message_passes_both_ways(way: Doorway) -> None:
+    large = bytes(range(256)) * 3000
+    client, peer = await way.met(max_size=None)
+    await client.send(large)
+    [delivery] = await way.take(1)
+    assert delivery.envelope.payload == large
+    saying = asyncio.create_task(way.say(peer, large))
+    assert await client.recv() == large
+    assert await saying == [None]
+
+
+async def test_what_is_sent_to_a_path_goes_to_everybody_there(way: Doorway) -> None:
+    here = [(await way.met())[0] for _ in range(2)]
+    elsewhere, other = await way.met("/more")
+    assert await way.say("/twins", b"to all", content_type="text/plain") == [None]
+    assert [await client.recv() for client in here] == ["to all", "to all"]
+    await way.say(other, b"first")
+    assert await elsewhere.recv() == "first"
+
+
+async def test_a_path_where_nobody_is_takes_messages_without_a_word(way: Doorway) -> None:
+    assert await way.say("/nobody", b"hello?") == [None]
+
+
+async def test_a_peer_that_is_gone_takes_no_messages(way: Doorway) -> None:
+    client, peer = await way.met()
+    await client.close()
+    await wait_until(lambda: "0 peers" in repr(way.link))
+    [error] = await way.say(peer, b"too late")
+    assert isinstance(error, PublishFailed)
+    assert error.fault.status == 404
+
+
+async def test_whoever_speaks_to_a_peer_that_is_gone_is_told_so(way: Doorway) -> None:
+    """Sessions outlive the service, and sockets do not: what is kept of one is sent to nobody."""
+    told = signs_of(way.link)
+    [error] = await way.say("a-peer-of-before", b"hello?")
+    assert isinstance(error, PublishFailed)
+    assert told == [("a-peer-of-before", Sign.GONE)]
+
+
+async def test_compressed_messages_pass_both_ways_where_both_sides_want_them() -> None:
+    async with opened(options={"compression": "deflate"}) as way:
+        client = await way.client(compression="deflate")
+        assert [extension.name for extension in client.protocol.extensions] == ["permessage-deflate"]
+        await client.send("on " * 1000)
+        [delivery] = await way.take(1)
+        assert delivery.envelope.payload == b"on " * 1000
+        await way.say(peer_of(delivery), b"off " * 1000)
+        assert await client.recv() == "off " * 1000
+        plain = await way.client()
+        await way.say("/twins", b"to all")
+        assert [await client.recv(), await plain.recv()] == ["to all"] * 2
+
+
+# ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_unsettled_messages_of_a_peer_are_bounded_and_flow_again() -> None:
+    async with opened(options={"maxUnsettled": "5"}) as way:
+        busy, quiet = await way.client(), await way.client()
+        sending = [asyncio.create_task(busy.send(payload)) for payload in numbered(50)]
+        held = await way.take(5)
+        await quiet.send("me too")
+        [other] = await way.take(1)
+        assert other.envelope.payload == b"me too", "one busy peer holds up nobody else"
+        assert way.taker.deliveries == []
+        payloads = [delivery.envelope.payload for delivery in held]
+        for delivery in held:
+            delivery.settle()
+        while len(payloads) < 50:
+            await wait_until(lambda: way.taker.deliveries)
+            assert len(way.taker.deliveries) <= 5
+            payloads += await way.taker.payloads(len(way.taker.deliveries))
+        assert payloads == numbered(50)
+        await asyncio.gather(*sending)
+
+
+async def test_a_peer_that_does_not_read_is_sent_no_more_than_a_little_and_goes_on_when_it_reads() -> None:
+    async with opened() as way:
+        client, peer = await way.met(max_queue=1)
+        client.transport.pause_reading()
+        publishing = Publishing(way.link)
+        payload = os.urandom(64 * 1024)
+        publishing.give(*(Outgoing(peer, Envelope(payload)) for _ in range(200)))
+        await wait_until(lambda: publishing.given < 200 and publishing.given - len(publishing.outcomes) == 16)
+        await client.send("is anybody there?")
+        other, other_id = await way.met()
+        assert await way.say(other_id, b"others go on") == [None]
+        assert await other.recv() == "others go on"
+        assert way.taker.deliveries == [], "nothing more is read from who does not read"
+        client.transport.resume_reading()
+        assert [await client.recv() for _ in range(200)] == [payload] * 200
+        assert await publishing.all_done(PATIENCE) == [None] * 200
+        [delivery] = await way.take(1)
+        assert delivery.envelope.payload == b"is anybody there?"
+
+
+# ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_closing_says_goodbye_ends_consumers_and_may_be_done_twice(way: Doorway) -> None:
+    client, _ = await way.met()
+    await way.link.close()
+    await way.link.close()
+    await asyncio.wait_for(way.taker.task, PATIENCE)
+    assert not way.link.lost.done()
+    with pytest.raises(ConnectionClosed):
+        await client.recv()
+    assert client.close_code == 1001
+
+
+async def test_what_waits_for_a_peer_that_leaves_has_failed(way: Doorway) -> None:
+    client, peer = await way.met(max_queue=1)
+    client.transport.pause_reading()
+    publishing = Publishing(way.link)
+    publishing.give(*(Outgoing(peer, Envelope(bytes(64 * 1024))) for _ in range(200)))
+    await wait_until(lambda: publishing.given < 200 and publishing.given - len(publishing.outcomes) == 16)
+    client.transport.abort()
+    outcomes = await publishing.all_done(PATIENCE)
+    failed = [error for error in outcomes if error is not None]
+    assert failed
+    assert outcomes == [*[None] * (200 - len(failed)), *failed], "nothing is confirmed behind what was lost"

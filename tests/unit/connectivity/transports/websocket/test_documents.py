@@ -1,0 +1,83 @@
+"""What is wrong with documents of WebSocket doors, as whoever writes them is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trustme
+
+from connectivity.security.egress import HostRules, in_force
+from connectivity.validation.validator import lint
+from tests.support.in_process.websocket_listener import key_of
+from tests.support.table import each_row
+
+OWN = trustme.CA().issue_cert("door.acme.example")
+CERTIFICATE = {"type": "client-cert", "cert": OWN.cert_chain_pems[0].bytes().decode(), "key": key_of(OWN)}
+GOOD: dict[str, Any] = {
+    "id": "door",
+    "connectionType": "websocket",
+    "connectionStatus": "open",
+    "uri": "ws://0.0.0.0:8765",
+    "sources": [{"addresses": ["/twins"], "authorizationContext": ["lab:all"]}],
+}
+EVENTS = {"topics": ["_/_/things/twin/events"], "authorizationContext": ["lab:all"]}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"uri": "ws://[::]:8765/"},
+        {"uri": "wss://door.acme.example:443", "credentials": CERTIFICATE},
+        {"targets": [{"address": "/alarms/{{ thing:name }}", **EVENTS}]},
+        {"specificConfig": {"maxPeers": "5", "idleTimeout": "1h", "origins": "*", "is-diversion-source": "true"}},
+    ],
+)
+def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
+    assert lint(GOOD | more) == []
+
+
+@each_row(
+    ("more", "path", "said"),
+    [
+        ({"uri": "http://0.0.0.0:8765"}, "uri", "one of the schemes ws, wss"),
+        ({"uri": "ws://0.0.0.0:8765/twins"}, "uri", "without a path"),
+        ({"uri": "ws://me:secret@0.0.0.0:8765"}, "uri", "peers show tokens"),
+        ({"uri": "wss://0.0.0.0:8765"}, "credentials", "the certificate that the door shows"),
+        ({"uri": "wss://0.0.0.0:8765", "credentials": {"type": "client-cert"}}, "credentials.key", "the key"),
+        ({"credentials": CERTIFICATE}, "credentials", "none, since the uri is ws"),
+        ({"ca": CERTIFICATE["cert"]}, "uri", "wss"),
+        ({"clientCount": 2}, "clientCount", "there is one door"),
+        ({"targets": [{"address": "alarms", **EVENTS}]}, "targets[0].address", "a path such as /twins"),
+        ({"specificConfig": {"maxPeers": "many"}}, "specificConfig.maxPeers", "a whole number"),
+        ({"specificConfig": {"maxFrame": "10B"}}, "specificConfig.maxFrame", "at least 1024"),
+        ({"specificConfig": {"tokens": "tablet"}}, "specificConfig.tokens", "SHA-256"),
+        ({"specificConfig": {"maxPear": "1"}}, "specificConfig.maxPear", "maxPeers"),
+    ],
+)
+def test_a_problem_says_where_it_is_and_what_was_expected(more: dict[str, Any], path: str, said: str) -> None:
+    problems = [problem for problem in lint(GOOD | more) if problem.path == path]
+    assert problems
+    assert any(said in str(problem) for problem in problems), problems
+    assert "secret" not in str(problems)
+
+
+@pytest.mark.parametrize("more", [{}, {"credentials": CERTIFICATE}])
+@pytest.mark.parametrize("uri", ["ws://127.0.0.1:8765/?x=1", "ws://127.0.0.1:port", "${env:NOWHERE}"])
+def test_nothing_is_said_of_certificates_while_the_uri_cannot_be_read(uri: str, more: dict[str, Any]) -> None:
+    assert {problem.path for problem in lint(GOOD | more | {"uri": uri})} == {"uri"}
+
+
+@pytest.mark.parametrize("address", ["twins", "/twins?a=b", "/twins#top", "/two words", "/{{ thing:id }}"])
+def test_a_sources_address_is_a_path(address: str) -> None:
+    [problem] = lint(GOOD | {"sources": [{"addresses": [address], "authorizationContext": ["lab:all"]}]})
+    assert problem.path == "sources[0].addresses[0]"
+
+
+def test_the_rules_for_hosts_that_connections_may_reach_do_not_count_for_a_door() -> None:
+    broker = {**GOOD, "connectionType": "mqtt-5", "uri": "tcp://127.0.0.1:1883"}
+    broker["sources"] = [{"addresses": ["a"], "qos": 1, "authorizationContext": ["lab:all"]}]
+    with in_force(HostRules(is_private_allowed=False, blocked=("127.0.0.1",))):
+        assert lint(GOOD | {"uri": "ws://127.0.0.1:8765"}) == []
+        assert [problem.path for problem in lint(broker)] == ["uri"]

@@ -1,0 +1,234 @@
+"""Who is let in at a door, and with which headers: decided from the opening request alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from connectivity.transports.websocket.handshake import Admitted, Asked, Refused, Rules, admit
+from connectivity.transports.websocket.options import Options, read_origins, read_tokens
+from tests.support.table import each_row
+
+TOKENS = {sha256(b"s3cret-of-tablet").hexdigest(): "tablet-7"}
+OPEN = Rules(frozenset({"/twins", "/Höfe"}), {}, frozenset(), max_peers=2)
+GUARDED = replace(OPEN, tokens=TOKENS)
+BEARER = ("Authorization", "Bearer s3cret-of-tablet")
+
+
+def decided(target: str = "/twins", *headers: tuple[str, str], rules: Rules = OPEN, **more: Any) -> Admitted | Refused:
+    return admit(Asked(target, headers, more.get("certified")), rules, more.get("peers", 0))
+
+
+def status(*arguments: Any, **more: Any) -> int:
+    """101 for whoever is let in."""
+    found = decided(*arguments, **more)
+    return 101 if isinstance(found, Admitted) else found.status.value
+
+
+def headers(*arguments: Any, **more: Any) -> dict[str, str]:
+    found = decided(*arguments, **more)
+    assert isinstance(found, Admitted)
+    return dict(found.headers)
+
+
+# ── the path ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("/twins", 101),
+        ("/twins?a=b", 101),
+        ("/H%C3%B6fe", 101),
+        ("/twins/", 404),
+        ("/", 404),
+        ("/Twins", 404),
+        ("http://door/twins", 404),
+    ],
+)
+def test_a_path_is_one_of_a_source_or_target(target: str, expected: int) -> None:
+    assert status(target) == expected
+
+
+def test_a_query_of_too_many_members_is_refused() -> None:
+    assert status("/twins?" + "&".join(["a=b"] * 200)) == 400
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("", None),
+        ("controlLayerVersion=0&messageLayerVersion=28", "28"),
+        ("controlLayerVersion=0&messageLayerVersion=29", "29"),
+        ("controlLayerVersion=0", None),
+        ("version=31", None),
+    ],
+)
+def test_versions_of_the_streamr_protocol_that_are_spoken_become_a_header(query: str, expected: str | None) -> None:
+    assert headers(f"/twins?{query}").get("streamr-version") == expected
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "controlLayerVersion=1&messageLayerVersion=29",
+        "controlLayerVersion=0&messageLayerVersion=30",
+        "controlLayerVersion=0&messageLayerVersion=x",
+    ],
+)
+def test_versions_that_are_not_spoken_are_refused_and_the_spoken_ones_named(query: str) -> None:
+    found = decided(f"/twins?{query}")
+    assert isinstance(found, Refused)
+    assert found.status is HTTPStatus.BAD_REQUEST
+    assert "expected 0 and 28, or 0 and 29" in found.text
+
+
+# ── who ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_without_tokens_and_certificates_everybody_may_come_in_and_has_no_name() -> None:
+    assert "websocket.user" not in headers()
+    assert "websocket.user" not in headers("/twins?access_token=anything", BEARER)
+
+
+@pytest.mark.parametrize(
+    ("target", "sent"),
+    [
+        ("/twins", [BEARER]),
+        ("/twins", [("authorization", "bearer   s3cret-of-tablet ")]),
+        ("/twins?access_token=s3cret-of-tablet", []),
+        ("/twins?a=b&access_token=s3cret%2Dof%2Dtablet", []),
+    ],
+)
+def test_whoever_shows_a_token_has_its_name(target: str, sent: list[tuple[str, str]]) -> None:
+    found = headers(target, *sent, rules=GUARDED)
+    assert found["websocket.user"] == "tablet-7"
+    assert "s3cret" not in str(found)
+
+
+@each_row(
+    ("target", "sent"),
+    [
+        ("/twins", []),
+        ("/nowhere", []),
+        ("/twins", [("Authorization", "Bearer wrong")]),
+        ("/twins", [("Authorization", "Basic s3cret-of-tablet")]),
+        ("/twins", [("Authorization", "Bearer \udcff")]),
+        ("/twins", [BEARER, BEARER]),
+        ("/twins?access_token=", []),
+        ("/twins?access_token=wrong", []),
+        ("/twins?access_token=%FF", []),
+        (f"/twins?access_token={next(iter(TOKENS))}", []),
+    ],
+)
+def test_nobody_comes_in_without_a_token_that_is_known_nor_learns_which_paths_there_are(
+    target: str, sent: list[tuple[str, str]]
+) -> None:
+    found = decided(target, *sent, rules=GUARDED)
+    assert isinstance(found, Refused)
+    assert found.status is HTTPStatus.UNAUTHORIZED
+    assert "Authorization: Bearer" in found.text
+
+
+def test_a_certificate_opens_the_door_where_it_is_wanted_and_gives_its_name() -> None:
+    wanting = replace(OPEN, wants_certificate=True)
+    assert status(rules=wanting) == 401
+    assert headers(rules=wanting, certified="device-9")["websocket.user"] == "device-9"
+    both = replace(wanting, tokens=TOKENS)
+    assert headers("/twins", BEARER, rules=both, certified="device-9")["websocket.user"] == "tablet-7"
+    assert headers(rules=both, certified="device-9")["websocket.user"] == "device-9"
+
+
+def test_there_are_no_more_peers_than_there_may_be() -> None:
+    assert (status(peers=1), status(peers=2)) == (101, 503)
+
+
+@each_row(
+    ("origins", "origin", "expected"),
+    [
+        ("", None, 101),
+        ("", "https://evil.example", 403),
+        ("", "null", 403),
+        ("https://desk.acme.example", "https://desk.acme.example", 101),
+        ("https://desk.acme.example", "https://DESK.acme.example", 101),
+        ("https://desk.acme.example", "http://desk.acme.example", 403),
+        ("https://desk.acme.example", "https://desk.acme.example.evil.example", 403),
+        ("*", "https://anybody.example", 101),
+    ],
+)
+def test_a_web_page_may_connect_only_where_its_origin_is_named(origins: str, origin: str | None, expected: int) -> None:
+    sent = [] if origin is None else [("Origin", origin)]
+    assert status("/twins", *sent, rules=replace(OPEN, origins=read_origins(origins))) == expected
+
+
+# ── headers ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_headers_of_the_request_are_those_of_the_messages_without_secrets_and_without_the_sockets_own() -> None:
+    found = headers(
+        "/twins",
+        ("Host", "door:8765"),
+        ("Upgrade", "websocket"),
+        ("Connection", "Upgrade"),
+        ("Sec-WebSocket-Key", "AAAA"),
+        ("Sec-Fetch-Mode", "websocket"),
+        ("Cookie", "session=1"),
+        ("Proxy-Authorization", "Basic x"),
+        BEARER,
+        ("User-Agent", "lamp/7"),
+        ("X-Line", "north"),
+        ("X-Line", "south"),
+        ("X-Empty", ""),
+        ("X-Place", "H\udcc3\udcb6fe"),
+    )
+    assert found == {"user-agent": "lamp/7", "x-line": "north, south", "x-place": "Höfe"}
+
+
+def test_no_request_can_say_what_the_door_says_of_a_peer() -> None:
+    forged = [
+        ("Reply-To", "peer-of-somebody-else"),
+        ("WebSocket.User", "integration:admin"),
+        ("websocket.frame", "binary"),
+        ("Streamr-Version", "29"),
+    ]
+    assert headers("/twins", *forged) == {}
+
+
+# ── options ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_tokens_are_read_as_names_with_hashes() -> None:
+    one, two = "a" * 64, "B" * 64
+    assert read_tokens(f"tablet-7={one}, integration:desk={two}\n") == {
+        one: "tablet-7",
+        two.lower(): "integration:desk",
+    }
+    assert read_tokens("") == {}
+
+
+@each_row(
+    ("option", "value", "expected"),
+    [
+        ("tokens", "tablet=secret", "name=<SHA-256"),
+        ("tokens", f"a b={'0' * 64}", "name=<SHA-256"),
+        ("tokens", f"a={'0' * 64},b={'0' * 64}", "each token once"),
+        ("origins", "desk.acme.example", "origins such as"),
+        ("origins", "https://desk.acme.example/page", "origins such as"),
+        ("maxPeers", "0", "greater than or equal"),
+        ("maxFrame", "1", "greater than or equal"),
+        ("maxFrame", "much", "could not parse"),
+        ("pingInterval", "0s", "above 0"),
+        ("pingInterval", "soon", "a duration"),
+        ("compression", "gzip", "none"),
+        ("maxPears", "1", "not permitted"),
+    ],
+)
+def test_an_option_that_cannot_be_read_says_what_was_expected(option: str, value: str, expected: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Options.model_validate({option: value})
+    assert expected in str(refused.value)

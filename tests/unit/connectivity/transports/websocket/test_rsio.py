@@ -1,0 +1,169 @@
+"""The binary protocol of reactive-streams-io through a WebSocket door: binary messages both ways, each socket a session.
+
+Case numbers are those of the cases for reactive-streams-io.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.typing import Subprotocol
+
+from mappings.reactive_streams_io.decoder import Decoder
+from mappings.reactive_streams_io.frames import CORE, Frame, OnComplete, OnNext, ServerHello
+from mappings.reactive_streams_io.limits import Limits
+from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, definition, octets, revisions, subscribe
+from tests.support.in_process.service import OWNER
+from tests.support.in_process.websocket_service import House
+from tests.support.wait import PATIENCE, wait_until
+
+PATH = "/streams"
+SERVER_HELLO = octets("02 00 03 01 02 03")
+RSIO = Subprotocol("rsio.v0")
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    quay = await Quay.filled(revisions=3)
+    sources = [
+        {"addresses": [PATH], "authorizationContext": [OWNER], "payloadMapping": ["rsio"]},
+        {"addresses": ["/twins"], "authorizationContext": [OWNER]},
+    ]
+    made = House(quay, sources=sources, mappingDefinitions=definition())
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def spoken(house: House, path: str = PATH, *offered: Subprotocol) -> ClientConnection:
+    """A client that offers subprotocols, the protocol's own unless others are named."""
+    made = await connect(
+        f"ws://127.0.0.1:{house.port}{path}",
+        subprotocols=list(offered or (RSIO,)),
+        proxy=None,
+        open_timeout=PATIENCE,
+    )
+    house.keep(made)
+    return made
+
+
+async def heard(client: ClientConnection) -> bytes:
+    message = await asyncio.wait_for(client.recv(), PATIENCE)
+    assert isinstance(message, bytes), "octets are sent as binary messages"
+    return message
+
+
+async def ended(client: ClientConnection) -> tuple[bytes, int | None]:
+    """All that is still said to a client, and the code that its socket is closed with."""
+    said = b""
+    with suppress(ConnectionClosed):
+        while True:
+            said += await heard(client)
+    return said, client.close_code
+
+
+async def conversation(client: ClientConnection) -> list[Frame]:
+    """What a client hears who asks for a whole history."""
+    await client.send(octets(H, subscribe(HISTORY, 1, 10)))
+    reader, found = Decoder(Limits(), CORE | {0x02}, 0x02, {}), list[Frame]()
+    while not any(isinstance(frame, OnComplete) for frame in found):
+        found += reader.feed(await heard(client))
+    return found
+
+
+async def test_a_history_comes_whole_to_each_socket_that_asks_for_it(house: House) -> None:
+    for client in (await house.client(PATH), await house.client(PATH), await spoken(house)):
+        said = await conversation(client)
+        assert isinstance(said[0], ServerHello)
+        assert revisions([frame.element for frame in said if isinstance(frame, OnNext)]) == [1, 2, 3]
+
+
+async def test_the_subprotocol_is_agreed_on_where_it_is_spoken_and_wanted(house: House) -> None:
+    assert (await spoken(house)).subprotocol == RSIO
+    assert (await spoken(house, PATH, Subprotocol("mqtt"), RSIO)).subprotocol == RSIO
+    assert (await spoken(house, PATH, Subprotocol("mqtt"))).subprotocol is None
+    assert (await spoken(house, "/twins")).subprotocol is None
+    assert (await house.client(PATH)).subprotocol is None
+
+
+async def test_case_h02_once_the_subprotocol_is_agreed_on_the_service_speaks_first_and_does_not_wait_for_ever(
+    house: House,
+) -> None:
+    silent, other = await spoken(house), await spoken(house)
+    assert await heard(silent) == SERVER_HELLO
+    await other.send(octets(H))
+    assert await heard(other) == SERVER_HELLO
+    house.site.clock.advance(11)
+    house.site.dispatcher.desks.sweep()
+    said, code = await ended(silent)
+    assert said.startswith(b"\x03")
+    assert b"protocol error: no hello in time" in said
+    assert code == 1002
+    await other.send(octets(subscribe("tck/range?n=0", 1, 0)))
+    assert await heard(other) == octets("81 01 00 86 01")
+
+
+async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_time(house: House) -> None:
+    client = await house.client(PATH)
+    house.site.clock.advance(1000)
+    house.site.dispatcher.desks.sweep()
+    await client.send(octets(H))
+    assert await heard(client) == SERVER_HELLO
+    house.site.clock.advance(1000)
+    house.site.dispatcher.desks.sweep()
+    await client.send(octets(subscribe("tck/range?n=0", 1, 0)))
+    assert await heard(client) == octets("81 01 00 86 01"), "a socket that is silent is still there"
+
+
+@pytest.mark.parametrize(
+    ("message", "found", "code"),
+    [
+        pytest.param(octets("12 01"), b"a message that ends inside a frame", 1002, id="a cut frame"),
+        pytest.param(octets("55"), b"a code that no frame has", 1002, id="V07"),
+        pytest.param(octets(H), b"a second hello", 1002, id="H10"),
+        pytest.param(octets("12 01 01").decode(), b"a text message where binary ones are expected", 1003, id="a text"),
+    ],
+)
+@pytest.mark.parametrize("is_agreed", [True, False])
+async def test_what_breaks_the_protocol_is_told_by_a_goodbye_and_the_code_of_the_closing(
+    house: House, is_agreed: bool, message: bytes | str, found: bytes, code: int
+) -> None:
+    client = await (spoken(house) if is_agreed else house.client(PATH))
+    await client.send(octets(H))
+    assert await heard(client) == SERVER_HELLO
+    await client.send(message)
+    said, closed = await ended(client)
+    assert said.startswith(b"\x03")
+    assert b"protocol error: " + found in said
+    assert closed == code
+
+
+async def test_case_h09_who_begins_with_something_else_is_told_so(house: House) -> None:
+    client = await house.client(PATH)
+    await client.send(octets("12 05 0a"))
+    said, code = await ended(client)
+    assert b"protocol error: no session" in said
+    assert code == 1002
+
+
+async def test_case_g01_a_goodbye_is_answered_and_the_socket_closed(house: House) -> None:
+    client = await spoken(house)
+    assert await heard(client) == SERVER_HELLO
+    await client.send(octets(H, subscribe("tck/never", 1, 1)))
+    assert await heard(client) == octets("81 01 00")
+    await client.send(octets("03 04 64 6f 6e 65"))
+    assert await ended(client) == (octets("03 02 6f 6b"), 1000)
+    await wait_until(lambda: list(house.site.streams) == [])
+
+
+async def test_case_d22_with_its_socket_all_streams_of_a_client_end(house: House) -> None:
+    client = await spoken(house)
+    await client.send(octets(H, *(subscribe("tck/never", number, 1) for number in (1, 2, 3))))
+    await wait_until(lambda: len(list(house.site.streams)) == 3)
+    await client.close()
+    await wait_until(lambda: not list(house.site.streams))

@@ -1,0 +1,228 @@
+"""Who sees what of an event: the rule by examples, and against a second, slow and obvious way to work it out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from connectivity.authorization.enforcer import DROP, Enforcer
+from connectivity.targets.signal_context import TWIN_EVENTS
+from connectivity.targets.topic_filter import Interest, Kept
+from connectivity.twins.access import Sight, readable, sight
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import TwinEvent
+from spark_store.records import Snapshot
+from tests.support.dice import dice, examples
+from tests.support.in_process.interest_world import CLOCK
+from tests.support.oracles.permissions import Policy, nearest
+from tests.support.small_policies import A, B, C, a_policy
+from tests.support.table import each_row
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+HIDDEN = a_policy(([A], "thing:/", ["READ"], []), ([A], "thing:/attributes/x", [], ["READ"]))
+PART = a_policy(([A], "thing:/attributes/x", ["READ"], []))
+
+
+@each_row(
+    ("policy", "path", "value", "seen"),
+    [
+        (HIDDEN, "/attributes", {"x": 1, "y": 2}, {"y": 2}),
+        (HIDDEN, "/attributes", {"x": 1}, DROP),
+        (HIDDEN, "/attributes", {}, {}),
+        (HIDDEN, "/attributes", {"y": {}}, {"y": {}}),
+        (HIDDEN, "/attributes", [], []),
+        (HIDDEN, "/attributes", [{"x": 1, "y": 2}, 3], [{"y": 2}, 3]),
+        (HIDDEN, "/attributes", 5, 5),
+        (HIDDEN, "/attributes", None, None),
+        (HIDDEN, "/", {"thingId": "a:b", "attributes": {"x": 1}}, {"thingId": "a:b", "attributes": {}}),
+        (HIDDEN, "/", {"attributes": {"x": None, "y": None}}, {"attributes": {"y": None}}),
+        (PART, "/attributes", {"x": {"deep": [1]}, "y": 2}, {"x": {"deep": [1]}}),
+        (PART, "/attributes", {"y": 2}, DROP),
+        (PART, "/attributes", {}, {}),
+        (PART, "/attributes", [{"x": 1}], DROP),
+        (PART, "/attributes", "text", DROP),
+        (PART, "/attributes", None, DROP),
+        (PART, "/", {"thingId": "a:b", "policyId": "a:p", "attributes": {"y": 1}}, {"thingId": "a:b"}),
+        (PART, "/", {"attributes": {"y": 1}}, DROP),
+    ],
+)
+def test_5_6_what_is_left_of_a_value(policy: Policy, path: str, value: Any, seen: Any) -> None:
+    found = readable(Enforcer(policy), [A], path, value)
+    assert found is DROP if seen is DROP else found == seen
+
+
+@each_row(
+    ("policy", "path", "much"),
+    [
+        (HIDDEN, "/features", Sight.WHOLE),
+        (HIDDEN, "/attributes", Sight.PART),
+        (HIDDEN, "/attributes/x", Sight.NOTHING),
+        (HIDDEN, "/attributes/x/deep", Sight.NOTHING),
+        (PART, "/attributes/x/deep", Sight.WHOLE),
+        (PART, "/", Sight.PART),
+        (PART, "/attributes/y", Sight.NOTHING),
+        (PART, "/features", Sight.NOTHING),
+    ],
+)
+def test_5_6_how_much_is_seen_at_a_path(policy: Policy, path: str, much: Sight) -> None:
+    assert sight(Enforcer(policy), [A], path) is much
+    assert sight(Enforcer(policy), [B], path) is Sight.NOTHING
+
+
+# --- the obvious way: ask the policy about every leaf, put together what is left ---
+
+
+class OneThing:
+    """A present with one thing, whose policy is this one."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._enforcer = Enforcer(policy)
+
+    def snapshot(self, entity: EntityId) -> Snapshot | None:
+        return Snapshot(entity, 9, "", "", {}, "acme.site:p")
+
+    def enforcer(self, _policy_id: str, _namespace: str | None = None) -> Enforcer:
+        return self._enforcer
+
+    def now(self) -> Any:
+        return CLOCK
+
+
+def may_read(policy: Policy, subjects: Sequence[str], place: tuple[str, ...]) -> bool:
+    states = [state for subject in subjects if (state := nearest(policy, subject, "READ", place))]
+    granted = [depth for grants, depth in states if grants]
+    revoked = [depth for grants, depth in states if not grants]
+    return bool(granted) and (not revoked or max(granted) > max(revoked))
+
+
+def mentions(policy: Policy, subjects: Sequence[str], place: tuple[str, ...], kind: str) -> bool:
+    """Whether a statement about one of the subjects stands at the place or below it."""
+    for entry in policy["entries"].values():
+        for resource, permissions in entry["resources"].items():
+            type, _, path = resource.partition(":")
+            segments = (type, *filter(None, path.split("/")))
+            if (
+                segments[: len(place)] == place
+                and "READ" in permissions[kind]
+                and set(subjects) & set(entry["subjects"])
+            ):
+                return True
+    return False
+
+
+Path = tuple[str | int, ...]
+
+
+def leaves(value: Any, place: Path = ()) -> list[tuple[Path, Any]]:
+    """Every place within a value at which there is something that is no object or array, or an empty one of them."""
+    if isinstance(value, dict) and value:
+        return [leaf for key, member in value.items() for leaf in leaves(member, (*place, key))]
+    if isinstance(value, list) and value:
+        return [leaf for index, member in enumerate(value) for leaf in leaves(member, (*place, index))]
+    return [(place, value)]
+
+
+def inner(value: Any, place: Path = ()) -> list[Path]:
+    """Every place at which there is an object or an array with something in it."""
+    if not isinstance(value, (dict, list)) or not value:
+        return []
+    members = value.items() if isinstance(value, dict) else enumerate(value)
+    return [place, *(below for key, member in members for below in inner(member, (*place, key)))]
+
+
+def names(place: Path) -> tuple[str, ...]:
+    """The keys along a place; indices of arrays do not count."""
+    return tuple(step for step in place if isinstance(step, str))
+
+
+def put_together(value: Any, kept: set[Path], place: Path = ()) -> Any:
+    """The value with nothing but what leads to a kept place."""
+    leading = [each for each in kept if each[: len(place)] == place]
+    if not leading:
+        return DROP
+    if isinstance(value, dict):
+        found = {key: put_together(member, kept, (*place, key)) for key, member in value.items()}
+        return {key: member for key, member in found.items() if member is not DROP}
+    if isinstance(value, list):
+        elements = [put_together(member, kept, (*place, index)) for index, member in enumerate(value)]
+        return [element for element in elements if element is not DROP]
+    return value
+
+
+def obvious(policy: Policy, subjects: Sequence[str], path: tuple[str, ...], value: Any) -> Any:
+    """What the subjects see of an event's value at the path, or DROP for nothing; `...` stands for no value."""
+    here = ("thing", *path)
+    is_readable = may_read(policy, subjects, here)
+    if not is_readable and not any(mentions(policy, subjects, (*here, key), "grant") for key in KEYS):
+        return DROP
+    if value is ... or (is_readable and not mentions(policy, subjects, here, "revoke")):
+        return value
+    if not isinstance(value, dict) and not is_readable:
+        return DROP
+    kept = {
+        place
+        for place in [*(place for place, _ in leaves(value)), *inner(value)]
+        if may_read(policy, subjects, (*here, *names(place)))
+    }
+    if not path and isinstance(value, dict) and "thingId" in value:
+        kept.add(("thingId",))
+    seen = {} if value == {} else put_together(value, kept)
+    return DROP if seen in ({}, []) and seen != value else seen
+
+
+KEYS = ("attributes", "x", "y", "thingId")
+
+
+def a_policy_of_readers(dice: random.Random) -> Policy:
+    rules = []
+    for _ in range(dice.randint(1, 5)):
+        path = "/".join(dice.choices(KEYS[:3], k=dice.randint(0, 3)))
+        permissions: tuple[list[str], list[str]] = dice.choice(
+            ((["READ"], []), (["READ"], []), ([], ["READ"]), (["WRITE"], []))
+        )
+        rules.append((dice.sample((A, B, C), dice.randint(1, 3)), f"thing:/{path}", *permissions))
+    return a_policy(*rules)
+
+
+def a_value(dice: random.Random, depth: int) -> Any:
+    match dice.randint(0, 6 if depth else 1):
+        case 0:
+            return None
+        case 1:
+            return dice.randint(0, 9)
+        case 2:
+            return [a_value(dice, depth - 1) for _ in range(dice.randint(0, 2))]
+        case _:
+            keys = dice.sample(KEYS, dice.randint(0, 3))
+            return {key: a_value(dice, depth - 1) if key != "thingId" else "acme.site:lamp-7" for key in keys}
+
+
+def test_what_is_told_is_what_the_obvious_rule_leaves_over_thousands_of_policies_and_events() -> None:
+    chance = dice("visible")
+    outcomes = dict.fromkeys(("whole", "part", "nothing"), 0)
+    count = examples(3_000)
+    for _ in range(count):
+        policy = a_policy_of_readers(chance)
+        present = OneThing(policy)
+        subjects = chance.sample((A, B, C), chance.randint(1, 3))
+        target = Interest([TWIN_EVENTS], subjects)
+        for _ in range(3):
+            path = tuple(chance.choices(KEYS[:3], k=chance.choice((0, 0, 1, 1, 2))))
+            action = chance.choice(("created", "modified", "merged", "deleted"))
+            value = ... if action == "deleted" else a_value(chance, 3)
+            raw = None if value is ... else msgspec.json.encode(value)
+            event = TwinEvent(LAMP, 9, "", action, "/" + "/".join(path), raw, {})
+            told = target.judge(event, present)
+            seen = obvious(policy, subjects, path, value)
+            if seen is DROP:
+                assert told in (Kept.FORBIDDEN, Kept.EMPTY), (policy, event, told)
+                outcomes["nothing"] += 1
+                continue
+            assert isinstance(told, TwinEvent), (policy, subjects, event, told, seen)
+            found = ... if told.value is None else msgspec.json.decode(told.value)
+            assert found == seen, (policy, subjects, event, seen)
+            outcomes["whole" if seen == value else "part"] += 1
+    assert min(outcomes.values()) > count // 30, outcomes

@@ -1,0 +1,283 @@
+"""Conditions, entity tags, and commands that would change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.table import each_row
+from tests.support.twin_world import POLICY, VIEWER, TwinWorld, a_world, answer, entry, granting, last
+
+
+def test_case_79_if_match_on_the_whole_thing() -> None:
+    world = a_world()
+    assert world.status("modify", "/", {}, if_match='"rev:1"') == 204
+    assert world.revision() == 2
+    assert world.refused("modify", "/", {}, if_match='"rev:1"') == (412, "things:precondition.failed")
+
+
+@pytest.mark.parametrize("action", ["modify", "create"])
+def test_case_80_create_only_and_update_only(action: str) -> None:
+    world = TwinWorld()
+    world.write_policy({})
+    value = {"policyId": POLICY}
+    assert world.refused(action, "/", value, if_match="*") == (412, "things:precondition.failed")
+    assert world.status(action, "/", value, if_none_match="*") == 201
+    assert world.refused(action, "/", value, if_none_match="*") == (412, "things:precondition.failed")
+
+
+def test_case_81_if_none_match_on_a_retrieve() -> None:
+    world = a_world()
+    assert world.refused("retrieve", if_none_match='"rev:1"') == (304, "things:precondition.notmodified")
+    assert world.refused("retrieve", if_none_match='"rev:9", W/"rev:1"') == (304, "things:precondition.notmodified")
+    assert world.get(if_none_match='"rev:9"')
+    assert world.refused("retrieve", if_match='"rev:9"') == (412, "things:precondition.failed")
+    for header in ({"if_match": "*"}, {"if_none_match": "*"}):
+        assert TwinWorld().refused("retrieve", **header) == (404, "things:thing.notfound")
+        assert world.refused("retrieve", "/attributes/none", **header)[0] == 404
+        assert world.refused("delete", "/attributes/none", **header)[0] == 404
+
+
+def test_case_82_if_match_on_a_delete_and_tags_that_are_none() -> None:
+    world = a_world()
+    assert world.refused("delete", if_match='"rev:9"') == (412, "things:precondition.failed")
+    assert world.refused("delete", if_match='W/"rev:1"') == (412, "things:precondition.failed")
+    for garbage in ("rev:1", '"a', '"a" "b"', '"a*"', "", 5, '"a",'):
+        assert world.refused("delete", if_match=garbage) == (400, "header.invalid")
+    assert world.status("delete", if_match='"rev:9", "rev:1"') == 204
+
+
+def test_the_tag_of_a_part_is_a_hash_of_its_content() -> None:
+    world = a_world(attributes={"a": {"x": 1, "y": 2}, "b": {"y": 2, "x": 1}, "c": {"x": 1}})
+    tags = [world.send("retrieve", f"/attributes/{key}").response.headers["etag"] for key in "abc"]
+    assert tags[0] == tags[1] != tags[2]
+    assert tags[0].startswith('"hash:')
+    assert world.refused("modify", "/attributes/a", 1, if_match='"rev:1"')[0] == 412
+    written = world.send("modify", "/attributes/a", {"x": 1}, if_match=tags[0]).response
+    assert written.headers["etag"] == tags[2]
+    merged = world.send("merge", "/attributes/a", {"y": 2}, if_match=tags[2]).response
+    assert merged.headers["etag"] == tags[0]
+
+
+def test_412_comes_before_the_404_of_a_part_only_for_if_match_on_a_write() -> None:
+    world = a_world()
+    assert world.refused("modify", "/features/f/properties/p", 1, if_match="*")[0] == 412
+    assert world.refused("modify", "/features/f/properties/p", 1, if_none_match="*") == (404, "things:feature.notfound")
+    assert world.status("modify", "/attributes/x", 1, if_none_match="*") == 201
+    assert world.refused("modify", "/attributes/x", 1, if_none_match="*")[0] == 412
+
+
+def test_case_83_a_condition() -> None:
+    world = a_world(attributes={"maker": "ACME"})
+    assert world.status("modify", "/attributes/a", 1, condition='eq(attributes/maker,"ACME")') == 201
+    other = 'eq(attributes/maker,"OTHER")'
+    for action in ("modify", "merge", "delete", "retrieve"):
+        value = 1 if action in ("modify", "merge") else ...
+        assert world.refused(action, "/attributes/a", value, condition=other) == (412, "things:condition.failed")
+    assert world.refused("modify", "/attributes/a", 1, condition="eq(") == (400, "rql.expression.invalid")
+    assert world.refused("modify", "/attributes/a", 1, condition=5) == (400, "header.invalid")
+
+
+def test_case_84_a_condition_on_a_missing_field() -> None:
+    world = a_world()
+    assert world.status("modify", "/attributes/a", 1, condition='ne(attributes/none,"x")') == 201
+    assert world.refused("modify", "/attributes/a", 1, condition="exists(attributes/none)")[0] == 412
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("and(eq(_revision,1),not(gt(_modified,time:now)))", True),
+        ('gt(_modified,"2031-01-01T00:00:00Z")', False),
+        ("or(exists(attributes/none),in(attributes/a,1,2))", True),
+    ],
+)
+def test_a_condition_sees_revision_and_time(condition: str, holds: bool) -> None:
+    world = a_world(attributes={"a": 1})
+    if holds:
+        assert world.get("/attributes/a", condition=condition) == 1
+    else:
+        assert world.refused("retrieve", "/attributes/a", condition=condition)[0] == 412
+
+
+def test_a_condition_needs_read_on_every_field_even_before_write() -> None:
+    world = a_world(attributes={"a": 1, "b": 2}, features={"f": {}})
+    world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("READ")})})
+    assert world.get("/attributes/a", by=[VIEWER], condition="eq(attributes/a,1)") == 1
+    assert world.get("/attributes/a", by=[VIEWER], condition="eq(_revision,1)") == 1
+    unreadable = ("or(eq(attributes/a,1),eq(attributes/b,2))", "not(exists(features/*/properties))")
+    for condition in unreadable:
+        refused = world.refused("modify", "/attributes/a", 2, by=[VIEWER], condition=condition)
+        assert refused == (412, "things:condition.failed")
+    assert world.refused("modify", "/attributes/a", 2, by=[VIEWER], condition="eq(attributes/a,5)")[0] == 403
+
+
+def test_a_condition_is_not_asked_of_what_is_created() -> None:
+    assert TwinWorld().status("modify", "/", {}, condition="exists(attributes/none)") == 201
+
+
+def test_the_condition_comes_before_the_entity_tags() -> None:
+    refused = a_world().refused("modify", "/", {}, condition="exists(attributes/none)", if_match='"rev:9"')
+    assert refused == (412, "things:condition.failed")
+
+
+def test_case_85_an_equal_value_is_written_again() -> None:
+    world = a_world(attributes={"a": 1})
+    assert world.status("modify", "/attributes/a", 1) == 204
+    assert last(world) == ("modified", "/attributes/a", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("/attributes/a", {"x": 1, "y": 2}),
+        ("/attributes/a", {"y": 2, "x": 1}),
+        ("/", {"attributes": {"a": {"x": 1, "y": 2}}}),
+    ],
+)
+def test_case_86_skip_refuses_an_equal_value(path: str, value: Any) -> None:
+    world = a_world(attributes={"a": {"x": 1, "y": 2}})
+    assert world.refused("modify", path, value, if_equal="skip") == (412, "things:precondition.failed")
+    assert world.status("modify", path, value, if_equal="skip-minimizing-merge") == 204
+    assert world.status("modify", path, value, if_equal="update") == 204
+
+
+def test_skip_writes_what_differs_only_in_type() -> None:
+    world = a_world(attributes={"a": 1})
+    assert world.status("modify", "/attributes/a", True, if_equal="skip") == 204
+    assert world.refused("modify", "/attributes/a", 1, if_equal="sometimes") == (400, "header.invalid")
+
+
+def test_answers_name_the_tag_of_the_new_state() -> None:
+    world = a_world()
+    headers = world.send("modify", "/", {"attributes": {"a": 1}}).response.headers
+    assert (headers["etag"], headers["entity-revision"]) == ('"rev:2"', 2)
+    created = TwinWorld().send("create", "/", {})
+    assert created.response.headers["etag"] == '"rev:1"'
+    assert answer(created)["thingId"]
+
+
+# --- which check wins ---
+
+
+GUARDED = {"RULES": entry([VIEWER], {"thing:/attributes/seen": granting("READ")})}
+
+
+@each_row(
+    ("command", "refusal"),
+    [
+        pytest.param(
+            ("modify", "/features/f", 5, {"to": "acme.plant:none"}),
+            (400, "json.format.invalid"),
+            id="syntax before 404",
+        ),
+        pytest.param(
+            ("merge", "/attributes/a", 1, {"to": "acme.plant:none", "content_type": "text/plain"}),
+            (415, "mediatype.unsupported"),
+            id="the content type before 404",
+        ),
+        pytest.param(
+            ("modify", "/attributes/a", {"ä": 1}, {"by": [VIEWER]}), (400, "json.key.invalid"), id="syntax before 403"
+        ),
+        pytest.param(
+            ("modify", "/attributes/a", 1, {"by": [VIEWER], "condition": "eq("}),
+            (400, "rql.expression.invalid"),
+            id="a condition's syntax before 403",
+        ),
+        pytest.param(
+            ("modify", "/attributes/a", 1, {"by": [VIEWER], "if_match": "garbage"}),
+            (400, "header.invalid"),
+            id="a tag's syntax before 403",
+        ),
+        pytest.param(
+            ("modify", "/attributes/a", 1, {"by": ["edge:nobody"], "to": "acme.plant:none"}),
+            (404, "things:thing.notfound"),
+            id="404 of the thing before 403",
+        ),
+        pytest.param(
+            ("modify", "/features/none/properties/p", 1, {"by": [VIEWER]}),
+            (403, "things:feature.property.notmodifiable"),
+            id="403 before 404 of a part",
+        ),
+        pytest.param(
+            ("modify", "/attributes/seen", 1, {"by": [VIEWER], "if_match": '"rev:99"'}),
+            (403, "things:attribute.notmodifiable"),
+            id="403 before 412 of a tag",
+        ),
+        pytest.param(
+            ("modify", "/attributes/seen", 1, {"by": [VIEWER], "condition": "eq(attributes/seen,7)"}),
+            (403, "things:attribute.notmodifiable"),
+            id="403 before 412 of a condition that may be read",
+        ),
+        pytest.param(
+            ("modify", "/attributes/seen", 1, {"by": [VIEWER], "condition": "eq(attributes/hidden,1)"}),
+            (412, "things:condition.failed"),
+            id="412 of a condition that may not be read before 403",
+        ),
+        pytest.param(
+            ("modify", "/attributes/seen", 1, {"condition": "eq(attributes/seen,7)", "if_match": '"rev:99"'}),
+            (412, "things:condition.failed"),
+            id="the condition before the tags",
+        ),
+        pytest.param(
+            ("modify", "/features/none/properties/p", 1, {"if_match": "*"}),
+            (412, "things:precondition.failed"),
+            id="412 of if-match on a write before 404 of a part",
+        ),
+        pytest.param(
+            ("delete", "/attributes/none", ..., {"if_match": '"rev:99"'}),
+            (404, "things:attribute.notfound"),
+            id="404 of a part before 412 of if-match on a delete",
+        ),
+        pytest.param(
+            ("retrieve", "/attributes/none", ..., {"if_match": '"rev:99"'}),
+            (404, "things:attribute.notfound"),
+            id="404 of a part before 412 of if-match on a retrieve",
+        ),
+        pytest.param(
+            ("modify", "/attributes/seen", 1, {"if_match": '"rev:99"', "if_equal": "skip"}),
+            (412, "things:precondition.failed"),
+            id="the tags before if-equal",
+        ),
+        pytest.param(
+            ("modify", "/attributes/large", "x" * 102_400, {"if_match": '"rev:99"'}),
+            (412, "things:precondition.failed"),
+            id="the tags before the size",
+        ),
+        pytest.param(
+            ("create", "/", {"policyId": "acme.plant:none"}, {}),
+            (404, "policies:policy.notfound"),
+            id="404 of the policy before the conflict",
+        ),
+        pytest.param(
+            ("create", "/", {"policyId": POLICY}, {"by": [VIEWER]}),
+            (404, "policies:policy.notfound"),
+            id="an unreadable policy before the conflict",
+        ),
+        pytest.param(
+            ("create", "/", {"_policy": {"entries": {}}}, {}),
+            (400, "things:policy.invalid"),
+            id="400 of the policy before the conflict",
+        ),
+        pytest.param(
+            ("create", "/", {"policyId": "acme.plant:readable"}, {}),
+            (403, "things:thing.notmodifiable"),
+            id="403 under the policy before the conflict",
+        ),
+    ],
+)
+def test_which_check_wins(command: tuple[str, str, Any, dict[str, Any]], refusal: tuple[int, str]) -> None:
+    world = a_world(attributes={"seen": 1, "hidden": 1})
+    world.write_policy(GUARDED)
+    readable = {"policy:/": granting("READ")}
+    world.write_policy(
+        {
+            "OWNERS": entry(["edge:other"], {"policy:/": granting("READ", "WRITE")}),
+            "ALL": entry(["edge:gateway-3"], readable),
+        },
+        "acme.plant:readable",
+        by=["edge:other"],
+    )
+    action, path, value, more = command
+    assert world.refused(action, path, value, **more) == refusal

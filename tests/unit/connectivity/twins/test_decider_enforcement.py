@@ -1,0 +1,186 @@
+"""Who may read and write what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.table import each_row
+from tests.support.twin_world import OWNER, POLICY, THING, VIEWER, TwinWorld, a_world, entry, granting, revoking
+
+AUDITOR = "edge:auditor"
+
+
+def a_world_for(resources: dict[str, Any], **members: Any) -> TwinWorld:
+    """VIEWER has these resources; OWNER everything."""
+    world = a_world(**members)
+    world.write_policy({"VIEW": entry([VIEWER], resources)})
+    return world
+
+
+def test_case_70_71_a_reader_of_one_attribute() -> None:
+    world = a_world_for(
+        {"thing:/attributes/public": granting("READ")},
+        attributes={"public": 1, "private": 2},
+        features={"f": {}},
+    )
+    assert world.get(by=[VIEWER]) == {"thingId": THING, "attributes": {"public": 1}}
+    assert world.get("/attributes", by=[VIEWER]) == {"public": 1}
+    assert world.refused("retrieve", "/features", by=[VIEWER]) == (404, "things:features.notfound")
+    assert world.refused("retrieve", "/attributes/private", by=[VIEWER]) == (404, "things:attribute.notfound")
+    assert world.get(by=[VIEWER], fields="_revision,policyId,attributes") == {
+        "_revision": 1,
+        "attributes": {"public": 1},
+    }
+
+
+def test_case_72_writes_are_not_masked() -> None:
+    world = a_world()
+    assert world.refused("retrieve", by=[VIEWER]) == (404, "things:thing.notfound")
+    assert world.refused("modify", "/attributes/a", 1, by=[VIEWER]) == (403, "things:attribute.notmodifiable")
+    assert world.refused("delete", by=[VIEWER]) == (403, "things:thing.notdeletable")
+    assert world.refused("modify", "/", {}, by=[VIEWER]) == (403, "things:thing.notmodifiable")
+
+
+@each_row(
+    ("path", "name"),
+    [
+        ("/policyId", "policyId"),
+        ("/definition", "definition"),
+        ("/attributes", "attributes"),
+        ("/attributes/a", "attribute"),
+        ("/features", "features"),
+        ("/features/f", "feature"),
+        ("/features/f/definition", "feature.definition"),
+        ("/features/f/properties", "feature.properties"),
+        ("/features/f/properties/p", "feature.property"),
+        ("/features/f/desiredProperties", "feature.desiredProperties"),
+        ("/features/f/desiredProperties/p", "feature.desiredProperty"),
+    ],
+)
+def test_the_code_of_a_refusal_names_the_part(path: str, name: str) -> None:
+    world = a_world()
+    value: Any = {}
+    if path.endswith("efinition") or name == "policyId":
+        value = ["a:b:1"] if "features" in path else "a:b:1" if name == "definition" else POLICY
+    assert world.refused("modify", path, value, by=[VIEWER]) == (403, f"things:{name}.notmodifiable")
+    assert world.refused("retrieve", path, by=[VIEWER]) == (404, f"things:{name}.notfound")
+    if name != "policyId":
+        assert world.refused("delete", path, by=[VIEWER]) == (403, f"things:{name}.notmodifiable")
+
+
+def test_case_73_a_revoke_below_forbids_the_whole() -> None:
+    world = a_world_for(
+        {"thing:/": granting("READ", "WRITE"), "thing:/attributes/lock": revoking("WRITE")}, attributes={"lock": 1}
+    )
+    assert world.refused("modify", "/attributes", {}, by=[VIEWER]) == (403, "things:attributes.notmodifiable")
+    assert world.status("modify", "/attributes/free", 1, by=[VIEWER]) == 201
+    assert world.refused("modify", "/", {}, by=[VIEWER]) == (403, "things:thing.notmodifiable")
+    assert world.refused("delete", by=[VIEWER]) == (403, "things:thing.notdeletable")
+
+
+def test_case_74_grant_and_revoke_on_one_path_deny() -> None:
+    world = a_world()
+    both = {"A": entry([VIEWER], {"thing:/attributes": granting("WRITE")})}
+    world.write_policy({**both, "B": entry([VIEWER], {"thing:/attributes": revoking("WRITE")})})
+    assert world.refused("modify", "/attributes/a", 1, by=[VIEWER])[0] == 403
+
+
+def test_case_75_a_grant_below_a_revoke_holds_there() -> None:
+    world = a_world_for({"thing:/attributes": revoking("WRITE"), "thing:/attributes/ok": granting("WRITE")})
+    assert world.status("modify", "/attributes/ok", 1, by=[VIEWER]) == 201
+    assert world.refused("modify", "/attributes", {}, by=[VIEWER])[0] == 403
+
+
+def test_case_76_the_policy_id_can_be_kept_from_a_writer() -> None:
+    world = a_world_for({"thing:/": granting("WRITE"), "thing:/policyId": revoking("WRITE")})
+    refused = world.refused("modify", "/policyId", POLICY, by=[VIEWER])
+    assert refused == (403, "things:policyId.notmodifiable")
+
+
+def test_case_77_a_changed_policy_holds_for_the_next_command() -> None:
+    world = a_world(attributes={"a": 1})
+    assert world.refused("retrieve", "/attributes/a", by=[VIEWER])[0] == 404
+    world.write_policy({"VIEW": entry([VIEWER], {"thing:/": granting("READ")})})
+    assert world.get("/attributes/a", by=[VIEWER]) == 1
+
+
+def test_case_78_a_deeper_revoke_of_one_subject_beats_a_grant_of_another() -> None:
+    world = a_world()
+    world.write_policy(
+        {
+            "A": entry([VIEWER], {"thing:/": granting("WRITE")}),
+            "B": entry([AUDITOR], {"thing:/attributes": revoking("WRITE")}),
+        }
+    )
+    assert world.refused("modify", "/attributes/a", 1, by=[VIEWER, AUDITOR])[0] == 403
+    assert world.status("modify", "/attributes/a", 1, by=[VIEWER]) == 201
+
+
+def test_correction_a_grant_below_that_is_revoked_for_another_still_shows_the_root() -> None:
+    """One subject granted and another revoked on /attributes, both in one context: 200 with the id alone."""
+    world = a_world(attributes={"a": 1})
+    world.write_policy(
+        {
+            "A": entry([VIEWER], {"thing:/attributes": granting("READ")}),
+            "B": entry([AUDITOR], {"thing:/attributes": revoking("READ")}),
+        }
+    )
+    assert world.get(by=[VIEWER, AUDITOR]) == {"thingId": THING}
+
+
+def test_the_example_of_a_contract_that_a_viewer_may_not_see() -> None:
+    world = a_world_for(
+        {"thing:/": granting("READ"), "thing:/attributes/contract": revoking("READ")},
+        attributes={"serial": "B7", "contract": "x"},
+    )
+    assert world.get(by=[VIEWER])["attributes"] == {"serial": "B7"}
+    assert world.refused("retrieve", "/attributes/contract", by=[VIEWER]) == (404, "things:attribute.notfound")
+    assert world.refused("modify", "/attributes/serial", 1, by=[VIEWER]) == (403, "things:attribute.notmodifiable")
+    condition = 'eq(attributes/contract,"x")'
+    for action in ("modify", "retrieve", "delete"):
+        value = 1 if action == "modify" else ...
+        refused = world.refused(action, "/attributes/serial", value, by=[VIEWER], condition=condition)
+        assert refused == (412, "things:condition.failed")
+
+
+def test_tags_say_nothing_about_what_the_caller_may_not_read() -> None:
+    """The tag of a part is that of its readable part, so a guess about the rest is not confirmed."""
+    world = a_world_for(
+        {"thing:/": granting("READ", "WRITE"), "thing:/attributes/contract": revoking("READ")},
+        attributes={"serial": "B7", "contract": "x"},
+    )
+    seen = world.send("retrieve", "/attributes", by=[VIEWER]).response.headers["etag"]
+    whole = world.send("retrieve", "/attributes").response.headers["etag"]
+    assert seen != whole
+    assert world.refused("retrieve", "/attributes", by=[VIEWER], if_none_match=seen)[0] == 304
+    assert world.get("/attributes", by=[VIEWER], if_none_match=whole) == {"serial": "B7"}
+    assert world.status("modify", "/attributes", {}, by=[VIEWER], if_match=seen) == 204
+    hidden = world.send("modify", "/attributes/contract", "y", by=[VIEWER]).response
+    assert "etag" not in hidden.headers
+
+
+def test_a_policy_that_is_granted_only_in_parts_may_still_show_an_empty_object() -> None:
+    world = a_world_for({"thing:/features/f": granting("READ")}, features={"g": {}})
+    assert world.get("/features", by=[VIEWER]) == {}
+    world.send("modify", "/features", None)
+    assert world.refused("retrieve", "/features", by=[VIEWER]) == (404, "things:features.notfound")
+
+
+def test_several_subjects_add_up() -> None:
+    world = a_world_for({"thing:/": granting("READ")})
+    assert world.refused("modify", "/attributes/a", 1, by=[VIEWER])[0] == 403
+    assert world.status("modify", "/attributes/a", 1, by=[VIEWER, OWNER]) == 201
+
+
+def test_no_message_shows_a_value() -> None:
+    """Ids and paths are told, values never."""
+    from connectivity.errors import TwinError
+
+    world = a_world(attributes={"contract": "secret-value"})
+    for action, path in (("retrieve", "/attributes/contract"), ("modify", "/attributes"), ("delete", "/attributes")):
+        with pytest.raises(TwinError) as refused:
+            world.send(action, path, {"contract": "secret-value"}, by=[VIEWER])
+        assert THING in refused.value.fault.message
+        assert "secret-value" not in f"{refused.value.fault}"

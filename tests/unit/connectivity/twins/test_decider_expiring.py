@@ -1,0 +1,137 @@
+"""Subjects that expire: what is due in a policy when, and who is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from connectivity.twins.policy_expiry import Told, judge
+from spark_store.records import Snapshot
+from tests.support.twin_world import NOW, OWNER, OWNERS, POLICY, VIEWER, TwinWorld, entry, granting, policy
+
+P = policy(POLICY)
+EIGHT = "2030-01-15T08:00:00Z"
+AT_EIGHT = "2030-01-15T08:00:00.000000Z"
+PATH = f"/entries/VIEW/subjects/{VIEWER}"
+
+
+def expiring(expiry: str = EIGHT, **announcement: Any) -> dict[str, Any]:
+    about: dict[str, Any] = {"type": "t", "expiry": expiry}
+    return {**about, "announcement": announcement} if announcement else about
+
+
+def a_policy(**subjects: Any) -> Snapshot:
+    """Keywords are subjects of `edge:`."""
+    world = TwinWorld()
+    view = entry([], {"thing:/": granting("READ")})
+    view["subjects"] = {f"edge:{name}": about for name, about in subjects.items()}
+    world.write_policy({"VIEW": view})
+    return world.snapshots[P]
+
+
+def said(announcements: Any) -> list[dict[str, Any]]:
+    return [json.loads(announcement.value) for announcement in announcements]
+
+
+def test_case_60_a_subject_is_deleted_at_its_time() -> None:
+    """An event of its own for each, at the subject's path; the rest of the policy stays."""
+    found = a_policy(viewer=expiring(), other=expiring(), later=expiring("2030-01-15T09:00:00Z"), stays={"type": "t"})
+    assert judge(found, "2030-01-15T07:59:59.999999Z").events == ()
+    judged = judge(found, AT_EIGHT)
+    told = [(event.action, event.path, event.value, event.revision, event.headers) for event in judged.events]
+    assert told == [
+        ("deleted", PATH, None, 2, b"{}"),
+        ("deleted", "/entries/VIEW/subjects/edge:other", None, 3, b"{}"),
+    ]
+    assert {event.timestamp for event in judged.events} == {AT_EIGHT}
+    assert judged.snapshot.state is not None
+    assert list(judged.snapshot.state["entries"]["VIEW"]["subjects"]) == ["edge:later", "edge:stays"]
+    assert (judged.snapshot.revision, judged.next) == (3, "2030-01-15T09:00:00.000000Z")
+
+
+def test_a_policy_in_which_nothing_expires_is_not_looked_at_again() -> None:
+    assert judge(a_policy(viewer={"type": "t"}), NOW).next is None
+
+
+def test_an_announcement_comes_once_ahead_of_the_expiry() -> None:
+    found = a_policy(viewer=expiring(beforeExpiry="20m", requestedAcks={"labels": ["other:seen"], "timeout": "10s"}))
+    early = judge(found, NOW)
+    assert (early.announcements, early.next) == ((), "2030-01-15T07:40:00.000000Z")
+    due = judge(found, "2030-01-15T07:40:00.000000Z")
+    (announcement,) = due.announcements
+    assert (announcement.entity, announcement.name, announcement.subjects) == (P, "subjectDeletion", (VIEWER,))
+    assert json.loads(announcement.value) == {"deleteAt": EIGHT, "subjectIds": [VIEWER]}
+    assert announcement.headers == {"response-required": False, "requested-acks": ["other:seen"], "timeout": "10s"}
+    assert (due.next, due.told) == (AT_EIGHT, frozenset({Told(VIEWER, EIGHT)}))
+    again = judge(found, "2030-01-15T07:50:00.000000Z", due.told)
+    assert (again.announcements, again.told) == ((), due.told)
+    assert judge(found, AT_EIGHT, due.told).announcements == (), "not asked for at the deletion"
+    assert judge(found, AT_EIGHT, due.told).told == frozenset()
+
+
+def test_a_clock_that_is_set_back_makes_nobody_be_told_twice() -> None:
+    found = a_policy(viewer=expiring(beforeExpiry="20m"))
+    told = judge(found, "2030-01-15T07:45:00.000000Z").told
+    back = judge(found, NOW, told)
+    assert (back.announcements, back.next, back.told) == ((), AT_EIGHT, told)
+    assert judge(found, "2030-01-15T07:45:00.000000Z", back.told).announcements == ()
+
+
+def test_who_expires_soon_anyway_is_told_at_once() -> None:
+    assert len(judge(a_policy(viewer=expiring(beforeExpiry="1d")), NOW).announcements) == 1
+    assert len(judge(a_policy(viewer=expiring(beforeExpiry="999999d")), NOW).announcements) == 1
+
+
+def test_another_expiry_is_announced_anew() -> None:
+    told = frozenset({Told(VIEWER, EIGHT)})
+    judged = judge(a_policy(viewer=expiring("2030-01-15T09:00:00Z", beforeExpiry="1d")), NOW, told)
+    assert said(judged.announcements) == [{"deleteAt": "2030-01-15T09:00:00Z", "subjectIds": [VIEWER]}]
+
+
+def test_who_wants_to_know_is_told_when_he_is_deleted() -> None:
+    found = a_policy(viewer=expiring(whenDeleted=True), other=expiring(whenDeleted=False))
+    assert said(judge(found, AT_EIGHT).announcements) == [{"deleteAt": EIGHT, "subjectIds": [VIEWER]}]
+
+
+def test_announcements_are_spread_over_their_interval() -> None:
+    names = [f"n{number}" for number in range(40)]
+    spread = {"beforeExpiry": "10m", "randomizationInterval": "10m"}
+    moments = {str(judge(a_policy(**{name: expiring(**spread)}), NOW).next) for name in names}
+    assert len(moments) == len(names)
+    assert all("2030-01-15T07:40:00" <= moment <= "2030-01-15T07:50:00.000000Z" for moment in moments)
+    assert judge(a_policy(n0=expiring(**spread)), NOW) == judge(a_policy(n0=expiring(**spread)), NOW)
+
+
+@pytest.mark.parametrize(
+    ("action", "path", "value"),
+    [
+        ("delete", PATH, ...),
+        ("delete", "/entries/VIEW", ...),
+        ("modify", "/entries/VIEW/subjects", {}),
+        ("modify", "/entries/VIEW", entry([], {})),
+        ("modify", "/entries", {"OWNERS": OWNERS}),
+        ("modify", "/", {"entries": {"OWNERS": OWNERS}}),
+        ("delete", "/", ...),
+    ],
+)
+def test_a_command_that_takes_a_subject_away_tells_him(action: str, path: str, value: Any) -> None:
+    world = TwinWorld()
+    view = entry([], {"thing:/": granting("READ")})
+    view["subjects"] = {
+        VIEWER: {"type": "t", "announcement": {"whenDeleted": True}},
+        "edge:quiet": {"type": "t", "announcement": {"beforeExpiry": "1h"}},
+    }
+    world.write_policy({"VIEW": view})
+    decision = world.send(action, path, value, to=P)
+    assert said(decision.announcements) == [{"deleteAt": "2030-01-15T07:30:00.250Z", "subjectIds": [VIEWER]}]
+
+
+def test_a_command_that_leaves_him_tells_nobody() -> None:
+    world = TwinWorld()
+    view = entry([], {"thing:/": granting("READ")})
+    view["subjects"] = {VIEWER: {"type": "t", "announcement": {"whenDeleted": True}}}
+    world.write_policy({"VIEW": view})
+    assert world.send("modify", PATH, {"type": "u", "announcement": {"whenDeleted": True}}, to=P).announcements == ()
+    assert world.send("modify", f"/entries/OWNERS/subjects/{OWNER}", {"type": "u"}, to=P).announcements == ()

@@ -1,0 +1,359 @@
+"""Imports, references, and entries for some namespaces: what they grant, and what of that is kept up to date."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connectivity.authorization import policy_imports
+from tests.support.twin_world import (
+    ALL,
+    OWNER,
+    OWNERS,
+    POLICY,
+    THING,
+    VIEWER,
+    TwinWorld,
+    entry,
+    granting,
+    policy,
+    revoking,
+)
+
+P = policy(POLICY)
+ROLES, BASE = "acme.shared:roles", "acme.root:base"
+READING = {"thing:/": granting("READ")}
+ADMIN = ["edge:admin"]
+
+
+def importable(kind: str, *subjects: str, resources: Any = READING, **more: Any) -> dict[str, Any]:
+    return {**entry(subjects, resources), "importable": kind, **more}
+
+
+def a_world_importing(wanted: dict[str, Any], entries: dict[str, Any], **own: Any) -> TwinWorld:
+    """A thing under a policy that imports ROLES so; that one has these entries."""
+    world = TwinWorld()
+    world.write_policy(entries, to=ROLES)
+    value = {"entries": {"OWNERS": OWNERS, **own}, "imports": {ROLES: wanted}}
+    world.send("modify", "/", value, to=P)
+    world.send("create", "/", {"policyId": POLICY, "attributes": {"a": 1}})
+    return world
+
+
+def may_read(world: TwinWorld, *subjects: str, path: str = "/attributes/a") -> bool:
+    enforcer = world.world.enforcer(POLICY, "acme.plant")
+    assert enforcer is not None
+    return enforcer.has(subjects, "READ", f"thing:{path}")
+
+
+def test_implicit_entries_come_explicit_ones_when_they_are_named_others_never() -> None:
+    entries = {
+        "A": importable("implicit", "edge:a"),
+        "B": importable("explicit", "edge:b"),
+        "C": importable("explicit", "edge:c"),
+        "D": importable("never", "edge:d"),
+    }
+    world = a_world_importing({"entries": ["B", "D", "NONE"]}, entries)
+    assert [may_read(world, f"edge:{name}") for name in "abcd"] == [True, True, False, False]
+    assert world.get("/attributes/a", by=["edge:a"]) == 1
+    assert world.refused("retrieve", by=["edge:d"]) == (404, "things:thing.notfound")
+
+
+def test_a_change_of_the_imported_policy_counts_for_the_next_command() -> None:
+    world = a_world_importing({}, {"A": importable("implicit", "edge:a")})
+    shared = policy(ROLES)
+    assert may_read(world, "edge:a")
+    world.send("delete", "/entries/A/subjects/edge:a", to=shared)
+    assert not may_read(world, "edge:a")
+    world.send("modify", "/entries/A/subjects/edge:a", {"type": "t"}, to=shared)
+    assert may_read(world, "edge:a")
+    world.send("modify", "/entries/A/importable", "never", to=shared)
+    assert not may_read(world, "edge:a")
+    world.send("modify", "/entries/A/importable", "implicit", to=shared)
+    world.send("delete", to=shared)
+    assert not may_read(world, "edge:a"), "a policy that is missing is skipped"
+    world.write_policy({"A": importable("implicit", "edge:a")}, to=ROLES)
+    assert may_read(world, "edge:a")
+    world.send("delete", f"/imports/{ROLES}", to=P)
+    assert not may_read(world, "edge:a")
+
+
+def test_what_is_imported_is_compiled_once() -> None:
+    world = a_world_importing({}, {"A": importable("implicit", "edge:a")})
+    assert world.world.enforcer(POLICY) is world.world.enforcer(POLICY)
+
+
+def test_an_imported_subject_expires_where_it_is_imported_too() -> None:
+    expiring = importable("implicit")
+    expiring["subjects"] = {"edge:a": {"type": "t", "expiry": "2030-01-15T08:00:00Z"}}
+    world = a_world_importing({}, {"A": expiring})
+    assert may_read(world, "edge:a")
+    world.now = "2030-01-15T08:00:00.000000Z"
+    assert not may_read(world, "edge:a")
+
+
+def test_revokes_are_imported_as_well() -> None:
+    lock = importable("implicit", VIEWER, resources={"thing:/attributes": revoking("READ")})
+    world = a_world_importing({}, {"LOCK": lock}, VIEW=entry([VIEWER], READING))
+    assert may_read(world, VIEWER, path="/features")
+    assert not may_read(world, VIEWER)
+
+
+def test_imports_go_further_only_where_they_are_named() -> None:
+    world = TwinWorld()
+    world.write_policy({"A": importable("implicit", "edge:a"), "B": importable("explicit", "edge:b")}, to=BASE)
+    world.write_policy({"R": importable("implicit", "edge:r")}, to=ROLES)
+    world.send("modify", f"/imports/{BASE}", {"entries": ["B"]}, to=policy(ROLES))
+    world.write_policy({})
+    world.send("modify", f"/imports/{ROLES}", {}, to=P)
+    assert [may_read(world, f"edge:{name}") for name in "rab"] == [True, False, False]
+    world.send("modify", f"/imports/{ROLES}/transitiveImports", [BASE], to=P)
+    assert [may_read(world, f"edge:{name}") for name in "rab"] == [True, True, True]
+    resolved = world.get(to=P, policy_view="resolved")
+    assert list(resolved["entries"]) == [
+        "OWNERS",
+        f"imported-{ROLES}-OWNERS",
+        f"imported-{ROLES}-R",
+        f"imported-{ROLES}-imported-{BASE}-OWNERS",
+        f"imported-{ROLES}-imported-{BASE}-A",
+        f"imported-{ROLES}-imported-{BASE}-B",
+    ]
+    assert list(world.get(to=P, policy_view="original")["entries"]) == ["OWNERS"]
+    one = f"/entries/imported-{ROLES}-R/subjects"
+    assert world.get(one, to=P, policy_view="resolved") == {"edge:r": {"type": "test"}}
+    assert world.refused("retrieve", one, to=P) == (404, "policies:entry.notfound")
+    assert world.refused("retrieve", to=P, policy_view="other") == (400, "policies:view.invalid")
+
+
+def test_a_circle_of_imports_ends() -> None:
+    world = TwinWorld()
+    for id in (POLICY, ROLES, BASE):
+        world.write_policy({"A": importable("implicit", f"edge:{id}")}, to=id)
+    for id, other, third in ((POLICY, ROLES, BASE), (ROLES, BASE, POLICY), (BASE, POLICY, ROLES)):
+        world.send("modify", f"/imports/{other}", {"transitiveImports": [third]}, to=policy(id))
+    assert [may_read(world, f"edge:{id}") for id in (POLICY, ROLES, BASE)] == [True, True, True]
+    resolved = world.get("/entries", to=P, policy_view="resolved")
+    assert len(resolved) == 6, "two of each, and none twice"
+    world.send("create", "/", {"policyId": POLICY})
+    assert world.get(by=[f"edge:{BASE}"])["thingId"] == THING
+
+
+def test_one_import_reaches_a_bounded_number_of_policies() -> None:
+    """A long way, and no way that others could make the longer one's own imports suffer from."""
+    states: dict[str, Any] = {
+        f"a:{n}": {
+            "policyId": f"a:{n}",
+            "imports": {f"a:{n + 1}": {"entries": [], "transitiveImports": [f"a:{n + 2}"]}},
+            "entries": {"E": importable("implicit", f"edge:{n}")},
+        }
+        for n in range(30)
+    }
+    states["b:last"] = {"policyId": "b:last", "imports": {}, "entries": {"E": importable("implicit", "edge:last")}}
+    states["a:0"]["imports"]["b:last"] = {"entries": []}
+    found = [each.policy_id for each in policy_imports.taken(states["a:0"], states.get)]
+    assert found == [*(f"a:{n}" for n in range(1, 1 + policy_imports.MOST_REACHED)), "b:last"]
+
+
+def test_case_68_what_cannot_be_imported() -> None:
+    world = TwinWorld()
+    world.write_policy({"OPEN": importable("implicit", "edge:a"), "SHUT": importable("explicit", "edge:a")}, to=ROLES)
+    world.write_policy({"ADMIN": entry(ADMIN, {"policy:/": ALL})})
+    own = f"/imports/{ROLES}"
+    unknown = (404, "policies:policy.notfound")
+    assert world.refused("modify", own, {}, to=P, by=ADMIN) == unknown, "no READ"
+    assert world.refused("modify", f"/imports/{BASE}", {}, to=P) == unknown, "not there"
+    guard = {"policy:/entries/OPEN": granting("READ"), "policy:/entries/OWNERS": granting("READ")}
+    world.send("modify", "/entries/GUARD", importable("never", *ADMIN, resources=guard), to=policy(ROLES))
+    assert world.status("modify", own, {}, to=P, by=ADMIN) == 201
+    assert world.refused("modify", f"{own}/entries", ["SHUT"], to=P, by=ADMIN) == unknown, "no READ on that entry"
+    assert world.status("modify", f"{own}/entries", ["SHUT"], to=P) == 204
+    # What is there already is not asked for again.
+    assert world.status("modify", "/entries/X", entry([], {}), to=P, by=ADMIN) == 201
+    shut = [{"import": ROLES, "entry": "SHUT"}]
+    assert world.refused("modify", "/entries/X/references", shut, to=P, by=ADMIN) == unknown
+    assert world.refused("modify", f"/imports/{POLICY}", {}, to=P) == (400, "policies:import.invalid")
+    eleven: dict[str, Any] = {f"acme:p{n}": {} for n in range(11)}
+    assert world.refused("modify", "/imports", eleven, to=P) == (400, "policies:imports.toolarge")
+    for number in range(10):
+        world.write_policy({}, to=f"acme:p{number}")
+    world.send("modify", "/imports", {f"acme:p{n}": {} for n in range(10)}, to=P)
+    assert world.refused("modify", own, {}, to=P) == (400, "policies:imports.toolarge")
+
+
+def test_a_creator_may_hold_his_rights_by_an_import() -> None:
+    world = TwinWorld()
+    world.write_policy({}, to=ROLES)
+    value = {"policyId": POLICY, "imports": {ROLES: {}}}
+    assert world.status("create", "/", value, to=P) == 201
+    assert world.status("modify", "/entries/A", entry([], {}), to=P) == 201
+    inline: dict[str, Any] = {"_policy": {"imports": {ROLES: {}}}}
+    assert world.status("create", "/", inline) == 201
+    assert world.status("modify", "/attributes/a", 1) == 201
+
+
+def test_a_copy_does_not_show_what_its_owner_may_not_import() -> None:
+    world = a_world_importing(
+        {}, {"A": importable("implicit", "edge:a")}, ADMIN=entry(ADMIN, {"policy:/": ALL, "thing:/": ALL})
+    )
+    value = {"_copyPolicyFrom": POLICY}
+    assert world.refused("create", "/", value, to="acme.plant:copy", by=ADMIN) == (404, "things:thing.notcreatable")
+    assert world.status("create", "/", value, to="acme.plant:copy") == 201
+
+
+# --- references ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_shares_with_the_one_that_it_refers_to() -> None:
+    """Its subjects have the other's resources, the other's subjects have its own; one level deep."""
+    world = TwinWorld()
+    world.write_policy(
+        {
+            "BASE": entry(["edge:base"], {"thing:/attributes": granting("READ")}),
+            "MORE": {**entry(["edge:more"], {"thing:/features": granting("READ")}), "references": [{"entry": "BASE"}]},
+            "LAST": {
+                **entry(["edge:last"], {"thing:/definition": granting("READ")}),
+                "references": [{"entry": "MORE"}],
+            },
+        }
+    )
+    paths = ("/attributes", "/features", "/definition")
+    seen = {who: [may_read(world, f"edge:{who}", path=path) for path in paths] for who in ("base", "more", "last")}
+    assert seen == {
+        "base": [True, True, False],
+        "more": [True, True, True],
+        "last": [False, True, True],
+    }
+
+
+@pytest.mark.parametrize(
+    ("allowed", "mine", "theirs"),
+    [(None, True, True), ([], False, False), (["subjects"], True, False), (["resources"], False, True)],
+)
+def test_an_imported_entry_says_what_may_be_added_to_it(allowed: Any, mine: bool, theirs: bool) -> None:
+    additions = {} if allowed is None else {"allowedAdditions": allowed}
+    shared = importable("explicit", "edge:theirs", resources={"thing:/attributes": granting("READ")}, **additions)
+    own = entry(["edge:mine"], {"thing:/features": granting("READ")})
+    world = a_world_importing(
+        {"entries": ["OPS"]}, {"OPS": shared}, OWN={**own, "references": [{"import": ROLES, "entry": "OPS"}]}
+    )
+    assert may_read(world, "edge:mine", path="/attributes") == mine
+    assert may_read(world, "edge:theirs", path="/features") == theirs
+    assert may_read(world, "edge:mine", path="/features")
+    assert may_read(world, "edge:theirs", path="/attributes")
+
+
+def test_a_reference_to_what_is_gone_or_never_to_be_had_gives_nothing() -> None:
+    own = {**entry(["edge:mine"], {}), "references": [{"import": ROLES, "entry": "OPS"}]}
+    world = a_world_importing({}, {"OPS": importable("explicit", "edge:a")}, OWN=own)
+    assert may_read(world, "edge:mine")
+    world.send("modify", "/entries/OPS/importable", "never", to=policy(ROLES))
+    assert not may_read(world, "edge:mine")
+    world.send("delete", "/entries/OPS", to=policy(ROLES))
+    assert not may_read(world, "edge:mine")
+
+
+# --- namespaces ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("patterns", "namespace", "holds"),
+    [
+        ([], "acme.plant", True),
+        (["acme.plant"], "acme.plant", True),
+        (["acme.plant"], "acme.plant.hall", False),
+        (["acme.*"], "acme.plant.hall", True),
+        (["acme.*"], "acme", False),
+        (["acme.*"], "acmeplant", False),
+        (["other", "acme.*"], "acme.plant", True),
+    ],
+)
+def test_an_entry_counts_in_the_namespaces_that_it_names(patterns: list[str], namespace: str, holds: bool) -> None:
+    world = TwinWorld()
+    world.write_policy({"VIEW": {**entry([VIEWER], READING), "namespaces": patterns}})
+    thing = f"{namespace}:lamp"
+    world.send("create", "/", {"policyId": POLICY}, to=thing)
+    if holds:
+        assert world.get(to=thing, by=[VIEWER])["thingId"] == thing
+    else:
+        assert world.refused("retrieve", to=thing, by=[VIEWER]) == (404, "things:thing.notfound")
+    assert world.get(to=thing, by=[OWNER])["thingId"] == thing
+
+
+def test_what_two_entries_share_holds_where_both_do() -> None:
+    world = TwinWorld()
+    shared = [{"entry": "A"}]
+    world.write_policy(
+        {
+            "A": {**entry(["edge:a"], READING), "namespaces": ["acme.*", "x"]},
+            "B": {**entry(["edge:b"], {}), "namespaces": ["acme.plant.*", "y"], "references": shared},
+            "C": {**entry(["edge:c"], {}), "namespaces": ["z"], "references": shared},
+        }
+    )
+
+    def readers(namespace: str) -> list[str]:
+        enforcer = world.world.enforcer(POLICY, namespace)
+        assert enforcer is not None
+        return [name for name in "abc" if enforcer.has([f"edge:{name}"], "READ", "thing:/")]
+
+    assert [readers(namespace) for namespace in ("acme.plant", "acme.plant.hall", "x", "y", "z")] == [
+        ["a"],
+        ["a", "b"],
+        ["a"],
+        [],
+        [],
+    ]
+
+
+def test_an_administrator_of_another_namespace_is_none_of_the_policy() -> None:
+    world = TwinWorld()
+    own = {**OWNERS, "namespaces": ["elsewhere"]}
+    assert world.refused("modify", "/", {"entries": {"A": own}}, to=P) == (403, "policies:policy.notcreatable")
+    lockout = {"allow_policy_lockout": True}
+    assert world.refused("modify", "/", {"entries": {"A": own}}, to=P, **lockout) == (
+        403,
+        "policies:policy.modificationinvalid",
+    )
+
+
+def test_nobody_is_locked_out_by_an_entry_that_another_one_refers_to() -> None:
+    """What references share is enforced like entries, so it counts where somebody has to be left who may change it."""
+    revoked = entry(["edge:x"], {"policy:/": revoking("WRITE")})
+    locked = {"entries": {"OWNERS": {**OWNERS, "references": [{"entry": "NO"}]}, "NO": revoked}}
+    world = TwinWorld()
+    assert world.refused("create", "/", {"policyId": POLICY, **locked}, to=P) == (403, "policies:policy.notcreatable")
+    assert world.refused("create", "/", {"_policy": locked}) == (400, "things:policy.invalid")
+    world.write_policy({"NO": revoked})
+    refused = (403, "policies:entry.modificationinvalid")
+    assert world.refused("modify", "/entries/OWNERS/references", [{"entry": "NO"}], to=P) == refused
+    assert world.refused("modify", "/", locked, to=P) == (403, "policies:policy.modificationinvalid")
+    # Somebody who has his WRITE by a reference is somebody, too.
+    base = importable("implicit", resources={"policy:/": ALL})
+    shared = {"A": {**entry([OWNER], {}), "references": [{"entry": "BASE"}]}, "BASE": base}
+    assert world.status("modify", "/entries", shared, to=P) == 204
+    assert world.status("modify", "/entries/A/subjects/edge:y", {"type": "t"}, to=P) == 201
+
+
+def test_a_reference_that_is_there_many_times_counts_once() -> None:
+    """A policy may hold thousands of them; worked out one by one they would keep everybody waiting for half a minute."""
+    base = entry([], {f"thing:/attributes/k{number}": granting("READ") for number in range(50)})
+    many = {**entry([VIEWER], {}), "references": [{"entry": "BASE"}] * 3_000}
+    value = {"policyId": POLICY, "imports": {}, "entries": {"MANY": many, "BASE": base}}
+    found = policy_imports.effective(value, lambda _: None)["entries"]
+    assert len(found) == 4, "two of its own, and what each direction of the reference shares"
+
+
+def test_the_resolved_view_shows_nobody_what_he_may_not_read_where_it_comes_from() -> None:
+    reading = {"policy:/": granting("READ")}
+    some = entry(["edge:some"], {"policy:/entries/A": granting("READ")})
+    own = {"VIEW": entry([VIEWER, "edge:some"], reading)}
+    world = a_world_importing({"entries": []}, {"A": importable("implicit", "edge:a"), "SOME": some}, **own)
+
+    def imported(by: str) -> list[str]:
+        entries = world.get("/entries", to=P, by=[by], policy_view="resolved")
+        return [label.removeprefix(f"imported-{ROLES}-") for label in entries if label.startswith("imported")]
+
+    assert imported(OWNER) == ["OWNERS", "A", "SOME"]
+    assert imported("edge:some") == ["A"]
+    assert world.refused("retrieve", to=policy(ROLES), by=[VIEWER]) == (404, "policies:policy.notfound")
+    assert imported(VIEWER) == []

@@ -1,0 +1,418 @@
+"""Whole policies, and the policies that come with new things."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from connectivity.twins.decider import Limits
+from connectivity.twins.errors import refusal
+from tests.support.table import each_row
+from tests.support.twin_world import (
+    ALL,
+    OWNER,
+    OWNERS,
+    POLICY,
+    THING,
+    VIEWER,
+    TwinWorld,
+    a_world,
+    answer,
+    entry,
+    granting,
+    last,
+    policy,
+    revoking,
+)
+
+P = policy(POLICY)
+
+
+def a_policy(*others: Any, **members: Any) -> dict[str, Any]:
+    return {"policyId": POLICY, "entries": {f"E{n}": other for n, other in enumerate(others)}, **members}
+
+
+def test_case_51_create_writes_out_the_defaults() -> None:
+    world = TwinWorld()
+    decision = world.send("create", "/", a_policy(OWNERS), to=P)
+    full = {"policyId": POLICY, "imports": {}, "entries": {"E0": {**OWNERS, "importable": "implicit"}}}
+    assert (decision.response.status, answer(decision)) == (201, full)
+    assert decision.response.headers["etag"] == '"rev:1"'
+    assert last(world) == ("created", "/", full, 1)
+    assert world.refused("create", "/", a_policy(OWNERS), to=P) == (409, "policies:policy.conflict")
+    assert world.get(to=P) == full
+
+
+def test_case_52_modify_creates_or_replaces() -> None:
+    world = TwinWorld()
+    decision = world.send("modify", "/", {"entries": {"A": OWNERS}}, to=P)
+    assert (decision.response.action, decision.response.status) == ("create", 201)
+    again = world.send("modify", "/", {"policyId": "other:id", "entries": {"B": OWNERS}}, to=P)
+    assert (again.response.action, again.response.status, again.response.value) == ("modify", 204, None)
+    assert last(world)[0] == "modified"
+    assert world.get(to=P)["policyId"] == POLICY
+
+
+def test_case_53_a_policy_that_nobody_can_change_is_not_created() -> None:
+    """The creator is checked first; only where he passes, the policy itself is."""
+    reading = a_policy(entry([OWNER], {"policy:/": granting("READ")}))
+    assert TwinWorld().refused("create", "/", reading, to=P) == (403, "policies:policy.notcreatable")
+    assert TwinWorld().refused("create", "/", reading, to=P, allow_policy_lockout=True) == (
+        403,
+        "policies:policy.modificationinvalid",
+    )
+    expiring = a_policy(entry([], {"policy:/": ALL}))
+    expiring["entries"]["E0"]["subjects"] = {OWNER: {"type": "t", "expiry": "2031-01-01T00:00:00Z"}}
+    assert TwinWorld().refused("create", "/", expiring, to=P) == (403, "policies:policy.modificationinvalid")
+    world = TwinWorld()
+    world.write_policy({})
+    assert world.refused("modify", "/", reading, to=P) == (403, "policies:policy.modificationinvalid")
+
+
+def test_a_revoke_in_any_entry_takes_the_administrator_away() -> None:
+    both = a_policy(OWNERS, entry([OWNER], {"policy:/": revoking("WRITE")}))
+    refused = TwinWorld().refused("create", "/", both, to=P, allow_policy_lockout=True)
+    assert refused == (403, "policies:policy.modificationinvalid")
+
+
+def test_case_54_a_policy_that_only_others_can_change() -> None:
+    other = a_policy(entry([VIEWER], {"policy:/": ALL}))
+    assert TwinWorld().refused("create", "/", other, to=P) == (403, "policies:policy.notcreatable")
+    assert TwinWorld().status("create", "/", other, to=P, allow_policy_lockout="true") == 201
+
+
+def test_the_caller_may_take_his_own_rights_from_a_policy() -> None:
+    world = TwinWorld()
+    world.write_policy({})
+    assert world.status("modify", "/", a_policy(entry([VIEWER], {"policy:/": ALL})), to=P) == 204
+    assert world.refused("modify", "/", a_policy(OWNERS), to=P) == (403, "policies:policy.notmodifiable")
+
+
+def _with(path: list[str], value: Any) -> dict[str, Any]:
+    """The policy with one place of its first entry changed; `...` removes it."""
+    whole: dict[str, Any] = json.loads(json.dumps(a_policy(OWNERS)))
+    place = whole
+    for key in path[:-1]:
+        place = place[key]
+    if value is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return whole
+
+
+E0 = ["entries", "E0"]
+PERMISSIONS = [*E0, "resources", "thing:/"]
+ODD_ANNOUNCEMENTS: list[dict[str, Any]] = [
+    {"beforeExpiry": "soon"},
+    {"beforeExpiry": 3600},
+    {"beforeExpiry": "999999999999999999d"},
+    {"whenDeleted": "yes"},
+    {"requestedAcks": {}},
+    {"requestedAcks": {"labels": ["no label"]}},
+    {"requestedAcks": {"labels": [], "timeout": "-1s"}},
+    {"randomizationInterval": []},
+]
+
+
+@each_row(
+    ("path", "value", "code"),
+    [
+        ([*PERMISSIONS, "revoke"], ..., "json.field.missing"),
+        ([*PERMISSIONS, "grant"], ..., "json.field.missing"),
+        ([*PERMISSIONS, "grant"], "READ", "json.invalid"),
+        ([*PERMISSIONS], 1, "json.invalid"),
+        ([*E0, "subjects", OWNER, "type"], ..., "json.field.missing"),
+        ([*E0, "subjects", OWNER], 1, "json.invalid"),
+        ([*E0, "subjects", OWNER, "expiry"], "soon", "policies:subjectexpiry.invalid"),
+        ([*E0, "subjects", OWNER, "expiry"], "2031-01-01T00:00:00", "policies:subjectexpiry.invalid"),
+        ([*E0, "subjects", OWNER, "expiry"], "9999-12-31T23:59:59Z", "policies:subjectexpiry.invalid"),
+        ([*E0, "subjects", OWNER, "expiry"], 5, "policies:subjectexpiry.invalid"),
+        ([*E0, "subjects", OWNER, "announcement"], 5, "policies:subjectannouncement.invalid"),
+        *(
+            ([*E0, "subjects", OWNER, "announcement"], value, "policies:subjectannouncement.invalid")
+            for value in ODD_ANNOUNCEMENTS
+        ),
+        ([*E0, "subjects", "nobody"], {"type": "t"}, "policies:subjectid.invalid"),
+        ([*E0, "subjects", ""], {"type": "t"}, "policies:subjectid.invalid"),
+        ([*E0, "subjects", "a:b\n"], {"type": "t"}, "policies:subjectid.invalid"),
+        ([*E0, "subjects", ":x"], {"type": "t"}, "policies:subjectid.invalid"),
+        ([*E0, "subjects", "http://host"], {"type": "t"}, "policies:subjectid.invalid"),
+        ([*E0, "subjects", "a:" + "x" * 255], {"type": "t"}, "policies:subjectid.invalid"),
+        ([*E0, "subjects", "{{ request:other }}"], {"type": "t"}, "placeholder:unresolved"),
+        ([*E0, "resources", "thing"], ALL, "policies:entry.invalid"),
+        ([*E0, "resources", "thing:/a//b"], ALL, "policies:entry.invalid"),
+        ([*E0, "resources", "thing:/a\tb"], ALL, "policies:entry.invalid"),
+        ([*E0, "resources", ""], ALL, "policies:entry.invalid"),
+        ([*E0, "resources"], ..., "json.field.missing"),
+        ([*E0, "subjects"], ..., "json.field.missing"),
+        ([*E0, "subjects"], [], "json.invalid"),
+        ([*E0, "importable"], "maybe", "policies:entry.invalid"),
+        ([*E0, "namespaces"], ["acme*"], "policies:entry.invalid"),
+        ([*E0, "namespaces"], [5], "json.invalid"),
+        ([*E0, "references"], [{"entry": "B"}], "policies:entry.invalid"),
+        ([*E0, "references"], [{"entry": "E0"}], "policies:entry.invalid"),
+        ([*E0, "references"], [{"entry": 5}], "policies:entry.invalid"),
+        ([*E0, "references"], [{"entry": "B", "import": "a:b"}], "policies:import.invalid"),
+        ([*E0, "references"], [{"entry": "B", "import": 5}], "policies:import.invalid"),
+        ([*E0, "references"], {}, "json.invalid"),
+        ([*E0, "allowedAdditions"], "x", "json.invalid"),
+        ([*E0, "allowedAdditions"], ["labels"], "policies:entry.invalid"),
+        (["entries", "imported-x"], OWNERS, "policies:label.invalid"),
+        (["entries", "nsimported"], OWNERS, "policies:label.invalid"),
+        (["entries", "a/b"], OWNERS, "policies:entry.invalid"),
+        (["entries", ""], OWNERS, "policies:entry.invalid"),
+        (["entries", "a\nb"], OWNERS, "policies:entry.invalid"),
+        (["entries", "a" * 257], OWNERS, "policies:entry.invalid"),
+        (["entries", "x"], 5, "json.invalid"),
+        (["entries"], [], "json.invalid"),
+        (["imports"], {f"acme:p{n}": {} for n in range(11)}, "policies:imports.toolarge"),
+        (["imports"], {POLICY: {}}, "policies:import.invalid"),
+        (["imports"], 5, "json.invalid"),
+        (["imports"], {"a:b": 5}, "json.invalid"),
+        (["imports"], {"a:b": {"entries": "X"}}, "json.invalid"),
+        (["imports"], {"a:b": {"transitiveImports": [POLICY]}}, "policies:import.invalid"),
+        (["imports"], {"a:b": {"transitiveImports": [f"a:{n}" for n in range(11)]}}, "policies:imports.toolarge"),
+        (["imports"], {"ab": {}}, "policies:id.invalid"),
+        (["policyId"], ..., "policies:id.invalid"),
+        (["policyId"], "acme.plant:other", "policies:id.notsettable"),
+    ],
+)
+def test_case_58_59_60_68_policies_that_are_no_policies(path: list[str], value: Any, code: str) -> None:
+    assert TwinWorld().refused("create", "/", _with(path, value), to=P) == (400, code)
+
+
+def test_case_60_an_expiry_is_rounded_up_and_lies_in_the_future() -> None:
+    world = TwinWorld()
+    with_expiry = _with([*E0, "subjects", VIEWER], {"type": "t", "expiry": "2030-01-15T07:40:00+00:00"})
+    world.send("create", "/", with_expiry, to=P)
+    assert world.get(to=P)["entries"]["E0"]["subjects"][VIEWER]["expiry"] == "2030-01-15T08:00:00Z"
+    past = _with([*E0, "subjects", VIEWER], {"type": "t", "expiry": "2030-01-15T06:59:00Z"})
+    assert world.refused("modify", "/", past, to=P) == (400, "policies:subjectexpiry.invalid")
+
+
+def test_an_expired_subject_has_no_rights_any_more() -> None:
+    world = a_world(attributes={"a": 1})
+    viewing = entry([], {"thing:/": granting("READ")})
+    viewing["subjects"] = {VIEWER: {"type": "t", "expiry": "2030-01-15T08:00:00Z"}}
+    world.write_policy({"VIEW": viewing})
+    assert world.get("/attributes", by=[VIEWER]) == {"a": 1}
+    world.now = "2030-01-15T08:00:00.000000Z"
+    assert world.refused("retrieve", "/attributes", by=[VIEWER]) == (404, "things:attributes.notfound")
+
+
+def test_case_61_a_thing_without_policy_gets_one() -> None:
+    world = TwinWorld()
+    decision = world.send("create", "/", {}, by=[OWNER, VIEWER])
+    assert [(event.entity, event.action, event.revision) for event in decision.events] == [
+        (policy(THING), "created", 1),
+        (world.events[-1].entity, "created", 1),
+    ]
+    assert world.get(to=policy(THING)) == {
+        "policyId": THING,
+        "imports": {},
+        "entries": {
+            "DEFAULT": {
+                "subjects": {OWNER: {"type": "generated"}},
+                "resources": {"policy:/": ALL, "thing:/": ALL, "message:/": ALL},
+                "importable": "implicit",
+            }
+        },
+    }
+    assert world.status("modify", "/attributes/a", 1) == 201
+
+
+def test_a_default_policy_made_again_goes_on_counting() -> None:
+    world = TwinWorld()
+    world.send("create", "/", {})
+    world.send("delete")
+    world.send("delete", to=policy(THING))
+    decision = world.send("create", "/", {})
+    assert [event.revision for event in decision.events] == [3, 3]
+
+
+def test_case_62_inline_and_copied_policy_conflict() -> None:
+    value = {"_policy": a_policy(OWNERS), "_copyPolicyFrom": POLICY}
+    assert TwinWorld().refused("create", "/", value) == (400, "things:policy.conflicting")
+
+
+def test_case_63_a_policy_is_copied() -> None:
+    world = TwinWorld()
+    world.write_policy({"VIEW": entry([VIEWER], {"policy:/": granting("READ"), "thing:/": ALL})})
+    value = {"_copyPolicyFrom": POLICY}
+    assert answer(world.send("create", "/", value)) == {"thingId": THING, "policyId": THING}
+    assert world.get(to=policy(THING))["entries"] == world.get(to=P)["entries"]
+    other = "acme.plant:boiler-09"
+    assert world.refused("create", "/", value, to=other, by=["edge:nobody"]) == (404, "policies:policy.notfound")
+    assert world.refused("create", "/", value, to=other, by=[VIEWER]) == (403, "things:thing.notcreatable")
+    assert world.status("create", "/", value, to=other, by=[VIEWER], allow_policy_lockout=True) == 201
+
+
+def test_a_copy_that_nobody_could_change_for_good_is_refused() -> None:
+    """In another namespace the entry of the owner does not count; who copies is somebody that expires."""
+    guest = entry([], {"policy:/": ALL, "thing:/": ALL})
+    guest["subjects"] = {VIEWER: {"type": "t", "expiry": "2030-01-15T09:00:00Z"}}
+    world = TwinWorld()
+    entries = {"OWNERS": {**OWNERS, "namespaces": ["acme.plant"]}, "GUEST": guest}
+    world.send("create", "/", {"policyId": POLICY, "entries": entries}, to=P)
+    value = {"_copyPolicyFrom": POLICY}
+    assert world.refused("create", "/", value, to="other:lamp", by=[VIEWER]) == (400, "things:policy.invalid")
+    assert world.status("create", "/", value, by=[VIEWER]) == 201
+
+
+OTHER = "acme.plant:other"
+
+
+def test_case_64_the_policy_of_another_thing_is_copied() -> None:
+    world = a_world()
+    world.write_policy({"VIEW": entry([VIEWER], {"thing:/policyId": granting("READ"), "policy:/": ALL})})
+    value = {"_copyPolicyFrom": f"{{{{ ref:things/{THING}/policyId }}}}"}
+    assert world.status("create", "/", value, to=OTHER) == 201
+    assert world.get(to=policy(OTHER))["entries"] == world.get(to=P)["entries"]
+    third = "acme.plant:third"
+    # VIEWER may read where the policy is named, and the policy; but not write a thing under its copy.
+    assert world.refused("create", "/", value, to=third, by=[VIEWER]) == (403, "things:thing.notmodifiable")
+    assert world.refused("create", "/", value, to=third, by=["edge:nobody"]) == (404, "things:thing.notfound")
+    assert world.refused("create", "/", {"_copyPolicyFrom": "{{ ref:things/a:none/policyId }}"}, to=third) == (
+        404,
+        "things:thing.notfound",
+    )
+
+
+@pytest.mark.parametrize(
+    ("reference", "code"),
+    [
+        ("{{ ref:things/x/foo }}", "reference.unknown.field"),
+        (f"{{{{ ref:things/{THING}/attributes }}}}", "reference.unknown.field"),
+        ("{{ ref:things/x/policyId }}", "reference.notsupported"),
+        (f"{{{{ ref:policies/{POLICY}/policyId }}}}", "reference.notsupported"),
+        ("{{ request:subjectId }}", "reference.notsupported"),
+    ],
+)
+def test_case_64_references_that_cannot_be_followed(reference: str, code: str) -> None:
+    refused = a_world().refused("create", "/", {"_copyPolicyFrom": reference}, to=OTHER)
+    assert refused == (400, f"placeholder:placeholder.{code}")
+
+
+def test_an_inline_policy_becomes_a_policy() -> None:
+    world = TwinWorld()
+    resources = {"thing:/": ALL, "policy:/": ALL}
+    inline = {"entries": {"OWNER": entry(["{{ request:subjectId }}", "${request.subjectId}x"], resources)}}
+    decision = world.send("create", "/", {"attributes": {}, "_policy": inline})
+    assert answer(decision) == {"thingId": THING, "policyId": THING, "attributes": {}}
+    assert set(world.get(to=policy(THING))["entries"]["OWNER"]["subjects"]) == {OWNER, OWNER + "x"}
+
+
+@pytest.mark.parametrize(
+    ("members", "policy_id"),
+    [
+        ({}, THING),
+        ({"policyId": "acme.plant:mine"}, "acme.plant:mine"),
+        ({"_policy": {"policyId": "acme.plant:own"}}, "acme.plant:own"),
+    ],
+)
+def test_the_id_of_an_inline_policy(members: dict[str, Any], policy_id: str) -> None:
+    inline = {"entries": {"A": OWNERS}, **members.get("_policy", {})}
+    created = TwinWorld().send("create", "/", {**members, "_policy": inline})
+    assert answer(created)["policyId"] == policy_id
+
+
+@pytest.mark.parametrize(
+    ("inline", "refusal"),
+    [
+        ({"entries": {"A": entry([OWNER], {"thing:/": ALL})}}, (400, "things:policy.invalid")),
+        ({"entries": {"A": entry([VIEWER], {"policy:/": ALL, "thing:/": ALL})}}, (403, "things:thing.notcreatable")),
+        ({"entries": {"A": OWNERS}, "policyId": POLICY}, (400, "things:thing.notcreatable")),
+        ({"entries": {"A": OWNERS}, "policyId": "bad"}, (400, "policies:id.invalid")),
+        ({"entries": {"A": OWNERS}, "imports": {"a:b": {}}}, (404, "things:thing.notcreatable")),
+        (5, (400, "json.invalid")),
+    ],
+)
+def test_inline_policies_that_are_refused(inline: Any, refusal: tuple[int, str]) -> None:
+    world = TwinWorld()
+    world.write_policy({})
+    assert world.refused("create", "/", {"_policy": inline}) == refusal
+
+
+def test_an_inline_policy_that_gives_the_creator_no_thing_is_not_kept() -> None:
+    """Both or neither: the refusal leaves no policy behind."""
+    inline = {"entries": {"A": entry([OWNER], {"policy:/": ALL})}}
+    assert TwinWorld().refused("create", "/", {"_policy": inline}) == (403, "things:thing.notmodifiable")
+
+
+def test_case_65_an_unknown_policy_is_told_among_policies() -> None:
+    refusal = TwinWorld().refusal("create", "/", {"policyId": POLICY})
+    assert refusal == (404, "policies:policy.notfound", "policies")
+
+
+def test_case_66_a_thing_under_a_policy_without_write_is_not_created() -> None:
+    world = TwinWorld()
+    world.write_policy({"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "policy:/": granting("READ")})})
+    assert world.refused("create", "/", {"policyId": POLICY}, by=[VIEWER]) == (403, "things:thing.notmodifiable")
+
+
+def test_case_67_a_thing_whose_policy_is_gone_is_locked() -> None:
+    world = a_world()
+    assert world.status("delete", to=P) == 204
+    assert last(world) == ("deleted", "/", None, 2)
+    assert world.refused("retrieve") == (404, "things:thing.notfound")
+    assert world.refused("modify", "/attributes/a", 1) == (403, "things:thing.notmodifiable")
+    assert world.refused("delete", to=P) == (404, "policies:policy.notfound")
+    world.write_policy({})
+    assert last(world)[3] == 3
+    assert world.get()["thingId"] == THING
+
+
+def test_case_69_the_largest_policy_and_a_merge() -> None:
+    whole = a_policy(OWNERS, entry([], {f"thing:/attributes/{'x' * 100}{n}": ALL for n in range(800)}))
+    assert TwinWorld().refused("create", "/", whole, to=P) == (413, "policies:policy.toolarge")
+    assert TwinWorld(Limits(policy=200_000)).status("create", "/", whole, to=P) == 201
+    assert TwinWorld().refused("merge", "/", {}, to=P) == (400, "protocoladapter:unknown.topicpath")
+
+
+def test_a_policy_is_read_as_far_as_it_may_be() -> None:
+    world = TwinWorld()
+    world.write_policy({"VIEW": entry([VIEWER], {"policy:/entries/VIEW": granting("READ")})})
+    assert world.get(to=P, by=[VIEWER], fields="policyId,_revision,entries") == {
+        "policyId": POLICY,
+        "_revision": 1,
+        "entries": {"VIEW": world.get(to=P)["entries"]["VIEW"]},
+    }
+    assert world.refused("retrieve", to=P, by=["edge:nobody"]) == (404, "policies:policy.notfound")
+
+
+def test_a_reader_of_one_resource_sees_that_resource_of_a_policy() -> None:
+    """Keys of resources have slashes in them, and so have the paths that guard them."""
+    world = TwinWorld()
+    guarded = "policy:/entries/OWNERS/resources/thing:/"
+    world.write_policy({"VIEW": entry([VIEWER], {guarded: granting("READ")})})
+    assert world.get(to=P, by=[VIEWER])["entries"] == {"OWNERS": {"resources": {"thing:/": ALL}}}
+
+
+def test_a_policy_needs_unrestricted_write() -> None:
+    world = TwinWorld()
+    world.write_policy({})
+    world.write_policy({"X": entry([OWNER], {"policy:/entries/X": revoking("WRITE")})})
+    assert world.refused("modify", "/", a_policy(OWNERS), to=P) == (403, "policies:policy.notmodifiable")
+    assert world.refused("delete", to=P) == (403, "policies:policy.notmodifiable")
+
+
+def test_entity_tags_and_if_equal_hold_for_policies_and_conditions_do_not() -> None:
+    world = TwinWorld()
+    world.send("create", "/", a_policy(OWNERS), to=P)
+    assert world.refused("modify", "/", a_policy(OWNERS), to=P, if_equal="skip") == (
+        412,
+        "policies:precondition.failed",
+    )
+    assert world.refused("modify", "/", a_policy(OWNERS), to=P, if_match='"rev:9"')[0] == 412
+    assert world.refused("retrieve", to=P, if_none_match='"rev:1"') == (304, "policies:precondition.notmodified")
+    assert world.status("modify", "/", a_policy(OWNERS), to=P, if_match='"rev:1"', condition="eq(") == 204
+
+
+def test_what_is_said_of_a_refused_policy_of_a_new_thing_and_of_a_key_is_all_that_may_be_wrong() -> None:
+    description = refusal("things:thing.notcreatable", policy(THING), detail=THING).fault.description or ""
+    assert "'policy:/'" in description
+    assert "size" in description
+    assert "U+00FF" in (refusal("json.key.invalid", policy(THING), detail="'\u00e4'").fault.description or "")

@@ -1,0 +1,441 @@
+"""Commands on the parts of a policy: what each path takes, what comes of it, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from connectivity.twins.decider import Limits
+from mappings.model.json_pointer import get
+from tests.support.table import each_row
+from tests.support.twin_world import (
+    ALL,
+    OWNER,
+    OWNERS,
+    POLICY,
+    THING,
+    VIEWER,
+    TwinWorld,
+    a_world,
+    answer,
+    entry,
+    granting,
+    last,
+    policy,
+    revoking,
+)
+
+P = policy(POLICY)
+SHARED = "acme.shared:roles"
+AUDITOR = {"type": "auditor"}
+VIEW = entry([VIEWER], {"thing:/": granting("READ")})
+FULL_VIEW = {**VIEW, "importable": "implicit"}
+BY_PATH = "/entries/VIEW/resources/thing:/features/burner"
+
+
+def a_policy_world(**entries: Any) -> TwinWorld:
+    """OWNERS may do everything, VIEWER reads things; another policy is there to be imported."""
+    world = TwinWorld()
+    world.write_policy({"OPS": {**VIEW, "importable": "explicit"}}, to=SHARED)
+    world.write_policy({"VIEW": VIEW, **entries})
+    world.events.clear()
+    return world
+
+
+# --- every path: what it takes, and what it says -------------------------------------------------------------------------
+
+WRITES = [
+    ("/entries", {"OWNERS": OWNERS, "B": VIEW}, 204, "modified"),
+    ("/entries/NEW", VIEW, 201, "created"),
+    ("/entries/VIEW", VIEW, 204, "modified"),
+    ("/entries/VIEW/subjects", {"edge:other": AUDITOR}, 204, "modified"),
+    ("/entries/VIEW/subjects/edge:auditor", AUDITOR, 201, "created"),
+    (f"/entries/VIEW/subjects/{VIEWER}", AUDITOR, 204, "modified"),
+    ("/entries/VIEW/subjects/https://id.acme/:a/b", AUDITOR, 201, "created"),
+    ("/entries/VIEW/resources", {"thing:/": ALL}, 204, "modified"),
+    (BY_PATH, ALL, 201, "created"),
+    ("/entries/VIEW/resources/thing:/", ALL, 204, "modified"),
+    ("/entries/VIEW/importable", "never", 204, "modified"),
+    ("/entries/VIEW/namespaces", ["acme.*"], 204, "modified"),
+    ("/entries/VIEW/allowedAdditions", ["subjects"], 204, "modified"),
+    ("/entries/VIEW/references", [{"entry": "OWNERS"}], 204, "modified"),
+    ("/imports", {SHARED: {"entries": ["OPS"]}}, 204, "modified"),
+    (f"/imports/{SHARED}", {"entries": ["OPS"]}, 201, "created"),
+]
+
+
+@each_row(("path", "value", "status", "action"), WRITES)
+def test_a_part_is_written(path: str, value: Any, status: int, action: str) -> None:
+    """201 with the value where something new is there, else 204; the event tells the same path and value."""
+    world = a_policy_world()
+    decision = world.send("modify", path, value, to=P)
+    assert decision.response.status == status
+    stored = world.get(path, to=P)
+    assert answer(decision) == (stored if status == 201 else None)
+    assert last(world) == (action, path, stored, 2)
+    assert decision.response.path == path
+    assert decision.response.headers["entity-revision"] == 2
+    tag = decision.response.headers["etag"]
+    assert tag == world.send("retrieve", path, to=P).response.headers["etag"]
+    assert tag.startswith('"hash:')
+    again = world.send("modify", path, value, to=P)
+    assert again.response.status == 204
+    assert last(world)[0] == "modified"
+    assert world.refused("modify", path, value, to=P, if_equal="skip") == (412, "policies:precondition.failed")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "name"),
+    [
+        ("/entries/VIEW", VIEW, "entry"),
+        (f"/entries/VIEW/subjects/{VIEWER}", AUDITOR, "subject"),
+        ("/entries/VIEW/resources/thing:/", ALL, "resource"),
+        ("/entries/VIEW/allowedAdditions", [], "entry"),
+        ("/entries/VIEW/references", [], "entry"),
+        (f"/imports/{SHARED}", {}, "import"),
+    ],
+)
+def test_a_part_is_deleted_once(path: str, value: Any, name: str) -> None:
+    world = a_policy_world()
+    world.send("modify", path, value, to=P)
+    assert world.status("delete", path, to=P) == 204
+    assert last(world)[:3] == ("deleted", path, None)
+    assert world.refused("delete", path, to=P) == (404, f"policies:{name}.notfound")
+    assert world.refused("retrieve", path, to=P) == (404, f"policies:{name}.notfound")
+
+
+def test_deleting_the_imports_leaves_none() -> None:
+    world = a_policy_world()
+    world.send("modify", "/imports", {SHARED: {}}, to=P)
+    assert world.get("/imports", to=P) == {SHARED: {"entries": []}}
+    assert world.status("delete", "/imports", to=P) == 204
+    assert last(world)[:3] == ("deleted", "/imports", None)
+    assert world.get(to=P)["imports"] == {}
+
+
+def test_the_parts_of_an_import_are_written() -> None:
+    world = a_policy_world()
+    for name in ("entries", "transitiveImports"):
+        assert world.refused("modify", f"/imports/{SHARED}/{name}", [], to=P) == (404, "policies:import.notfound")
+    world.send("modify", f"/imports/{SHARED}", {}, to=P)
+    assert world.refused("retrieve", f"/imports/{SHARED}/transitiveImports", to=P) == (404, "policies:import.notfound")
+    assert world.status("modify", f"/imports/{SHARED}/entries", ["OPS"], to=P) == 204
+    assert world.status("modify", f"/imports/{SHARED}/transitiveImports", ["acme.root:base"], to=P) == 204
+    assert last(world)[:2] == ("modified", f"/imports/{SHARED}/transitiveImports")
+    assert world.get("/imports", to=P) == {SHARED: {"entries": ["OPS"], "transitiveImports": ["acme.root:base"]}}
+
+
+@each_row(
+    ("action", "path", "code"),
+    [
+        ("create", "/entries/A", "protocoladapter:unknown.topicpath"),
+        ("merge", "/entries/A", "protocoladapter:unknown.topicpath"),
+        ("delete", "/entries", "protocoladapter:unknown.topicpath"),
+        ("delete", "/entries/VIEW/subjects", "protocoladapter:unknown.topicpath"),
+        ("delete", "/entries/VIEW/importable", "protocoladapter:unknown.topicpath"),
+        ("delete", f"/imports/{SHARED}/entries", "protocoladapter:unknown.topicpath"),
+        ("modify", "/entries/A/other", "protocoladapter:unknown.path"),
+        ("modify", "/entries/A/importable/x", "protocoladapter:unknown.path"),
+        ("modify", "/policyId", "protocoladapter:unknown.path"),
+        ("modify", "/attributes", "protocoladapter:unknown.path"),
+        ("modify", "/entries//x", "json.pointer.invalid"),
+        ("modify", "/entries//subjects", "json.pointer.invalid"),
+        ("modify", "/imports/no-id", "policies:id.invalid"),
+        ("modify", "/entries/a\nb", "policies:entry.invalid"),
+        ("modify", f"/entries/{'a' * 257}", "policies:entry.invalid"),
+    ],
+)
+def test_what_no_policy_offers(action: str, path: str, code: str) -> None:
+    assert a_policy_world().refused(action, path, {}, to=P) == (400, code)
+
+
+@each_row(
+    ("path", "value", "code"),
+    [
+        ("/entries", [], "json.format.invalid"),
+        ("/entries", {"A": 5}, "json.invalid"),
+        ("/entries", {"imported-a": VIEW}, "policies:label.invalid"),
+        ("/entries/A", 5, "json.format.invalid"),
+        ("/entries/A", {"subjects": {}}, "json.field.missing"),
+        ("/entries/imported-x", VIEW, "policies:label.invalid"),
+        ("/entries/nsimported", VIEW, "policies:label.invalid"),
+        ("/entries/VIEW/subjects", 5, "json.format.invalid"),
+        ("/entries/VIEW/subjects/edge:a", {}, "json.field.missing"),
+        ("/entries/VIEW/subjects/edge:a", "x", "json.format.invalid"),
+        ("/entries/VIEW/subjects/nobody", AUDITOR, "policies:subjectid.invalid"),
+        ("/entries/VIEW/subjects/edge:a\n", AUDITOR, "policies:subjectid.invalid"),
+        ("/entries/VIEW/subjects/{{ request:me }}", AUDITOR, "placeholder:unresolved"),
+        (
+            "/entries/VIEW/subjects/edge:a",
+            {"type": "t", "expiry": "2030-01-15T07:00:00Z"},
+            "policies:subjectexpiry.invalid",
+        ),
+        (
+            "/entries/VIEW/subjects/edge:a",
+            {"type": "t", "announcement": {"whenDeleted": 1}},
+            "policies:subjectannouncement.invalid",
+        ),
+        ("/entries/VIEW/resources", None, "json.format.invalid"),
+        (BY_PATH, {"grant": []}, "json.field.missing"),
+        (BY_PATH, [], "json.format.invalid"),
+        ("/entries/VIEW/resources/thing", ALL, "policies:entry.invalid"),
+        ("/entries/VIEW/resources/thing:/a//b", ALL, "policies:entry.invalid"),
+        ("/entries/VIEW/resources/thing:/a\x01b", ALL, "policies:entry.invalid"),
+        ("/entries/VIEW/importable", "sometimes", "policies:entry.invalid"),
+        ("/entries/VIEW/importable", [], "policies:entry.invalid"),
+        ("/entries/VIEW/namespaces", "acme", "json.format.invalid"),
+        ("/entries/VIEW/namespaces", ["*"], "policies:entry.invalid"),
+        ("/entries/VIEW/allowedAdditions", ["all"], "policies:entry.invalid"),
+        ("/entries/VIEW/references", {}, "json.format.invalid"),
+        ("/entries/VIEW/references", [{"entry": "NONE"}], "policies:entry.invalid"),
+        ("/entries/VIEW/references", [{"entry": "A", "import": SHARED}], "policies:import.invalid"),
+        ("/imports", [], "json.format.invalid"),
+        ("/imports", {POLICY: {}}, "policies:import.invalid"),
+        (f"/imports/{POLICY}", {}, "policies:import.invalid"),
+        ("/imports", {f"acme:p{n}": {} for n in range(11)}, "policies:imports.toolarge"),
+        (f"/imports/{SHARED}", 5, "json.format.invalid"),
+    ],
+)
+def test_values_that_do_not_fit_their_path(path: str, value: Any, code: str) -> None:
+    assert a_policy_world().refused("modify", path, value, to=P) == (400, code)
+
+
+# --- the numbered cases --------------------------------------------------------------------------------------------------
+
+
+def test_case_55_the_last_administrator_stays() -> None:
+    """Whichever part would take him away."""
+    world = a_policy_world()
+    refused = (403, "policies:entry.modificationinvalid")
+    owners = "/entries/OWNERS"
+    assert world.refused("delete", f"{owners}/subjects/{OWNER}", to=P) == refused
+    assert world.refused("delete", owners, to=P) == refused
+    assert world.refused("delete", f"{owners}/resources/policy:/", to=P) == refused
+    assert world.refused("modify", owners, VIEW, to=P) == refused
+    assert world.refused("modify", f"{owners}/subjects", {}, to=P) == refused
+    expiring = {"type": "t", "expiry": "2031-01-01T00:00:00Z"}
+    assert world.refused("modify", f"{owners}/subjects/{OWNER}", expiring, to=P) == refused
+    assert world.refused("modify", f"{owners}/resources", {}, to=P) == refused
+    assert world.refused("modify", f"{owners}/resources/policy:/", granting("READ"), to=P) == refused
+    assert world.refused("modify", "/entries/LOCK", entry([OWNER], {"policy:/": revoking("WRITE")}), to=P) == refused
+    assert world.refused("modify", f"{owners}/namespaces", ["elsewhere"], to=P) == refused
+    assert world.refused("modify", "/entries", {"VIEW": VIEW}, to=P) == (403, "policies:policy.modificationinvalid")
+    lockout = {"allow_policy_lockout": True}
+    assert world.refused("delete", owners, to=P, **lockout) == refused
+    # What a policy imports may change at any time: then nothing is asked.
+    world.send("modify", f"/imports/{SHARED}", {}, to=P)
+    assert world.status("delete", owners, to=P) == 204
+
+
+def test_case_56_a_subject_comes_and_goes() -> None:
+    world = a_policy_world()
+    path = "/entries/VIEW/subjects/edge:auditor"
+    assert [world.status("modify", path, AUDITOR, to=P) for _ in range(2)] == [201, 204]
+    assert world.status("delete", path, to=P) == 204
+    assert world.refused("delete", path, to=P) == (404, "policies:subject.notfound")
+    unknown = "/entries/NONE/subjects/edge:auditor"
+    assert world.refused("modify", unknown, AUDITOR, to=P) == (404, "policies:entry.notfound")
+    assert world.refused("delete", unknown, to=P) == (404, "policies:entry.notfound")
+    assert world.refused("retrieve", unknown, to=P) == (404, "policies:entry.notfound")
+
+
+def test_case_57_a_resource_is_written() -> None:
+    world = a_policy_world()
+    assert [world.status("modify", BY_PATH, ALL, to=P) for _ in range(2)] == [201, 204]
+    unknown = BY_PATH.replace("VIEW", "NONE")
+    assert world.refused("modify", unknown, ALL, to=P) == (404, "policies:entry.notfound")
+
+
+def test_case_60_the_response_shows_the_rounded_expiry() -> None:
+    world = a_policy_world()
+    in_ten_minutes = {"type": "t", "expiry": "2030-01-15T07:40:00Z"}
+    response = world.send("modify", "/entries/VIEW/subjects/edge:a", in_ten_minutes, to=P)
+    assert answer(response) == {"type": "t", "expiry": "2030-01-15T08:00:00Z"}
+
+
+def test_case_69_parts_count_for_the_size_of_the_whole() -> None:
+    world = a_policy_world()
+    many = {f"thing:/attributes/{'x' * 100}{n}": ALL for n in range(800)}
+    assert world.refused("modify", "/entries/VIEW/resources", many, to=P) == (413, "policies:policy.toolarge")
+    size = len(json.dumps(world.get(to=P), separators=(",", ":")))
+    world.limits = Limits(policy=size + 30)
+    assert world.refused("modify", "/entries/VIEW/subjects/edge:a", {"type": "x" * 30}, to=P)[0] == 413
+    assert world.status("modify", "/entries/VIEW/subjects/edge:a", {"type": "x"}, to=P) == 201
+
+
+def test_case_69_a_thousand_entries_are_too_large_and_the_largest_policy_fits() -> None:
+    entries = {f"ENTRY-{n}": VIEW for n in range(1_000)}
+    assert TwinWorld().refused("modify", "/", {"entries": {"O": OWNERS, **entries}}, to=P) == (
+        413,
+        "policies:policy.toolarge",
+    )
+
+    def filled(length: int) -> dict[str, Any]:
+        return {"entries": {"O": OWNERS, "FILL": entry([], {f"thing:/attributes/{'x' * length}": granting()})}}
+
+    world = TwinWorld(Limits(policy=10**6))
+    world.send("modify", "/", filled(1), to=P)
+    empty = len(json.dumps(world.get(to=P), separators=(",", ":"))) - 1
+    fitting = Limits().policy - empty
+    assert TwinWorld().status("modify", "/", filled(fitting), to=P) == 201
+    assert TwinWorld().refused("modify", "/", filled(fitting + 1), to=P) == (413, "policies:policy.toolarge")
+
+
+# --- who may, and what he sees -------------------------------------------------------------------------------------------
+
+
+@each_row(
+    ("path", "value", "name"),
+    [
+        ("/entries", {}, "policy"),
+        ("/entries/VIEW", VIEW, "entry"),
+        ("/entries/VIEW/subjects", {}, "subjects"),
+        (f"/entries/VIEW/subjects/{VIEWER}", AUDITOR, "subject"),
+        ("/entries/VIEW/resources", {}, "resources"),
+        ("/entries/VIEW/resources/thing:/", ALL, "resource"),
+        ("/entries/VIEW/importable", "never", "entry"),
+        ("/entries/VIEW/namespaces", [], "entry"),
+        ("/entries/VIEW/allowedAdditions", [], "entry"),
+        ("/entries/VIEW/references", [], "entry"),
+        ("/imports", {}, "imports"),
+        (f"/imports/{SHARED}", {}, "import"),
+        (f"/imports/{SHARED}/entries", [], "import"),
+    ],
+)
+def test_the_code_of_a_refusal_names_the_part(path: str, value: Any, name: str) -> None:
+    world = a_policy_world()
+    assert world.refused("modify", path, value, to=P, by=[VIEWER]) == (403, f"policies:{name}.notmodifiable")
+    assert world.refused("retrieve", path, to=P, by=[VIEWER]) == (404, f"policies:{name}.notfound")
+    world.send("delete", to=P)
+    for action in ("modify", "retrieve"):
+        refused = world.refused(action, path, value, to=P)
+        assert refused == (404, "policies:policy.notfound")
+
+
+def test_permission_on_one_part_is_enough_for_that_part() -> None:
+    """Resources guard the parts of a policy like those of a thing, keys with slashes in them too."""
+    guarded = f"policy:{BY_PATH}"
+    guard = entry(["edge:a"], {guarded: ALL, "policy:/entries/VIEW/subjects": granting("READ")})
+    world = a_policy_world(GUARD=guard)
+    by: dict[str, Any] = {"to": P, "by": ["edge:a"]}
+    assert world.status("modify", BY_PATH, ALL, **by) == 201
+    assert world.get(BY_PATH, **by) == ALL
+    assert world.get("/entries", **by) == {
+        "VIEW": {"subjects": {VIEWER: {"type": "test"}}, "resources": {"thing:/features/burner": ALL}}
+    }
+    assert world.get("/entries/VIEW", **by, fields="subjects") == {"subjects": {VIEWER: {"type": "test"}}}
+    assert world.refused("modify", "/entries/VIEW/resources/thing:/", ALL, **by)[0] == 403
+    assert world.refused("retrieve", "/entries/VIEW/importable", **by) == (404, "policies:entry.notfound")
+    assert world.status("delete", BY_PATH, **by) == 204
+
+
+def test_the_caller_may_name_himself_in_a_path() -> None:
+    world = a_policy_world()
+    decision = world.send("modify", "/entries/VIEW/subjects/{{ request:subjectId }}", AUDITOR, to=P)
+    assert decision.response.path == f"/entries/VIEW/subjects/{OWNER}"
+    assert last(world)[:2] == ("created", f"/entries/VIEW/subjects/{OWNER}")
+    assert world.get("/entries/VIEW/subjects/{{ request:subjectId }}", to=P) == AUDITOR
+    assert world.status("delete", "/entries/VIEW/subjects/${request.subjectId}", to=P) == 204
+
+
+def test_keys_that_look_like_paths_are_keys() -> None:
+    """Below subjects and resources nothing is unescaped; a label is, and `~1` means nothing."""
+    world = a_policy_world()
+    for path, keys in (
+        ("/entries/VIEW/resources/thing:/attributes/a~1b", ("VIEW", "resources", "thing:/attributes/a~1b")),
+        ("/entries/VIEW/resources/thing:/attributes/a~0~1b", ("VIEW", "resources", "thing:/attributes/a~0~1b")),
+        ("/entries/VIEW/resources/message:/inbox/messages/x/", ("VIEW", "resources", "message:/inbox/messages/x/")),
+        ("/entries/a~0b~1/resources/thing:/", ("a~b~1", "resources", "thing:/")),
+    ):
+        if keys[0] != "VIEW":
+            world.send("modify", "/entries/a~0b~1", VIEW, to=P)
+        world.send("modify", path, ALL, to=P)
+        assert world.events[-1].path == path.replace("b~1", "b~01") if keys[0] != "VIEW" else path
+        assert get(world.snapshots[P].state, ("entries", *keys)) == ALL
+        assert world.get(path, to=P) == ALL
+        world.send("delete", path, to=P)
+        assert world.refused("retrieve", path, to=P) == (404, "policies:resource.notfound")
+
+
+def test_streams_are_resources_of_a_policy_as_things_are() -> None:
+    world = a_policy_world()
+    for id in ("tank-9", "acme.site:tank-9", "site-4/pumps/a~0b", "Kühlung 日本", ""):
+        path = f"/entries/VIEW/resources/stream:/{id}"
+        assert world.status("modify", path, granting("READ", "WRITE"), to=P) == 201
+        assert last(world)[:3] == ("created", path, granting("READ", "WRITE"))
+        assert world.get(path, to=P) == granting("READ", "WRITE")
+        assert world.status("delete", path, to=P) == 204
+
+
+@pytest.mark.parametrize("resource", ["stream:tank-9", "stream:/site//tank", "stream", "/tank-9"])
+def test_a_resource_that_no_stream_has_is_refused(resource: str) -> None:
+    world = a_policy_world()
+    refusal = world.refused("modify", "/entries/VIEW/resources", {resource: granting("READ")}, to=P)
+    assert refusal == (400, "policies:entry.invalid")
+
+
+def test_a_key_with_a_tilde_obeys_the_resource_that_names_it() -> None:
+    world = a_policy_world(GUARD=entry(["edge:a"], {"policy:/entries/VIEW/resources/thing:/a~0b": ALL}))
+    world.send("modify", "/entries/VIEW/resources/thing:/a~0b", ALL, to=P, by=["edge:a"])
+    world.send("modify", "/entries/VIEW/resources/thing:/a~b", ALL, to=P)
+    seen = world.get("/entries/VIEW/resources", to=P, by=["edge:a"])
+    assert seen == {"thing:/a~0b": ALL}
+
+
+def test_entity_tags_hold_for_parts() -> None:
+    world = a_policy_world()
+    path = "/entries/VIEW/subjects/edge:auditor"
+    assert world.refused("modify", path, AUDITOR, to=P, if_match="*") == (412, "policies:precondition.failed")
+    tag = world.send("modify", path, AUDITOR, to=P, if_none_match="*").response.headers["etag"]
+    assert world.refused("modify", path, AUDITOR, to=P, if_none_match="*")[0] == 412
+    assert world.refused("retrieve", path, to=P, if_none_match=tag) == (304, "policies:precondition.notmodified")
+    assert world.refused("delete", path, to=P, if_match='"rev:2"')[0] == 412
+    assert world.status("delete", path, to=P, if_match=tag) == 204
+    assert world.refused("delete", path, to=P, if_match=tag) == (404, "policies:subject.notfound")
+
+
+def test_a_change_of_a_part_counts_for_the_next_command() -> None:
+    world = a_world(attributes={"a": 1})
+    world.write_policy({"VIEW": entry([], {"thing:/": granting("READ")})})
+    by: dict[str, Any] = {"by": ["edge:auditor"]}
+    assert world.refused("retrieve", **by) == (404, "things:thing.notfound")
+    world.send("modify", "/entries/VIEW/subjects/edge:auditor", AUDITOR, to=P)
+    assert world.get(**by)["thingId"] == THING
+    world.send("modify", "/entries/VIEW/resources/thing:/attributes", revoking("READ"), to=P)
+    assert "attributes" not in world.get(**by)
+    world.send("delete", "/entries/VIEW/subjects/edge:auditor", to=P)
+    assert world.refused("retrieve", **by)[0] == 404
+
+
+# --- references ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_entry_that_others_refer_to_stays() -> None:
+    world = a_policy_world()
+    world.send("modify", "/entries/OTHER", VIEW, to=P)
+    world.send("modify", "/entries/VIEW/references", [{"entry": "OTHER"}], to=P)
+    conflict = (409, "policies:entry.referenceconflict")
+    assert world.refused("delete", "/entries/OTHER", to=P) == conflict
+    assert world.refused("modify", "/entries/OTHER/importable", "never", to=P) == conflict
+    assert world.refused(
+        "modify", "/entries", {"OWNERS": OWNERS, "VIEW": {**VIEW, "references": [{"entry": "X"}]}}, to=P
+    ) == (
+        400,
+        "policies:entry.invalid",
+    )
+    world.send("delete", "/entries/VIEW/references", to=P)
+    assert world.status("delete", "/entries/OTHER", to=P) == 204
+
+
+def test_an_import_that_entries_refer_to_stays() -> None:
+    world = a_policy_world()
+    world.send("modify", f"/imports/{SHARED}", {}, to=P)
+    world.send("modify", "/entries/VIEW/references", [{"import": SHARED, "entry": "OPS"}], to=P)
+    conflict = (409, "policies:import.referenceconflict")
+    assert world.refused("delete", f"/imports/{SHARED}", to=P) == conflict
+    assert world.refused("delete", "/imports", to=P) == conflict
+    assert world.refused("modify", "/imports", {}, to=P) == conflict
+    world.send("delete", "/entries/VIEW/references", to=P)
+    assert world.status("delete", f"/imports/{SHARED}", to=P) == 204

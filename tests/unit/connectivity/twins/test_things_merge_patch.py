@@ -1,0 +1,26 @@
+"""What of a merge patch would change something, and that asking takes no long time."""
+
+from __future__ import annotations
+
+import pytest
+
+from connectivity.twins.things import minimized
+from spark_store.history.replay import PatternRefused
+from tests.support.cpu_budget import at_most
+from tests.support.twin_world import a_world
+
+
+def test_all_patterns_of_a_patch_have_one_budget() -> None:
+    """At whatever depth they stand."""
+    rooms = {str(number): {"lamp": 1} for number in range(1000)}
+    assert minimized(rooms, {"1": {"{{ ~lamp1~ }}": None, "{{ ~lamp~ }}": None}}) == {"1": {"{{ ~lamp~ }}": None}}
+    with pytest.raises(PatternRefused, match="expected fewer patterns"):
+        minimized(rooms, {number: {f"{{{{ ~lamp{number}~ }}}}": None} for number in rooms})
+
+
+@pytest.mark.parametrize("path", ["/", "/attributes"])
+def test_a_merge_with_a_thousand_patterns_is_refused_soon(path: str) -> None:
+    world = a_world(attributes={"a" * 100: 1})
+    patch = {f"{{{{ ~.*{number}.*x~ }}}}": None for number in range(1000)}
+    with at_most(0.5):
+        assert world.refused("merge", path, patch) == (400, "things:merge.invalid")

@@ -1,0 +1,91 @@
+"""What this version does not do of a document is refused or told, never left out in silence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from connectivity.connections.model import Connection
+from connectivity.validation.limitations import refusal, reservations, shortfalls
+from connectivity.validation.validator import parse
+
+SOURCE = {"addresses": ["in"], "qos": 1, "authorizationContext": ["acme:x"]}
+TUNNEL = {
+    "enabled": True,
+    "credentials": {"type": "plain", "username": "tunnel", "password": "x"},
+    "validateHost": False,
+    "uri": "ssh://bastion.acme.example:22",
+}
+CONDITIONAL = {"mappingEngine": "Ditto", "options": {}, "incomingConditions": {"never": "fn:delete()"}}
+TARGET = {"address": "out", "topics": ["_/_/things/twin/events"], "qos": 1, "authorizationContext": ["acme:x"]}
+ANNOUNCED = {**TARGET, "topics": ["_/_/policies/announcements"]}
+LIVE = {**TARGET, "topics": ["_/_/things/live/messages"], "payloadMapping": ["Ditto"]}
+MISSPELT = {**LIVE, "topics": ["_/_/things/live/messages?namespace=acme.site"]}
+ENRICHED = {**TARGET, "topics": ["_/_/things/live/messages?extraFields=attributes/on"]}
+
+
+def document(source: dict[str, Any] | None = None, **more: Any) -> Connection:
+    return parse(
+        {
+            "id": "site",
+            "connectionType": "mqtt-5",
+            "connectionStatus": "open",
+            "uri": "tcp://127.0.0.1:1883",
+            "sources": [{**SOURCE, **(source or {})}],
+            **more,
+        }
+    )
+
+
+def test_a_document_that_is_carried_out_whole_is_neither_refused_nor_commented() -> None:
+    assert refusal(document()) is None
+    assert list(shortfalls(document())) == []
+    asking = {"acknowledgementRequests": {"includes": ["site:seen"]}}
+    assert list(shortfalls(document(asking, targets=[LIVE, TARGET, ANNOUNCED]))) == []
+
+
+def test_a_tunnel_is_not_gone_around() -> None:
+    assert "sshTunnel" in (refusal(document(sshTunnel=TUNNEL)) or "")
+    assert refusal(document(sshTunnel={**TUNNEL, "enabled": False})) is None
+
+
+def test_conditions_and_several_mappers_are_carried_out() -> None:
+    used = document({"payloadMapping": ["sometimes", "Ditto"]}, mappingDefinitions={"sometimes": CONDITIONAL})
+    assert refusal(used) is None
+    assert list(shortfalls(used)) == []
+
+
+def test_an_unknown_parameter_is_told_with_the_nearest_known_one() -> None:
+    assert refusal(document(targets=[MISSPELT])) is None
+    (told,) = shortfalls(document(targets=[MISSPELT]))
+    assert told == "targets[0].topics: the parameter namespace is unknown and ignored; did you mean namespaces?"
+
+
+def told(*topics: str) -> list[str]:
+    return list(shortfalls(document(targets=[{**TARGET, "topics": list(topics)}])))
+
+
+def test_the_nearest_parameter_is_one_of_the_same_topic() -> None:
+    known = "_/_/connections/announcements"
+    (line,) = told(known, "_/_/things/twin/events?filters=exists(attributes/on)")
+    assert line == "targets[0].topics: the parameter filters is unknown and ignored; did you mean filter?"
+
+
+def test_a_parameter_that_is_there_twice_is_told() -> None:
+    (line,) = told("_/_/things/twin/events?filter=exists(attributes/on)&filter=exists(attributes/off)")
+    assert line == "targets[0].topics: the parameter filter is there more than once, and only the first one counts"
+
+
+def test_a_namespace_that_nothing_can_be_in_is_told() -> None:
+    assert told("_/_/things/twin/events?namespaces=acme.plant,acme-depot.east") == []
+    (line,) = told("_/_/things/twin/events?namespaces=acme.*,acme.plant")
+    assert line == (
+        "targets[0].topics: nothing is in the namespace acme.*, as namespaces are whole names such as acme.plant"
+    )
+
+
+def test_8_13_8_24_what_a_connection_is_not_stands_in_its_status() -> None:
+    assert list(reservations(document())) == []
+    assert list(reservations(document({"qos": 2}))) == ["sources with QoS 2 are consumed with QoS 1"]
+    unchecked = document(uri="ssl://broker.acme.example:8883", validateCertificates=False)
+    assert list(reservations(unchecked)) == ["the broker's certificate is not checked"]
+    assert list(reservations(document(validateCertificates=False))) == []

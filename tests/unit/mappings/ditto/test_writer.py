@@ -1,0 +1,108 @@
+"""Signals as messages, where the vector files do not say it all."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from mappings.ditto.writer import write
+from mappings.errors import Fault
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import (
+    Acknowledgement,
+    Complete,
+    Ending,
+    ErrorResponse,
+    Failed,
+    Kind,
+    LiveCommand,
+    LiveResponse,
+    Message,
+    MessageResponse,
+    Outbound,
+    Response,
+)
+from tests.support.table import each_row
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+
+
+ENDINGS = [
+    *((Kind.SEARCH, "thing-search:subscription.", reason) for reason in Ending),
+    *((Kind.HISTORY, "streaming.subscription.", reason) for reason in Ending if reason is not Ending.ABORTED),
+]
+
+
+@each_row(("kind", "prefix", "reason"), ENDINGS)
+def test_every_ending_has_its_words(kind: Kind, prefix: str, reason: Ending) -> None:
+    (envelope,) = write(Failed(kind, "key-{1}", LAMP, {}, reason))
+    error = json.loads(envelope.payload)["value"]["error"]
+    assert error["error"].startswith(prefix)
+    assert set(error) == {"status", "error", "message"} | ({"description"} if reason is Ending.ABORTED else set())
+
+
+def test_an_answer_does_not_repeat_what_only_the_service_reads() -> None:
+    headers = {"correlation-id": "c-1", "if-match": "*", "condition": "exists(a)", "authorization": "secret"}
+    for signal in (
+        Response(LAMP, "delete", "/", 204, None, headers),
+        ErrorResponse(LAMP, "things", Fault(404, "things:thing.notfound", "Gone."), headers),
+        Complete(Kind.HISTORY, "k", LAMP, headers),
+    ):
+        (envelope,) = write(signal)
+        assert not {"if-match", "condition", "authorization"} & set(json.loads(envelope.payload)["headers"])
+
+
+def test_a_fault_s_own_members_stand_beside_its_words() -> None:
+    fault = Fault(400, "header.invalid", "No.", None, {"invalidHeaderKey": "version"})
+    (envelope,) = write(ErrorResponse(None, "things", fault, {}))
+    assert json.loads(envelope.payload)["value"] == {
+        "status": 400,
+        "error": "header.invalid",
+        "message": "No.",
+        "invalidHeaderKey": "version",
+    }
+
+
+def test_a_failed_envelope_has_no_status_of_its_own() -> None:
+    (envelope,) = write(Failed(Kind.HISTORY, "k", LAMP, {}, Ending.IDLE))
+    assert "status" not in json.loads(envelope.payload)
+
+
+def test_every_signal_that_the_service_says_has_a_writer() -> None:
+    from mappings.ditto import writer
+
+    assert set(writer._WRITERS) == set(get_args(Outbound))
+
+
+def test_what_passes_from_one_party_to_another_keeps_its_headers() -> None:
+    headers = {"correlation-id": "c-1", "response-required": True, "site": "hall"}
+    path = "/features/bulb/inbox/messages/turn"
+    (question,) = write(Message(LAMP, "to", "turn", path, b'"on"', headers))
+    assert json.loads(question.payload) == {
+        "topic": "acme.site/lamp-7/things/live/messages/turn",
+        "headers": {**headers, "version": 2},
+        "path": path,
+        "value": "on",
+    }
+    (answer,) = write(MessageResponse(LAMP, "to", "turn", path, 200, None, headers))
+    assert json.loads(answer.payload)["status"] == 200
+    assert dict(answer.headers)["correlation-id"] == "c-1"
+
+
+@pytest.mark.parametrize(("channel", "topic"), [("live", "live/acks/a:b"), ("twin", "twin/acks/a:b")])
+def test_an_acknowledgement_is_about_the_whole_entity(channel: str, topic: str) -> None:
+    (envelope,) = write(Acknowledgement(LAMP, "a:b", 204, None, {}, channel))
+    said = json.loads(envelope.payload)
+    assert (said["topic"], said["path"], said["status"]) == (f"acme.site/lamp-7/things/{topic}", "/", 204)
+
+
+def test_live_commands_and_their_answers_have_the_live_topic() -> None:
+    topic = "acme.site/lamp-7/things/live/commands/retrieve"
+    for signal in (
+        LiveCommand(LAMP, "retrieve", "/attributes/on", None, {}),
+        LiveResponse(LAMP, "retrieve", "/attributes/on", 200, b"true", {}),
+    ):
+        (envelope,) = write(signal)
+        assert json.loads(envelope.payload)["topic"] == topic

@@ -1,0 +1,45 @@
+"""JavaScript: what its options say, and that it is the Ditto protocol around its scripts."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from mappings.mappers import load_codec
+from mappings.mappers.scripts import Scripts
+from mappings.options import OptionsRefused
+from tests.contract.payload_mapper import MapperBehaviours, mapper
+
+
+class TestJavaScript(MapperBehaviours):
+    name = "JavaScript"
+    options: ClassVar = {"incomingScript": "function mapToDittoProtocolMsg() {}"}
+
+    def test_what_it_needs_is_missed_without_a_definition(self) -> None:
+        """One script of two."""
+        codec = load_codec(self.name)
+        assert codec.needs_definition
+        for written in ({}, {"incomingScript": " ", "outgoingScript": None}):
+            with pytest.raises(OptionsRefused) as caught:
+                codec.configured(written)
+            assert [problem.steps for problem in caught.value.problems] == [("incomingScript",)]
+
+
+@pytest.mark.parametrize(
+    ("options", "scripts"),
+    [
+        ({"incomingScript": "a", "outgoingScript": None, "loadLongJS": "true"}, Scripts("a", "", ("long",))),
+        ({"outgoingScript": "b", "loadBytebufferJS": "false"}, Scripts("", "b")),
+        (
+            {"incomingScript": "a", "outgoingScript": "b", "loadBytebufferJS": True, "loadLongJS": True},
+            Scripts("a", "b", ("long", "bytebuffer")),
+        ),
+    ],
+)
+def test_options_name_scripts_and_libraries(options: dict[str, Any], scripts: Scripts) -> None:
+    assert mapper("JavaScript", options).scripts == scripts
+
+
+def test_other_mappers_have_no_scripts() -> None:
+    assert load_codec("Ditto").scripts is None

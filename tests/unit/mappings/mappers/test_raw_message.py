@@ -1,0 +1,77 @@
+"""RawMessage: live messages as bare payloads."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappings.ditto.live import LARGEST_PAYLOAD
+from mappings.errors import DecodeError
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Message
+from tests.contract.codec import FEW
+from tests.contract.payload_mapper import MapperBehaviours, mapper, read, write
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+HEADERS = {"ditto-message-thing-id": "acme.site:lamp-7", "ditto-message-subject": "turn"}
+
+
+class TestRawMessage(MapperBehaviours):
+    name = "RawMessage"
+    headers: ClassVar = {
+        **HEADERS,
+        "content-type": "application/json",
+        "ditto-message-direction": "TO",
+        "ditto-message-feature-id": "bulb",
+        "status": "200",
+    }
+
+
+@FEW
+@given(payload=st.binary(min_size=1, max_size=100))
+def test_bytes_come_out_as_they_went_in(payload: bytes) -> None:
+    codec = mapper("RawMessage")
+    (message,) = read(codec, payload, {**HEADERS, "content-type": "image/png"})
+    assert isinstance(message, Message)
+    (envelope,) = write(codec, message)
+    assert (envelope.payload, envelope.header("content-type")) == (payload, "image/png")
+
+
+@FEW
+@given(text=st.text(min_size=1, max_size=50))
+def test_text_comes_out_as_it_went_in(text: str) -> None:
+    codec = mapper("RawMessage")
+    (message,) = read(codec, text.encode(), {**HEADERS, "content-type": "text/plain"})
+    assert isinstance(message, Message)
+    assert write(codec, message)[0].payload == text.encode()
+
+
+@pytest.mark.parametrize("status", [{}, {"status": "200"}], ids=["message", "answer"])
+@pytest.mark.parametrize("subject", ["bl\nink", "blink\x7f", "b" * 257])
+def test_a_subject_is_one_that_the_ditto_protocol_knows_too(subject: str, status: dict[str, str]) -> None:
+    with pytest.raises(DecodeError) as caught:
+        read(mapper("RawMessage"), b"on", {**HEADERS, "ditto-message-subject": subject, **status})
+    assert caught.value.fault.error == "messages:subject.invalid"
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/octet-stream"])
+@pytest.mark.parametrize("status", [{}, {"status": "200"}], ids=["message", "answer"])
+def test_a_value_is_no_larger_than_the_ditto_protocol_has_it(status: dict[str, str], content_type: str) -> None:
+    with pytest.raises(DecodeError) as caught:
+        read(mapper("RawMessage"), b"x" * 400_000, {**HEADERS, "content-type": content_type, **status})
+    assert (caught.value.fault.status, caught.value.fault.error) == (413, "messages:payload.toolarge")
+
+
+def test_a_value_may_be_as_large_as_the_ditto_protocol_has_it() -> None:
+    (message,) = read(mapper("RawMessage"), b"x" * (LARGEST_PAYLOAD - 2), {**HEADERS, "content-type": "text/plain"})
+    assert isinstance(message, Message)
+    assert len(message.value or b"") == LARGEST_PAYLOAD
+
+
+def test_an_error_is_about_the_thing_that_the_headers_name() -> None:
+    with pytest.raises(DecodeError) as caught:
+        read(mapper("RawMessage"), b"on", {"ditto-message-thing-id": "acme.site:lamp-7"})
+    assert caught.value.entity == LAMP

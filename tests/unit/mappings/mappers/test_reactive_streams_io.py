@@ -1,0 +1,35 @@
+"""reactive-streams-io: messages come in as what was spoken, octet by octet, and an error without a session is a goodbye."""
+
+from __future__ import annotations
+
+import pytest
+
+from mappings.errors import EncodeError, Fault
+from mappings.mappers import load_codec
+from mappings.model.envelope import Envelope
+from mappings.model.signals import Complete, ErrorResponse, Kind, Spoken
+from mappings.reactive_streams_io.options import RsioOptions
+
+CODEC = load_codec("ReactiveStreamsIO")
+
+
+@pytest.mark.parametrize("payload", [b"", b"\x01\x00\x00", b"{}", b"\xff" * 9])
+def test_a_message_is_what_was_spoken(payload: bytes) -> None:
+    assert CODEC.decode(Envelope(payload, {"reply-to": "a"}), None) == (Spoken(payload, {}, has_parts=True),)
+
+
+def test_an_error_is_a_goodbye() -> None:
+    fault = Fault(413, "connectivity:message.toolarge", "The payload has 9 bytes, allowed are 8.")
+    (envelope,) = CODEC.encode(ErrorResponse(None, "things", fault, {}), None)
+    said = b"413 connectivity:message.toolarge The payload has 9 bytes, allowed are 8."
+    assert envelope.payload == bytes([3, len(said)]) + said
+
+
+def test_nothing_else_is_said_outside_a_session() -> None:
+    with pytest.raises(EncodeError):
+        CODEC.encode(Complete(Kind.HISTORY, "k", None, {}), None)
+
+
+def test_a_definition_has_options() -> None:
+    assert CODEC.terms == RsioOptions()
+    assert CODEC.configured({"tck": True}).terms == RsioOptions(has_trials=True)

@@ -1,0 +1,115 @@
+"""Streamr: requests come in as what was spoken, and what cannot be read is answered in the style of the definition."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappings.errors import DecodeError, EncodeError, Fault
+from mappings.ids import EntityId, EntityType
+from mappings.mappers import load_codec
+from mappings.mappers.base import Codec
+from mappings.model.envelope import Envelope
+from mappings.model.signals import Created, ErrorResponse, Kind, Spoken
+from mappings.options import OptionsRefused
+from mappings.streamr.requests import Publish, Subscribe
+
+CODEC = load_codec("Streamr")
+
+
+def read(document: Any, codec: Codec = CODEC) -> Any:
+    """What was spoken."""
+    (spoken,) = codec.decode(Envelope(document if isinstance(document, bytes) else json.dumps(document).encode()), None)
+    assert isinstance(spoken, Spoken)
+    return spoken
+
+
+def refused(document: Any, codec: Codec = CODEC) -> DecodeError:
+    with pytest.raises(DecodeError) as caught:
+        read(document, codec)
+    return caught.value
+
+
+def written(fault: Fault, codec: Codec = CODEC, **headers: str) -> Any:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    (envelope,) = codec.encode(ErrorResponse(None, "things", fault, named), None)
+    return json.loads(envelope.payload)
+
+
+def test_a_request_is_what_was_spoken() -> None:
+    assert read({"type": "subscribe", "stream": "tank"}) == Spoken(Subscribe("tank"), {})
+
+
+@pytest.mark.parametrize("payload", [b"not json", b"null", b"[]", b"7", b""])
+def test_case_x01_what_is_no_object_is_refused_in_the_words_of_the_protocol(payload: bytes) -> None:
+    fault = refused(payload).fault
+    assert (fault.status, fault.message) == (400, "Request is not a JSON object")
+
+
+def test_an_error_says_what_it_is_about() -> None:
+    error = refused({"type": "resend", "stream": "tank", "partition": 2, "sub": 7})
+    assert error.fault.extra == {"stream": "tank", "partition": 2, "sub": 7}
+    layer, type, sub, said = written(error.fault, correlation_id="c-1")
+    assert (layer, type, sub) == (0, 7, "")
+    assert said == {
+        "error": error.fault.message,
+        "status": 400,
+        "code": "streamr:resend.options.unknown",
+        "stream": "tank",
+        "partition": 2,
+        "sub": 7,
+        "correlationId": "c-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("shape", "payload"),
+    [
+        pytest.param("string", "Request is not a JSON object", id="string"),
+        pytest.param("json-string", '{"error":"Request is not a JSON object"}', id="json-string"),
+    ],
+)
+def test_case_x05_an_error_has_the_payload_that_the_definition_names(shape: str, payload: str) -> None:
+    codec = CODEC.configured({"errorPayload": shape, "subIdFiller": None})
+    assert written(refused(b"7").fault, codec) == [0, 7, None, payload]
+
+
+def test_a_payload_that_is_too_large_is_told_in_the_words_of_the_protocol() -> None:
+    fault = Fault(413, "connectivity:message.toolarge", "The payload has 2000000 bytes, allowed are 1048576.")
+    assert written(fault)[3] == {"error": "Request too large", "status": 413, "code": "streamr:request.toolarge"}
+
+
+def test_a_definition_may_let_contents_be_any_text() -> None:
+    request = {"type": "publish", "stream": "tank", "msg": "{nope"}
+    assert refused(request).fault.error == "streamr:publish.message.notjson"
+    codec = CODEC.configured({"acceptNonJson": True})
+    assert read(request, codec).request == Publish("tank", "{nope")
+    assert CODEC.terms.accept_non_json is False
+
+
+def test_options_that_cannot_be_used_are_refused() -> None:
+    with pytest.raises(OptionsRefused) as caught:
+        CODEC.configured({"streams": {"tank": {"partitions": 0}}, "hash": "sha1"})
+    assert [problem.steps for problem in caught.value.problems] == [
+        ("streams", "tank", "partitions"),
+        ("streams", "tank", "policyId"),
+        ("hash",),
+    ]
+
+
+def test_what_a_session_is_sent_is_not_for_the_codec_to_write() -> None:
+    lamp = EntityId(EntityType.THING, "acme", "lamp")
+    with pytest.raises(EncodeError):
+        CODEC.encode(Created(Kind.HISTORY, "k", lamp, {}), None)
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_but_a_refusal(payload: bytes) -> None:
+    """Bytes at random are no request."""
+    with pytest.raises(DecodeError) as caught:
+        CODEC.decode(Envelope(payload), None)
+    assert 400 <= caught.value.fault.status < 500

@@ -1,0 +1,32 @@
+"""When nobody reads any more: mappings.model.absence."""
+
+from __future__ import annotations
+
+import pytest
+
+from mappings.model.absence import Unheard
+
+
+@pytest.mark.parametrize(
+    ("times", "is_gone"),
+    [
+        pytest.param((0, 1, 2), False, id="three in a moment"),
+        pytest.param((0, 31), False, id="two in a while"),
+        pytest.param((0, 1, 30), True, id="three in half a minute"),
+        pytest.param((0, 10, 20, 29.9), False, id="not long enough"),
+        pytest.param((0, 10, None, 20, 31, 49.9), False, id="one was heard in between"),
+        pytest.param((0, 10, None, 20, 31, 50), True, id="long enough since one was heard"),
+    ],
+)
+def test_nobody_is_there_after_three_messages_over_half_a_minute(
+    times: tuple[float | None, ...], is_gone: bool
+) -> None:
+    unheard = Unheard()
+    last = False
+    for time in times:
+        if time is None:
+            unheard.clear()
+        else:
+            last = unheard.note(time)
+    assert last is is_gone
+    assert repr(unheard).startswith(f"<Unheard {len(times) - (times.index(None) + 1 if None in times else 0)}, since ")

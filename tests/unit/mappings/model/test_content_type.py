@@ -1,0 +1,42 @@
+"""What a content type says of a payload."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappings.model.content_type import ContentType, parse_content_type
+from tests.support.table import each_row
+
+
+@each_row(
+    ("text", "expected"),
+    [
+        ("text/plain", ContentType("text/plain")),
+        ("Text/Plain; Charset=ISO-8859-1", ContentType("text/plain", "iso8859-1")),
+        ("text/plain;charset=utf-16", ContentType("text/plain", "utf-16")),
+        ('text/plain; charset="latin-1"', ContentType("text/plain", "iso8859-1")),
+        ("text/plain; charset=klingon", ContentType("text/plain")),
+        ("text/plain; charset=", ContentType("text/plain")),
+        ("text/plain; charset=\0", ContentType("text/plain")),
+        ("application/json; format=flowed", ContentType("application/json")),
+        ("", ContentType("")),
+    ],
+)
+def test_a_content_type_is_read(text: str, expected: ContentType) -> None:
+    assert parse_content_type(text) == expected
+
+
+def test_json_has_many_names() -> None:
+    assert [parse_content_type(text).is_json for text in ("application/json", "a/b+json; x=y", "text/json-ish")] == [
+        True,
+        True,
+        False,
+    ]
+    assert parse_content_type("text/csv").is_text
+    assert not parse_content_type("application/text").is_text
+
+
+@given(st.text(max_size=40))
+def test_anything_is_some_content_type(text: str) -> None:
+    assert parse_content_type(f"text/plain; charset={text}").media_type == "text/plain"

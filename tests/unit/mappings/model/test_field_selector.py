@@ -1,0 +1,78 @@
+"""Field selectors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mappings.model.field_selector import SelectorRefused, parse_fields, select
+from tests.support.acceptance import accepted, accepts
+from tests.support.dice import examples
+from tests.support.table import each_row
+
+THING: dict[str, Any] = {
+    "thingId": "a:b",
+    "attributes": {"site": {"hall": 4, "lat": 1.5}, "serial": "B7", "empty": {}, "list": [{"x": 1}]},
+    "features": {"f": {"properties": {"x": 1, "y": 2}}, "g": {"properties": {"y": 3}}, "n": None},
+}
+
+
+@each_row(
+    ("fields", "chosen"),
+    [
+        ("thingId", {"thingId": "a:b"}),
+        ("/attributes/serial", {"attributes": {"serial": "B7"}}),
+        ("attributes(site/hall,serial)", {"attributes": {"site": {"hall": 4}, "serial": "B7"}}),
+        ("attributes(site(hall,lat))", {"attributes": {"site": {"hall": 4, "lat": 1.5}}}),
+        ("attributes/site,attributes/site/hall", {"attributes": {"site": {"hall": 4, "lat": 1.5}}}),
+        ("attributes/site/hall,attributes/site", {"attributes": {"site": {"hall": 4, "lat": 1.5}}}),
+        ("attributes/none,nothing/at/all", {}),
+        ("attributes/list/x", {}),
+        ("attributes/empty", {"attributes": {"empty": {}}}),
+        ("features/*/properties/x", {"features": {"f": {"properties": {"x": 1}}}}),
+        (
+            "features(*/properties/x,g)",
+            {"features": {"f": {"properties": {"x": 1}}, "g": {"properties": {"y": 3}}}},
+        ),
+        (
+            "features(*/properties/x,f/properties/y)",
+            {"features": {"f": {"properties": {"x": 1, "y": 2}}}},
+        ),
+        (" thingId , features/n", {"thingId": "a:b", "features": {"n": None}}),
+    ],
+)
+def test_fields_choose_what_is_there(fields: str, chosen: dict[str, Any]) -> None:
+    assert select(THING, parse_fields(fields)) == chosen
+
+
+def test_a_wildcard_counts_from_the_place_in_the_thing() -> None:
+    features = THING["features"]
+    assert select(features, parse_fields("*/properties/x"), ("features",)) == {"f": {"properties": {"x": 1}}}
+    assert select(features, parse_fields("*/properties/x"), ("attributes",)) == {}
+
+
+@each_row(
+    "fields", ["", ",", "a,", ",a", "a(", "a(b", "a)", "(a)", "a()", "a(b)c", "a//b", "a(b),", "a((b))", "/", "a(,b)"]
+)
+def test_what_is_no_selector_is_refused(fields: str) -> None:
+    with pytest.raises(SelectorRefused):
+        parse_fields(fields)
+
+
+@accepts(at_least=1)
+@settings(max_examples=examples(150))
+@given(
+    st.text(alphabet="ab*/(),~ ", max_size=20)
+    | st.lists(st.sampled_from(["a", "attributes", "b(a,*)", "features/*/c"]), min_size=1, max_size=4).map(",".join)
+)
+def test_any_text_is_a_selector_or_refused(fields: str) -> None:
+    try:
+        selection = parse_fields(fields)
+    except SelectorRefused:
+        return
+    accepted()
+    chosen = select(THING, selection)
+    assert chosen.keys() <= THING.keys()

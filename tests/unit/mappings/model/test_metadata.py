@@ -1,0 +1,60 @@
+"""Metadata of things, as events carry its changes and as it follows the data that it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from mappings.model.metadata import changes_of, evolved, without_changes
+
+SAID = {"attributes": {"a": {"unit": "K"}, "b": {"c": {"unit": "m"}}}, "note": "mine"}
+DATA = {"attributes": {"a": 1, "b": {"c": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("after", "left"),
+    [
+        (DATA, SAID),
+        ({"attributes": {"b": {"c": 2}}}, {"attributes": {"b": {"c": {"unit": "m"}}}, "note": "mine"}),
+        ({"attributes": {"a": 1, "b": {}}}, {"attributes": {"a": {"unit": "K"}}, "note": "mine"}),
+        ({"attributes": {"a": 1, "b": 5}}, {"attributes": {"a": {"unit": "K"}}, "note": "mine"}),
+        ({"attributes": None}, {"note": "mine"}),
+        ({}, {"note": "mine"}),
+    ],
+)
+def test_what_is_said_goes_away_with_what_it_is_about(after: Any, left: Any) -> None:
+    assert evolved(SAID, DATA, after, ()) == left
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ([("/a/k", 1), ("/a/l", {"m": 2}), ("/a/l/n", 3)], {"a": {"k": 1, "l": {"m": 2, "n": 3}}}),
+        ([("/a/k", 1), ("/a/k/l", 2)], {"a": {"k": {"l": 2}}}),
+        ([("/a/k", None), ("/a/k",)], {}),
+        ([("/a~0b/k", 1), ("/none/k",)], {"a~b": {"k": 1}}),
+        ([("/a/k", 1), ("/a/l", 1), ("/a/k",)], {"a": {"l": 1}}),
+        ([("/a/k", 1), ("/", {"b": 2}), ("/c", 3)], {"b": 2, "c": 3}),
+        ([("/a/k", 1), ("/a/k/l",), ("/",)], {"a": {"k": 1}}),
+    ],
+)
+def test_changes_are_made_in_order(changes: Any, found: Any) -> None:
+    assert evolved(None, {}, {}, changes) == found
+
+
+def test_what_was_said_before_is_not_changed() -> None:
+    before = msgspec.json.decode(msgspec.json.encode(SAID))
+    value = {"x": 1}
+    evolved(SAID, DATA, DATA, [("/attributes/a/unit", 1), ("/attributes/a/v", value), ("/attributes/a/v/y", 2)])
+    assert (before, value) == (SAID, {"x": 1})
+
+
+def test_changes_travel_among_the_stored_headers_and_are_not_shown() -> None:
+    headers = b'{"custom":"x","_metadata":[["/a/k",1.50],["/b"]],"n":1.50}'
+    assert changes_of(headers) == [["/a/k", 1.5], ["/b"]]
+    assert without_changes(headers) == b'{"custom":"x","n":1.50}'
+    for plain in (b"{}", b'{"custom":"\\"_metadata\\":"}', b'{"custom":{"_metadata":1}}'):
+        assert changes_of(plain) == ()
+        assert without_changes(plain) == plain

@@ -1,0 +1,60 @@
+"""Which versions a peer may ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from mappings.streamr.errors import UnknownVersion
+from mappings.streamr.frames import message_version, version_in
+from tests.support.table import each_row
+
+
+@each_row(
+    ("query", "version"),
+    [
+        ("", 28),
+        ("controlLayerVersion=0&messageLayerVersion=28", 28),
+        ("controlLayerVersion=0&messageLayerVersion=29", 29),
+        ("messageLayerVersion=29&controlLayerVersion=0&foo=1", 29),
+        ("messageLayerVersion=29", 28),
+        ("controlLayerVersion=1", 28),
+        ("version=29", 28),
+        ("protocolVersion=1&payloadVersion=30", 28),
+        ("%%%=&&", 28),
+    ],
+)
+def test_a_peer_gets_what_it_asks_for(query: str, version: int) -> None:
+    assert message_version(query) == version
+
+
+@each_row(
+    "query",
+    [
+        *(
+            f"controlLayerVersion=0&messageLayerVersion={version}"
+            for version in (27, 30, 31, 32, "x", -28, "٢٨", "9" * 99)
+        ),
+        *(f"controlLayerVersion={layer}&messageLayerVersion=28" for layer in (1, 2, "x", "0x0")),
+        "&".join("a=1" for _ in range(200)),
+    ],
+)
+def test_a_version_that_is_not_spoken_is_refused_and_the_spoken_ones_are_named(query: str) -> None:
+    with pytest.raises(UnknownVersion, match="expected 0 and 28, or 0 and 29"):
+        message_version(query)
+
+
+@pytest.mark.parametrize(
+    ("headers", "version"),
+    [
+        ({}, None),
+        ({"streamr-version": "28"}, 28),
+        ({"streamr-version": "29"}, 29),
+        ({"streamr-version": "30"}, None),
+        ({"streamr-version": "-1"}, None),
+        ({"streamr-version": "twenty-nine"}, None),
+    ],
+)
+def test_a_request_may_say_in_a_header_which_version_its_sender_wants(
+    headers: dict[str, str], version: int | None
+) -> None:
+    assert version_in(headers) == version

@@ -1,0 +1,17 @@
+"""Where what is sent live goes on after a restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from mappings.streamr.persistence import resumed_from
+
+
+@pytest.mark.parametrize(
+    ("last", "missed", "most", "after"),
+    [(7, 3, 1000, 7), (7, 1000, 1000, 7), (7, 1001, 1000, None), (7, 0, 0, 7), (None, 0, 1000, None)],
+)
+def test_case_b10_a_subscription_catches_up_on_what_it_missed_unless_that_is_too_much(
+    last: int | None, missed: int, most: int, after: int | None
+) -> None:
+    assert resumed_from(last, missed, most) == after

@@ -1,0 +1,48 @@
+"""Times of publishers and of events."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mappings.streamr.timestamps import EARLIEST, LATEST, NoInstant, milliseconds, read_instant, timestamp
+from tests.support.acceptance import accepted, accepts
+from tests.support.dice import examples
+from tests.support.table import each_row
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(st.integers(EARLIEST, LATEST))
+def test_a_time_is_read_from_number_text_and_date(instant: int) -> None:
+    assert milliseconds(timestamp(instant)) == instant
+    assert read_instant(timestamp(instant)) == instant
+    assert read_instant(instant) == (instant or None)
+    assert read_instant(str(instant)) == instant
+
+
+def test_a_timestamp_has_six_digits() -> None:
+    assert timestamp(1_700_000_000_120) == "2023-11-14T22:13:20.120000Z"
+    assert milliseconds("2023-11-14T22:13:20.120999Z") == 1_700_000_000_120
+
+
+@each_row("value", [True, [], {}, "soon", " ", "1e3", "NaN", EARLIEST - 1, LATEST + 1, 1e300, "9" * 5000])
+def test_what_is_no_time_is_refused(value: object) -> None:
+    with pytest.raises(NoInstant):
+        read_instant(value)
+
+
+@accepts(at_least=1)
+@settings(max_examples=examples(500), deadline=None)
+@given(
+    st.datetimes().map(lambda moment: f"{moment.isoformat()}Z")
+    | st.text(max_size=40)
+    | st.from_regex(r"[0-9]{4}-[0-9T:.+Z\-]{0,30}", fullmatch=True)
+)
+def test_any_text_is_a_time_or_none(text: str) -> None:
+    try:
+        found = read_instant(text)
+    except NoInstant:
+        return
+    accepted()
+    assert found is None or EARLIEST <= found <= LATEST

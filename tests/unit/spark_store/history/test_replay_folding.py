@@ -1,0 +1,114 @@
+"""One entity's state from its events and from what is known besides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Event
+from spark_store.history.replay import Folding, Ground, is_same, is_same_text, state_text
+from spark_store.records import Snapshot
+from tests.support.journal_entries import timestamp
+from tests.support.table import each_row
+
+LAMP = EntityId(EntityType.THING, "acme", "lamp")
+
+
+def event(revision: int) -> Event:
+    value = msgspec.json.encode(revision)
+    return Event(LAMP, revision, timestamp(revision), "modified", f"/attributes/n{revision}", value, b"{}")
+
+
+def known(revision: int, state: dict[str, Any] | None = None) -> Snapshot:
+    return Snapshot(LAMP, revision, timestamp(1), timestamp(revision), state or {"attributes": {}}, None)
+
+
+def folded(*items: Event | Snapshot) -> Folding:
+    folding = Folding()
+    for item in items:
+        folding.event(item) if isinstance(item, Event) else folding.known(item)
+    return folding
+
+
+def keys(folding: Folding) -> list[str]:
+    assert folding.snapshot is not None
+    assert folding.snapshot.state is not None
+    return list(folding.snapshot.state["attributes"])
+
+
+@each_row(
+    ("items", "ground", "expected"),
+    [
+        ((event(1), event(2), event(3)), Ground.EVENTS, ["n1", "n2", "n3"]),
+        # What is known is not asked where all events are there.
+        ((event(1), known(1), event(2), known(7)), Ground.EVENTS, ["n1", "n2"]),
+        # An event that is there twice counts once.
+        ((event(1), event(1), event(2), event(2)), Ground.EVENTS, ["n1", "n2"]),
+        # The first ones are past their time.
+        ((event(3), known(3), event(4)), Ground.KNOWN, ["n4"]),
+        ((known(2), event(3), event(4)), Ground.KNOWN, ["n3", "n4"]),
+        ((known(5),), Ground.KNOWN, []),
+        # Nobody folds over a hole.
+        ((event(1), event(3), known(3), event(4)), Ground.KNOWN, ["n4"]),
+        ((known(1), event(4)), Ground.NOTHING, None),
+        ((event(1), event(3)), Ground.NOTHING, None),
+        ((event(2),), Ground.NOTHING, None),
+        ((), Ground.NOTHING, None),
+    ],
+)
+def test_a_state_rests_on_events_or_on_what_is_known(
+    items: tuple[Event | Snapshot, ...], ground: Ground, expected: list[str] | None
+) -> None:
+    folding = folded(*items)
+    assert folding.ground is ground
+    assert (None if folding.snapshot is None else keys(folding)) == expected
+    assert folding.newest == max((item.revision for item in items if isinstance(item, Event)), default=0)
+
+
+@each_row(
+    ("one", "other", "expected"),
+    [
+        ({"a": 1, "b": [1.5]}, {"b": [1.5], "a": 1.0}, True),
+        ({"a": 1}, {"a": True}, False),
+        ({"a": None}, {}, False),
+        ([1, 2], [2, 1], False),
+        ([1], [1, 1], False),
+        (2**53 + 1, 2**53, False),
+        ("1", 1, False),
+        (None, 0, False),
+    ],
+)
+def test_json_values_are_the_same_whatever_their_order_and_spelling(one: Any, other: Any, expected: bool) -> None:
+    assert is_same(one, other) is expected
+    assert is_same(other, one) is expected
+
+
+def test_texts_are_the_same_as_values() -> None:
+    assert is_same_text('{"a": 1.50, "b": [1]}', b'{"b":[1.0],"a":1.5}')
+    assert is_same_text(None, None)
+    assert not is_same_text(None, "null")
+    assert not is_same_text("no JSON", "{}")
+    assert is_same_text("no JSON", "no JSON")
+
+
+def created(revision: int) -> Event:
+    return event(revision)._replace(action="created", path="/", value=b'{"attributes":{"n":0},"policyId":"acme:pol"}')
+
+
+def test_a_creation_is_a_ground_whatever_came_before_it() -> None:
+    """As after an erasure: revisions go on counting, and the events before are gone."""
+    for before in ((), (event(1),), (known(2),)):
+        folding = folded(*before, created(7), event(8))
+        assert folding.ground is Ground.EVENTS
+        assert folding.snapshot == Snapshot(
+            LAMP, 8, timestamp(7), timestamp(8), {"attributes": {"n": 0, "n8": 8}, "policyId": "acme:pol"}, "acme:pol"
+        )
+    # When it was created, an event that only changes all of it does not say.
+    assert folded(created(7)._replace(action="modified")).ground is Ground.NOTHING
+
+
+def test_a_state_is_written_as_the_journal_does() -> None:
+    assert state_text(known(1)) == b'{"attributes":{}}'
+    assert state_text(Snapshot(LAMP, 2, "", "", None, None)) is None

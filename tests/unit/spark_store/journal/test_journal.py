@@ -1,0 +1,343 @@
+"""The SQLite journal: what every journal does, and what a file adds: faults, full disks, other processes, kills."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mappings.ids import EntityId, EntityType
+from spark_store.errors import SchemaTooNew, StoreUnavailable, Unstorable
+from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.schema import STEPS
+from spark_store.records import Change
+from tests.contract.journal import JournalBehaviour
+from tests.support.failing_sqlite import Fragile
+from tests.support.journal_entries import (
+    ALL,
+    LAMP,
+    LATER,
+    MUCH,
+    POLICY,
+    NanoClock,
+    answered,
+    change,
+    delivery,
+    event,
+    history,
+    revisions,
+    snapshot,
+)
+from tests.support.paths import ROOT
+from tests.support.reference_journal import MemoryJournal
+
+
+class TestSqliteJournal(JournalBehaviour):
+    def make(self, folder: Path, clock: NanoClock) -> SqliteJournal:
+        return SqliteJournal.open(folder / "journal.db", clock=clock)
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> Iterator[SqliteJournal]:
+    journal = SqliteJournal.open(tmp_path / "journal.db", factory=Fragile)
+    yield journal
+    Fragile.arm(0)
+    journal.close()
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out"])
+def test_an_append_whose_nth_operation_fails_is_stored_as_a_whole_or_not_at_all(
+    fragile: SqliteJournal, late: bool
+) -> None:
+    """For each n; and the journal goes on afterwards as if nothing had been. Only a commit whose answer is lost lands."""
+
+    def batch() -> list[Change]:
+        return [change(LAMP, newest + 1, answer=answered(newest)), change(LAMP, newest + 2)]
+
+    newest = 2
+    fragile.append(history(LAMP, newest))
+    Fragile.arm(0)
+    fragile.append(batch())
+    newest += 2
+    operations, landed = Fragile.count, []
+    assert operations > 8
+    for number in range(1, operations + 1):
+        Fragile.arm(number, late)
+        with pytest.raises(StoreUnavailable, match="disk I/O error"):
+            fragile.append(batch())
+        Fragile.arm(0)
+        assert fragile.latest(LAMP) in (newest, newest + 2)
+        if fragile.latest(LAMP) > newest:
+            landed.append(number)
+        else:
+            assert fragile.answer(delivery(newest)) is None
+            fragile.append(batch())
+        assert fragile.answer(delivery(newest)) == b"done"
+        newest += 2
+        assert revisions(fragile.events(LAMP, 1, ALL, 1000, MUCH)) == list(range(1, newest + 1))
+        assert fragile.snapshot(LAMP) == snapshot(LAMP, newest)
+        assert fragile.newest_seq() == newest
+    assert landed == ([operations] if late else [])
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_rollback_that_fails_is_made_up_for(fragile: SqliteJournal, commits: bool) -> None:
+    """Nothing is ever written on top of what should be gone, and nothing of it is committed."""
+    fragile.write([change(LAMP, 1)])
+    Fragile.arm(1)
+    fragile.rollback()
+    Fragile.arm(0)
+    if commits:
+        fragile.commit()
+        assert fragile.latest(LAMP) == 0
+    fragile.append([change(LAMP, 1), change(LAMP, 2)])
+    assert revisions(fragile.events(LAMP, 1, ALL, 10, MUCH)) == [1, 2]
+
+
+def test_reading_that_fails_is_unavailable(fragile: SqliteJournal) -> None:
+    fragile.append(history(LAMP, 3))
+    for read in (
+        lambda: fragile.snapshot(LAMP),
+        lambda: fragile.latest(LAMP),
+        lambda: fragile.events(LAMP, 1, 3, 3, MUCH),
+        lambda: fragile.answer(delivery(1)),
+        fragile.newest_seq,
+    ):
+        Fragile.arm(1)
+        with pytest.raises(StoreUnavailable, match="disk I/O error"):
+            read()
+
+
+def test_a_full_file_stores_nothing_of_the_batch_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """A real SQLITE_FULL, through the file's size limit; a probe sees it too."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append(history(LAMP, 2))
+    (pages,) = journal._writer.execute("PRAGMA page_count").fetchone()
+    journal._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
+    large = b'"' + b"x" * 30_000 + b'"'
+    with pytest.raises(StoreUnavailable, match=r"full.*make room"):
+        journal.append([change(POLICY, 1), change(LAMP, 3, large)])
+    with pytest.raises(StoreUnavailable, match="full"):
+        journal.probe()
+    assert (journal.latest(LAMP), journal.latest(POLICY)) == (2, 0)
+    journal._writer.execute("PRAGMA max_page_count = 1000000")
+    journal.probe()
+    journal.append([change(POLICY, 1), change(LAMP, 3, large)])
+    assert (journal.latest(LAMP), journal.latest(POLICY)) == (3, 1)
+    journal.close()
+
+
+def test_probes_use_the_same_room_again_and_again(tmp_path: Path) -> None:
+    """On a disk that is nearly full they would otherwise take what is left for those who wait for it."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.append(history(LAMP, 2))
+    for _ in range(30):
+        journal.probe()
+    assert (tmp_path / "journal.db-wal").stat().st_size < 300_000
+    assert journal.latest(LAMP) == 2
+    journal.close()
+
+
+def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal._writer.execute("PRAGMA query_only = ON")
+    with pytest.raises(StoreUnavailable, match=r"readonly.*cannot be written"):
+        journal.append([change(LAMP, 1)])
+    with pytest.raises(StoreUnavailable):
+        journal.probe()
+    journal._writer.execute("PRAGMA query_only = OFF")
+    journal.append([change(LAMP, 1)])
+    journal.close()
+
+
+def test_a_foreign_lock_is_unavailable_and_soon(tmp_path: Path) -> None:
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailable, match="another process holds"):
+        journal.append([change(LAMP, 1)])
+    other.execute("ROLLBACK")
+    other.close()
+    journal.append([change(LAMP, 1)])
+    journal.close()
+
+
+def test_a_damaged_file_is_unavailable_with_advice(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    path.write_bytes(b"this is no database" * 1000)
+    with pytest.raises(StoreUnavailable, match=r"restore it from a backup"):
+        SqliteJournal.open(path)
+
+
+def test_a_missing_folder_is_unavailable_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="look at its folder"):
+        SqliteJournal.open(tmp_path / "nowhere" / "journal.db")
+
+
+def test_a_file_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    SqliteJournal.open(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {len(STEPS) + 1}")
+    connection.close()
+    with pytest.raises(SchemaTooNew, match=f"found schema version {len(STEPS) + 1}"):
+        SqliteJournal.open(path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [event(LAMP, 2, path="/\ud800"), event(LAMP, 2)._replace(value=object()), event(LAMP, 2)._replace(path=None)],  # type: ignore[arg-type]
+    ids=["surrogate", "no bytes", "no path"],
+)
+def test_a_value_that_sqlite_cannot_take_fails_alone(tmp_path: Path, wrong: Any) -> None:
+    """What was written before stays in the transaction, nothing of the wrong batch does."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal.write([change(LAMP, 1)])
+    with pytest.raises(Unstorable):
+        journal.write([change(POLICY, 1), Change((wrong,), (snapshot(LAMP, 2),))])
+    journal.commit()
+    assert (journal.latest(LAMP), journal.latest(POLICY), journal.newest_seq()) == (1, 0, 1)
+    journal.append([change(LAMP, 2)])
+    journal.close()
+
+
+def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal.open(path)
+    journal.append([*history(LAMP, 5), change(POLICY, 1, answer=answered(1))])
+    journal.write([change(LAMP, 6)])
+    journal.close()
+    journal = SqliteJournal.open(path)
+    assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [1, 2, 3, 4, 5]
+    assert journal.snapshot(POLICY) == snapshot(POLICY, 1)
+    assert journal.answer(delivery(1)) == b"done"
+    assert journal.newest_seq() == 6
+    journal.close()
+
+
+def test_running_numbers_never_come_again(tmp_path: Path) -> None:
+    """Also when the entries that had them are gone."""
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal.open(path)
+    journal.append(history(LAMP, 5))
+    journal._writer.execute("DELETE FROM entries")
+    journal.close()
+    journal = SqliteJournal.open(path)
+    journal.append([change(LAMP, 6)])
+    rows = sqlite3.connect(path)
+    assert rows.execute("SELECT seq FROM entries").fetchall() == [(6,)]
+    rows.close()
+    journal.close()
+
+
+def test_running_numbers_lead_through_all_entries_in_order(tmp_path: Path) -> None:
+    """That is how a follower reads everything once."""
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal.open(path)
+    journal.append([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
+    journal.append([change(POLICY, 2)])
+    rows = sqlite3.connect(path)
+    found = rows.execute(
+        "SELECT seq, type, entries.revision FROM entries JOIN entities ON key = entity WHERE seq > 1 ORDER BY seq"
+    ).fetchall()
+    plan = rows.execute("EXPLAIN QUERY PLAN SELECT * FROM entries WHERE seq > 1 ORDER BY seq LIMIT 10").fetchall()
+    rows.close()
+    journal.close()
+    assert found == [(2, "policy", 1), (3, "thing", 2), (4, "policy", 2)]
+    assert "entries_by_seq" in str(plan)
+    assert "TEMP B-TREE" not in str(plan)
+
+
+def test_the_writer_asks_sqlite_to_wait_for_the_disk_at_every_commit(tmp_path: Path) -> None:
+    """WAL alone does not wait: both pragmas are needed."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    assert journal._writer.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert journal._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    journal.close()
+
+
+def test_both_journals_agree_on_the_same_series(tmp_path: Path) -> None:
+    """The memory journal is the specification in code."""
+    memory, file = MemoryJournal(), SqliteJournal.open(tmp_path / "journal.db")
+    for journal in (memory, file):
+        for revision in range(1, 40):
+            journal.append([change(LAMP, revision, b'"' + b"y" * (revision * 37 % 90) + b'"')])
+    for first, last, limit, size in [(1, 39, 10, 100), (5, 30, 50, 333), (1, ALL, 40, 5000), (38, 100, 5, 1)]:
+        assert memory.events(LAMP, first, last, limit, size) == file.events(LAMP, first, last, limit, size)
+    file.close()
+
+
+WRITER = """
+import sys
+from spark_store.journal.journal import SqliteJournal
+from tests.support.journal_entries import LAMP, answered, change
+journal = SqliteJournal.open(sys.argv[1])
+revision = journal.latest(LAMP)
+while True:
+    journal.append([change(LAMP, revision + n, answer=answered(revision + n)) for n in (1, 2, 3)])
+    revision += 3
+    sys.stdout.write(f"{revision}\\n")
+    sys.stdout.flush()
+"""
+
+
+def test_what_was_reported_durable_survives_a_kill_and_is_there_once(tmp_path: Path) -> None:
+    """A child writes and reports each commit; it is killed at some moment, several times over the same file."""
+    path = tmp_path / "journal.db"
+    reported = 0
+    for round_number in range(2):
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        assert child.stdout is not None
+        for _ in range(20 + 37 * round_number):
+            reported = int(child.stdout.readline())
+        child.send_signal(signal.SIGKILL)
+        reported = max([reported, *map(int, child.stdout.read().split("\n")[:-1])])
+        child.wait()
+        child.stdout.close()
+        journal = SqliteJournal.open(path)
+        latest = journal.latest(LAMP)
+        found = journal.events(LAMP, 1, ALL, 1_000_000, 1 << 30)
+        assert latest >= reported
+        assert latest % 3 == 0
+        assert revisions(found) == list(range(1, latest + 1))
+        assert journal.newest_seq() == latest
+        assert journal.snapshot(LAMP) == snapshot(LAMP, latest)
+        assert all(journal.answer(delivery(revision)) == b"done" for revision in range(1, latest + 1))
+        journal.close()
+
+
+def test_pages_of_trimmed_events_are_used_again(tmp_path: Path) -> None:
+    """What comes in goes where the old ones were: the file of a journal that is trimmed does not grow."""
+    journal = SqliteJournal.open(tmp_path / "journal.db")
+    lamps = [EntityId(EntityType.THING, "acme.site", f"lamp-{number}") for number in range(50)]
+
+    def live_on(first: int) -> None:
+        for revision in range(first, first + 40):
+            journal.append([change(lamp, revision, b'"' + b"x" * 400 + b'"') for lamp in lamps])
+
+    def pages() -> int:
+        (count,) = journal._writer.execute("PRAGMA page_count").fetchone()
+        return int(count)
+
+    live_on(1)
+    full = pages()
+    for age in range(1, 5):
+        while journal.trim(journal.newest_seq(), LATER):
+            journal.commit()
+        live_on(1 + 40 * age)
+    assert pages() < 1.15 * full
+    plan = [row[3] for row in journal._writer.execute("EXPLAIN QUERY PLAN DELETE FROM entries WHERE seq <= 7")]
+    assert plan == ["SEARCH entries USING COVERING INDEX entries_by_seq (seq<?)"]
+    journal.close()

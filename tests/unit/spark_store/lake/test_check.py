@@ -1,0 +1,198 @@
+"""A lake that is not whole is told, with what is missing or damaged in it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.reader import Follower
+from spark_store.lake.check import check_lake, check_reach
+from spark_store.lake.durability import is_complete
+from spark_store.lake.tables import EVENTS, LATEST, Table
+from tests.support.lake.pipeline_process import DataFolder, lamp
+from tests.support.lake.pipeline_tables import write_lake
+from tests.support.lake.tables import spoil_page
+from tests.support.lake.twin_changes import erase_events, trim
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> DataFolder:
+    """A table of two commits with files, `latest` of one."""
+    site = DataFolder(tmp_path)
+    site.write(10)
+    write_lake(site.folder, 5)
+    write_lake(site.folder)
+    return site
+
+
+def look(site: DataFolder, *, every_page: bool = False) -> None:
+    with Follower.open(site.lake.journal) as follower:
+        check_lake(site.lake, follower, every_page=every_page)
+
+
+def fault_of(site: DataFolder, *, every_page: bool = False) -> str:
+    """What is wrong with the lake; empty for a whole one."""
+    try:
+        look(site, every_page=every_page)
+    except LakeUnfit as error:
+        return str(error)
+    return ""
+
+
+def test_a_whole_lake_is_whole_whatever_has_been_trimmed(site: DataFolder) -> None:
+    assert fault_of(site, every_page=True) == ""
+    trim(site, 7)
+    assert fault_of(site, every_page=True) == ""
+    trim(site, 10)
+    assert fault_of(site, every_page=True) == ""
+
+
+def test_what_is_neither_in_the_journal_nor_in_the_lake_is_told(site: DataFolder) -> None:
+    trim(site, 7)
+    shutil.rmtree(site.lake.folder)
+    with pytest.raises(LakeUnfit, match=r"every event before 8.*found none after 0; restore the folder `lake`"):
+        look(site)
+    trim(site, 10)
+    with pytest.raises(LakeUnfit, match="every event before 11"):
+        look(site)
+
+
+def test_where_the_journal_has_everything_a_lake_need_not_be_there(tmp_path: Path) -> None:
+    site = DataFolder(tmp_path)
+    assert fault_of(site) == ""
+    site.write(3)
+    assert fault_of(site) == ""
+
+
+def test_a_table_that_is_being_made_is_not_looked_at(tmp_path: Path) -> None:
+    site = DataFolder(tmp_path)
+    site.write(3)
+    Path(site.lake.path(EVENTS), "_delta_log").mkdir(parents=True)
+    assert fault_of(site) == ""
+
+
+def test_what_was_erased_is_not_missed(tmp_path: Path) -> None:
+    site = DataFolder(tmp_path)
+    site.write(3, entities=1)
+    with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
+        erase_events(journal, lamp(0))
+    with Follower.open(site.lake.journal) as follower:
+        assert follower.oldest() is None
+        check_reach(site.lake, follower)
+    assert fault_of(site) == ""
+
+
+def commit(table: Path, number: int) -> Path:
+    return table / "_delta_log" / f"{number:020}.json"
+
+
+def no_first_commit(table: Path) -> None:
+    # As a reader sees it that gets along without: what the table is stands in the next one, too.
+    commit(table, 1).write_bytes(commit(table, 0).read_bytes() + commit(table, 1).read_bytes())
+    commit(table, 0).unlink()
+
+
+def a_gap(table: Path) -> None:
+    commit(table, 1).rename(commit(table, 2))
+
+
+def an_empty_commit(table: Path) -> None:
+    commit(table, 1).write_bytes(b"")
+
+
+def no_commit(table: Path) -> None:
+    for file in (table / "_delta_log").glob("*.json"):
+        file.unlink()
+
+
+def newest_file(table: Path) -> Path:
+    return max(table.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+
+
+def no_file(table: Path) -> None:
+    newest_file(table).unlink()
+
+
+def half_a_file(table: Path) -> None:
+    file = newest_file(table)
+    file.write_bytes(file.read_bytes()[:200])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (no_first_commit, "every commit up to 1 from a checkpoint or from 0 on, found some missing"),
+        (a_gap, "every commit up to 2"),
+        (no_commit, "every commit up to 0"),
+        (an_empty_commit, "found an empty file"),
+        (no_file, "expected a file of the table, found none"),
+        (half_a_file, "bytes, found 200"),
+    ],
+)
+@pytest.mark.parametrize("table", [EVENTS, LATEST])
+def test_what_is_missing_of_a_table_is_told_with_its_place_and_the_next_step(
+    site: DataFolder, table: Table, damage: Callable[[Path], None], said: str
+) -> None:
+    folder = Path(site.lake.path(table))
+    damage(folder)
+    with pytest.raises(LakeUnfit, match=f"{folder}.*{said}.*; .*restore"):
+        look(site)
+
+
+@pytest.mark.parametrize("table", [EVENTS, LATEST])
+def test_a_part_of_the_log_that_a_pipeline_takes_away_meanwhile_is_not_missed(site: DataFolder, table: Table) -> None:
+    folder = Path(site.lake.path(table))
+    DeltaTable(folder).create_checkpoint()
+    # It is listed, and not there when it is looked at.
+    commit(folder, 0).unlink()
+    commit(folder, 0).symlink_to("nowhere")
+    assert fault_of(site) == ""
+
+
+def test_a_checkpoint_that_is_made_meanwhile_is_found(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Path] = []
+
+    def late(log: Path, version: int) -> bool:
+        looks.append(log)
+        return looks.count(log) > 1 and is_complete(log, version)
+
+    monkeypatch.setattr("spark_store.lake.check.is_complete", late)
+    assert fault_of(site) == ""
+    assert len(looks) > len(set(looks))
+
+
+def test_a_page_that_is_not_what_was_written_is_found_where_every_page_is_looked_at(site: DataFolder) -> None:
+    trim(site, 10)
+    file = spoil_page(Path(site.lake.path(EVENTS)))
+    assert fault_of(site) == ""
+    with pytest.raises(LakeUnfit, match=f"{file}: expected the pages that were written, found: .*; .*restore"):
+        look(site, every_page=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [
+        (errno.EMFILE, "raise the limit of open files"),
+        (errno.EACCES, "the owner and the rights"),
+        (errno.EIO, "look at the disk"),
+    ],
+)
+def test_a_file_that_the_system_does_not_let_be_read_is_not_damaged(
+    site: DataFolder, monkeypatch: pytest.MonkeyPatch, number: int, step: str
+) -> None:
+    def refuses(file: Path, **_: object) -> None:
+        raise OSError(number, f"Failed to open local file '{file}'. Detail: [errno {number}] {os.strerror(number)}")
+
+    monkeypatch.setattr(pq, "ParquetFile", refuses)
+    with pytest.raises(StoreUnavailable, match=step):
+        look(site, every_page=True)

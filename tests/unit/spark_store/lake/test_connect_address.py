@@ -1,0 +1,47 @@
+"""The address of wide queries: there while a pipeline runs, for its owner alone."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from spark_store.errors import NoPipeline, StoreUnavailable
+from spark_store.lake.connect_address import Address, local_address, published, read_address
+
+
+def test_an_address_is_there_meanwhile_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    file, address = tmp_path / "connect.json", local_address(15002, "s3cret", 7)
+    assert address.url == "sc://localhost:15002/;token=s3cret"
+    assert "s3cret" not in repr(address)
+    # What a killed one left behind is no hindrance, whatever it is.
+    file.with_suffix(".part").write_text("half")
+    file.write_text("old")
+    with published(file, address):
+        assert read_address(file) == address
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert [it.name for it in tmp_path.iterdir()] == ["connect.json"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_address_of_a_later_one_is_left_alone(tmp_path: Path) -> None:
+    file, later = tmp_path / "connect.json", Address("sc://localhost:2", 2)
+    with published(file, Address("sc://localhost:1", 1)), published(file, later):
+        file.write_bytes(b'{"url": "sc://localhost:3", "pid": 3}')
+    assert read_address(file).pid == 3
+
+
+def test_no_address_and_a_spoilt_one_say_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "connect.json"
+    with pytest.raises(NoPipeline, match="start the service"):
+        read_address(file)
+    file.write_bytes(b'{"token": "s3cret"')
+    with pytest.raises(StoreUnavailable, match="expected an address, found 18 bytes") as refused:
+        read_address(file)
+    assert "s3cret" not in str(refused.value)
+    with (
+        pytest.raises(StoreUnavailable, match="cannot be written"),
+        published(tmp_path / "gone" / "it", Address("", 1)),
+    ):
+        raise AssertionError("published")

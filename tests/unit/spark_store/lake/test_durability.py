@@ -1,0 +1,199 @@
+"""What a power cut may take: what is made durable, and what is mended. Tables written by another library, disks played."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spark_store.errors import StoreUnavailable
+from spark_store.lake import durability
+from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, Lake
+from spark_store.lake.watermark import Watermark, publish_watermark
+
+
+class Disk:
+    """The system's library: notes what it is asked for, and fails if told so."""
+
+    def __init__(self, number: int = 0) -> None:
+        self.number = number
+        self.asked: list[str] = []
+
+    def syncfs(self, descriptor: int) -> int:
+        self.asked.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        ctypes.set_errno(self.number)
+        return -1 if self.number else 0
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Lake:
+    """Both tables with versions 0 to 2, rows 0 to 2."""
+    place = Lake(tmp_path)
+    place.pipeline.mkdir(parents=True)
+    for table in (EVENTS, LATEST):
+        for number in range(3):
+            write_deltalake(place.path(table), pa.table({"n": [number]}), mode="append")
+    return place
+
+
+def commit(place: Lake, number: int) -> Path:
+    return Path(place.path(EVENTS)) / "_delta_log" / f"{number:020}.json"
+
+
+def rows(place: Lake) -> list[int]:
+    return sorted(DeltaTable(place.path(EVENTS)).to_pyarrow_table()["n"].to_pylist())
+
+
+def publish(place: Lake, *, before: bool = False) -> None:
+    """The watermark, published now; or before everything else was written."""
+    publish_watermark(place.watermark, Watermark(3))
+    at = 1 if before else time.time_ns() + 10**9
+    os.utime(place.watermark, ns=(at, at))
+
+
+def test_the_file_system_of_the_lake_is_made_durable_in_one_call(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    durability.sync(place)
+    disk = Disk()
+    monkeypatch.setattr(durability, "_LIBC", disk)
+    durability.sync(place)
+    assert disk.asked == [str(place.folder)]
+
+
+def test_a_disk_that_refuses_makes_the_store_unavailable(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durability, "_LIBC", Disk(errno.EIO))
+    with pytest.raises(StoreUnavailable, match=f"{place.folder}: the lake cannot be made durable: Input/output error"):
+        durability.sync(place)
+    monkeypatch.setattr(durability, "_LIBC", Disk(errno.ENOSPC))
+    with pytest.raises(StoreUnavailable, match="make room"):
+        durability.sync(place)
+    with pytest.raises(StoreUnavailable, match="No such file"):
+        durability.sync(Lake(place.folder / "elsewhere"))
+
+
+def test_without_such_a_call_every_file_and_folder_is_made_durable(
+    place: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda it: found.append(os.readlink(f"/proc/self/fd/{it}")))
+    monkeypatch.setattr(durability, "_LIBC", object())
+    durability.sync(place)
+    assert sorted(found) == sorted(str(it) for it in (place.folder, *place.folder.rglob("*")))
+
+
+@pytest.mark.parametrize("spoil", ["empty", "half", "rows"])
+def test_a_newest_commit_that_a_power_cut_has_spoilt_is_taken_away(place: Lake, spoil: str) -> None:
+    publish(place, before=True)
+    newest = commit(place, 2)
+    beside = [newest.with_suffix(".crc"), newest.with_name(f".{newest.name}.crc")]
+    for file in beside:
+        file.write_bytes(b"")
+    if spoil == "rows":
+        added = DeltaTable(place.path(EVENTS)).file_uris()
+        os.truncate(max(added, key=lambda it: Path(it).stat().st_mtime_ns), 0)
+    else:
+        os.truncate(newest, 0 if spoil == "empty" else newest.stat().st_size - 20)
+    assert durability.mend(place) == [newest]
+    assert rows(place) == [0, 1]
+    assert [file for file in (newest, *beside) if file.exists()] == []
+    assert durability.mend(place) == []
+
+
+def test_files_of_a_partition_are_made_durable_and_looked_at_too(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Path(place.path(MOMENTS))
+    for number in (7, 8):
+        write_deltalake(table, pa.table({"n": [1], "moment": [number]}), mode="append", partition_by=["moment"])
+    (file,) = (table / "moment=8").iterdir()
+    found: list[str] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda it: found.append(os.readlink(f"/proc/self/fd/{it}")))
+        patched.setattr(durability, "_LIBC", object())
+        durability.sync(place)
+    assert {str(file), str(file.parent)} <= set(found)
+    publish(place, before=True)
+    assert durability.mend(place) == []
+    os.truncate(file, 0)
+    assert durability.mend(place) == [table / "_delta_log" / f"{1:020}.json"]
+
+
+def test_commits_that_are_spoilt_one_upon_the_other_go_together(place: Lake) -> None:
+    publish(place, before=True)
+    os.truncate(commit(place, 1), 0)
+    assert durability.mend(place) == [], "what stands below a good one is for people to see"
+    os.truncate(commit(place, 2), 0)
+    assert durability.mend(place) == [commit(place, 2), commit(place, 1)]
+    assert rows(place) == [0]
+
+
+def checkpoint(place: Lake, number: int) -> Path:
+    """Made of a table that ends there."""
+    DeltaTable(place.path(EVENTS)).create_checkpoint()
+    file = commit(place, number).with_suffix(".checkpoint.parquet")
+    assert file.stat().st_size > 0
+    return file
+
+
+@pytest.mark.parametrize("spoil", ["commit", "checkpoint", "both"])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_checkpoint_of_the_newest_commit_goes_too_where_the_log_says_everything_without_it(
+    place: Lake, spoil: str, is_old: bool
+) -> None:
+    """From its beginning, or from an older checkpoint. Delta writes one right after each fiftieth commit."""
+    if is_old:
+        checkpoint(place, 2)
+        for number in (0, 1):
+            commit(place, number).unlink()
+    write_deltalake(place.path(EVENTS), pa.table({"n": [3]}), mode="append")
+    publish(place, before=True)
+    newest = checkpoint(place, 3)
+    beside = newest.with_name(f".{newest.name}.crc")
+    beside.touch()
+    gone = [newest] if spoil == "checkpoint" else [newest, commit(place, 3)]
+    for file in gone[spoil == "commit" :]:
+        os.truncate(file, 0)
+    assert durability.mend(place) == gone
+    assert [file for file in (*gone, beside) if file.exists()] == []
+    assert not newest.with_name("_last_checkpoint").exists(), "it is of the one that went"
+    kept = [0, 1, 2, 3] if spoil == "checkpoint" else [0, 1, 2]
+    assert rows(place) == kept
+    write_deltalake(place.path(EVENTS), pa.table({"n": [4]}), mode="append")
+    assert rows(place) == [*kept, 4]
+    assert durability.mend(place) == []
+
+
+@pytest.mark.parametrize("missing", ["commit", "empty commit", "older checkpoint"])
+def test_a_checkpoint_without_which_the_log_would_lack_something_stays(place: Lake, missing: str) -> None:
+    older = checkpoint(place, 2)
+    write_deltalake(place.path(EVENTS), pa.table({"n": [3]}), mode="append")
+    publish(place, before=True)
+    newest = checkpoint(place, 3)
+    if missing == "older checkpoint":
+        commit(place, 0).unlink()
+        os.truncate(older, 0)
+    else:
+        older.unlink()
+        os.truncate(commit(place, 1), 0)
+        if missing == "commit":
+            commit(place, 1).unlink()
+    os.truncate(commit(place, 3), 0)
+    assert durability.mend(place) == []
+    assert newest.exists()
+    os.truncate(newest, 0)
+    assert durability.mend(place) == [], "what it said nobody else can say"
+
+
+def test_other_damage_stays_as_it_is(place: Lake) -> None:
+    os.truncate(commit(place, 2), 0)
+    assert durability.mend(place) == [], "nobody knows what was published"
+    publish(place)
+    assert durability.mend(place) == [], "what was published is durable: this was no power cut"
+    publish(place, before=True)
+    for number in (1, 0):
+        os.truncate(commit(place, number), 0)
+    assert durability.mend(place) == [commit(place, 2), commit(place, 1)], "without the first one there is no table"
+    assert durability.mend(Lake(place.folder / "elsewhere")) == []

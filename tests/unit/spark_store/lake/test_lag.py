@@ -1,0 +1,66 @@
+"""How far the lake is behind."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from spark_store.journal.reader import Follower
+from spark_store.lake.lag import Lag, measure
+from spark_store.lake.status import read_status
+from spark_store.lake.tables import EVENTS, LATEST
+from spark_store.lake.watermark import Batch, Failure, Watermark, note_failure, publish_watermark
+from tests.support.lake.pipeline_process import DataFolder
+from tests.support.lake.pipeline_tables import write_lake
+from tests.support.lake.twin_changes import trim
+
+NOW = datetime(2030, 1, 15, 0, 1, 0, 250_000, tzinfo=UTC)
+
+
+def test_the_lag_counts_events_and_how_long_the_oldest_has_waited(tmp_path: Path) -> None:
+    site = DataFolder(tmp_path)
+    site.write(10, entities=1)
+    with Follower.open(site.lake.journal) as follower:
+        # Event 5 is the one of second 5, and the first that is not in the lake.
+        assert measure(follower, 4, NOW) == Lag(6, 55.0)
+        assert measure(follower, 10, NOW) == Lag(0, 0.0)
+        assert measure(follower, 4, datetime(2000, 1, 1, tzinfo=UTC)) == Lag(6, 0.0), "a clock that jumped back"
+
+
+def test_the_status_says_what_the_last_batch_was(tmp_path: Path) -> None:
+    site = DataFolder(tmp_path)
+    site.write(10, entities=1)
+    assert read_status(site.lake, NOW)["lag_events"] == 10
+    site.lake.pipeline.mkdir(parents=True)
+    publish_watermark(site.lake.watermark, Watermark(10, batch=Batch(10, 0.5)))
+    found = read_status(site.lake, NOW)
+    assert (found["seq"], found["newest"], found["lag_events"], found["batch_rows_per_second"]) == (10, 10, 0, 20)
+    assert (found["watermark_failure"], found["lake_failure"]) == (None, None)
+
+
+def test_the_status_says_what_neither_journal_nor_lake_has(tmp_path: Path) -> None:
+    site = DataFolder(tmp_path)
+    site.write(10)
+    trim(site, 10)
+    assert "restore the folder `lake` from a backup" in read_status(site.lake, NOW)["lake_failure"]
+
+
+def test_the_status_is_told_though_a_table_and_the_watermark_cannot_be_read(tmp_path: Path) -> None:
+    site = DataFolder(tmp_path)
+    site.write(10, entities=1)
+    write_lake(site.folder)
+    note_failure(site.lake.failure, Failure("2030-01-15T00:00:00Z", 5, "a log is damaged"))
+    commit = sorted((Path(site.lake.path(EVENTS)) / "_delta_log").glob("*.json"))[-1]
+    whole = commit.read_text()
+    commit.write_text(whole[: len(whole) // 2])
+    log = Path(site.lake.path(LATEST)) / "_delta_log"
+    tomorrow = {"protocol": {"minReaderVersion": 99, "minWriterVersion": 99}}
+    (log / f"{len(list(log.glob('*.json'))):020}.json").write_text(json.dumps(tomorrow))
+    site.lake.watermark.write_text("half of")
+    found = read_status(site.lake, NOW)
+    assert str(site.lake.path(EVENTS)) in found["tables"]["events"]["error"]
+    assert str(site.lake.path(LATEST)) in found["tables"]["latest"]["error"]
+    assert "expected a watermark, found b'half of'" in found["watermark_failure"]
+    assert (found["seq"], found["lag_events"], found["erasures_pending"]) == (0, 10, 0)
+    assert found["failure"]["reason"] == "a log is damaged"

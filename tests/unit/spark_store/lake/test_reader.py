@@ -1,0 +1,148 @@
+"""Reading the lake without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.schema import Field, PrimitiveType
+
+from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.reader import Follower
+from spark_store.lake import reader
+from spark_store.lake.tables import ERASURES, EVENTS, LATEST, Lake
+from spark_store.lake.watermark import Watermark, publish_watermark
+from spark_store.pipeline.tables import Target, check_same_journal
+from tests.support.journal_entries import LAMP, event, history
+from tests.support.lake.tables import append_events
+
+
+def write(place: Lake, first: int, last: int) -> None:
+    numbers = pa.array(range(first, last + 1), pa.int64())
+    properties = CommitProperties(app_transactions=[Transaction("journal", last)])
+    write_deltalake(place.path(EVENTS), pa.table({"seq": numbers}), mode="append", commit_properties=properties)
+
+
+def test_a_table_knows_its_last_transaction_its_rows_and_its_size(tmp_path: Path) -> None:
+    place = Lake(tmp_path)
+    write(place, 1, 5)
+    write(place, 6, 9)
+    assert (reader.last_transaction(place, EVENTS, "journal"), reader.last_transaction(place, EVENTS, "other")) == (
+        9,
+        0,
+    )
+    assert (reader.event(place, 7), reader.event(place, 10)) == ({"seq": 7}, None)
+    assert reader.size(place, EVENTS).files == 2
+    assert reader.size(place, EVENTS).bytes > 0
+
+
+def test_the_newest_time_is_read_from_the_log(tmp_path: Path) -> None:
+    place = Lake(tmp_path)
+    at = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+    for days in (1, 3, 2):
+        times = pa.array([at, at + timedelta(days=days)], pa.timestamp("us", "UTC"))
+        write_deltalake(place.path(EVENTS), pa.table({"ts": times}), mode="append")
+    assert reader.newest_time(place) == at + timedelta(days=3)
+    write_deltalake(place.path(EVENTS), pa.table({"n": [1]}), mode="overwrite", schema_mode="overwrite")
+    assert reader.newest_time(place) is None
+
+
+def test_a_table_knows_when_it_was_made(tmp_path: Path) -> None:
+    begun = datetime.now(UTC)
+    write(Lake(tmp_path), 1, 5)
+    made = reader.made(Lake(tmp_path), EVENTS)
+    write(Lake(tmp_path), 6, 9)
+    assert made is not None
+    assert timedelta(seconds=-1) < made - begun < timedelta(minutes=1)
+    assert reader.made(Lake(tmp_path), EVENTS) == made
+
+
+def test_the_first_event_of_a_time_is_told_by_its_number(tmp_path: Path) -> None:
+    """Whatever else is in its file, and wherever that lies."""
+    place = Lake(tmp_path)
+
+    def at(hours: int) -> datetime:
+        return datetime(2030, 1, 15, hours, tzinfo=UTC)
+
+    for events in ({9: 12, 12: 15}, {1: 1, 4: 14, 5: 11}, {2: 2, 3: 23, 7: 12}):
+        rows = {
+            "ts": pa.array(map(at, events.values()), pa.timestamp("us", "UTC")),
+            "seq": pa.array(events, pa.int64()),
+        }
+        write_deltalake(place.path(EVENTS), pa.table(rows), mode="append")
+    spans = ((12, 13), (0, 14), (11, 11), (3, 10), (13, 23))
+    assert [reader.first_between(place, at(since), at(until)) for since, until in spans] == [7, 1, 5, None, 3]
+    write_deltalake(place.path(EVENTS), pa.table({"n": [1]}), mode="overwrite", schema_mode="overwrite")
+    assert reader.first_between(place, at(0), at(23)) is None
+
+
+def test_an_erasure_is_pending_while_one_table_has_not_carried_it_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was put back from a backup, of which the pipeline has not heard yet."""
+    place = Lake(tmp_path)
+    SqliteJournal.open(place.journal).close()
+    monkeypatch.setattr(Follower, "erasures", lambda _, after: list(range(after + 1, 6)))
+    place.pipeline.mkdir(parents=True)
+    publish_watermark(place.watermark, Watermark(7, erased=4))
+    pending: Callable[[Lake], list[Any]] = reader.pending
+    assert pending(place) == [5], "no table"
+    for table, erased in ((EVENTS, 4), (LATEST, 3)):
+        properties = CommitProperties(app_transactions=[Transaction(ERASURES, erased)])
+        write_deltalake(place.path(table), pa.table({"seq": [1]}), commit_properties=properties)
+    assert pending(place) == [4, 5]
+
+
+def test_a_table_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="expected a Delta table that can be read"):
+        reader.last_transaction(Lake(tmp_path), EVENTS, "journal")
+
+
+@pytest.mark.parametrize("columns", [["revision"], ["revision", "seq"]], ids=["no column", "nothing in it"])
+def test_a_column_that_was_added_and_is_not_filled_yet_is_told(columns: list[str], tmp_path: Path) -> None:
+    place = Lake(tmp_path)
+    numbers = {"revision": pa.array([1], pa.int64()), "seq": pa.array([None], pa.int64())}
+    write_deltalake(place.path(LATEST), pa.table({name: numbers[name] for name in columns}))
+    if "seq" not in columns:
+        added = Field("seq", PrimitiveType("long"), nullable=True)
+        DeltaTable(place.path(LATEST)).alter.add_columns([added])
+    assert reader.has_gaps(place, LATEST, "seq")
+    assert not reader.has_gaps(place, LATEST, "revision")
+
+
+def test_an_empty_part_of_a_log_is_damage_not_a_version(tmp_path: Path) -> None:
+    place = Lake(tmp_path)
+    write(place, 1, 5)
+    write(place, 6, 9)
+    reader.check_log(place, EVENTS)
+    (tmp_path / "lake" / "events" / "_delta_log" / f"{1:020}.json").write_bytes(b"")
+    with pytest.raises(LakeUnfit, match=r"00001\.json: found an empty file, .*; stop the pipeline; restore"):
+        reader.check_log(place, EVENTS)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({}, None), ({"timestamp": "2030-01-15T00:00:05.250001Z"}, "belong"), ({"value": b"17"}, "belong")],
+    ids=["the same", "time", "value"],
+)
+def test_an_event_of_another_past_is_told_by_its_time_or_value(
+    changed: dict[str, Any], said: str | None, tmp_path: Path
+) -> None:
+    """The same entity, the same revision, the same number: as after an old journal was restored."""
+    place = Lake(tmp_path)
+    journal = SqliteJournal.open(place.journal)
+    journal.append(history(LAMP, 5))
+    journal.close()
+    append_events(place, [(5, event(LAMP, 5)._replace(**changed))])
+    with (
+        Follower.open(place.journal) as follower,
+        pytest.raises(LakeUnfit, match=said) if said else contextlib.nullcontext(),
+    ):
+        check_same_journal(Target(cast(Any, None), place, 1), follower, 5)

@@ -1,0 +1,158 @@
+"""A table that is read while others write it, compact it, replace it, or damage it."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from spark_store.errors import HistoryUnavailable
+from spark_store.lake.history_reader import Cold
+from spark_store.lake.table_scan import Asked, _Bounds, _File
+from spark_store.lake.tables import EVENTS, Lake
+from spark_store.records import Times
+from tests.support.journal_entries import LAMP
+from tests.support.lake.tables import OTHER, Clock, compact, fill, read, span, spoil_page
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path)
+
+
+def test_what_is_new_is_read_when_it_is_needed_and_else_after_a_moment(lake: Lake) -> None:
+    fill(lake, 1, 10)
+    clock = Clock()
+    opened = Cold(lake, clock=clock)
+    assert read(opened, 1, 30) == span(1, 10)
+    fill(lake, 11, 20)
+    assert read(opened, 1, 30) == span(1, 10)
+    assert read(opened, 1, 30, reaching=40) == span(1, 20)
+    fill(lake, 21, 30)
+    clock.now = 2
+    assert read(opened, 1, 30) == span(1, 30)
+
+
+def test_a_table_that_does_not_reach_so_far_is_told(lake: Lake) -> None:
+    fill(lake, 1, 10)
+    opened = Cold(lake)
+    assert opened.reaches() == 20
+    with pytest.raises(HistoryUnavailable, match="expected every event up to number 21, found none after 20"):
+        read(opened, 1, 30, reaching=21)
+
+
+def test_a_version_whose_files_were_removed_does_not_disturb(lake: Lake) -> None:
+    for first in range(1, 41, 4):
+        fill(lake, first, first + 3)
+    clock = Clock()
+    opened = Cold(lake, clock=clock)
+    assert read(opened, 1, 40, limit=2) == [1, 2]
+    before = set(Path(lake.path(EVENTS)).glob("*.parquet"))
+    compact(lake)
+    assert not before & set(Path(lake.path(EVENTS)).glob("*.parquet")), "nothing was removed"
+    fresh = Cold(lake, clock=clock)
+    assert read(fresh, 1, 40) == span(1, 40)
+    compact(lake)
+    assert read(opened, 5, 40) == span(5, 40)
+
+
+def test_a_lake_that_was_replaced_by_another_one_is_read(lake: Lake) -> None:
+    fill(lake, 1, 30)
+    opened = Cold(lake, clock=Clock())
+    assert read(opened, 1, 3) == span(1, 3)
+    shutil.rmtree(lake.path(EVENTS))
+    with pytest.raises(HistoryUnavailable):
+        read(opened, 10, 40)
+    fill(lake, 1, 40)
+    assert read(opened, 10, 40) == span(10, 40)
+
+
+@pytest.mark.parametrize("versions", [1, 3, 5])
+def test_how_far_another_table_reaches_that_was_put_in_place_is_told_at_once(lake: Lake, versions: int) -> None:
+    """It may have fewer versions than the one that is known, as many, or more."""
+    for first in (1, 11, 21):
+        fill(lake, first, first + 9)
+    opened = Cold(lake)
+    assert opened.reaches() == 60
+    shutil.rmtree(lake.path(EVENTS))
+    for first in range(1, versions + 1):
+        fill(lake, first, first, (OTHER,))
+    assert opened.reaches() == versions
+    assert all(Path(file.path).exists() for file in opened._events.newest().files), "two tables were mixed"
+    assert read(opened, 1, 40) == []
+    fill(lake, versions + 1, versions + 4, (OTHER,))
+    assert opened.reaches() == versions + 4
+
+
+@pytest.mark.parametrize("folder", ["", "_delta_log"], ids=["table", "log"])
+@pytest.mark.parametrize("is_empty", [False, True], ids=["no folder", "empty folder"])
+def test_a_table_whose_folder_has_gone_reaches_nowhere(folder: str, is_empty: bool, lake: Lake) -> None:
+    fill(lake, 1, 10)
+    opened = Cold(lake)
+    assert opened.reaches() == 20
+    place = Path(lake.path(EVENTS), folder)
+    aside = place.with_name("aside")
+    place.rename(aside)
+    if is_empty:
+        place.mkdir()
+    for _ in range(2):
+        with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
+            opened.reaches()
+    if is_empty:
+        place.rmdir()
+    aside.rename(place)
+    assert opened.reaches() == 20
+
+
+def test_a_half_written_file_is_told_and_the_rest_goes_on(lake: Lake) -> None:
+    fill(lake, 1, 10)
+    (good,) = Path(lake.path(EVENTS)).glob("*.parquet")
+    fill(lake, 11, 20)
+    (bad,) = set(Path(lake.path(EVENTS)).glob("*.parquet")) - {good}
+    bad.write_bytes(bad.read_bytes()[:200])
+    opened = Cold(lake)
+    assert read(opened, 1, 10) == span(1, 10)
+    with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
+        read(opened, 11, 20)
+
+
+def test_a_page_that_is_not_what_was_written_is_no_history(lake: Lake) -> None:
+    fill(lake, 1, 10)
+    assert read(Cold(lake), 1, 10) == span(1, 10)
+    spoil_page(Path(lake.path(EVENTS)))
+    with pytest.raises(HistoryUnavailable, match=r"expected a Delta table that can be read, found: .*page integrity"):
+        read(Cold(lake), 1, 10)
+
+
+def test_a_file_whose_newest_time_the_log_has_cut_is_looked_into() -> None:
+    """Spark's log has times in whole milliseconds."""
+    cut = datetime(2030, 1, 15, 7, 30, 0, 250_000, tzinfo=UTC)
+    file = _File("a.parquet", _Bounds(None, None, 1, 9), cut, cut)
+
+    def may_hold(after: str | None, before: str | None = None) -> bool:
+        return file.may_hold(Asked.of(LAMP, Times(after, before)), 1, 9)
+
+    assert may_hold("2030-01-15T07:30:00.250000Z")
+    assert may_hold("2030-01-15T07:30:00.250900Z")
+    assert not may_hold("2030-01-15T07:30:00.251000Z")
+    assert may_hold(None, "2030-01-15T07:30:00.250001Z")
+    assert not may_hold(None, "2030-01-15T07:30:00.250000Z")
+
+
+def test_many_threads_may_read_while_the_table_is_compacted(lake: Lake) -> None:
+    for first in range(1, 61, 3):
+        fill(lake, first, first + 2)
+    opened = Cold(lake)
+
+    def replays(_: int) -> list[list[int]]:
+        return [read(opened, 1, 60, limit=60) for _ in range(10)]
+
+    with ThreadPoolExecutor(8) as threads:
+        running = [threads.submit(replays, number) for number in range(8)]
+        for first in range(61, 70, 3):
+            fill(lake, first, first + 2)
+            compact(lake)
+        assert all(found == span(1, 60) for one in running for found in one.result(60))

@@ -1,0 +1,270 @@
+"""A copy of journal and lake that a service can go on from, whatever happens to them while it is made."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_store.errors import LakeUnfit, OutputUnusable, StoreUnavailable
+from spark_store.journal.reader import Follower
+from spark_store.lake.tables import EVENTS, Lake
+from spark_store.maintenance import backup as module
+from spark_store.maintenance.backup import MANIFEST, back_up
+from spark_store.maintenance.verify import VerifyOptions, verify
+from spark_store.pipeline.session import own_folder
+from tests.support.lake.pipeline_process import DataFolder
+from tests.support.lake.pipeline_tables import add_events, event_row, write_events, write_lake
+from tests.support.lake.twin_changes import eventful, states, trim
+
+_copyfile = shutil.copyfile
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> DataFolder:
+    """A journal whose newest events are not in the lake yet, and whose oldest are there alone."""
+    made = DataFolder(tmp_path / "data")
+    eventful(made)
+    write_lake(made.folder, 30)
+    trim(made, 10)
+    return made
+
+
+def same(copy: Path) -> list[str]:
+    return [str(each) for each in verify(Lake(copy), VerifyOptions(fold_all=True)).differences]
+
+
+def on_copy(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Path], None]) -> None:
+    """Something happens before each file is copied."""
+
+    def copyfile(source: Any, target: Any) -> Any:
+        happens(Path(source))
+        return _copyfile(source, target)
+
+    monkeypatch.setattr("spark_store.maintenance.backup.shutil.copyfile", copyfile)
+
+
+def once(work: Callable[[], None]) -> Callable[[], None]:
+    """The same, the first time only."""
+    waiting = [work]
+
+    def run() -> None:
+        if waiting:
+            waiting.pop()()
+
+    return run
+
+
+def test_a_copy_has_what_journal_and_lake_have(site: DataFolder, tmp_path: Path) -> None:
+    made = back_up(site.lake, tmp_path / "copy")
+    assert (made.trimmed, made.lake, made.linked) == (10, 30, 0)
+    assert json.loads((tmp_path / "copy" / MANIFEST).read_text())["events"] == made.events
+    copy = DataFolder(tmp_path / "copy")
+    assert states(copy) == states(site)
+    assert same(copy.folder) == same(site.folder) == []
+    assert [row["seq"] for row in copy.table(EVENTS)] == [row["seq"] for row in site.table(EVENTS)]
+
+
+def test_a_copy_is_for_its_owner_alone(site: DataFolder, tmp_path: Path) -> None:
+    # An empty folder that others may look into is closed.
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy").chmod(0o755)
+    back_up(site.lake, tmp_path / "copy")
+    assert (tmp_path / "copy").stat().st_mode & 0o077 == 0
+    assert (tmp_path / "copy" / "journal.db").stat().st_mode & 0o077 == 0
+    assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == [MANIFEST, "journal.db", "lake"]
+
+
+def test_a_journal_without_a_lake_is_copied_too(tmp_path: Path) -> None:
+    site = DataFolder(tmp_path / "data")
+    eventful(site)
+    made = back_up(site.lake, tmp_path / "copy")
+    assert (made.lake, made.tables, made.trimmed) == (None, {}, 0)
+    assert states(DataFolder(tmp_path / "copy")) == states(site)
+
+
+def test_what_was_stored_before_the_copy_began_is_in_it_and_writing_goes_on(site: DataFolder, tmp_path: Path) -> None:
+    stop = threading.Event()
+    written: list[int] = []
+
+    def write() -> None:
+        while not stop.is_set():
+            site.write(5)
+            with Follower.open(site.lake.journal) as follower:
+                written.append(follower.newest())
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(5):
+            while len(written) < 3 * (number + 1):
+                stop.wait(0.01)
+            before = written[-1]
+            made = back_up(site.lake, tmp_path / f"copy-{number}")
+            assert made.events >= before
+            with Follower.open(tmp_path / f"copy-{number}" / "journal.db") as copy:
+                assert copy.newest() == made.events
+                assert sum(1 for _ in copy.entries(11, made.events)) == made.events - 10
+            assert same(tmp_path / f"copy-{number}") == []
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_what_the_journal_trims_meanwhile_is_looked_for_in_the_lake_again(
+    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a second look the copy would lack the events 31 to 35: neither the journal nor the lake would have them."""
+    copied, times = module._Copying.lake, []
+
+    def lake(copying: module._Copying) -> dict[str, int]:
+        tables = copied(copying)
+        times.append(tables)
+        if len(times) == 1:
+            with Follower.open(site.lake.journal) as follower:
+                newest = follower.newest()
+                rest = list(follower.entries(31, newest))
+            add_events(site.folder, map(event_row, rest), newest)
+            trim(site, 35)
+        return tables
+
+    monkeypatch.setattr(module._Copying, "lake", lake)
+    made = back_up(site.lake, tmp_path / "copy")
+    assert (len(times), made.trimmed, made.lake) == (2, 35, made.events)
+    assert len(DataFolder(tmp_path / "copy").table(EVENTS)) == made.events
+
+
+def test_a_table_whose_files_go_away_meanwhile_is_copied_again(
+    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an erasure has it: rows are written anew, and the files that held them are removed at once."""
+    folder = Path(site.lake.path(EVENTS))
+
+    def erase() -> None:
+        old = list(folder.glob("*.parquet"))
+        rows = site.table(EVENTS)
+        write_events(site.folder, rows[:-1])
+        for file in old:
+            file.unlink()
+
+    happens = once(erase)
+    on_copy(monkeypatch, lambda source: happens() if source.parent.name == "_delta_log" else None)
+    expected = len(site.table(EVENTS)) - 1
+    made = back_up(site.lake, tmp_path / "copy")
+    assert len(DataFolder(tmp_path / "copy").table(EVENTS)) == expected
+    assert made.tables["events"] == 1
+
+
+def test_a_file_that_goes_away_again_and_again_is_no_endless_loop(
+    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(source: Path) -> None:
+        if source.suffix == ".json" and source.parent.name == "_delta_log":
+            raise FileNotFoundError(errno.ENOENT, "gone", str(source))
+
+    on_copy(monkeypatch, gone)
+    with pytest.raises(LakeUnfit, match="after 5 attempts"):
+        back_up(site.lake, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_lake_that_is_ahead_of_its_journal_belongs_to_another(site: DataFolder, tmp_path: Path) -> None:
+    other = DataFolder(tmp_path / "other")
+    other.write(5)
+    shutil.copytree(site.lake.folder, other.lake.folder)
+    with pytest.raises(LakeUnfit, match="the lake has event 30, the journal none above 5"):
+        back_up(other.lake, tmp_path / "copy")
+
+
+def test_files_of_an_earlier_copy_are_linked(site: DataFolder, tmp_path: Path) -> None:
+    first = back_up(site.lake, tmp_path / "first")
+    site.write(5)
+    second = back_up(site.lake, tmp_path / "second", tmp_path / "first")
+    (file,) = (tmp_path / "second" / "lake" / "events").glob("*.parquet")
+    assert file.stat().st_ino == (tmp_path / "first" / "lake" / "events" / file.name).stat().st_ino
+    assert second.linked > 0
+    assert second.events == first.events + 5
+    shutil.rmtree(tmp_path / "first")
+    assert same(tmp_path / "second") == []
+
+
+def test_where_links_are_not_to_be_had_files_are_copied(
+    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: Any) -> None:
+        raise OSError(errno.EXDEV, "another disk")
+
+    back_up(site.lake, tmp_path / "first")
+    monkeypatch.setattr("spark_store.maintenance.backup.os.link", link)
+    assert back_up(site.lake, tmp_path / "second", tmp_path / "first").linked == 0
+    assert same(tmp_path / "second") == []
+
+
+def test_what_is_on_its_way_or_written_anew_all_the_time_stays_behind(site: DataFolder, tmp_path: Path) -> None:
+    log = Path(site.lake.path(EVENTS)) / "_delta_log"
+    (log / "_last_checkpoint").write_text('{"version": 99, "size": 1}')
+    (log / ".00000000000000000007.json.tmp").write_text("{")
+    with own_folder(site.lake) as scratch:
+        (scratch / "spilled").touch()
+        back_up(site.lake, tmp_path / "copy")
+    assert not Lake(tmp_path / "copy").scratch.exists()
+    assert sorted(each.name for each in (tmp_path / "copy/lake/events/_delta_log").iterdir()) == [f"{0:020}.json"]
+
+
+@pytest.mark.parametrize("place", ["data", "data/backups", "."])
+def test_a_copy_lies_apart_from_what_it_copies(site: DataFolder, tmp_path: Path, place: str) -> None:
+    with pytest.raises(OutputUnusable, match="expected a folder apart from"):
+        back_up(site.lake, tmp_path / place)
+
+
+def test_a_folder_with_something_in_it_is_left_alone(site: DataFolder, tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "mine").write_text("x")
+    with pytest.raises(OutputUnusable, match="found files in it"):
+        back_up(site.lake, tmp_path / "copy")
+    assert (tmp_path / "copy" / "mine").read_text() == "x"
+    with pytest.raises(OutputUnusable, match="expected a folder"):
+        back_up(site.lake, tmp_path / "copy" / "mine")
+
+
+def test_an_earlier_copy_has_to_be_whole(site: DataFolder, tmp_path: Path) -> None:
+    with pytest.raises(OutputUnusable, match=f"found no {MANIFEST}"):
+        back_up(site.lake, tmp_path / "copy", tmp_path / "data")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_fails_leaves_nothing_behind(
+    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    def full(source: Path) -> None:
+        if source.suffix == ".parquet":
+            raise OSError(errno.ENOSPC, "No space left on device", str(source))
+
+    if is_there:
+        (tmp_path / "copy").mkdir()
+    on_copy(monkeypatch, full)
+    with pytest.raises(StoreUnavailable, match="make room"):
+        back_up(site.lake, tmp_path / "copy")
+    assert (tmp_path / "copy").exists() is is_there
+    assert not is_there or list((tmp_path / "copy").iterdir()) == []
+
+
+def test_a_copy_that_is_damaged_is_none(site: DataFolder, tmp_path: Path) -> None:
+    content = bytearray(site.lake.journal.read_bytes())
+    content[4096 * 3 : 4096 * 5] = b"\xff" * 8192
+    site.lake.journal.write_bytes(content)
+    with pytest.raises(StoreUnavailable):
+        back_up(site.lake, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_folder_without_a_journal_is_no_data_folder(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(StoreUnavailable, match="found no journal"):
+        back_up(Lake(tmp_path / "data"), tmp_path / "copy")

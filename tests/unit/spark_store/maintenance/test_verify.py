@@ -1,0 +1,479 @@
+"""Lake and journal compared without Spark: what differs is told, what is interrupted goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.journal.reader import Entry, State
+from spark_store.lake import rows as lake_rows
+from spark_store.lake.rows import Bound, Part
+from spark_store.lake.tables import EVENTS, LATEST, Lake
+from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
+from spark_store.maintenance.rebuild import rebuild_index
+from spark_store.maintenance.verify import (
+    SAMPLE,
+    SHOWN,
+    Seen,
+    Verdict,
+    VerifyOptions,
+    border,
+    end_of_part,
+    sample,
+    verify,
+)
+from tests.support.lake.pipeline_process import DataFolder, counted, lamp
+from tests.support.lake.pipeline_tables import write_events, write_lake, write_latest
+from tests.support.lake.twin_changes import eventful, tamper, trim
+from tests.support.table import each_row
+
+ALL = VerifyOptions(fold_all=True)
+Rows = list[dict[str, Any]]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> DataFolder:
+    site = DataFolder(tmp_path / "data")
+    eventful(site)
+    write_lake(site.folder)
+    return site
+
+
+class Interrupted(Exception):
+    pass
+
+
+def stop(after: int) -> Callable[[Verdict], None]:
+    """Interrupts a comparison after so many steps."""
+    told: list[int] = []
+
+    def say(verdict: Verdict) -> None:
+        told.append(verdict.compared)
+        if len(told) == after:
+            raise Interrupted
+
+    return say
+
+
+def differences(site: DataFolder, options: VerifyOptions = ALL) -> list[str]:
+    return [str(it) for it in verify(site.lake, options).differences]
+
+
+def events(site: DataFolder) -> Rows:
+    return sorted(site.table(EVENTS), key=lambda row: row["seq"])
+
+
+def latest(site: DataFolder) -> dict[str, dict[str, Any]]:
+    return {row["entity"]: row for row in site.table(LATEST)}
+
+
+@pytest.mark.parametrize(
+    "options", [VerifyOptions(), ALL, VerifyOptions(range=7), VerifyOptions(range=7, fold_all=True)]
+)
+def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, site: DataFolder) -> None:
+    found = verify(site.lake, options)
+    assert (found.first, found.last, found.compared, found.rows, found.entities) == (1, 48, 48, 48, 10)
+    assert (found.count, found.differences) == (0, [])
+    assert not site.lake.verified.exists()
+
+
+def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
+    site = DataFolder(tmp_path / "data")
+    site.write(3)
+    assert verify(site.lake, ALL) == Verdict(1, 0, 0, indexed=3, waiting=3)
+
+
+def test_a_lake_that_is_gone_with_what_was_trimmed_is_not_the_same(site: DataFolder) -> None:
+    trim(site, read_watermark(site.lake.watermark).seq)
+    shutil.rmtree(site.lake.folder)
+    with pytest.raises(LakeUnfit, match="restore the folder `lake` from a backup"):
+        verify(site.lake, VerifyOptions())
+
+
+def test_what_is_on_its_way_is_no_difference(tmp_path: Path) -> None:
+    other = DataFolder(tmp_path / "data")
+    eventful(other)
+    write_lake(other.folder, 20)
+    assert differences(other) == []
+    # Merged, and not yet said; appended, and not yet merged.
+    publish_watermark(other.lake.watermark, Watermark(12))
+    assert differences(other) == []
+    # Only the newest events are still in the journal.
+    publish_watermark(other.lake.watermark, Watermark(20))
+    trim(other, 15)
+    found = verify(other.lake, ALL)
+    assert (found.first, found.last, found.count) == (16, 20, 0)
+    trim(other, 20)
+    assert verify(other.lake, ALL).count == 0
+
+
+@pytest.mark.parametrize(
+    ("plant", "said"),
+    [
+        (lambda rows: rows[:-1], "events: missing in the lake: acme.site:hall/tank/0 at revision 3, event 48"),
+        (lambda rows: rows[:8] + rows[9:], "events: missing in the lake: acme.site:lamp-1 at revision 3, event 9"),
+        (lambda rows: [*rows, rows[4]], "events: there more than once: acme.site:lamp-0 at revision 4, event 5"),
+        (
+            lambda rows: [*rows[:2], {**rows[2], "value": "9007199254740992", "path": "/x"}, *rows[3:]],
+            "events: path, value not as in the journal: acme.site:lamp-0 at revision 2, event 3",
+        ),
+        (
+            lambda rows: [{**rows[0], "headers": '{"a":1}'}, *rows[1:]],
+            "events: headers not as in the journal: acme.site:owner at revision 1, event 1",
+        ),
+    ],
+    ids=["loss", "gap", "repeat", "change", "headers"],
+)
+@pytest.mark.parametrize("range", [1000, 10])
+def test_what_is_planted_in_events_is_told_with_its_number(
+    plant: Callable[[Rows], Rows], said: str, range: int, site: DataFolder
+) -> None:
+    write_events(site.folder, plant(events(site)))
+    assert differences(site, VerifyOptions(range=range)) == [said]
+    assert differences(site, VerifyOptions(is_expired=lambda _entry, _newest: True)) == (
+        [] if "missing" in said else [said]
+    )
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ({5}, ["events: missing in the lake: acme.site:lamp-0 at revision 4"]),
+        ({2, 3}, ["events: 2 missing in the lake: acme.site:lamp-0 at revision 1"]),
+        ({2, 5}, [f"events: missing in the lake: acme.site:lamp-0 at revision {revision}" for revision in (1, 4)]),
+        ({26}, ["events: missing in the lake: acme.site:lamp-4 at revision 5"]),
+        (set(range(12, 17)), ["events: 5 missing in the lake: acme.site:lamp-2 at revision 1"]),
+        ({40, 41}, [f"events: missing in the lake: acme.site:lamp-7 at revision {revision}, event {revision + 36}"
+                    for revision in (4, 5)]),
+    ],
+    ids=["one", "a beginning", "two", "an end", "everything", "what the journal has"],
+)  # fmt: skip
+@pytest.mark.parametrize("options", [VerifyOptions(), ALL])
+def test_what_is_missing_of_the_trimmed_events_is_told(
+    lost: set[int], said: list[str], options: VerifyOptions, site: DataFolder
+) -> None:
+    trim(site, 30)
+    assert differences(site, options) == []
+    write_events(site.folder, [row for row in events(site) if row["seq"] not in lost])
+    assert differences(site, options) == said
+
+
+def test_what_was_erased_before_is_not_missed_and_what_came_after_it_is(site: DataFolder) -> None:
+    """Whether the journal knows up to which revision it was, or only that it was."""
+    trim(site, 30)
+    write_events(
+        site.folder, [row for row in events(site) if row["entity"] != "acme.site:lamp-3" or row["revision"] > 2]
+    )
+    assert differences(site) == ["events: 2 missing in the lake: acme.site:lamp-3 at revision 1"]
+    tamper(site, "UPDATE entities SET erased = 2 WHERE id = 'acme.site:lamp-3'")
+    assert differences(site) == []
+    tamper(site, "UPDATE entities SET erased = 1 WHERE id = 'acme.site:lamp-3'")
+    assert differences(site) == ["events: missing in the lake: acme.site:lamp-3 at revision 2"]
+    tamper(site, "UPDATE entities SET erased = 0 WHERE id = 'acme.site:lamp-3'")
+    record = (
+        "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', 'acme.site:lamp-3', 18, '', '')"
+    )
+    tamper(site, record)
+    assert differences(site) == []
+
+
+ERASE = "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', 'acme.site:lamp-3', 48, '', '')"
+
+
+def erase_and_make_anew(site: DataFolder) -> None:
+    """A thing is erased up to revision 5 and made anew; the lake has done the former, not the latter."""
+    tamper(site, ERASE)
+    tamper(site, "DELETE FROM entries WHERE entity = (SELECT key FROM entities WHERE id = 'acme.site:lamp-3')")
+    tamper(site, "UPDATE entities SET erased = 5 WHERE id = 'acme.site:lamp-3'")
+    site.append([counted(lamp(3), 6)])
+    publish_watermark(site.lake.watermark, Watermark(48, erased=1))
+
+
+def test_what_was_erased_and_made_anew_above_the_watermark_is_not_missed_in_latest(site: DataFolder) -> None:
+    rows = latest(site)
+    row = rows.pop("acme.site:lamp-3")
+    write_events(site.folder, [it for it in events(site) if it["entity"] != "acme.site:lamp-3"])
+    erase_and_make_anew(site)
+    write_latest(site.folder, rows.values())
+    assert differences(site) == []
+    write_latest(site.folder, [*rows.values(), {**row, "revision": 3, "seq": 19}])
+    assert differences(site) == ["latest: erased, and still there: acme.site:lamp-3 at revision 3, event 19"]
+    publish_watermark(site.lake.watermark, Watermark(48))
+    assert differences(site) == [], "the pipeline has still to do it"
+    publish_watermark(site.lake.watermark, Watermark(49))
+    write_latest(site.folder, rows.values())
+    assert "latest: missing in the lake: acme.site:lamp-3 at revision 6" in differences(site, VerifyOptions())
+
+
+@each_row(
+    ("erased", "first", "is_expired", "snapshots", "expected"),
+    [
+        (0, 1, False, [], 0),
+        (0, 5, False, [], 0),
+        (3, 5, False, [2], 3),
+        (0, 5, False, [4, 100], 4),
+        (0, 6, False, [4, 100], 4),
+        (0, None, False, [9], 9),
+        (0, 2, False, [100], 0),
+        (0, 2, True, [100], 1),
+        (0, None, False, [], 0),
+    ],
+)
+def test_events_may_be_missing_up_to_what_retention_or_an_erasure_has_left(
+    erased: int, first: int | None, is_expired: bool, snapshots: list[int], expected: int
+) -> None:
+    assert border(erased, first, is_expired, snapshots) == expected
+
+
+def test_an_event_that_the_journal_lost_is_told(site: DataFolder) -> None:
+    tamper(site, "DELETE FROM entries WHERE seq = 7")
+    assert differences(site) == ["events: not in the journal: acme.site:lamp-1 at revision 1, event 7"]
+
+
+def test_what_is_trimmed_meanwhile_is_not_missed(site: DataFolder) -> None:
+    with pytest.raises(Interrupted):
+        verify(site.lake, VerifyOptions(range=10), stop(1))
+    trim(site, 25)
+    found = verify(site.lake, VerifyOptions(range=10))
+    assert (found.first, found.compared, found.count) == (1, 48, 0)
+
+
+def test_what_is_planted_in_latest_is_told(site: DataFolder) -> None:
+    rows = latest(site)
+    row = rows["acme.site:lamp-3"]
+
+    def said(*planted: dict[str, Any]) -> list[str]:
+        write_latest(site.folder, planted)
+        return differences(site, VerifyOptions())
+
+    others = [it for name, it in rows.items() if name != "acme.site:lamp-3"]
+    assert said(*others) == ["latest: missing in the lake: acme.site:lamp-3 at revision 5"]
+    assert said(*others, row, row) == ["latest: there more than once: acme.site:lamp-3 at revision 5"]
+    older = {**row, "revision": 4}
+    assert said(*others, older)[0] == "latest: older than the entity's events: acme.site:lamp-3 at revision 4"
+    assert said(*others, {**row, "revision": 6}) == ["latest: unknown to the journal: acme.site:lamp-3 at revision 6"]
+    wrong = {**row, "state": "{}", "policy_id": None}
+    assert said(*others, wrong) == [
+        "latest: policy, state not as in the journal: acme.site:lamp-3 at revision 5",
+        "latest: policy, state not as the events make it: acme.site:lamp-3 at revision 5",
+    ]
+    # The same value in other words.
+    assert said(*others, {**row, "state": f" {row['state']}"}) == []
+
+
+def test_an_index_that_does_not_say_what_the_states_say_is_told_and_one_that_is_being_made_is_not(
+    site: DataFolder,
+) -> None:
+    tamper(site, "DELETE FROM search_values WHERE value = 'acme.site:other'")
+    found = verify(site.lake, ALL)
+    assert [str(it) for it in found.differences] == [
+        "search index: missing: policyId: acme.site:lamp-1 at revision 7",
+    ]
+    assert (found.count, found.indexed, found.unindexed) == (1, 9, 0)
+    tamper(site, "UPDATE search_progress SET indexed = 1, is_stale = 1")
+    assert (verify(site.lake, ALL).count, verify(site.lake, ALL).unindexed) == (0, 10)
+
+
+def test_a_state_that_journal_and_lake_have_wrong_alike_is_told_by_the_events(site: DataFolder) -> None:
+    tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
+    write_latest(
+        site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
+    )
+    rebuild_index(site.lake)
+    assert differences(site) == ["latest: state not as the events make it: acme.site:lamp-5 at revision 5"]
+
+
+def test_differences_are_counted_and_some_are_told(tmp_path: Path) -> None:
+    site = DataFolder(tmp_path / "data")
+    site.write(3 * SHOWN)
+    write_lake(site.folder)
+    write_events(site.folder, events(site)[:10])
+    found = verify(site.lake, VerifyOptions(range=20))
+    assert (found.count, len(found.differences)) == (3 * SHOWN - 10, SHOWN)
+
+
+def test_an_interrupted_comparison_goes_on_and_says_the_same(site: DataFolder) -> None:
+    write_events(site.folder, events(site)[:-1])
+    write_latest(site.folder, list(latest(site).values())[1:])
+    expected = verify(site.lake, VerifyOptions(range=10, fold_all=True))
+    assert expected.count == 2
+    ranges: list[int] = []
+    for _ in range(20):
+        try:
+            found = verify(site.lake, VerifyOptions(range=10, fold_all=True), stop(1))
+        except Interrupted:
+            ranges.append(1)
+        else:
+            break
+    assert found == expected
+    assert len(ranges) == 12, "five ranges, latest, and six parts"
+    with pytest.raises(Interrupted):
+        verify(site.lake, VerifyOptions(range=10), stop(3))
+    starts: list[int] = []
+    verify(site.lake, VerifyOptions(range=10, restart=True), lambda verdict: starts.append(verdict.compared))
+    assert starts[0] == 10
+
+
+@pytest.mark.parametrize("fold_all", [False, True])
+def test_what_is_told_is_the_same_however_few_events_are_read_at_once(
+    site: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
+    rebuild_index(site.lake)
+    write_latest(
+        site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
+    )
+    trim(site, 48)
+    write_events(
+        site.folder, [row for row in events(site) if row["entity"] != "acme.site:lamp-3" or row["revision"] > 2]
+    )
+    said = [
+        "events: 2 missing in the lake: acme.site:lamp-3 at revision 1",
+        "latest: state not as the events make it: acme.site:lamp-5 at revision 5",
+    ]
+    read: list[int] = []
+    in_order = lake_rows._in_order
+
+    def counted(rows: Any) -> Any:
+        found = in_order(rows)
+        read.append(len(found))
+        return found
+
+    monkeypatch.setattr(lake_rows, "_in_order", counted)
+    entities = set()
+    for range in (1, 3, 10, 1_000) if fold_all else (3, 1_000):
+        read.clear()
+        found = verify(site.lake, VerifyOptions(range=range, fold_all=fold_all))
+        assert [str(it) for it in found.differences] == said
+        assert max(read) <= range
+        entities.add(found.entities)
+    assert entities == {10}
+
+
+@pytest.mark.parametrize("fold_all", [False, True])
+def test_what_is_told_is_the_same_however_few_bytes_are_held_at_once(
+    site: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_events(site.folder, [row for row in events(site) if row["seq"] not in (9, 10)])
+    write_latest(
+        site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
+    )
+    expected = verify(site.lake, VerifyOptions(fold_all=fold_all))
+    assert expected.count == 4
+    held: list[int] = []
+    within, states_in = lake_rows._within, lake_rows.states_in
+
+    def counted(entries: Iterator[Entry], bound: Bound) -> Iterator[Entry]:
+        found = list(within(entries, bound))
+        held.append(sum(map(lake_rows.size, found)))
+        return iter(found)
+
+    def counted_states(place: Lake, part: Part) -> Iterator[State]:
+        found = list(states_in(place, part))
+        held.append(sum(len(row.state or b"") for row in found))
+        return iter(found)
+
+    monkeypatch.setattr(lake_rows, "_within", counted)
+    monkeypatch.setattr(lake_rows, "states_in", counted_states)
+    longest = max(len(row["value"] or "") + len(row["headers"]) for row in events(site))
+    longest = max(longest, *(len((row["state"] or "").encode()) for row in latest(site).values()))
+    for bytes in (1, 300, 1_000) if fold_all else (300, 1_000):
+        held.clear()
+        assert verify(site.lake, VerifyOptions(fold_all=fold_all, bytes=bytes)) == expected
+        assert max(held) <= max(bytes, longest + 40)
+        assert not site.lake.verified.exists()
+
+
+def test_events_that_only_the_lake_has_are_held_in_ranges_too(site: DataFolder) -> None:
+    """Trimmed after the comparison began, or erased and not yet by the lake."""
+    tamper(site, "DELETE FROM entries WHERE seq BETWEEN 11 AND 40")
+    found = verify(site.lake, VerifyOptions(bytes=250))
+    assert (found.compared, found.rows, found.count) == (48, 48, 30)
+
+
+def test_idle_entities_are_taken_in_bounded_parts(tmp_path: Path) -> None:
+    """Of which the lake has states, and hardly any events."""
+    site = DataFolder(tmp_path / "data")
+    site.write(60, 60)
+    write_lake(site.folder)
+    trim(site, 60)
+    write_events(site.folder, events(site)[:2])
+    parts: list[int] = []
+    found = verify(
+        site.lake, VerifyOptions(lambda *_: True, fold_all=True, range=7), lambda it: parts.append(it.entities)
+    )
+    assert len(parts) == 1 + 9, "latest, and parts of seven"
+    assert found.entities == 2
+
+
+@each_row(
+    ("sizes", "expected"),
+    [
+        ([], None),
+        ([("a", 99, 99)], None),
+        ([("a", 5, 0), ("b", 5, 0)], None),
+        ([("a", 5, 0), ("b", 6, 0), ("c", 1, 0)], "b"),
+        ([("a", 1, 60), ("b", 1, 60)], "b"),
+        ([(name, 0, 0) for name in "abcdefghijkl"], "k"),
+        # A thing and its policy.
+        ([("a", 1, 0), ("b", 8, 0), ("b", 8, 0), ("c", 1, 0)], "c"),
+        ([("b", 8, 0), ("b", 8, 0), ("c", 1, 0)], "c"),
+    ],
+)
+def test_a_part_ends_where_it_has_enough(sizes: list[tuple[str, int, int]], expected: str | None) -> None:
+    assert end_of_part(sizes, Bound(10, 100)) == expected
+
+
+def test_what_has_been_seen_is_kept_in_no_memory_and_no_folder(tmp_path: Path) -> None:
+    tracemalloc.start()
+    with contextlib.closing(Seen(tmp_path)) as seen:
+        assert all(seen.add("thing", f"acme.site:{number:0100}") for number in range(50_000))
+        assert not seen.add("thing", f"acme.site:{0:0100}")
+        assert seen.add("policy", f"acme.site:{0:0100}")
+        assert seen.add("policy", f"acme.site:{0:0100}", 1)
+        assert list(tmp_path.iterdir()) == []
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
+
+
+def test_a_file_that_is_no_progress_is_told(site: DataFolder) -> None:
+    site.lake.verified.write_bytes(b"{")
+    with pytest.raises(StoreUnavailable, match="say --restart"):
+        verify(site.lake, ALL)
+    assert verify(site.lake, VerifyOptions(restart=True)).count == 0
+
+
+def test_a_damaged_file_of_the_lake_is_told(site: DataFolder) -> None:
+    for file in Path(site.lake.path(EVENTS)).glob("*.parquet"):
+        file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(LakeUnfit, match=r"events/.*parquet: expected \d+ bytes, found 100; .*restore"):
+        verify(site.lake, ALL)
+
+
+@pytest.mark.parametrize("number", [0, 1, SAMPLE, SAMPLE + 1, 10 * SAMPLE + 3])
+def test_a_sample_is_spread_over_everything(number: int) -> None:
+    rows = [State("thing", str(n), None, 1, 1, "", "", None) for n in range(number)]
+    found = sample(rows, SAMPLE)
+    assert min(number, SAMPLE // 2) <= len(found) <= SAMPLE
+    if number > SAMPLE:
+        assert int(found[-1].entity) > number * 0.9
+
+
+def test_erasures_that_the_lake_has_not_done_are_counted(site: DataFolder) -> None:
+    assert verify(site.lake, ALL).pending == 0
+    record = (
+        "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', 'acme.site:gone', 0, 'now', 'me')"
+    )
+    tamper(site, record)
+    assert verify(site.lake, ALL).pending == 1
+    publish_watermark(site.lake.watermark, structs.replace(read_watermark(site.lake.watermark), erased=1))
+    assert verify(site.lake, ALL).pending == 0

@@ -1,0 +1,169 @@
+"""How far a clock is believed that jumps, stops and is set right again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from spark_store.pipeline import clock as clock_module
+from spark_store.pipeline.clock import Look, Uptime, look
+from tests.support.table import each_row
+
+NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+NONE = timedelta(0)
+RIGHT = NONE
+JUMPED = 400 * DAY
+STEADILY = [(HOUR, RIGHT, NONE)]
+
+Step = tuple[timedelta, timedelta, timedelta]
+"""So much is measured; then the clock is wrong by so much; what is believed is wrong by so much then."""
+
+
+class Machine:
+    """One that is switched on and off, and what it makes of its clock."""
+
+    def __init__(self, believed: datetime = NOW) -> None:
+        self.now = NOW
+        self.last: Look = look(None, believed, Uptime("first", 500.0))
+        self._uptime = Uptime("first", 500.0)
+
+    def wait(self, passed: timedelta) -> None:
+        self.now += passed
+        self._uptime = self._uptime._replace(seconds=self._uptime.seconds + passed.total_seconds())
+
+    def switch_on(self, passed: timedelta) -> None:
+        """After it was off for so long."""
+        self.now += passed
+        self._uptime = Uptime(f"another after {self._uptime.boot}"[-30:] + str(self.now), 20.0)
+
+    def look(self, wrong: timedelta = RIGHT, clock: datetime | None = None) -> timedelta:
+        """By how much what is believed is wrong."""
+        self.last = look(self.last, clock or self.now + wrong, self._uptime)
+        return self.last.believed - self.now
+
+
+@each_row(
+    "steps",
+    [
+        [*STEADILY, *STEADILY],
+        [(7 * DAY, RIGHT, NONE)],
+        # Corrected a little, each time.
+        [(HOUR, timedelta(seconds=50), timedelta(seconds=50)), (HOUR, timedelta(seconds=100), timedelta(seconds=100))],
+        # Ahead, and noticed at once; steadily so for less than a day, and for a day.
+        [*STEADILY, (NONE, JUMPED, NONE), (HOUR, JUMPED, NONE), (22 * HOUR, JUMPED, NONE), (HOUR, JUMPED, JUMPED)],
+        # A look so rare that a day has passed since the last one says nothing of a clock that has jumped meanwhile.
+        [(7 * DAY, JUMPED, NONE), (7 * DAY, JUMPED, JUMPED)],
+        # Not steadily: further ahead, or part of the way back.
+        [(HOUR, JUMPED, NONE), (23 * HOUR, JUMPED + DAY, NONE), (HOUR, JUMPED + DAY, NONE)],
+        [(HOUR, JUMPED, NONE), (23 * HOUR, DAY, NONE), (HOUR, DAY, NONE), (23 * HOUR, DAY, DAY)],
+        # Set right again, as if nothing had been.
+        [(HOUR, JUMPED, NONE), (HOUR, RIGHT, NONE), (HOUR, RIGHT, NONE)],
+        # Behind for less than a day: as if nothing had been, too.
+        [(HOUR, -JUMPED, NONE), (22 * HOUR, -JUMPED, NONE), (HOUR, RIGHT, NONE)],
+        # A clock that goes steadily for a day is believed, whichever way it went.
+        [(HOUR, -DAY, NONE), (DAY, -DAY, -DAY), (HOUR, RIGHT, -DAY), (23 * HOUR, RIGHT, -DAY), (HOUR, RIGHT, NONE)],
+        [(HOUR, JUMPED, NONE), (DAY, JUMPED, JUMPED), (HOUR, RIGHT, JUMPED), (DAY, RIGHT, NONE), (HOUR, JUMPED, NONE)],
+    ],
+)
+def test_a_clock_that_was_set_is_believed_after_a_steady_day(steps: list[Step]) -> None:
+    machine = Machine()
+    for number, (passed, wrong, expected) in enumerate(steps):
+        machine.wait(passed)
+        assert machine.look(wrong) == expected, number
+        assert machine.last.ahead == (wrong - expected if wrong > expected else None)
+        assert machine.last.until - machine.now == min(wrong, expected), "nothing is deleted that the clock calls young"
+
+
+@pytest.mark.parametrize(
+    ("off", "believed"),
+    [(HOUR, NONE), (DAY, NONE), (3 * DAY, -2 * DAY), (-DAY, DAY)],
+    ids=["short", "a day", "longer", "the clock was set back"],
+)
+def test_a_day_of_being_off_is_believed_and_all_of_it_after_a_steady_day(off: timedelta, believed: timedelta) -> None:
+    machine = Machine()
+    machine.switch_on(off)
+    assert machine.look() == believed
+    for _ in range(23):
+        machine.wait(HOUR)
+        assert machine.look() == believed
+    machine.wait(HOUR)
+    assert machine.look() == NONE
+
+
+def test_processes_that_end_soon_believe_no_more_than_one_that_goes_on() -> None:
+    """A look is all that they have from each other; a month ahead, one look each."""
+    machine = Machine()
+    machine.wait(HOUR)
+    assert machine.look(30 * DAY) == NONE
+    for number in range(1, 24):
+        machine.wait(65 * MINUTE)
+        assert machine.look(30 * DAY) == (NONE if number * 65 * MINUTE < DAY else 30 * DAY), number
+
+
+def test_a_machine_that_begins_in_1970_and_is_never_up_for_a_day_believes_its_clock() -> None:
+    machine = Machine(NOW - 30 * DAY)
+    for day in range(80):
+        machine.switch_on(14 * HOUR)
+        machine.look(clock=EPOCH)
+        assert machine.last.until == EPOCH
+        machine.wait(MINUTE)
+        machine.look(clock=EPOCH + MINUTE)
+        for _ in range(10):
+            machine.wait(HOUR)
+            late = machine.look()
+            assert machine.last.until <= machine.now, day
+    assert late == NONE
+
+
+def test_a_machine_that_was_off_for_long_gets_its_time_back_a_day_at_each_start() -> None:
+    machine = Machine(NOW - 30 * DAY)
+    for _ in range(80):
+        machine.switch_on(14 * HOUR)
+        machine.look()
+        for _ in range(10):
+            machine.wait(HOUR)
+            late = machine.look()
+    assert late == NONE
+
+
+def test_a_day_is_believed_once_for_each_time_that_a_machine_was_off() -> None:
+    """An hour of it is true."""
+    machine = Machine()
+    machine.switch_on(HOUR)
+    for wrong, expected in (
+        (-HOUR, -HOUR),
+        (RIGHT, NONE),
+        (12 * HOUR, 12 * HOUR),
+        (JUMPED, 23 * HOUR),
+        (2 * JUMPED, 23 * HOUR),
+    ):
+        assert machine.look(wrong) == expected
+        machine.wait(MINUTE)
+
+
+def test_a_machine_that_was_put_back_to_what_it_had_been_is_as_one_that_was_off() -> None:
+    """What was measured since then is not known: the start of the machine is the same, and fewer seconds ago."""
+    last = look(None, NOW, Uptime("same", 5000.0))
+    assert look(last, NOW + JUMPED, Uptime("same", 4000.0)).believed == NOW + DAY
+
+
+def test_a_lake_on_which_nobody_has_looked_yet_believes_the_clock() -> None:
+    assert look(None, NOW, Uptime("first", 5.0)).believed == NOW
+
+
+def test_all_processes_of_a_machine_measure_alike(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    first = clock_module.uptime()
+    said = subprocess.run(
+        [sys.executable, "-c", "from spark_store.pipeline.clock import uptime; print(*uptime())"],
+        capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    assert first.boot == said[0]
+    assert 0 < first.seconds < float(said[1]) < clock_module.uptime().seconds
+    monkeypatch.setattr(clock_module, "_BOOT_ID", tmp_path / "none")
+    assert clock_module.uptime().boot == clock_module.uptime().boot != first.boot

@@ -1,0 +1,323 @@
+"""What Spark needs on a machine, and what is said where it is missing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyspark
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from spark_store.errors import SparkMissing, StoreError, StoreUnavailable
+from spark_store.pipeline import session
+from spark_store.pipeline.__main__ import EXIT_FAILED
+from spark_store.pipeline.session import (
+    _TOKEN_VARIABLE,
+    FIRST,
+    Connect,
+    Java,
+    SessionOptions,
+    _in_environment,
+    _master,
+    _settings,
+    drop_shuffles,
+    find_jars,
+    find_java,
+    pass_on,
+    prepared_classes,
+    start_session,
+)
+from tests.support.lake.pipeline_process import DataFolder
+from tests.support.terminal import at_terminal
+
+
+def java(folder: Path, version: str) -> Path:
+    """A Java home whose Java says this."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
+    program.chmod(0o755)
+    return folder
+
+
+def test_a_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')))
+    assert find_java() == (str(tmp_path / "bin" / "java"), "21")
+
+
+def test_a_java_is_known_by_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)'
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, said)))
+    found = find_java()
+    assert found.build == "17.0.15+6-Debian-1deb12u1"
+    assert prepared_classes(tmp_path, found).name == f"classes-{found.build}-{pyspark.__version__}.jsa"
+
+
+@pytest.mark.parametrize("said", ['openjdk version "11.0.20"', 'java version "1.8.0_202"', "what?"])
+def test_an_old_java_is_refused_with_what_it_says(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, said)))
+    with pytest.raises(SparkMissing, match=r"expected Java 17 or later, found .*java, which says"):
+        find_java()
+
+
+def test_no_java_at_all_is_said_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SparkMissing, match="found none; install one"):
+        find_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
+    with pytest.raises(SparkMissing, match="does not run"):
+        find_java()
+
+
+@pytest.mark.parametrize("script", ["exec sleep 9", "kill -KILL $$", "echo no memory >&2; exit 1"])
+def test_a_java_that_does_not_answer_this_time_is_not_missing(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = java(tmp_path, "") / "bin" / "java"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr(session, "_JAVA_SECONDS", 0.5)
+    with pytest.raises(StoreUnavailable, match=r"expected Java 17 or later, found .*java, which does not answer"):
+        find_java()
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(errno.EAGAIN, StoreUnavailable), (errno.ENOMEM, StoreUnavailable), (errno.ENOEXEC, SparkMissing)],
+)
+def test_a_java_that_cannot_be_begun_is_missing_only_where_it_is_no_program(
+    number: int, expected: type[StoreError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, "")))
+    monkeypatch.setattr(subprocess, "run", refuses)
+    with pytest.raises(expected):
+        find_java()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), PySparkRuntimeError("[JAVA_GATEWAY_EXITED]"), Py4JError()],
+)
+def test_a_spark_that_does_not_start_this_time_is_tried_again(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(session, "find_jars", lambda _: [])
+    monkeypatch.setattr(session, "find_java", lambda: Java("java", "17"))
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
+    with pytest.raises(StoreUnavailable, match=r"Spark does not start with master local\[\*\]"):
+        start_session(SessionOptions())
+
+
+def test_a_cluster_that_does_not_answer_is_said_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = (
+        "Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext was created at:\n\n\tat org.apache."
+    )
+
+    def refuses(_: object) -> None:
+        raise PySparkRuntimeError(f"java.lang.IllegalStateException: {said}")
+
+    monkeypatch.setattr(session, "find_jars", lambda _: [])
+    monkeypatch.setattr(session, "find_java", lambda: Java("java", "17"))
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
+    with pytest.raises(
+        StoreUnavailable, match=r"master spark://h:1: nobody answers there; look at spark\.master"
+    ) as caught:
+        start_session(SessionOptions(master="spark://h:1"))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(StoreUnavailable, match="stopped SparkContext") as caught:
+        start_session(SessionOptions())
+    assert "org.apache" not in str(caught.value)
+
+
+def test_missing_jars_are_said_with_what_fetches_them(tmp_path: Path) -> None:
+    (tmp_path / "delta-storage-4.4.0.jar").touch()
+    with pytest.raises(SparkMissing, match=r"found delta-storage-4\.4\.0\.jar; `make install`"):
+        find_jars(tmp_path)
+    (tmp_path / "delta-spark_4.2_2.13-4.4.0.jar").touch()
+    assert len(find_jars(tmp_path)) == 2
+
+
+def test_what_is_set_by_hand_counts_most_and_a_token_is_never_shown() -> None:
+    options = SessionOptions(settings={"spark.sql.shuffle.partitions": "8"}, connect=Connect(15002, "s3cret"))
+    found = _settings(options, [])
+    assert found["spark.sql.shuffle.partitions"] == "8"
+    assert found["spark.connect.grpc.binding.address"] == "127.0.0.1"
+    assert "s3cret" not in repr(options)
+    assert "spark.driver.host" not in _settings(SessionOptions(master="spark://head:7077"), [])
+
+
+def test_what_spark_puts_aside_lies_in_its_folder_whatever_that_is_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "dätä 'of mine'"
+    folder.mkdir()
+    found = _settings(SessionOptions(scratch=folder), [])
+    assert found["spark.local.dir"] == str(folder)
+    assert shlex.split(found["spark.driver.extraJavaOptions"])[-1] == f"-Djava.io.tmpdir={folder}"
+    assert "spark.local.dir" not in _settings(SessionOptions(master="spark://head:7077", scratch=folder), [])
+    assert "spark.local.dir" not in _settings(SessionOptions(scratch=folder / "a,b"), []), "these would be two folders"
+    monkeypatch.setattr(session, "_forbids_programs", lambda folder: True)
+    found = _settings(SessionOptions(scratch=folder), [])
+    assert found["spark.local.dir"] == str(folder)
+    assert "tmpdir" not in found["spark.driver.extraJavaOptions"], "a library that Java unpacks there could not be used"
+
+
+def test_prepared_classes_are_taken_where_there_are_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jars, given = tmp_path / "its jars", []
+
+    def begun(builder: SparkSession.Builder) -> None:
+        given.append(shlex.split(builder._options["spark.driver.extraJavaOptions"]))
+
+    jars.mkdir()
+    monkeypatch.setattr(session, "find_jars", lambda _: [])
+    monkeypatch.setattr(session, "find_java", lambda: Java("java", "17"))
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", begun)
+    start_session(SessionOptions(jars=jars))
+    classes = prepared_classes(jars, Java("java", "17"))
+    classes.touch()
+    start_session(SessionOptions(jars=jars))
+    without, taking = given
+    assert {f"-XX:SharedArchiveFile={classes}", "-XX:+VerifySharedSpaces"} <= set(taking)
+    assert not any("SharedArchiveFile" in option for option in without)
+
+
+def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:
+    options = SessionOptions(master="local[3]", memory="2g", connect=Connect())
+    assert _master(options) == "local[6]"
+    assert _master(SessionOptions(master="local[3, 4]", connect=Connect())) == "local[6, 4]"
+    assert _master(SessionOptions(master="local[3]")) == "local[3]"
+    assert _master(SessionOptions(master="spark://head:7077", connect=Connect())) == "spark://head:7077"
+    found = _settings(options, [])
+    assert (found["spark.scheduler.mode"], found["spark.default.parallelism"]) == ("FAIR", "3")
+    assert found["spark.driver.maxResultSize"] == str(256 << 20)
+    pools = Path(found["spark.scheduler.allocation.file"].removeprefix("file://")).read_text(encoding="utf-8")
+    assert f'<pool name="{FIRST}">' in pools
+    assert options.connect is not None
+    assert not set(found.values()) & {options.connect.token}, "a setting stands in the process list"
+
+
+def test_the_token_is_in_the_environment_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(_TOKEN_VARIABLE, "theirs")
+    with _in_environment(_TOKEN_VARIABLE, "ours"):
+        assert os.environ[_TOKEN_VARIABLE] == "ours"
+    with _in_environment(_TOKEN_VARIABLE, None):
+        assert _TOKEN_VARIABLE not in os.environ
+    assert os.environ[_TOKEN_VARIABLE] == "theirs"
+
+
+def test_javas_greeting_is_kept_from_a_terminal_and_its_other_words_are_not() -> None:
+    (words, theirs), (shown, terminal) = os.pipe(), os.pipe()
+    os.write(theirs, b"WARNING: Using incubator modules: jdk.incubator.vector\nERROR Disk: it is full\n")
+    os.write(
+        theirs, b'Setting default log level to "WARN".\nTo adjust logging level use sc.setLogLevel(newLevel).\nend'
+    )
+    os.close(theirs)
+    pass_on(words, terminal)
+    with open(shown, "rb") as file:
+        assert file.read() == b"ERROR Disk: it is full\nend"
+
+
+def test_a_terminal_has_its_standard_error_back_once_java_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, terminal = os.pipe()
+    monkeypatch.setattr(session, "STDERR", terminal)
+    monkeypatch.setattr(os, "isatty", lambda place: place == terminal)
+    with session._without_greeting():
+        os.write(terminal, b"WARNING: Using incubator modules: x\nfirst\n")
+    os.write(terminal, b"second\n")
+    heard = b""
+    while heard.count(b"\n") < 2:
+        heard += os.read(ours, 100)
+    assert sorted(heard.split()) == [b"first", b"second"]
+    os.close(terminal)
+    os.close(ours)
+
+
+SPEAKING = """#!/bin/sh
+case "$*" in *-version*) echo 'openjdk version "21.0.1" 2023-10-17' >&2; exit;; esac
+echo 'WARNING: Using incubator modules: jdk.incubator.vector' >&2
+echo 'ERROR Disk: it is full' >&2
+exit 1
+"""
+"""A Java that greets, says what matters, and does not run."""
+
+
+def test_at_a_terminal_the_pipeline_shows_what_java_says_but_its_greeting(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "java"
+    program.parent.mkdir()
+    program.write_text(SPEAKING)
+    program.chmod(0o755)
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    for name in ("delta-storage-1.jar", "delta-spark_2-1.jar"):
+        (jars / name).touch()
+    folder = DataFolder(tmp_path / "data").folder
+    process = subprocess.run(
+        [*at_terminal("spark_store.pipeline"), "optimize", "--data-dir", str(folder), "--jars", str(jars)],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    text = process.stderr.decode()
+    assert process.returncode == EXIT_FAILED, process.stdout.decode() + text
+    assert "ERROR Disk: it is full" in text
+    assert "incubator" not in text
+
+
+class Collected:
+    """A Spark whose Java process finds at its second look what nobody needs, and that one file is needed."""
+
+    def __init__(self, folder: Path, needed: str | None = None) -> None:
+        self.looks = 0
+        self._folder, self._needed = folder, needed
+        manager = SimpleNamespace(localDirs=lambda: [SimpleNamespace(getPath=lambda: str(folder))])
+        blocks = SimpleNamespace(diskBlockManager=lambda: manager)
+        env = SimpleNamespace(get=lambda: SimpleNamespace(blockManager=lambda: blocks))
+        packages = SimpleNamespace(apache=SimpleNamespace(spark=SimpleNamespace(SparkEnv=env)))
+        system = SimpleNamespace(gc=self._look)
+        self._jvm: Any = SimpleNamespace(org=packages, java=SimpleNamespace(lang=SimpleNamespace(System=system)))
+
+    def _look(self) -> None:
+        self.looks += 1
+        # What is put aside meanwhile is not waited for.
+        (self._folder / "0c" / f"shuffle_9_{self.looks}_0.data").touch()
+        for file in [*self._folder.rglob("shuffle_1_*")] if self.looks == 2 else []:
+            if file.name != self._needed:
+                file.unlink()
+
+
+@pytest.fixture
+def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(session, "_LOOK_SECONDS", 0.0)
+    (tmp_path / "0c").mkdir()
+    for name in ("shuffle_1_4_0.data", "shuffle_1_4_0.index", "rdd_7_0"):
+        (tmp_path / "0c" / name).touch()
+    return tmp_path
+
+
+def test_what_was_put_aside_is_gone_once_java_has_looked(aside: Path) -> None:
+    spark: Any = Collected(aside)
+    assert drop_shuffles(spark) == 0
+    assert spark.looks == 2
+    assert sorted(it.name for it in aside.rglob("*_*")) == ["rdd_7_0", "shuffle_9_1_0.data", "shuffle_9_2_0.data"]
+
+
+def test_what_is_needed_still_is_not_waited_for_for_ever(aside: Path) -> None:
+    spark: Any = Collected(aside, needed="shuffle_1_4_0.data")
+    assert drop_shuffles(spark, looks=3) == 1

@@ -1,0 +1,83 @@
+"""Which moments go again, told without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from spark_store.lake import reader
+from spark_store.lake.tables import EVENTS, MOMENTS, Lake
+from spark_store.pipeline import snapshots
+from spark_store.pipeline.tables import Target
+
+
+@pytest.mark.parametrize(
+    ("rows", "events", "expected"),
+    [
+        ({}, [], []),
+        ({7: 6}, [0], []),
+        ({10: 5, 20: 5, 30: 5}, [10, 10, 10], []),
+        # Retention by age: the oldest events are gone, of the others all are there.
+        ({10: 5, 20: 5, 30: 5, 40: 5}, [0, 3, 10, 10], [10, 20]),
+        # A namespace that is kept for ever has its events at the beginning.
+        ({10: 5, 20: 5, 30: 5, 40: 5}, [10, 1, 0, 2], [20, 30]),
+        # What is left before one that goes counts for the next one.
+        ({10: 5, 20: 5, 30: 5, 40: 5}, [6, 6, 6, 6], [10, 30]),
+        # The newest one is the beginning of every question about now.
+        ({10: 5, 20: 5}, [0, 0], [10]),
+    ],
+)
+def test_a_moment_stays_where_it_spares_twice_as_many_events_as_it_has_rows(
+    rows: dict[int, int], events: list[int], expected: list[int]
+) -> None:
+    assert snapshots.spare(rows, events) == expected
+    stay = {moment: number for moment, number in rows.items() if moment not in expected}
+    assert 2 * sum([*stay.values()][:-1]) <= sum(events), "otherwise it would be looked for again, and for nothing"
+
+
+class Spark:
+    """Takes down what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def sql(self, statement: str) -> Spark:
+        self.asked.append(statement)
+        return self
+
+    def collect(self) -> None:
+        pass
+
+
+def filled(folder: Path, events: list[int], kept: dict[int, int]) -> tuple[Target, Spark]:
+    """A lake with events of these numbers, and moments of so many rows."""
+    place, spark = Lake(folder), Spark()
+    for some in (events[::2], events[1::2]):
+        write_deltalake(place.path(EVENTS), pa.table({"seq": pa.array(some, pa.int64())}), mode="append")
+    numbers = [moment for moment, rows in kept.items() for _ in range(rows)]
+    for some in (numbers[:1], numbers[1:]):
+        table = pa.table({"moment": pa.array(some, pa.int64()), "entity": [f"a:{it}" for it in range(len(some))]})
+        write_deltalake(place.path(MOMENTS), table, mode="append", partition_by=["moment"])
+    return Target(cast(Any, spark), place, 1), spark
+
+
+def test_the_log_tells_the_moments_and_the_numbers_of_events_how_many_are_between_them(tmp_path: Path) -> None:
+    target, _ = filled(tmp_path, [3, 9, 4, 5, 12], {4: 2, 9: 3, 11: 1})
+    assert reader.moments(target.lake) == {4: 2, 9: 3, 11: 1}
+    assert reader.events_up_to(target.lake, [4, 9, 11]) == [2, 2, 0]
+
+
+@pytest.mark.parametrize("kept", [{}, {9: 100}, {5: 5, 9: 100}])
+def test_spark_is_asked_nothing_where_every_moment_stays(kept: dict[int, int], tmp_path: Path) -> None:
+    target, spark = filled(tmp_path, list(range(10)), kept)
+    assert (snapshots.thin(target), spark.asked) == (0, [])
+
+
+def test_moments_that_spare_too_little_go_as_partitions(tmp_path: Path) -> None:
+    target, spark = filled(tmp_path, [7, 8], {2: 5, 6: 5, 9: 5})
+    assert snapshots.thin(target) == 2
+    assert [it.partition(" WHERE ")[2] for it in spark.asked] == ["moment IN (2, 6)"]

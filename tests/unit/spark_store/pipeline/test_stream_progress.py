@@ -1,0 +1,56 @@
+"""Where a pipeline goes on, from what it finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_store.errors import LakeUnfit
+from spark_store.pipeline.stream import Found, Plan, plan
+from tests.support.table import each_row
+
+
+def found(oldest: int | None, newest: int, appended: int = 0, merged: int = 0, watermark: int = 0) -> Found:
+    return Found(oldest, newest, appended, merged, watermark)
+
+
+@each_row(
+    ("it", "expected"),
+    [
+        (found(None, 0), Plan(1, 0)),
+        (found(1, 500), Plan(1, 0)),
+        (found(1, 500, appended=300, merged=300, watermark=300), Plan(301, 300)),
+        # Killed between append and merge, between merge and append, or before the watermark.
+        (found(1, 500, appended=300, merged=200, watermark=200), Plan(201, 300)),
+        (found(1, 500, appended=200, merged=300, watermark=200), Plan(201, 200)),
+        (found(1, 500, appended=300, merged=300, watermark=200), Plan(201, 300)),
+        # The watermark was lost: everything is merged again.
+        (found(1, 500, appended=300, merged=300, watermark=0), Plan(1, 300)),
+        # `latest` was lost, or is of an earlier version, which did not say how far it is.
+        (found(1, 500, appended=300, merged=0, watermark=300), Plan(1, 300)),
+        # … or was put back as it once was.
+        (found(1, 500, appended=300, merged=120, watermark=300), Plan(121, 300)),
+        # `events` was lost, and the journal still has everything.
+        (found(1, 500, appended=0, merged=300, watermark=300), Plan(1, 0)),
+        # The journal was trimmed, up to what the lake has, or altogether.
+        (found(201, 500, appended=200, merged=200, watermark=200), Plan(201, 200)),
+        (found(None, 500, appended=500, merged=500, watermark=500), Plan(501, 500)),
+        # … and the watermark, or `latest`, is an old one: what it touched nobody knows, so all entities are merged.
+        (found(201, 500, appended=300, merged=300, watermark=100), Plan(1, 300)),
+        (found(201, 500, appended=300, merged=300, watermark=200), Plan(201, 300)),
+        (found(None, 500, appended=500, merged=500, watermark=100), Plan(1, 500)),
+        (found(201, 500, appended=300, merged=100, watermark=300), Plan(1, 300)),
+    ],
+)
+def test_a_pipeline_goes_on_where_the_tables_end(it: Found, expected: Plan) -> None:
+    assert plan(it) == expected
+
+
+def test_a_journal_that_ends_before_the_lake_is_refused() -> None:
+    with pytest.raises(LakeUnfit, match=r"reaches to event 300.* ends at 200"):
+        plan(found(1, 200, appended=300, merged=300, watermark=300))
+
+
+@pytest.mark.parametrize("oldest", [302, None])
+def test_a_lake_that_lacks_what_the_journal_has_trimmed_is_refused(oldest: int | None) -> None:
+    with pytest.raises(LakeUnfit, match="found none after 300"):
+        plan(found(oldest, 500, appended=300, merged=300, watermark=300))

@@ -1,0 +1,116 @@
+"""When upkeep is due."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from spark_store.journal.reader import Entry
+from spark_store.lake.watermark import Forgetting, Watermark
+from spark_store.pipeline.retention import Retention, Rule
+from spark_store.pipeline.upkeep import Done, Due, Upkeep, due, resumed
+from tests.support.table import each_row
+
+NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
+FRESH = Done(NOW, NOW, NOW, 0, 0)
+LONG_AGO = NOW - timedelta(days=1)
+DAY = timedelta(days=1)
+
+
+@each_row(
+    ("done", "expected"),
+    [
+        (FRESH, Due(optimize=False, vacuum=False, forget=False)),
+        (FRESH._replace(batches=64), Due(optimize=True, vacuum=False, forget=False)),
+        (FRESH._replace(batches=63), Due(optimize=False, vacuum=False, forget=False)),
+        (FRESH._replace(batches=1, files=256), Due(optimize=True, vacuum=False, forget=False)),
+        (FRESH._replace(batches=1, files=255), Due(optimize=False, vacuum=False, forget=False)),
+        (FRESH._replace(batches=1, optimized=LONG_AGO), Due(optimize=True, vacuum=False, forget=False)),
+        # Nothing was written: there is nothing to compact, however long ago the last time was.
+        (FRESH._replace(optimized=LONG_AGO), Due(optimize=False, vacuum=False, forget=False)),
+        (FRESH._replace(vacuumed=LONG_AGO, forgotten=LONG_AGO), Due(optimize=False, vacuum=True, forget=True)),
+        (FRESH._replace(events=200_000), Due(optimize=False, vacuum=False, forget=False, keep=True)),
+        (FRESH._replace(events=199_999), Due(optimize=False, vacuum=False, forget=False)),
+        # A moment has a row for each of them.
+        (FRESH._replace(events=599_999, entities=300_000), Due(optimize=False, vacuum=False, forget=False)),
+        (FRESH._replace(events=600_000, entities=300_000), Due(optimize=False, vacuum=False, forget=False, keep=True)),
+    ],
+)
+def test_upkeep_is_due_by_number_and_by_time(done: Done, expected: Due) -> None:
+    assert due(done, NOW, Upkeep(retention=Retention(Rule(DAY)))) == expected
+
+
+@each_row(
+    ("entity", "age", "newest", "expected"),
+    [
+        ("a:lamp", 2, 5, True),
+        ("a:lamp", 0, 99, False),
+        ("b:lamp", 99, 99, False),
+        ("c:lamp", 2, 5, False),
+        ("c:lamp", 4, 5, True),
+        ("d:lamp", 99, 7, False),
+        ("d:lamp", 0, 8, True),
+        ("e:lamp", 0, 8, False),
+        ("e:lamp", 2, 7, False),
+        ("e:lamp", 2, 8, True),
+        ("f:lamp", 9999, 9999, False),
+    ],
+)
+def test_an_event_expires_by_its_namespace(entity: str, age: int, newest: int, expected: bool) -> None:
+    rules = {"b": Rule(), "c": Rule(3 * DAY), "d": Rule(revisions=3), "e": Rule(DAY, 3), "f": Rule(1_000_000 * DAY)}
+    retention = Retention(Rule(DAY), rules)
+    happened = f"{(NOW - age * DAY).isoformat(timespec='microseconds')[:26]}Z"
+    entry = Entry("thing", entity, 5, 5, happened, "modified", "/", b"{}", b"{}")
+    assert retention.has_expired(entry, newest, NOW) is expected
+
+
+def test_a_clock_that_was_set_back_delays_no_upkeep() -> None:
+    """Nobody knows how long it is since a time to come."""
+    later = NOW + 365 * DAY
+    done = Done(later, later, later, 1, 0)
+    assert due(done, NOW, Upkeep(retention=Retention(Rule(DAY)))) == Due(optimize=True, vacuum=True, forget=True)
+    assert not due(done._replace(batches=0), NOW, Upkeep()).optimize
+
+
+def text(at: datetime) -> str:
+    return at.isoformat().replace("+00:00", "Z")
+
+
+@pytest.mark.parametrize(
+    ("waited", "grace", "left"),
+    [(4, 1, 6), (4, 0, 6), (9.5, 1, 1), (60, 1, 1), (60, 0, 0), (-60, 1, 10), (0, 1, 10)],
+    ids=["not yet", "nor here", "soon", "overdue", "overdue, and soon over", "a time to come", "just now"],
+)
+def test_a_start_goes_on_waiting_where_the_process_before_it_was(waited: float, grace: float, left: float) -> None:
+    """In minutes, of ten that each kind of upkeep waits. What is overdue lets new events go first."""
+    every, minute = timedelta(minutes=10), timedelta(minutes=1)
+    upkeep = Upkeep(optimize_every=every, vacuum_every=every, forget_every=every, retention=Retention(Rule(DAY)))
+    at = NOW - waited * minute
+    done = Watermark(optimized=text(at), vacuumed=text(at), retention=Forgetting(text(LONG_AGO), 0, clock=text(at)))
+    for watermark, made in ((done, LONG_AGO), (Watermark(), at)):
+        found = resumed(FRESH._replace(batches=1), watermark, made, NOW, upkeep, grace * minute)
+        begins = NOW + left * minute
+        assert due(found, begins, upkeep) == Due(optimize=True, vacuum=True, forget=True)
+        if left:
+            before = begins - timedelta(seconds=1)
+            assert due(found, before, upkeep) == Due(optimize=False, vacuum=False, forget=False)
+
+
+def test_a_start_goes_on_waiting_however_long_that_is() -> None:
+    upkeep = Upkeep(vacuum_every=timedelta.max)
+    found = resumed(FRESH, Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, upkeep, timedelta(0))
+    assert found.vacuumed == LONG_AGO
+    # As a version wrote it that did not say more.
+    found = resumed(FRESH, Watermark(retention=Forgetting(text(NOW - DAY / 48), 0)), NOW, NOW, upkeep, timedelta(0))
+    assert found.forgotten == NOW - DAY / 48
+    # By hand, since then.
+    done = Forgetting(text(LONG_AGO), 0, text(NOW - DAY / 48), text(LONG_AGO))
+    assert resumed(FRESH, Watermark(retention=done), NOW, NOW, upkeep, timedelta(0)).forgotten == NOW - DAY / 48
+
+
+def test_nothing_is_forgotten_where_everything_is_kept() -> None:
+    assert not due(FRESH._replace(forgotten=LONG_AGO), NOW, Upkeep()).forget
+    assert not due(
+        FRESH._replace(forgotten=LONG_AGO), NOW, Upkeep(retention=Retention(namespaces={"a": Rule()}))
+    ).forget

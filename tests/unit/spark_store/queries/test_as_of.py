@@ -1,0 +1,212 @@
+"""What is made of Spark's answer about the past: who may see what decides, and today's policy names it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Event
+from spark_store.history.replay import fold
+from spark_store.journal import erasure
+from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.reader import Follower, State
+from spark_store.lake.tables import MOMENTS, SNAPSHOTS, Lake, Table
+from spark_store.queries.as_of import Candidate, Guarded, guarded, instant, is_reached, judged, query, seen
+from spark_store.records import Change
+from spark_store.rql.options import read_options
+from spark_store.rql.query import Access, Question, Thing
+from spark_store.rql.search_evaluator import read
+from tests.support.journal_entries import timestamp
+from tests.support.lake.pipeline_tables import add_events, add_states, event_row, latest_row, note_erased, write_lake
+from tests.support.random_histories import Happening, lived
+
+NOW = datetime(2030, 6, 1, tzinfo=UTC)
+GONE, FREE = EntityId(EntityType.THING, "acme", "gone"), EntityId(EntityType.THING, "acme", "free")
+POLICY = ("acme:owner", "acme")
+
+
+class Seeing:
+    """May read all of a thing, or nothing but one attribute."""
+
+    def __init__(self, *, is_whole: bool) -> None:
+        self.is_whole = is_whole
+
+    def may(self, path: Sequence[str]) -> bool:
+        return self.is_whole or tuple(path) == ("attributes", "a")
+
+    def view(self, thing: Thing) -> Thing | None:
+        return (
+            thing
+            if self.is_whole
+            else {"attributes": {"a": thing["attributes"]["a"]}}
+            if "attributes" in thing
+            else None
+        )
+
+
+def lamp(name: str, state: str, *, matches: bool) -> Guarded:
+    return Guarded(Candidate(f"acme:{name}", 3, 0, 1_000_000, state, matches), POLICY)
+
+
+def ids(found: list[Guarded], access: Access | None, text: str | None, options: str | None = None) -> list[str]:
+    question = Question(None if text is None else read(text, NOW), read_options(options).order)
+    return [it.entity.partition(":")[2] for _, it in sorted(judged(found, {POLICY: access}, question))]
+
+
+def test_what_spark_says_counts_for_whoever_may_read_everything_and_for_nobody_else() -> None:
+    both = '{"attributes":{"a":1,"b":2}}'
+    found = [lamp("yes", both, matches=True), lamp("no", both, matches=False), lamp("bare", "{}", matches=True)]
+    whole, part = Seeing(is_whole=True), Seeing(is_whole=False)
+    assert ids(found, None, None) == []
+    assert ids(found, whole, "eq(attributes/b,2)") == ["bare", "yes"], "Spark has evaluated it"
+    assert ids(found, part, "eq(attributes/b,2)") == []
+    assert ids(found, part, "not(eq(attributes/b,2))") == ["no", "yes"], "what he may not read does not equal"
+    assert ids(found, part, "eq(attributes/a,1)") == ["no", "yes"]
+    assert ids(found, part, None) == ["no", "yes"], "nothing of a bare thing is there for him"
+
+
+def test_things_stand_by_what_somebody_may_read_of_them() -> None:
+    states = [(name, f'{{"attributes":{{"a":{a},"b":{b}}}}}') for name, a, b in (("x", 1, 9), ("y", 2, 8), ("z", 2, 7))]
+    found = [lamp(name, state, matches=True) for name, state in states]
+    assert ids(found, Seeing(is_whole=True), None, "sort(+attributes/b)") == ["z", "y", "x"]
+    assert ids(found, Seeing(is_whole=False), None, "sort(+attributes/b)") == ["x", "y", "z"], "missing, all of them"
+    (hit,) = seen(found[:1], {POLICY: Seeing(is_whole=False)})
+    assert (hit.thing_id, hit.thing) == ("acme:x", {"attributes": {"a": 1}})
+    (hit,) = seen(found[:1], {POLICY: Seeing(is_whole=True)})
+    assert hit.thing["_modified"] == "1970-01-01T00:00:01.000000Z"
+    assert list(seen(found, {POLICY: None})) == []
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Path:
+    """Two things: one that is guarded by one policy and then another, and is gone; one that no policy guards."""
+    path = tmp_path / "journal.db"
+    policies = [Happening("created", "/", {"policyId": f"acme:{it}"}) for it in ("first", "second")]
+    lives = [
+        lived(GONE, [*policies, Happening("deleted", "/", None)], (1, 2, 3)),
+        lived(FREE, [Happening("created", "/", {})], (4,)),
+    ]
+    journal = SqliteJournal.open(path)
+    journal.append([Change((event,), (state,)) for life in lives for event, state in life])
+    journal.close()
+    return path
+
+
+def test_the_policy_is_the_one_that_the_journal_names_now(journal: Path) -> None:
+    """The last one of a thing that was deleted; a thing that was erased, or that nobody guards, is nobody's."""
+    found = [Candidate(f"acme:{name}", 1, 0, 0, "{}", True) for name in ("gone", "free", "erased")]
+    with Follower.open(journal) as follower:
+        assert [(it.candidate.entity, it.policy) for it in guarded(follower, found)] == [
+            ("acme:gone", ("acme:second", "acme"))
+        ]
+
+
+def erase(path: Path, entity: EntityId) -> None:
+    journal = SqliteJournal.open(path)
+    journal.within(lambda it: erasure.begin(it, "thing", entity.id, timestamp(99), "anna"))
+    journal.commit()
+    journal.close()
+
+
+def make_anew(path: Path, entity: EntityId, revision: int) -> None:
+    event = Event(entity, revision, timestamp(100), "created", "/", b'{"policyId":"acme:third"}', b"{}")
+    journal = SqliteJournal.open(path)
+    journal.append([Change((event,), (fold([event]),))])
+    journal.close()
+
+
+def test_what_a_thing_was_before_it_was_erased_is_nobodys_though_it_was_made_anew(journal: Path) -> None:
+    """What was found before the erasure, too: each page asks again."""
+    found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (2, 3, 4)]
+    with Follower.open(journal) as follower:
+        assert [it.candidate.revision for it in guarded(follower, found)] == [2, 3, 4]
+        erase(journal, GONE)
+        assert guarded(follower, found) == []
+        make_anew(journal, GONE, 4)
+        assert [(it.candidate.revision, it.policy) for it in guarded(follower, found)] == [(4, ("acme:third", "acme"))]
+
+
+class Chosen:
+    """The tables of a lake, and which rows of each a question looks at."""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self.found: dict[str, list[tuple[str, int]]] = {}
+
+    def read(self, table: Table, version: int | None = None) -> Any:
+        return _Frame(self, table.name, deltalake.DeltaTable(self._lake.path(table), version))
+
+
+class _Frame:
+    def __init__(self, chosen: Chosen, name: str, table: deltalake.DeltaTable) -> None:
+        self._chosen, self._name, self._table = chosen, name, table
+
+    def where(self, condition: str) -> _Frame:
+        text = f"SELECT entity, revision FROM rows WHERE {condition} ORDER BY entity, revision"
+        found = pa.table(deltalake.QueryBuilder().register("rows", self._table).execute(text).read_all())
+        self._chosen.found[self._name] = [(it["entity"], it["revision"]) for it in found.to_pylist()]
+        return self
+
+    def __getattr__(self, _: str) -> Any:
+        """What is made of the rows afterwards."""
+        return lambda *_: self
+
+
+def test_no_row_of_what_was_erased_is_looked_at_while_the_lake_still_has_it(journal: Path) -> None:
+    lake = Lake(journal.parent)
+    write_lake(lake.data_dir)
+    states = [latest_row(it) for it in _states(journal)]
+    early = {"created": datetime.fromisoformat(timestamp(0)), "modified": datetime.fromisoformat(timestamp(0))}
+    moment = [{**it, **early, "moment": 1, "revision": 1, "seq": 1} for it in states]
+    add_states(lake.data_dir, MOMENTS, moment)
+    add_states(lake.data_dir, SNAPSHOTS, [{**it, "revision": 2, "seq": 2} for it in states])
+
+    def looked_at() -> dict[str, list[tuple[str, int]]]:
+        chosen: Any = Chosen(lake)
+        ask: Any = query(lake, Question(None, read_options(None).order), datetime.fromisoformat(timestamp(200)))
+        ask(chosen)
+        found: dict[str, list[tuple[str, int]]] = chosen.found
+        return found
+
+    free, gone = str(FREE), str(GONE)
+    everything = {
+        "events": [(free, 1), (gone, 2), (gone, 3)],
+        "snapshots": [(free, 2), (gone, 2)],
+        "moments": [(free, 1), (gone, 1)],
+    }
+    assert looked_at() == everything
+    erase(journal, GONE)
+    make_anew(journal, GONE, 4)
+    with Follower.open(journal) as follower:
+        add_events(lake.data_dir, map(event_row, follower.entries(5, 5)), 5)
+    assert looked_at() == {"events": [(free, 1), (gone, 4)], "snapshots": [(free, 2)], "moments": [(free, 1)]}
+    note_erased(lake.data_dir, 1)
+    assert looked_at()["moments"] == everything["moments"], "what the lake has carried out is not asked about again"
+
+
+def _states(journal: Path) -> list[State]:
+    with Follower.open(journal) as follower:
+        return list(follower.states(1, 0))
+
+
+@pytest.mark.parametrize(
+    ("watermark", "second", "expected"),
+    [(0, 1, True), (0, 2, False), (3, 4, True), (3, 5, False), (4, 900, True)],
+)
+def test_the_lake_has_everything_from_before_an_instant_or_not(
+    journal: Path, watermark: int, second: int, expected: bool
+) -> None:
+    with Follower.open(journal) as follower:
+        assert is_reached(follower, watermark, datetime.fromisoformat(timestamp(second))) is expected
+
+
+def test_an_instant_of_nanoseconds_is_the_first_microsecond_that_is_not_before_it() -> None:
+    at, second, step = datetime(2030, 1, 1, tzinfo=UTC), 1_893_456_000 * 10**9, timedelta(microseconds=1)
+    assert [instant(second + it) for it in (-1, 0, 1, 1000, 1001)] == [at, at, at + step, at + step, at + 2 * step]

@@ -1,0 +1,168 @@
+"""Things as they were, folded from rows in any shape that Spark brings them in: what replaying them gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Event
+from spark_store.history.replay import is_same
+from spark_store.queries.as_of_fold import COLUMNS, KNOWN, OUT, Row, recalled, was, weakened, whole
+from spark_store.records import Snapshot
+from spark_store.rql import parse
+from spark_store.rql.ast import And, Exists, Field, FieldKind, Not, Or, Predicate
+from spark_store.rql.search_evaluator import May, holds, read
+from tests.support.acceptance import accepted, accepts
+from tests.support.dice import examples
+from tests.support.random_histories import HISTORIES, Happening, lived
+from tests.support.random_searches import filters, rights, things
+
+LAMP = EntityId(EntityType.THING, "acme.site", "lamp-1")
+NOW = datetime(2030, 6, 1, tzinfo=UTC)
+INPUT = pa.schema([(name, pa.int64() if name in ("revision", "at", "created") else pa.string()) for name in COLUMNS])
+
+
+def micros(text: str) -> int:
+    return round(datetime.fromisoformat(text).timestamp() * 1_000_000)
+
+
+def event_row(event: Event) -> Row:
+    value = None if event.value is None else event.value.decode()
+    at = micros(event.timestamp)
+    return Row(
+        str(event.entity), event.revision, event.action, event.path, value, event.headers.decode(), at, None, None
+    )
+
+
+def state_row(known: Snapshot) -> Row:
+    state = None if known.state is None else msgspec.json.encode(known.state).decode()
+    created, at = micros(known.created), micros(known.modified)
+    return Row(str(known.entity), known.revision, KNOWN, None, state, None, at, known.policy, created)
+
+
+def assert_was(rows: Sequence[Row], expected: Snapshot) -> None:
+    found = was(rows)
+    if expected.state is None:
+        assert found is None
+        return
+    assert found is not None
+    state = found.state if found.state is not None else msgspec.json.decode(found.text or "")
+    assert is_same(state, expected.state)
+    assert (found.entity, found.revision) == (str(expected.entity), expected.revision)
+    assert (found.created, found.modified) == (micros(expected.created), micros(expected.modified))
+
+
+@given(HISTORIES, st.data())
+def test_a_thing_is_what_replaying_it_gives_from_whatever_states_are_known(
+    happenings: list[Happening], data: st.DataObject
+) -> None:
+    """States may stand anywhere among the events, also ones whose events are there too."""
+    past = lived(LAMP, happenings, range(1, 99))
+    known = data.draw(st.sets(st.integers(0, len(past) - 1), max_size=2))
+    first = data.draw(st.integers(0, min(known, default=-1) + 1))
+    rows = [event_row(event) for event, _ in past[first:]] + [state_row(past[at][1]) for at in known]
+    either = data.draw(st.booleans())
+    assert_was(sorted(rows, key=lambda row: (row.revision, (row.action == KNOWN) is either)), past[-1][1])
+
+
+def test_what_is_not_known_is_no_thing() -> None:
+    past = lived(LAMP, [Happening("created", "/", {"attributes": {"n": n}}) for n in range(5)], range(1, 99))
+    rows = [event_row(event) for event, _ in past]
+    changed = [row._replace(action="modified", path="/attributes/n", value="1") for row in rows]
+    assert was(changed[2:]) is None, "its beginning is missing"
+    assert was([state_row(past[0][1]), *changed[3:]]) is None, "there is a hole"
+    assert was([state_row(past[0][1]), changed[1], *changed[3:]]) is None, "and another one"
+    assert was(rows[2:]) is not None, "a creation brings all of it"
+    gone = Snapshot(LAMP, 3, past[0][1].created, past[2][1].modified, None, None)
+    assert was([state_row(gone)]) is None
+
+
+def test_what_is_said_about_a_thing_goes_with_what_it_is_about_and_stays_with_the_rest() -> None:
+    said = b'{"_metadata":[["/attributes/a/unit","W"],["/attributes/n/unit","kg"]]}'
+    past = lived(
+        LAMP,
+        [
+            Happening("created", "/", {"attributes": {"a": 1, "n": 2}}, said),
+            Happening("modified", "/attributes/n", 3),
+            Happening("modified", "/", {"attributes": {"n": 4}}),
+        ],
+        range(1, 99),
+    )
+    last = past[-1][1]
+    assert (last.state or {})["_metadata"] == {"attributes": {"n": {"unit": "kg"}}}
+    assert_was([event_row(event) for event, _ in past], last)
+    assert_was([state_row(past[0][1]), *(event_row(event) for event, _ in past[1:])], last)
+
+
+# What is below a `not` is true of most things.
+EVERY = Exists(Field(FieldKind.DOCUMENT, ("thingId",)))
+PREDICATES = (
+    filters(6) | filters(3).map(lambda part: And((EVERY, Not(part)))) | filters(3).map(lambda part: Or((EVERY, part)))
+)
+
+
+@accepts(at_least=1)
+@settings(max_examples=examples(500), deadline=None)
+@given(PREDICATES, things(), rights())
+def test_what_is_weakened_holds_wherever_anybody_finds_the_thing(predicate: Predicate, thing: Any, may: May) -> None:
+    weak = weakened(predicate)
+    if weak is not None and (holds(predicate, thing, may) or holds(predicate, thing)):
+        accepted()
+        assert holds(weak, thing)
+
+
+def test_only_below_a_not_is_anything_left_open() -> None:
+    for text, left in (
+        ("and(eq(attributes/a,1),exists(attributes/b))", "and(eq(attributes/a,1),exists(attributes/b))"),
+        ("and(eq(attributes/a,1),not(exists(attributes/b)))", "eq(attributes/a,1)"),
+        ("and(not(eq(attributes/a,1)),not(exists(attributes/b)))", None),
+        ("or(eq(attributes/a,1),not(exists(attributes/b)))", None),
+        ("or(exists(features/a),and(eq(definition,1),not(exists(definition))))", "or(exists(features/a),eq(definition,1))"),
+    ):  # fmt: skip
+        assert weakened(parse(text)) == (None if left is None else parse(left)), text
+
+
+def test_things_that_lie_across_batches_are_whole_and_only_what_can_match_goes_out() -> None:
+    rows: list[Row] = []
+    for number in range(40):
+        entity = EntityId(EntityType.THING, "acme.site", f"lamp-{number:02}")
+        sets = [Happening("modified", "/attributes/n", number * 100 + it) for it in range(number % 4)]
+        past = lived(entity, [Happening("created", "/", {"attributes": {"n": -1}}), *sets], range(1, 99))
+        rows += [event_row(event) for event, _ in past]
+    table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    batches = [pa.RecordBatch.from_pylist(table[at : at + 7], INPUT) for at in range(0, len(table), 7)]
+    found = pa.Table.from_batches(recalled(None)(iter(batches))).to_pylist()
+    assert len(found) == 40
+    assert tuple(found[0]) == OUT
+    for number, row in enumerate(found):
+        count = number % 4
+        assert row["entity"] == f"acme.site:lamp-{number:02}"
+        assert row["revision"] == 1 + count
+        expected = number * 100 + count - 1 if count else -1
+        assert msgspec.json.decode(row["state"]) == {"attributes": {"n": expected}}
+        assert row["matches"] is True
+    some = pa.Table.from_batches(recalled(parse("ge(attributes/n,3902)"))(iter(batches))).to_pylist()
+    assert [row["entity"] for row in some] == ["acme.site:lamp-39"]
+    open_ = pa.Table.from_batches(recalled(parse("not(ge(attributes/n,3902))"))(iter(batches))).to_pylist()
+    assert [row["entity"] for row in open_ if not row["matches"]] == ["acme.site:lamp-39"]
+    assert len(open_) == 40
+    assert list(recalled(parse("eq(attributes/x,1)"))(iter(batches))) == []
+    timed = pa.Table.from_batches(recalled(read('ge(_modified,"2030-01-15T00:00:04Z")', NOW))(iter(batches)))
+    assert timed.num_rows == 10, "a quarter of them had four events"
+
+
+def test_a_whole_thing_has_the_fields_beside_the_document_as_events_write_them() -> None:
+    assert whole("acme:lamp", 7, 1_500_000, 2_000_001, {"policyId": "acme:owner"}) == {
+        "policyId": "acme:owner",
+        "thingId": "acme:lamp",
+        "_revision": 7,
+        "_created": "1970-01-01T00:00:01.500000Z",
+        "_modified": "1970-01-01T00:00:02.000001Z",
+    }

@@ -1,0 +1,97 @@
+"""Wide queries without Spark: where to ask, what errors mean, what is stopped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+from spark_store.errors import (
+    NoPipeline,
+    NoWideQueries,
+    PipelineLost,
+    QueryCancelled,
+    QueryRefused,
+    ResultTooLarge,
+    StoreError,
+    TimeIsUp,
+)
+from spark_store.lake.connect_address import Address, published
+from spark_store.lake.tables import EVENTS, LATEST, Lake
+from spark_store.queries.spark_query import Cancellation, Limits, Sql, WideQueries, finder, named_tables, translated
+from tests.support.table import each_row
+
+
+def test_an_outside_address_counts_before_the_pipelines_own(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.pipeline.mkdir(parents=True)
+    with published(lake.connect, Address("sc://localhost:1", 1)):
+        assert finder(lake, None, is_off=False)() == "sc://localhost:1"
+        assert finder(lake, "sc://spark.example:15002", is_off=True)() == "sc://spark.example:15002"
+        with pytest.raises(NoWideQueries, match=r"spark.mode is off: set spark.mode") as refused:
+            finder(lake, None, is_off=True)()
+        assert refused.value.status == 501
+    with pytest.raises(NoPipeline, match="expected the address of a running pipeline"):
+        finder(lake, None, is_off=False)()
+
+
+@each_row(
+    ("text", "begun", "expected"),
+    [
+        ('status = StatusCode.UNAVAILABLE\ndetails = "failed to connect to all addresses"', False, NoPipeline),
+        ('status = StatusCode.UNAVAILABLE\ndetails = "Stream removed (Socket closed)"', False, PipelineLost),
+        ('status = StatusCode.UNAVAILABLE\ndetails = "failed to connect to all addresses"', True, PipelineLost),
+        ('status = StatusCode.UNAUTHENTICATED\ndetails = "Invalid authentication token"', False, NoPipeline),
+        ('status = StatusCode.CANCELLED\ndetails = "RST_STREAM"', True, PipelineLost),
+        ("[INVALID_HANDLE.SESSION_NOT_FOUND] gone", True, PipelineLost),
+        ("Job 7 cancelled because SparkContext was shut down", True, PipelineLost),
+        ("Total size of serialized results is bigger than spark.driver.maxResultSize", True, ResultTooLarge),
+        ("[PARSE_SYNTAX_ERROR] near 'selec'.\n\nJVM stacktrace:\n\tat org.apache", False, QueryRefused),
+    ],
+)
+def test_errors_of_spark_are_told_apart(text: str, begun: bool, expected: type[StoreError]) -> None:
+    import grpc  # type: ignore[import-untyped]
+
+    named = text.partition("StatusCode.")[2].partition("\n")[0]
+    code = grpc.StatusCode[named] if named else grpc.StatusCode.INTERNAL
+    found = translated(SparkConnectGrpcException(message=text, grpc_status_code=code), begun)
+    assert type(found) is expected
+    assert "org.apache" not in str(found)
+
+
+def test_the_tables_of_a_text_are_known() -> None:
+    assert named_tables("SELECT latest.state FROM latest JOIN events USING (entity)") == [EVENTS, LATEST]
+    assert named_tables("SELECT 1 AS eventsum") == []
+
+
+def test_a_query_that_waits_for_its_turn_has_a_time_and_can_be_stopped(tmp_path: Path) -> None:
+    asked: list[str] = []
+    before = set(threading.enumerate())
+
+    def address() -> str:
+        asked.append("")
+        return ""
+
+    queries = WideQueries(Lake(tmp_path), address, at_once=0)
+    with pytest.raises(TimeIsUp, match=r"after 0.2 s"):
+        queries.run(Sql("SELECT 1"), Limits(0.2))
+    cancellation = Cancellation()
+    stopping = threading.Timer(0.1, cancellation.cancel)
+    stopping.start()
+    with pytest.raises(QueryCancelled):
+        queries.run(Sql("SELECT 1"), Limits(60), cancellation)
+    stopping.join()
+    assert asked == []
+    assert set(threading.enumerate()) <= before
+
+
+def test_importing_the_service_imports_no_spark() -> None:
+    """So that a start costs nothing of it."""
+    modules = "connectivity.service, connectivity.store.spark_queries"
+    script = f"import sys, {modules}; print({{'pyspark', 'grpc'}} & set(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
+    assert shown.stdout.strip() == "set()"

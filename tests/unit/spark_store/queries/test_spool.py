@@ -1,0 +1,60 @@
+"""What a search has found, in the order of its answer, from a file without a name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_store.errors import StoreUnavailable, TooManyRows
+from spark_store.queries.spool import Bound, Spool
+from spark_store.rql.options import order_by
+from spark_store.rql.order import key_of, place_of, value_of
+from spark_store.rql.query import Sorting
+from tests.support.random_searches import orders, things
+
+BY_ID = order_by(())
+
+
+@given(st.lists(things(), max_size=12), orders())
+def test_records_come_in_the_order_of_the_answer(found: list[Any], order: tuple[Sorting, ...]) -> None:
+    spool = Spool(Path("/tmp"), order, Bound())
+    try:
+        for thing in found:
+            spool.add(place_of(thing, order), msgspec.json.encode(thing))
+        spool.sort()
+        by = key_of(order)
+        expected = sorted(found, key=lambda thing: by(place_of(thing, order)))
+        assert spool.read(0, 100) == [msgspec.json.encode(thing) for thing in expected]
+        assert spool.read(3, 2) == [msgspec.json.encode(thing) for thing in expected[3:5]]
+        assert len(spool) == len(found)
+    finally:
+        spool.close()
+
+
+def test_both_the_number_and_the_bytes_have_a_bound_and_nothing_is_left_of_it(tmp_path: Path) -> None:
+    for bound in (Bound(records=2), Bound(bytes=5)):
+        spool = Spool(tmp_path, BY_ID, bound)
+        assert list(tmp_path.iterdir()) == [], "whoever kills this process leaves nothing behind"
+        for id in ("b", "a"):
+            spool.add((value_of(id),), id.encode() * 2)
+        with pytest.raises(TooManyRows, match="found more than 2 things of 4 bytes"):
+            spool.add((value_of("c"),), b"cc")
+        spool.close()
+
+
+def test_a_spool_that_is_closed_says_so_and_a_folder_that_is_gone_too(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, BY_ID, Bound())
+    spool.add((value_of("a"),), b"a")
+    spool.sort()
+    spool.close()
+    spool.close()
+    for late in (lambda: spool.read(0, 1), lambda: spool.add((value_of("b"),), b"b")):
+        with pytest.raises(StoreUnavailable, match="nobody asks any more"):
+            late()
+    with pytest.raises(StoreUnavailable, match="what a search finds cannot be kept"):
+        Spool(tmp_path / "gone", BY_ID, Bound())

@@ -1,0 +1,32 @@
+"""What a search is answered with."""
+
+from __future__ import annotations
+
+import time
+
+from spark_store.rql.query import Budget, Hidden, Hit
+
+_HIDDEN = Hidden(3, "2024-05-01T10:00:00.000000Z", "2024-05-02T10:00:00.000000Z")
+
+
+def test_a_hit_of_a_text_is_the_thing_that_the_text_says() -> None:
+    hit = Hit("acme:a", text=b'{"thingId":"acme:a"}', hidden=_HIDDEN)
+    assert hit.thing == {
+        "thingId": "acme:a",
+        "_revision": 3,
+        "_created": _HIDDEN.created,
+        "_modified": _HIDDEN.modified,
+    }
+    assert hit == Hit("acme:a", hit.thing)
+    assert hit != Hit("acme:b", hit.thing)
+    assert hit != Hit("acme:a", {"thingId": "acme:a"})
+
+
+def test_a_hit_shows_itself() -> None:
+    assert repr(Hit("acme:a", {"thingId": "acme:a"})) == "Hit('acme:a', {'thingId': 'acme:a'})"
+
+
+def test_a_budget_has_left_what_was_not_spent() -> None:
+    budget = Budget(seconds=1.0)
+    budget.spend(time.perf_counter() - 2.0)
+    assert budget.left() < -0.9

@@ -1,0 +1,119 @@
+"""Which things may be answers: sets of keys, up to a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_store.rql.ast import Field, FieldKind
+from spark_store.rql.query import Question, Sorting
+from spark_store.rql.search_evaluator import read
+from spark_store.search.candidates import ALL, Known, Reach
+from spark_store.search.index import LARGE
+from spark_store.search.read_view import Clock, Picture
+from tests.support.oracles.search import Shelf
+
+NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+ORDER = (Sorting(Field(FieldKind.DOCUMENT, ("thingId",))),)
+BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[Shelf]:
+    found = Shelf(tmp_path / "journal.db")
+    found.name("reader", ["acme:policy"])
+    yield found
+    found.close()
+
+
+def put(shelf: Shelf, *attributes: dict[str, Any]) -> None:
+    """Things with these attributes; their keys begin with 1."""
+    shelf.put(
+        *(
+            {"thingId": f"acme:{n}", "policyId": "acme:policy", "attributes": each, **BESIDE}
+            for n, each in enumerate(attributes, 1)
+        )
+    )
+
+
+def reach(shelf: Shelf, text: str, subject: str = "reader") -> Reach:
+    question = Question(read(text, NOW), ORDER)
+    return Reach(Picture(shelf.connection, Clock(float("inf"), 60.0)), question, {subject}, 25, True, Known())
+
+
+def test_a_range_is_one_range_of_rows_unless_things_have_several_values(shelf: Shelf) -> None:
+    inside = "and(gt(attributes/n,2),lt(attributes/n,4))"
+    put(shelf, {"n": 1}, {"n": 3}, {"n": 9})
+    assert reach(shelf, inside).few() == frozenset({2})
+    put(shelf, {"n": 1}, {"n": 3}, {"n": [1, 9]})
+    assert reach(shelf, inside).few() == frozenset({2, 3})
+    put(shelf, {"n": 1}, {"n": 3}, {"n": 1})
+    assert reach(shelf, inside.replace("/n", "/none")).few() == frozenset()
+
+
+def test_objects_in_arrays_give_a_path_several_values_too(shelf: Shelf) -> None:
+    put(shelf, {"l": [{"n": 1}, {"n": 9}]}, {"l": [{"n": 3}]})
+    assert reach(shelf, "and(gt(attributes/l/n,2),lt(attributes/l/n,4))").few() == frozenset({1, 2})
+
+
+def test_sets_are_joined_as_the_filter_says(shelf: Shelf) -> None:
+    put(shelf, {"a": 1, "b": 1}, {"a": 1}, {"b": 1}, {})
+    assert reach(shelf, "and(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1})
+    assert reach(shelf, "or(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1, 2, 3})
+    assert reach(shelf, "not(eq(attributes/a,1))").few() in (None, {1, 2, 3, 4})
+
+
+def test_large_things_are_always_candidates(shelf: Shelf) -> None:
+    put(shelf, {"a": 1}, {"a": "x" * LARGE})
+    assert reach(shelf, "eq(attributes/a,1)").few() == frozenset({1, 2})
+
+
+def test_whoever_is_named_nowhere_reaches_nothing(shelf: Shelf) -> None:
+    put(shelf, {"a": 1}, {"a": "x" * LARGE})
+    assert reach(shelf, "exists(attributes/a)", "nobody").policies == []
+    assert reach(shelf, "exists(attributes/a)", "nobody").tree == reach(shelf, "in(attributes/a,time:soon)").tree
+
+
+def test_what_very_many_match_is_not_known_but_can_be(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_store.search.candidates.bound_of", lambda things, page: 1)
+    monkeypatch.setattr("spark_store.search.candidates.FEW_OF_POLICIES", 1)
+    put(shelf, {"a": 1, "b": 1}, {"a": 1}, {"a": 1})
+    found = reach(shelf, "eq(attributes/a,1)")
+    assert found.few() is None
+    assert found.all(found.tree) == frozenset({1, 2, 3})
+    assert found.read(found.tree, ALL) == frozenset({1, 2, 3})
+    assert reach(shelf, "and(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1})
+
+
+def test_while_the_index_is_being_built_nothing_is_known(shelf: Shelf) -> None:
+    put(shelf, {"a": 1})
+    shelf.connection.execute("UPDATE search_progress SET indexed = 0")
+    found = reach(shelf, "eq(attributes/a,1)")
+    assert (found.is_indexed, found.few(), found.all(found.tree)) == (False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("eq(attributes/a,1)", 1),
+        ("and(eq(attributes/b,2),or(eq(attributes/c,1),eq(attributes/c,2)),eq(attributes/a,1))", 1),
+        ("and(ge(attributes/a,0),eq(attributes/a,1))", 1),
+        ("eq(attributes/b,1)", None),
+        ("or(eq(attributes/a,1),eq(attributes/b,2))", None),
+        ("and(exists(attributes/b),or(eq(attributes/a,1),eq(attributes/a,2)))", None),
+        ("in(attributes/a,1,2)", None),
+        ("not(eq(attributes/a,1))", None),
+    ],
+)
+def test_a_value_at_a_declared_path_counts_where_every_answer_has_it(
+    shelf: Shelf, text: str, value: int | None
+) -> None:
+    shelf.declare("attributes/a")
+    put(shelf, {"a": 1, "b": 2}, {"a": 1}, {"b": 2})
+    asked = reach(shelf, text)
+    found = asked.of_value(asked.tree)
+    assert (None if found is None else found.value) == value

@@ -1,0 +1,73 @@
+"""Whether one thing is an answer, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from spark_store.rql.options import read_options
+from spark_store.rql.query import Question
+from spark_store.rql.search_evaluator import read
+from spark_store.search.candidates import Known
+from spark_store.search.matcher import Judge
+from spark_store.search.read_view import Clock, Picture, Row
+from tests.support.oracles.search import Given, Partly, Shelf
+
+NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+AT = "2024-05-01T10:00:00Z"
+STATE = {"thingId": "acme:a", "policyId": "acme:p", "attributes": {"room": "hall", "level": 3}}
+ROW: Row = (1, "acme:a", 7, AT, AT, "acme:p", msgspec.json.encode(STATE))
+WHOLE = Partly(lambda _: True, is_whole=True)
+LEVEL_ONLY = Partly(lambda path: path == ("attributes", "level") or path == ("thingId",), is_whole=False)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[Shelf]:
+    found = Shelf(tmp_path / "journal.db")
+    yield found
+    found.close()
+
+
+def judge(shelf: Shelf, text: str | None, access: Partly, sort: str = "sort(+attributes/room)", *names: str) -> Judge:
+    question = Question(None if text is None else read(text, NOW), read_options(sort).order, frozenset(names))
+    picture = Picture(shelf.connection, Clock(float("inf"), 60.0))
+    return Judge(picture, question, Given({"acme:p": access}), question.order, Known())
+
+
+def test_what_matches_comes_with_its_place_and_its_text(shelf: Shelf) -> None:
+    found = judge(shelf, 'eq(attributes/room,"hall")', WHOLE).found(ROW)
+    assert found is not None
+    assert found.hit is not None
+    assert found.hit.text == ROW[-1]
+    assert [value.value for value in found.place] == ["hall", "acme:a"]
+    assert found.size == len(ROW[-1])
+
+
+@pytest.mark.parametrize("text", ['eq(attributes/room,"attic")', "gt(_revision,7)", "not(exists(attributes/level))"])
+def test_what_does_not_match_is_no_answer(shelf: Shelf, text: str) -> None:
+    assert judge(shelf, text, WHOLE).found(ROW) is None
+
+
+def test_what_may_not_be_read_neither_matches_nor_orders(shelf: Shelf) -> None:
+    assert judge(shelf, 'eq(attributes/room,"hall")', LEVEL_ONLY).found(ROW) is None
+    found = judge(shelf, "eq(attributes/level,3)", LEVEL_ONLY).found(ROW)
+    assert found is not None
+    assert found.place[0].value is None
+
+
+def test_what_nobody_allows_and_what_lies_elsewhere_is_no_answer(shelf: Shelf) -> None:
+    assert judge(shelf, None, WHOLE, "sort(+thingId)", "acme").found(ROW) is not None
+    assert judge(shelf, None, WHOLE, "sort(+thingId)", "acme.lab").found(ROW) is None
+    assert judge(shelf, None, WHOLE).found((*ROW[:5], "acme:other", ROW[6])) is None
+    assert judge(shelf, None, WHOLE).found((*ROW[:5], None, ROW[6])) is None
+
+
+def test_everything_is_seen_where_every_policy_gives_all_or_nothing(shelf: Shelf) -> None:
+    shelf.put({**STATE, "_revision": 1, "_created": AT, "_modified": AT})
+    assert judge(shelf, None, WHOLE).sees_everything(["acme:p", "acme:none"])
+    assert not judge(shelf, None, LEVEL_ONLY).sees_everything(["acme:p"])
+    assert not judge(shelf, None, WHOLE).sees_everything(None)

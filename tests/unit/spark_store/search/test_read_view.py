@@ -1,0 +1,64 @@
+"""One state of a file: what is read of it, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_store.search.read_view import NAMESPACES, POLICIES, Clock, Picture
+from tests.support.oracles.search import Shelf
+
+BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Iterator[Shelf]:
+    found = Shelf(tmp_path / "journal.db")
+    yield found
+    found.close()
+
+
+def picture(shelf: Shelf) -> Picture:
+    return Picture(shelf.connection, Clock(float("inf"), 60.0))
+
+
+def test_a_clock_stops_at_its_deadline_and_is_late_after_its_slice() -> None:
+    clock = Clock(deadline=0.0, slice_seconds=60.0)
+    assert clock.is_late()
+    assert clock.tick()
+    assert clock.has_stopped
+    patient = Clock(deadline=float("inf"), slice_seconds=60.0)
+    assert not patient.is_late()
+    assert not patient.tick()
+
+
+@pytest.mark.parametrize("number", [0, 3, 300])
+def test_things_are_loaded_by_their_keys_however_many(shelf: Shelf, number: int) -> None:
+    shelf.put(*({"thingId": f"acme:{n}", **BESIDE} for n in range(number)), {"thingId": "acme:gone", **BESIDE})
+    shelf.delete("acme:gone")
+    keys = range(1, number + 2)
+    assert sorted(row[0] for row in picture(shelf).load(keys)) == list(range(1, number + 1))
+    assert sorted(picture(shelf).ids(keys)) == sorted(
+        [*((f"acme:{n}", n + 1) for n in range(number)), ("acme:gone", number + 1)]
+    )
+
+
+def test_policies_of_subjects_are_those_that_name_them_and_those_that_import_them(shelf: Shelf) -> None:
+    shelf.name("a", ["acme:p", "acme:q"])
+    shelf.name("b", ["acme:r"])
+    imports = [("acme:s", "acme:p"), ("acme:t", "acme:s"), ("acme:p", "acme:t"), ("acme:u", "acme:r")]
+    shelf.connection.executemany("INSERT INTO search_imports (importer, imported) VALUES (?, ?)", imports)
+    assert picture(shelf).policies({"a"}) == ["acme:p", "acme:q", "acme:s", "acme:t"]
+    assert picture(shelf).policies({"b", "nobody"}) == ["acme:r", "acme:u"]
+    assert picture(shelf).policies(set()) == []
+    shelf.name("all", [f"acme:{n}" for n in range(POLICIES + 1)])
+    assert picture(shelf).policies({"all"}) is None
+
+
+def test_namespaces_are_those_of_things(shelf: Shelf) -> None:
+    shelf.put(*({"thingId": id, **BESIDE} for id in ("acme:a", "acme:b", "acme.lab:a", ":free")))
+    assert sorted(picture(shelf).namespaces() or ()) == ["", "acme", "acme.lab"]
+    shelf.put(*({"thingId": f"n{n}:a", **BESIDE} for n in range(NAMESPACES)))
+    assert picture(shelf).namespaces() is None

@@ -1,0 +1,87 @@
+"""Going on where a page ended, while things change: nothing twice, and nothing left out that stayed as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_store.rql.order import key_of
+from spark_store.rql.query import Budget, Place, Question
+from spark_store.search.sqlite_search import SqliteSearch
+from tests.support.oracles.search import Partly, Shelf, answer, with_rights
+from tests.support.random_questions import ACCESSES, BOUNDS, DECLARED, IDS, large_and_small, narrow, questions
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
+    found = Shelf(tmp_path_factory.mktemp("walking") / "journal.db")
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def search(shelf: Shelf) -> Iterator[SqliteSearch]:
+    found = SqliteSearch(shelf.path)
+    yield found
+    found.close()
+
+
+@given(
+    large_and_small(12),
+    questions(),
+    ACCESSES,
+    st.integers(1, 4),
+    BOUNDS,
+    DECLARED,
+    st.lists(st.tuples(large_and_small(3), st.lists(IDS, max_size=2, unique=True)), max_size=4),
+)
+def test_pages_drawn_while_things_change(
+    shelf: Shelf,
+    search: SqliteSearch,
+    things: list[dict[str, Any]],
+    question: Question,
+    accesses: Mapping[str, Partly],
+    limit: int,
+    bounds: Mapping[str, Any],
+    declared: set[str],
+    changes: list[tuple[list[dict[str, Any]], list[str]]],
+) -> None:
+    """What does not change meanwhile is found once; what changes is found as it is then, or not at all."""
+    shelf.clear()
+    shelf.declare(*declared)
+    shelf.put(*things)
+    rights = with_rights(accesses, shelf)
+    present = {thing["thingId"]: thing for thing in things}
+    at_first = {hit.thing_id: hit for _, hit in answer(present.values(), question, rights)}
+    touched: set[str] = set()
+    found: list[str] = []
+    place: Place | None = None
+    coming = iter(changes)
+    with pytest.MonkeyPatch.context() as patch:
+        narrow(patch, bounds)
+        while True:
+            page = search.page(question, rights, place, limit, Budget(60.0))
+            now = {hit.thing_id: (at, hit) for at, hit in answer(present.values(), question, rights)}
+            key = key_of(question.order)
+            for hit in page.hits:
+                at, expected = now[hit.thing_id]
+                assert hit == expected
+                assert place is None or key(place) < key(at)
+            found += [hit.thing_id for hit in page.hits]
+            if page.is_last:
+                break
+            assert page.place is not None
+            place = page.place
+            put, deleted = next(coming, ([], []))
+            shelf.put(*put)
+            shelf.delete(*deleted)
+            present.update((thing["thingId"], thing) for thing in put)
+            for id in deleted:
+                present.pop(id, None)
+            touched.update(deleted, (thing["thingId"] for thing in put))
+    stayed = [id for id in found if id not in touched]
+    assert sorted(stayed) == sorted(at_first.keys() - touched)

@@ -1,0 +1,335 @@
+"""Searching a file: every answer is the one that all things, held against the filter one by one, give."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mappings.ids import EntityId, EntityType
+from spark_store.errors import BudgetExceeded, StoreUnavailable
+from spark_store.records import Snapshot
+from spark_store.rql.ast import Field, FieldKind
+from spark_store.rql.options import read_options
+from spark_store.rql.query import Budget, Question, Sorting
+from spark_store.rql.search_evaluator import read
+from spark_store.search import read_view
+from spark_store.search.candidates import ByIds
+from spark_store.search.sqlite_search import SqliteSearch
+from tests.support.oracles.search import Given, Partly, Shelf, answer, with_rights
+from tests.support.paths import VECTORS
+from tests.support.random_questions import ACCESSES, BOUNDS, DECLARED, drawn, found, large_and_small, narrow, questions
+from tests.support.table import each_row
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
+    found = Shelf(tmp_path_factory.mktemp("search") / "journal.db")
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def search(shelf: Shelf) -> Iterator[SqliteSearch]:
+    found = SqliteSearch(shelf.path)
+    yield found
+    found.close()
+
+
+@given(
+    large_and_small(14),
+    questions(),
+    ACCESSES,
+    st.integers(1, 6),
+    BOUNDS,
+    DECLARED,
+)
+def test_every_answer_is_the_one_that_all_things_one_by_one_give(
+    shelf: Shelf,
+    search: SqliteSearch,
+    things: list[dict[str, Any]],
+    question: Question,
+    accesses: Mapping[str, Partly],
+    limit: int,
+    bounds: Mapping[str, Any],
+    declared: set[str],
+) -> None:
+    shelf.clear()
+    shelf.declare(*declared)
+    shelf.put(*things)
+    rights = with_rights(accesses, shelf)
+    with pytest.MonkeyPatch.context() as patch:
+        narrow(patch, bounds)
+        pages = list(drawn(search, question, rights, limit))
+    expected = [hit for _, hit in answer(things, question, rights)]
+    assert list(itertools.chain.from_iterable(pages)) == expected
+    assert all(len(page) == limit for page in pages[:-1])
+
+
+# -- each numbered case of the filter language
+
+
+NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+CASES: list[dict[str, Any]] = json.loads((VECTORS / "rql.json").read_text("utf-8"))
+BY_ID = (Sorting(Field(FieldKind.DOCUMENT, ("thingId",))),)
+BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
+POLICY = "acme.site:pol-7"
+WHOLE = Partly(lambda _: True, is_whole=True)
+
+
+def asking(text: str | None, *options: str) -> Question:
+    return Question(None if text is None else read(text, NOW), read_options(",".join(options) or None).order)
+
+
+@each_row("case", [pytest.param(case, id=f"case_{case['case']:03}") for case in CASES if case["search"] != "error"])
+def test_case_of_the_filter_language_over_the_index(shelf: Shelf, search: SqliteSearch, case: dict[str, Any]) -> None:
+    thing = {"thingId": "acme.site:lamp-7", "policyId": POLICY, **BESIDE, **case["thing"]}
+    shelf.clear()
+    shelf.put({"thingId": "acme.site:other", "policyId": "acme.site:none", **BESIDE}, thing)
+    rights = with_rights({POLICY: WHOLE}, shelf)
+    assert found(search, asking(case["filter"]), rights) == ["acme.site:lamp-7"] * bool(case["search"])
+
+
+# -- many things
+
+
+@pytest.fixture
+def many(shelf: Shelf) -> Given:
+    """A thousand things, and somebody who may read all of them."""
+    shelf.clear()
+    shelf.put(
+        *(
+            {
+                "thingId": f"acme:{number * 7919 % 1000:04}",
+                "policyId": POLICY,
+                "attributes": {"n": number, "room": f"room-{number % 4}", "note": "x" * 100},
+                **BESIDE,
+            }
+            for number in range(1000)
+        )
+    )
+    return with_rights({POLICY: WHOLE}, shelf)
+
+
+def test_all_pages_together_are_the_answer(search: SqliteSearch, many: Given) -> None:
+    by_id = [f"acme:{number:04}" for number in range(1000)]
+    by_number = [f"acme:{number * 7919 % 1000:04}" for number in range(1000)]
+    for limit in (123, 500):
+        assert found(search, asking(None), many, limit) == by_id
+        assert found(search, asking(None, "sort(-thingId)"), many, limit) == by_id[::-1]
+        assert found(search, asking("ge(attributes/n,0)", "sort(+attributes/n)"), many, limit) == by_number
+        assert found(search, asking(None, "sort(-attributes/n)"), many, limit) == by_number[::-1]
+        rooms = sorted(range(1000), key=lambda number: (-(number % 4), by_number[number]))
+        assert found(search, asking(None, "sort(-attributes/room)"), many, limit) == [by_number[it] for it in rooms]
+
+
+def test_a_thing_that_may_be_seen_whole_comes_as_its_text(search: SqliteSearch, many: Given) -> None:
+    hit = search.page(asking("eq(attributes/n,3)"), many, None, 5, Budget()).hits[0]
+    assert hit.text is not None
+    assert hit.text.startswith(b'{"thingId":')
+    assert hit.thing["_revision"] == 1
+    assert hit.thing["attributes"]["n"] == 3
+
+
+def test_what_is_said_about_a_thing_is_no_part_of_its_text(shelf: Shelf, search: SqliteSearch) -> None:
+    shelf.clear()
+    shelf.put({"thingId": "acme:a", "policyId": POLICY, "_metadata": {"attributes": {"a": {"unit": "K"}}}, **BESIDE})
+    hit = search.page(asking(None), with_rights({POLICY: WHOLE}, shelf), None, 5, Budget()).hits[0]
+    assert hit.text is None
+    assert hit.thing["_metadata"] == {"attributes": {"a": {"unit": "K"}}}
+
+
+def test_a_page_ends_when_its_bytes_are_enough_and_has_one_thing_at_least(search: SqliteSearch, many: Given) -> None:
+    page = search.page(asking(None), many, None, 100, Budget(), max_bytes=1000)
+    assert 1 < len(page.hits) < 6
+    assert not page.is_last
+    assert sum(len(hit.text or b"") for hit in page.hits) <= 1000
+    assert len(search.page(asking(None), many, page.place, 100, Budget(), max_bytes=1).hits) == 1
+
+
+def test_everything_that_matches_can_be_gone_through_and_counted(search: SqliteSearch, many: Given) -> None:
+    asked = asking("lt(attributes/n,600)", "sort(-attributes/n)")
+    assert [hit.thing["attributes"]["n"] for hit in search.every(asked, many, Budget())] == list(range(599, -1, -1))
+    assert search.count(asked, many, Budget()) == 600
+    assert search.count(asking(None), Given({}), Budget()) == 0
+
+
+def test_whoever_is_named_in_few_policies_is_not_answered_by_looking_at_all_things(
+    shelf: Shelf, search: SqliteSearch, many: Given
+) -> None:
+    shelf.put(*({"thingId": f"acme:own-{n}", "policyId": "acme:own", **BESIDE} for n in range(3)))
+    rights = with_rights({"acme:own": WHOLE}, shelf)
+    shelf.connection.execute("DELETE FROM search_subjects WHERE policy = ?", (POLICY,))
+    plan = search.explain(asking("not(exists(attributes/none))"), rights)
+    assert plan.known == 3
+    assert found(search, asking(None, "sort(-thingId)"), rights) == ["acme:own-2", "acme:own-1", "acme:own-0"]
+
+
+# -- what a search may take
+
+
+def test_a_page_that_looks_too_long_says_how_far_it_has_come(shelf: Shelf, many: Given) -> None:
+    with closing(SqliteSearch(shelf.path, slice_seconds=0.0)) as search:
+        asked, place, pages = asking('not(lt(thingId,"acme:0999"))'), None, 0
+        while True:
+            page = search.page(asked, many, place, 5, Budget(60.0))
+            pages += 1
+            if page.hits or page.is_last:
+                break
+            assert page.place is not None
+            place = page.place
+        assert [hit.thing_id for hit in page.hits] == ["acme:0999"]
+        assert pages > 1
+
+
+def test_things_that_take_long_to_judge_are_given_one_by_one_and_the_clock_is_asked_for_each(
+    shelf: Shelf, many: Given
+) -> None:
+    with closing(SqliteSearch(shelf.path, slice_seconds=0.0)) as search:
+        first = search.page(asking("not(lt(attributes/n,0))"), many, None, 5, Budget(60.0))
+        assert ([hit.thing_id for hit in first.hits], first.is_last) == (["acme:0000"], False)
+        second = search.page(asking("not(lt(attributes/n,0))"), many, first.place, 5, Budget(60.0))
+        assert ([hit.thing_id for hit in second.hits], second.is_last) == (["acme:0001"], False)
+        nothing = search.page(asking("not(ge(attributes/n,0))"), many, None, 5, Budget(60.0))
+        assert (list(nothing.hits), nothing.is_last) == ([], False)
+        assert nothing.place is not None
+        assert nothing.place[0].value == "acme:0000"
+
+
+def test_a_search_that_finds_nothing_in_its_time_ends(shelf: Shelf, many: Given) -> None:
+    with closing(SqliteSearch(shelf.path, slice_seconds=0.0)) as search:
+        budget = Budget(seconds=60.0, spent=60.0)
+        with pytest.raises(BudgetExceeded, match="within 60 s"):
+            search.page(asking("not(ge(attributes/n,0))"), many, None, 5, budget)
+        with pytest.raises(BudgetExceeded):
+            search.page(asking("lt(_revision,0)", "sort(-_revision)"), many, None, 5, budget)
+        # The connection is as good as before.
+        assert found(search, asking("eq(attributes/n,3)"), many) == ["acme:0757"]
+
+
+def test_what_was_found_gives_a_search_its_time_back(search: SqliteSearch, many: Given) -> None:
+    budget = Budget(seconds=60.0, spent=1.0)
+    search.page(asking(None), many, None, 5, budget)
+    assert budget.spent == 0.0
+
+
+def test_a_page_and_the_policies_read_for_it_are_of_one_picture(
+    shelf: Shelf, search: SqliteSearch, many: Given
+) -> None:
+    class Reading(Given):
+        def access(self, policy: str, namespace: str) -> Partly | None:
+            shelf.put({"thingId": "acme:0000", "policyId": POLICY, **BESIDE, "_revision": 2})
+            seen.append(search.snapshot(EntityId(EntityType.THING, "acme", "0000")))
+            return WHOLE
+
+    seen: list[Snapshot | None] = []
+    page = search.page(asking(None), Reading({}), None, 5, Budget())
+    assert page.hits[0].thing["_revision"] == 1
+    assert [snapshot.revision for snapshot in seen if snapshot is not None] == [1]
+    later = search.snapshot(EntityId(EntityType.THING, "acme", "0000"))
+    assert later is not None
+    assert (later.revision, later.policy, later.is_deleted) == (2, POLICY, False)
+    assert search.snapshot(EntityId(EntityType.THING, "acme", "none")) is None
+
+
+# -- what is wrong with a file
+
+
+def test_a_file_that_cannot_be_read_is_told_with_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "journal.db"
+    file.write_bytes(b"this is no database at all, and long enough to be looked at" * 20)
+    with pytest.raises(StoreUnavailable, match=r"journal\.db"), closing(SqliteSearch(file)) as search:
+        search.page(asking(None), Given({}), None, 5, Budget())
+    with pytest.raises(StoreUnavailable, match="unable to open"):
+        SqliteSearch(tmp_path / "none" / "journal.db")
+
+
+def test_a_damaged_state_is_told(shelf: Shelf, search: SqliteSearch, many: Given) -> None:
+    shelf.connection.execute("UPDATE entities SET state = ? WHERE id = 'acme:0003'", (b'{"thingId":',))
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        found(search, asking("ge(attributes/n,0)"), many)
+
+
+# -- how it would be answered
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "way", "known"),
+    [
+        ("eq(attributes/n,7)", "sort(+thingId)", "all candidates", 1),
+        ("exists(attributes/n)", "sort(+thingId)", "along the ids", 1000),
+        ("not(exists(attributes/n))", "sort(+thingId)", "along the ids", 1000),
+        ("eq(attributes/n,7)", "sort(+attributes/room)", "all candidates", 1),
+    ],
+)
+def test_a_plan_says_how_a_question_would_be_answered(
+    search: SqliteSearch, many: Given, text: str, options: str, way: str, known: int
+) -> None:
+    plan = search.explain(asking(text, options), many)
+    assert str(plan).startswith(way)
+    assert plan.known == known
+    assert plan.things == 1000
+
+
+@pytest.fixture
+def clustered(shelf: Shelf) -> Given:
+    """Five thousand things, each thousand of them, by their ids, in a room of its own."""
+    shelf.clear()
+    ids = range(5000)
+    shelf.put(
+        *(
+            {
+                "thingId": f"acme:{n:04}",
+                "policyId": POLICY,
+                "attributes": {"n": n, "room": f"room-{n // 1000}"},
+                **BESIDE,
+            }
+            for n in ids
+        )
+    )
+    return with_rights({POLICY: WHOLE}, shelf)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "way"),
+    [
+        ('eq(attributes/room,"room-4")', "sort(+thingId)", "along the ids of one value"),
+        ('and(ge(attributes/n,4000),eq(attributes/room,"room-4"))', "sort(+thingId)", "along the ids of one value"),
+        (None, "sort(-attributes/room)", "along the values"),
+    ],
+)
+def test_things_of_one_value_at_a_declared_path_are_found_without_looking_at_others(
+    shelf: Shelf, clustered: Given, text: str | None, options: str, way: str
+) -> None:
+    asked = asking(text, options)
+    shelf.declare("attributes/room")
+    with closing(SqliteSearch(shelf.path)) as search, pytest.MonkeyPatch.context() as patch:
+        narrow(patch, {"SORTABLE": 10, "bound_of": lambda things, page: 10})
+        plan = str(search.explain(asked, clustered))
+        assert plan.startswith(way)
+        assert "by the index of attributes/room itself" in plan
+        loaded: list[int] = []
+        load = read_view.Picture.load
+
+        def counting(self: read_view.Picture, keys: Any) -> Any:
+            loaded.extend(keys)
+            return load(self, keys)
+
+        patch.setattr(read_view.Picture, "load", counting)
+        patch.delattr(ByIds, "things")
+        page = search.page(asked, clustered, None, 5, Budget())
+        assert [hit.thing_id for hit in page.hits] == [f"acme:{n}" for n in range(4000, 4005)]
+        assert len(loaded) <= 6
+        following = search.page(asked, clustered, page.place, 5, Budget())
+        assert [hit.thing_id for hit in following.hits] == [f"acme:{n}" for n in range(4005, 4010)]
+    shelf.declare()
+    with closing(SqliteSearch(shelf.path)) as search:
+        assert "itself" not in str(search.explain(asked, clustered))

@@ -1,0 +1,103 @@
+"""The broker in memory keeps all promises of a broker, and its faults are the ones that were ordered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+import pytest
+
+from connectivity.connections.model import Connection, Target
+from connectivity.errors import ConnectionRefused, Detail, PublishFailed
+from connectivity.transports import load_broker
+from connectivity.transports.base import Link, Outgoing, Sign
+from mappings.model.envelope import Envelope
+from tests.contract.link import BrokerBehaviour, LinkSetup, Publishing, examined, signs_of
+from tests.support.memory_transport import IN_FLIGHT, MemoryBroker
+
+names = count(1)
+
+
+class MemoryWorld:
+    out = "out"
+    most_unsettled = IN_FLIGHT
+    is_renewed_for_redelivery = False
+    absent = None
+    marks_what_has_waited = False
+
+    def __init__(self) -> None:
+        name = f"world-{next(names)}"
+        self.broker = MemoryBroker.named(name)
+        self.definition = Connection.model_validate(
+            {
+                "id": name,
+                "connectionType": "memory",
+                "connectionStatus": "open",
+                "uri": f"memory://{name}:1",
+                "sources": [{"addresses": ["in"], "authorizationContext": ["lab:all"]}],
+            }
+        )
+
+    async def connect(self) -> Link:
+        connect = load_broker("memory").connect
+        assert connect is not None
+        return await connect(self.definition)
+
+    async def connect_client(self, client: int, clients: int) -> Link:
+        connect = load_broker("memory").connect
+        assert connect is not None
+        return await connect(self.definition.model_copy(update={"client_count": clients}), client)
+
+    async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
+        for payload in payloads:
+            self.broker.send("in", payload, headers)
+
+    def heard(self) -> list[Envelope]:
+        return self.broker.sent_to("out")
+
+    async def cut(self) -> None:
+        self.broker.cut()
+
+    async def withhold_confirms(self) -> None:
+        self.broker.withheld_confirms = 1
+
+
+class TestMemory(BrokerBehaviour):
+    @pytest.fixture
+    def world(self) -> MemoryWorld:
+        return MemoryWorld()
+
+    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: LinkSetup) -> None:
+        """Nothing is missing here; what is refused is named."""
+        assert isinstance(world, MemoryWorld)
+        world.broker.refused_addresses.add("out")
+        target = Target.model_validate({"address": "out", "topics": [], "authorizationContext": ["lab:all"]})
+        found = await examined(world.definition.model_copy(update={"targets": (target,)}))
+        assert [each.error and each.error.detail for each in found.targets] == [Detail.NOT_AUTHORIZED]
+
+    async def test_a_refused_connect_is_what_was_ordered(self, world: MemoryWorld) -> None:
+        world.broker.refusal = ConnectionRefused(Detail.BAD_CREDENTIALS, "no")
+        with pytest.raises(ConnectionRefused):
+            await world.connect()
+
+    async def test_a_refused_message_is_a_failure_that_is_seen(self, world: MemoryWorld, link: Link) -> None:
+        world.broker.refused_addresses.add("out")
+        publishing = Publishing(link)
+        publishing.give(Outgoing("out", Envelope(b"no")))
+        [error] = await publishing.all_done()
+        assert isinstance(error, PublishFailed)
+        assert world.heard() == []
+
+    async def test_it_says_with_each_confirm_whether_somebody_reads(self, world: MemoryWorld, link: Link) -> None:
+        world.broker.unread_addresses.add("nobody")
+        world.broker.refused_addresses.add("closed")
+        told, publishing = signs_of(link), Publishing(link)
+        for address in ("somebody", "nobody", "closed"):
+            publishing.give(Outgoing(address, Envelope(b"{}")))
+        assert [error is None for error in await publishing.all_done()] == [True, True, False]
+        assert told == [("somebody", Sign.HEARD), ("nobody", Sign.UNHEARD), ("closed", Sign.REFUSED)]
+
+
+def test_documents_of_users_cannot_name_it() -> None:
+    [problem] = load_broker("memory").check(MemoryWorld().definition)
+    assert problem.path == "connectionType"

@@ -1,0 +1,14 @@
+"""The journal on dictionaries and lists."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.contract.journal import JournalBehaviour
+from tests.support.journal_entries import NanoClock
+from tests.support.reference_journal import MemoryJournal
+
+
+class TestMemoryJournal(JournalBehaviour):
+    def make(self, _folder: Path, clock: NanoClock) -> MemoryJournal:
+        return MemoryJournal(clock)

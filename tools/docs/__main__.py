@@ -1,0 +1,72 @@
+"""The generated pages: written anew, or with `--check` compared with what is there.
+
+A page is printed from the place where its facts are declared, so that it cannot tell something else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from difflib import unified_diff
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.docs.api import api_page
+from tools.docs.cli import cli_page
+from tools.docs.connections import reference_page
+from tools.docs.mappers import mappings_page
+from tools.docs.metrics import metrics_page
+from tools.docs.placeholders import placeholders_page
+from tools.docs.settings import settings_page
+from tools.docs.transports import broker_pages
+
+ROOT = Path(__file__).parents[2]
+
+
+class Page(NamedTuple):
+    """A file under `docs`, where it comes from in words, and its Markdown."""
+
+    path: str
+    source: str
+    markdown: str
+
+    def text(self) -> str:
+        return self.markdown.rstrip("\n") + "\n"
+
+
+PAGES = (
+    Page("docs/api.md", "tools.docs.api.api_page", api_page()),
+    Page("docs/connections.md", "tools.docs.connections.reference_page", reference_page()),
+    Page("docs/cli.md", "tools.docs.cli.cli_page", cli_page()),
+    Page("docs/settings.md", "tools.docs.settings.settings_page", settings_page()),
+    Page("docs/metrics.md", "tools.docs.metrics.metrics_page", metrics_page()),
+    Page("docs/placeholders.md", "tools.docs.placeholders.placeholders_page", placeholders_page()),
+    Page("docs/mappings.md", "tools.docs.mappers.mappings_page", mappings_page()),
+    *(Page(f"docs/{file}", "tools.docs.transports", text) for file, text in broker_pages().items()),
+)
+
+
+def difference(page: Page) -> str:
+    """What the file lacks, as a diff; empty where it is as it should be."""
+    file = ROOT / page.path
+    found = file.read_text(encoding="utf-8") if file.exists() else ""
+    lines = unified_diff(found.splitlines(), page.text().splitlines(), page.path, page.source, lineterm="")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--check", action="store_true", help="write nothing; end with 1 where a page is old")
+    if arguments.parse_args().check:
+        old = [text for page in PAGES if (text := difference(page))]
+        if old:
+            print("\n".join(old), "\n\nGenerated pages are older than their source: run `make docs`.", file=sys.stderr)
+        return 1 if old else 0
+    for page in PAGES:
+        (ROOT / page.path).write_text(page.text(), encoding="utf-8")
+        print(page.path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

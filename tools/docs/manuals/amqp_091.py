@@ -1,0 +1,110 @@
+"""What the documentation says about the connection type AMQP 0.9.1."""
+
+from __future__ import annotations
+
+from connectivity.transports.amqp.consumer import IN_FLIGHT
+from connectivity.transports.amqp.link import WINDOW
+from connectivity.transports.amqp.options import MOST_BYTES
+from tools.docs.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
+
+MANUAL = Manual(
+    family="AMQP",
+    title="AMQP 0.9.1",
+    introduction="""\
+AMQP 0.9.1, as RabbitMQ speaks it. The path of the `uri` is the virtual host, percent-decoded: none or `/%2F` is the host
+`/`. Without a user name in it, `guest` with the password `guest` logs in.
+""",
+    example="examples/connections/back-end.yaml",
+    addresses=(
+        AddressForm("source", "queue", "the queue of this name", "back-end.ask"),
+        AddressForm(
+            "target, reply-target", "exchange/routingKey", "what is bound to the exchange", "events/acme.plant"
+        ),
+        AddressForm("target, reply-target", "/queue", "straight to a queue", "/{{ header:reply-to }}"),
+    ),
+    address_rules=f"""\
+A source's addresses have no placeholders, and its queues must exist. Between exchange and routing key there is exactly one
+`/`; the exchange may be empty, the key may not, and a `/` at the end is ignored. A target's address is judged as it is
+written, so its expressions must not contain a `/`. A reply-target's address is judged when something is published to it,
+since it mostly comes with the request. The usual client names its queue in `reply-to`, which is no address by itself:
+`/{{{{ header:reply-to }}}}` makes one of it, as in the first example below. Names and keys have up to {MOST_BYTES} bytes.
+""",
+    headers=(
+        HeaderRule("content-type", "the property, else the table", "table and property"),
+        HeaderRule("correlation-id", "the property, else the table", "table and property"),
+        HeaderRule("reply-to", "the property, else the table", "table and property"),
+        HeaderRule("message-id", "the property, else the table", "table and property"),
+        HeaderRule("any other", "the table of headers", "the table of headers"),
+    ),
+    header_rules="""\
+Values that are no text are written as text: `true`, `12.5`, `2030-01-15T07:30:00Z`, lists and tables as JSON, bytes that are
+no UTF-8 in base64. An enforcement's input can only be a header.
+""",
+    outcomes=Outcomes(
+        settled="it is acknowledged",
+        again="it goes back to its queue and comes at once, marked as redelivered",
+        dropped="it is rejected, and goes where the queue sends dead letters",
+    ),
+    settling_rules="""\
+Outcomes reach the broker in the order of arrival. A delivery is named by its message id, else by its
+correlation id and its bytes.
+""",
+    limits=(
+        Limit("deliveries of each source that wait for their end", str(IN_FLIGHT)),
+        Limit("messages that wait for the broker's confirm", str(WINDOW)),
+        Limit("the length of a name or routing key", f"{MOST_BYTES} bytes"),
+        Limit("logging in", "by user name and password; a client certificate is accepted and not used"),
+    ),
+    faults=(
+        Fault(
+            "a queue is missing, or is deleted",
+            "status `missing address` with its name; tried again until it is there",
+        ),
+        Fault(
+            "an exchange is missing",
+            "a warning `an exchange is missing` with its name, at the start and when something is to be published there; "
+            "its messages fail, nothing else does",
+        ),
+        Fault("no queue is bound for a routing key", "the message fails, with exchange and key"),
+        Fault(
+            "memory or disk alarm",
+            "status `refused by broker: the broker takes no messages now` with the broker's reason, and the same in the "
+            "log; nothing is published until it is over, then everything in its order; sources slow down as their answers "
+            "wait",
+        ),
+    ),
+    notes=(
+        Note(
+            "Several clients and consumers",
+            """\
+The clients of a connection (`clientCount`), and the consumers that each has for a queue (`consumerCount`), compete for the
+messages of the queues. RabbitMQ hands messages out in the order of the queue, but two that went to different clients may
+arrive the other way round; commands of one entity are carried out in the order in which they arrive. A queue with
+`x-single-active-consumer` keeps its order: one consumer gets everything, and another takes over when that one is gone.
+""",
+        ),
+        Note(
+            "Queues, exchanges and rights",
+            """\
+Queues and exchanges are yours: the service consumes and publishes, and declares nothing. Its user needs the right to read
+the queues of the sources and to write to the exchanges of the answers; none to configure.
+
+Messages are persistent and confirmed.
+
+A queue with a dead letter exchange keeps what is rejected for good. Queues of answers should have a bound of their own
+(`x-max-length`, `x-expires`): a client that is gone does not empty its own.
+""",
+        ),
+    ),
+    example_uri="amqps://fleet:${env:BROKER_PASSWORD}@broker.acme.example:5671/fleet",
+    example_source={
+        "headerMapping": {
+            "reply-to": "{{ header:reply-to }}",
+            "correlation-id": "{{ header:correlation-id }}",
+        },
+        "replyTarget": {
+            "address": "/{{ header:reply-to }}",
+            "headerMapping": {"correlation-id": "{{ header:correlation-id }}"},
+        },
+    },
+)

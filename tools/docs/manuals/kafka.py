@@ -1,0 +1,84 @@
+"""What the documentation says about the connection type Kafka."""
+
+from __future__ import annotations
+
+from connectivity.transports.kafka.consumer import IN_FLIGHT
+from connectivity.transports.kafka.link import MENDED_WITHIN, WINDOW
+from connectivity.transports.kafka.records import SENDER
+from tools.docs.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
+
+MANUAL = Manual(
+    family="Kafka",
+    title="Kafka",
+    introduction="""\
+The brokers to begin with are the one of the `uri` and those of `bootstrapServers`; the path of the `uri` is ignored. User
+name and password in the `uri` log in by SASL. There is no tunnel to Kafka, since its brokers name each other's addresses.
+""",
+    example="examples/connections/analytics.json",
+    addresses=(
+        AddressForm("source", "topic", "the topic of this name", "analytics.ask"),
+        AddressForm("target, reply-target", "topic", "any partition of the topic", "analytics.answers"),
+        AddressForm("target, reply-target", "topic/key", "the partition that the key has", "answers/{{ entity:id }}"),
+        AddressForm("target, reply-target", "topic#partition", "this partition", "answers#0"),
+    ),
+    address_rules="""\
+A topic has 1 to 249 letters, digits, `.`, `_`, `-`, and is not `.` or `..`. Those of sources have no placeholders and must
+exist. In the others placeholders may stand in all parts. A `/` is looked for first, then a `#`. Key and partition may not be
+empty, a partition is a whole number; a key that comes out empty is none.
+""",
+    headers=(
+        HeaderRule("kafka.topic", "the record's topic", "a record header"),
+        HeaderRule("kafka.key", "the record's key, if there is one", "a record header"),
+        HeaderRule("kafka.timestamp", "when it was made, in milliseconds", "a record header"),
+        HeaderRule("correlation-id", "the record header, else a new one", "a record header"),
+        HeaderRule(
+            "creation-time, ttl", "in milliseconds: a record whose time is over is passed over", "record headers"
+        ),
+        HeaderRule(SENDER, "a record header", "the connection that publishes"),
+        HeaderRule("any other", "a record header", "a record header"),
+    ),
+    header_rules="A record without a value has an empty payload. An enforcement's input can only be a header.",
+    outcomes=Outcomes(
+        settled="its offset is committed when it and all before it in its partition are settled or dropped",
+        again="it is read again after a pause, with everything behind it",
+        dropped="as settled",
+    ),
+    settling_rules="""\
+That is so with a source's `qos` 1 (at least once). With 0 or none the offset is committed as soon as the record is there
+(at most once). A delivery is named by topic id, partition and offset. Kafka has no mark for redeliveries: those records
+carry one that were there before this link got their partition, or that it had already.
+""",
+    limits=(
+        Limit("deliveries that wait for their end", f"{IN_FLIGHT}; then partitions are paused"),
+        Limit("messages that wait for the broker's confirm", str(WINDOW)),
+        Limit(
+            "cuts that are mended without a new link; meanwhile the status says what is the matter",
+            f"shorter than {MENDED_WITHIN:.0f} s",
+        ),
+    ),
+    faults=(
+        Fault(
+            "a source's topic is missing, or is deleted",
+            "status `missing address`; the connection goes on when it has been made",
+        ),
+        Fault("a record is larger than the topic takes", "the message fails, the others do not"),
+    ),
+    notes=(
+        Note(
+            "Group and order",
+            """\
+A connection is a member of its group, known by its id, so it has its partitions back at once after a crash; another
+service with the same connection takes its place. A group without offsets begins where `consumerOffsetReset` says;
+partitions that are made later are read from their beginning.
+
+Each client (`clientCount`), and each consumer of a client (`consumerCount`), is a member of its own; Kafka parts the
+partitions among them, so more members than partitions are of no use. One member reads a partition at a time, so its records
+keep their order; give an entity's commands one key. When a document wants fewer members than before, those that are gone
+keep their partitions for ten seconds. `throttlingLimit` counts for each client.
+
+Records are published once and in order, acknowledged by all in-sync replicas.
+""",
+        ),
+    ),
+    example_uri="ssl://fleet:${env:BROKER_PASSWORD}@kafka-1.acme.example:9093",
+)

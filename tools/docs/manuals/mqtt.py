@@ -1,0 +1,56 @@
+"""What the documentation says about the connection type MQTT 3.1.1."""
+
+from __future__ import annotations
+
+from connectivity.transports.mqtt.connector import HIGHEST_SUBSCRIBED_QOS, WINDOW
+from connectivity.transports.mqtt.link import IN_FLIGHT
+from connectivity.transports.mqtt.mqtt311 import QOS, RETAIN, TOPIC
+from tools.docs.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outcomes
+
+OUTCOMES = Outcomes(
+    settled="it is acknowledged",
+    again="it is not acknowledged, so it comes again on the next link, with a mark; `reconnectForRedelivery` makes the next "
+    "link come soon",
+    dropped="it is acknowledged",
+)
+MANUAL = Manual(
+    family="MQTT",
+    title="MQTT 3.1.1",
+    introduction="MQTT 3.1.1, for devices: messages carry no headers, so what a command has to say stands in its payload.",
+    example="examples/connections/devices.yaml",
+    addresses=(
+        AddressForm("source", "topic filter", "all topics that it matches", "fleet/+/cmd"),
+        AddressForm("target, reply-target", "topic", "whoever has subscribed to it", "fleet/{{ thing:name }}/res"),
+    ),
+    address_rules="A message goes to every source one of whose filters matches.",
+    headers=(
+        HeaderRule(TOPIC, "where it arrived", "takes the place of the address"),
+        HeaderRule(QOS, "the QoS it came with", "takes the place of the source's or target's"),
+        HeaderRule(RETAIN, "whether the broker had kept it", "`true`: the broker keeps it for later subscribers"),
+        HeaderRule("any other", "there is none", "is dropped"),
+    ),
+    header_rules="In messages to send they are set by a header mapping.",
+    outcomes=OUTCOMES,
+    settling_rules="""\
+Acknowledgements go in the order of arrival. A delivery is named by its packet identifier. With QoS 0 there is nothing to
+acknowledge and nothing comes again.
+""",
+    limits=(
+        Limit("deliveries that wait for their end", str(IN_FLIGHT)),
+        Limit("messages that wait for the broker's confirm", str(WINDOW)),
+        Limit("the QoS that sources subscribe with", f"{HIGHEST_SUBSCRIBED_QOS}, also where they say 2"),
+        Limit(
+            "clients of a connection",
+            "one, since this version cannot share subscriptions; with `separatePublisherClient` one more",
+        ),
+    ),
+    notes=(
+        Note(
+            "Retained messages",
+            """\
+Do not publish commands with the retain flag: a broker delivers a retained message at every new subscription, so the command
+would be carried out again each time the service connects.
+""",
+        ),
+    ),
+)

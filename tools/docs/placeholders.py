@@ -1,0 +1,116 @@
+"""The reference page of the expression language, written from its tables.
+
+`placeholders_page` is what `docs/placeholders.md` holds: every placeholder, every place where templates stand, every
+function with its example. Nothing on it is written twice; a new row of a table is on the page the next time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from mappings.placeholders.functions import FUNCTIONS, OPERATORS, Example, Function
+from mappings.placeholders.resolution import MAX_CHARACTERS, MAX_VALUES, State
+from mappings.placeholders.template import MAX_FUNCTIONS, Scope
+from mappings.placeholders.values import PLACEHOLDERS
+from tools.docs.markdown import cell
+
+_INTRODUCTION = f"""# Placeholders and functions
+
+Addresses, header mappings and enforcement of a connection are templates: text with expressions in double braces. An
+expression begins with a placeholder, or with a function, and goes on with functions, each behind a pipe.
+
+```text
+out/{{{{ thing:namespace }}}}/{{{{ header:lang | fn:lower() | fn:default('en') }}}}
+```
+
+An expression comes to one of three things:
+
+| outcome | meaning | an address | a header |
+|---|---|---|---|
+| resolved | one value or several | takes the first | takes the first |
+| unresolved | there is no such value here; `fn:default` may fill the gap | nothing is sent | is left out |
+| deleted | `fn:delete` was here | nothing is sent | is left out |
+
+Text and expressions are put together: if one part is unresolved, so is the whole; parts that are deleted are left out.
+Where several parts have several values, the result has every combination.
+
+Texts in arguments stand in single or double quotes. A quote of the same kind may be written with a backslash in front,
+which stays in the text. There is no way to write `{{{{` as text. `${{thing:id}}` is an older form of `{{{{ thing:id }}}}`.
+
+An expression has at most {MAX_FUNCTIONS} functions, {MAX_VALUES} values and {MAX_CHARACTERS} characters.
+"""
+
+_FUNCTIONS = """## Functions
+
+A function changes each value by itself and passes *unresolved* and *deleted* on, unless it says otherwise.
+"""
+
+_ERRORS = """## Errors
+
+What is wrong with a template is found when the connection is read, and answered with status 400.
+
+| code | meaning |
+|---|---|
+| `placeholder:unresolved` | no placeholder has this name, or none at this place; or a value was needed and is missing |
+| `placeholder:function.unknown` | no function has this name |
+| `placeholder:function.signature.invalid` | a function was called with arguments that it does not take |
+| `placeholder:function.too.complex` | an expression has too many functions |
+"""
+
+
+def placeholders_page() -> str:
+    """The whole page, in Markdown."""
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            _placeholders(),
+            _places(),
+            _FUNCTIONS,
+            *[_function(row) for row in FUNCTIONS.values()],
+            _ERRORS.rstrip(),
+            "",
+        ]
+    )
+
+
+def _placeholders() -> str:
+    rows = [f"| `{row.prefix}:` | {_codes(row.names)} | {cell(row.meaning)} |" for row in PLACEHOLDERS.values()]
+    return _section("## Placeholders", "| prefix | names | meaning |\n|---|---|---|", rows)
+
+
+def _places() -> str:
+    rows = [
+        f"| {scope.place} | {_codes(prefix for prefix in PLACEHOLDERS if prefix in scope.prefixes)} |"
+        for scope in Scope
+    ]
+    return _section("## Where they may stand", "| place | prefixes |\n|---|---|", rows)
+
+
+def _function(row: Function) -> str:
+    lines = [f"### `fn:{row.name}`", "", _codes(row.calls), "", row.meaning, ""]
+    if row.name == "filter":
+        lines += [
+            f"Operators: {_codes(OPERATORS)}. In a pattern of `like`, `*` is any run of characters, `?` one character, and "
+            "`|` stands between alternatives; `exists` compares with `'true'` or `'false'`.",
+            "",
+        ]
+    lines += ["```text", *_example(row.example), "```", ""]
+    return "\n".join(lines)
+
+
+def _example(example: Example) -> list[str]:
+    headers = json.dumps(dict(example.headers), ensure_ascii=False)
+    if isinstance(example.result, State):
+        result = example.result.value
+    else:
+        result = json.dumps(example.result[0] if len(example.result) == 1 else example.result, ensure_ascii=False)
+    return [example.expression, f"headers {headers}", f"gives   {result}"]
+
+
+def _section(heading: str, head: str, rows: list[str]) -> str:
+    return "\n".join([heading, "", head, *rows, ""])
+
+
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
