@@ -34,6 +34,7 @@ check: $(READY) ## format, lint, types, spelling, architecture, generated pages,
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
+	$(RUN)/lint-imports --no-logo --no-cache
 	$(RUN)/codespell
 	$(RUN)/python -m tools.docs --check
 	$(RUN)/pytest -q -n auto tests/repo

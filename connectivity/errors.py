@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar
 
-from connectivity.security.redaction import hide
+from connectivity.security.redaction import redact
 from mappings.errors import Fault
 
 
@@ -101,7 +101,7 @@ class LinkError(ConnectivityError):
 
     def __init__(self, detail: Detail, words: str = "") -> None:
         # The words are a broker's, a library's, a system's.
-        words = hide(words)
+        words = redact(words)
         super().__init__(f"{detail.value}: {words}" if words else detail.value)
         self.detail, self.words = detail, words
 
@@ -131,12 +131,12 @@ class PublishFailed(ConnectivityError):
     """A message that the broker did not take, or that cannot be sent as its headers ask."""
 
     def __init__(self, words: str, *, status: int = 503) -> None:
-        words = hide(words)
+        words = redact(words)
         super().__init__(words)
         self.fault = Fault(status, "connectivity:message.sending.failed", words)
 
 
-class GivenUp(PublishFailed):
+class DeliveryGivenUp(PublishFailed):
     """A message upon which one link after the other has died: it is not tried again."""
 
 

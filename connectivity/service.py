@@ -33,42 +33,42 @@ from connectivity.connections.model import Connection
 from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import SettingsError
 from connectivity.maintenance.erasure import Eraser
-from connectivity.maintenance.index_builder import Indexer
-from connectivity.maintenance.journal_trimmer import Trimmer
+from connectivity.maintenance.index_builder import IndexBuilder
+from connectivity.maintenance.journal_trimmer import JournalTrimmer
 from connectivity.maintenance.keyring import open_vault
-from connectivity.maintenance.pipeline_process import Pipeline
-from connectivity.maintenance.policy_expiry import Expiry
-from connectivity.management.client import Pauses
-from connectivity.management.manager import Manager
-from connectivity.management.observer import MonitorObserver
-from connectivity.management.registry import Registry
+from connectivity.maintenance.pipeline_process import PipelineProcess
+from connectivity.maintenance.policy_expiry import PolicyExpiryJob
+from connectivity.management.client import Backoff
+from connectivity.management.manager import ConnectionManager
+from connectivity.management.observer import ConnectionObserver
+from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.subscription_table import SubscriptionTable
 from connectivity.management.supervisor import Supervisor
-from connectivity.management.trial import try_out
-from connectivity.management.watcher import Watcher
+from connectivity.management.trial import run_connection_test
+from connectivity.management.watcher import FolderWatcher
 from connectivity.monitoring import logs
-from connectivity.monitoring.prometheus import Monitor, store_figures
+from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
 from connectivity.security import egress, redaction
-from connectivity.sessions import Means, open_desks
-from connectivity.sessions.base import Lifetimes
-from connectivity.store.connection_repository import Definitions
+from connectivity.sessions import SessionServices, open_handlers
+from connectivity.sessions.base import RetentionTimes
+from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
-from connectivity.store.session_repository import DeskSessions
+from connectivity.store.session_repository import SessionRepository
 from connectivity.store.spark_queries import wide_queries
 from connectivity.store.store import Store, StoreOptions
 from connectivity.subscriptions.aggregation_feed import open_search
-from connectivity.subscriptions.as_of_feed import PastOptions, PastSearches
+from connectivity.subscriptions.as_of_feed import AsOfSearches, PastOptions
 from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
-from connectivity.subscriptions.live_feed import Following
-from connectivity.subscriptions.manager import Bounds, Streams
-from connectivity.subscriptions.search_feed import Searching, SearchOptions
-from connectivity.subscriptions.search_requests import Inquirer
+from connectivity.subscriptions.live_feed import LiveFeeds
+from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.search_feed import SearchOptions, SearchService
+from connectivity.subscriptions.search_requests import SearchRequests
 from connectivity.twins.access import may_stream
 from connectivity.twins.decider import Decider
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.model.signals import DeskQuery, FollowQuery, Kind, SearchQuery, Subscribe
+from mappings.model.signals import LiveQuery, SearchQuery, SessionQuery, Subscribe, SubscriptionKind
 from spark_store.errors import QueryError, StoreError
 from spark_store.journal.journal import SqliteJournal
 from spark_store.lake.tables import Lake
@@ -76,7 +76,7 @@ from spark_store.search.sqlite_search import SqliteSearch
 
 if TYPE_CHECKING:
     from connectivity.monitoring.tracing import Tracing
-    from spark_store.lake.history_reader import Cold
+    from spark_store.lake.history_reader import LakeHistory
 
 
 log = structlog.get_logger(__name__)
@@ -111,7 +111,7 @@ class Service:
     def __init__(self, settings: Settings, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.settings = settings
         self.tracing = _tracing(settings.tracing)
-        self.monitor = Monitor()
+        self.monitor = PrometheusRegistry()
         self.journal = SqliteJournal.open(Path(settings.data_dir) / "journal.db")
         window = settings.journal.redelivery_window.total_seconds()
         lake = Lake(Path(settings.data_dir))
@@ -125,7 +125,7 @@ class Service:
             on_commit=self.monitor.commit.observe,
         )
         self.decider = Decider(self.store, now=now, historical_headers=tuple(settings.journal.historical_headers))
-        self.searching = Searching(
+        self.searching = SearchService(
             self.store,
             self.decider.world,
             now,
@@ -136,18 +136,18 @@ class Service:
         self.past = self._past(now) if has_lake else None
         if self.past is not None:
             self.searching.as_of = self.past.open
-        definitions = Definitions(self.journal, self.store)
-        self.inquirer = Inquirer(
+        definitions = ConnectionRepository(self.journal, self.store)
+        self.inquirer = SearchRequests(
             self.searching,
             now,
             page_bytes=subscriptions.page_bytes,
             seconds_for_all=settings.search.budget_for_all.total_seconds(),
             note=definitions.audit,
         )
-        self.following = Following(self.store)
-        self.streams = Streams(
+        self.following = LiveFeeds(self.store)
+        self.streams = SubscriptionManager(
             self._open_feed,
-            Bounds(
+            SubscriptionLimits(
                 idle_timeout=subscriptions.idle_timeout.total_seconds(),
                 after_life=subscriptions.after_life.total_seconds(),
                 max_per_connection=subscriptions.max_per_connection,
@@ -157,19 +157,21 @@ class Service:
             time.monotonic,
         )
         self.monitor.watch_subscriptions(lambda: self.streams)
-        lifetimes = Lifetimes(settings.lake.retention, settings.spark.mode)
-        rows = partial(DeskSessions, self.journal, self.store)
-        desks = open_desks(Means(self.store, self.streams, self.decider, time.monotonic, now, rows, lifetimes))
+        lifetimes = RetentionTimes(settings.lake.retention, settings.spark.mode)
+        rows = partial(SessionRepository, self.journal, self.store)
+        desks = open_handlers(
+            SessionServices(self.store, self.streams, self.decider, time.monotonic, now, rows, lifetimes)
+        )
         self.dispatcher = Dispatcher(self.store, self.streams, self.decider, desks=desks)
-        self.expiry = Expiry(self.store, self.dispatcher.announce, now)
+        self.expiry = PolicyExpiryJob(self.store, self.dispatcher.announce, now)
         cursors = self.dispatcher.cursors
         cursors.on_skip = self.monitor.skip
         self.monitor.watch_figures(cursors.figures)
         self.monitor.watch_figures(lambda: store_figures(self.store.is_available))
         self.monitor.watch_figures(self.following.figures)
         vault = open_vault(settings)
-        self.registry = Registry(
-            Watcher(Path(settings.connections_dir)),
+        self.registry = ConnectionRegistry(
+            FolderWatcher(Path(settings.connections_dir)),
             self._supervisor,
             self.monitor.forget,
             on_known=self._keep_only,
@@ -177,28 +179,28 @@ class Service:
             now=now,
             keep_notes=definitions.note_files,
         )
-        self.management = Manager(
+        self.management = ConnectionManager(
             self.registry,
             definitions,
             vault,
-            MonitorObserver(self.monitor),
+            ConnectionObserver(self.monitor),
             SubscriptionTable(self.streams),
-            partial(try_out, max_payload=settings.limits.payload, now=now),
+            partial(run_connection_test, max_payload=settings.limits.payload, now=now),
             now=now,
         )
-        self._pauses = Pauses(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
-        self.pipeline = Pipeline(settings)
+        self._pauses = Backoff(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
+        self.pipeline = PipelineProcess(settings)
         if settings.spark.mode is not SparkMode.OFF:
             self.monitor.look_first(self.pipeline.look)
             self.monitor.watch_lake(self.pipeline.lag)
             self.monitor.watch_figures(self.pipeline.figures)
         self.eraser = Eraser(self.journal, self.store, self.streams, lake, self._erased, now)
-        self.indexer = Indexer(self.journal, self.store, settings.search.indexed_paths)
+        self.indexer = IndexBuilder(self.journal, self.store, settings.search.indexed_paths)
         self._now = now
-        self._trimmer: Trimmer | None = None
+        self._trimmer: JournalTrimmer | None = None
         if has_lake and (hot := settings.journal.hot_window) is not None:
             monitor = self.monitor
-            self._trimmer = Trimmer(
+            self._trimmer = JournalTrimmer(
                 self.store, lake, hot, now, on_trim=monitor.trimmed.inc, on_round=monitor.trimming.set
             )
 
@@ -211,7 +213,7 @@ class Service:
         """Drain and stop: every connection at the same time, then the store. The pipeline ends its batch meanwhile."""
         self.pipeline.stop()
         self.registry.stop()
-        self.streams.abort(Kind.SEARCH)
+        self.streams.abort(SubscriptionKind.SEARCH)
         closing = [supervisor.close(DRAIN_SECONDS) for supervisor in self.registry]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
@@ -308,16 +310,16 @@ class Service:
         self.dispatcher.cursors.keep(is_wanted)
         self.dispatcher.desks.keep_only(is_wanted)
 
-    def _past(self, now: Callable[[], datetime]) -> PastSearches:
+    def _past(self, now: Callable[[], datetime]) -> AsOfSearches:
         options = PastOptions(
             self.settings.subscriptions.open_timeout.total_seconds(), self.settings.search.past_timeout.total_seconds()
         )
-        return PastSearches(self.store, self.decider.world, wide_queries(self.settings), now, options)
+        return AsOfSearches(self.store, self.decider.world, wide_queries(self.settings), now, options)
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         """The feed of a subscribe. Permission to read a twin's events is judged once, with the subjects of the subscribe."""
         query = subscribe.query
-        if isinstance(query, DeskQuery):
+        if isinstance(query, SessionQuery):
             return cast("Feed | Fault", query.open())
         if isinstance(query, SearchQuery):
             seconds = self.settings.search.budget_for_all.total_seconds()
@@ -327,7 +329,7 @@ class Service:
             and (fault := may_stream(query.entity, subjects, self.decider.world)) is not None
         ):
             return fault
-        if isinstance(query, FollowQuery):
+        if isinstance(query, LiveQuery):
             return self.following.feed(query.entity, query.after, may_leap=query.may_leap)
         try:
             return HistoryFeed.open(self.store, query, self._now())
@@ -335,14 +337,14 @@ class Service:
             return error.fault
 
 
-def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], Cold]:
+def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], LakeHistory]:
     """What opens the lake for reading, once. It loads libraries that a service without old histories does without."""
 
     @cache
-    def opened() -> Cold:
-        from spark_store.lake.history_reader import Cold
+    def opened() -> LakeHistory:
+        from spark_store.lake.history_reader import LakeHistory
 
-        return Cold(lake, erased)
+        return LakeHistory(lake, erased)
 
     return opened
 
@@ -365,7 +367,7 @@ async def _run(settings: Settings) -> None:
     own = (Path(settings.data_dir), *([settings.secrets.key_file] if settings.secrets.key_file is not None else []))
     references = secret_references.ReferenceRules(own, settings.secrets.folders)
     with (
-        egress.in_force(settings.hosts.rules),
+        egress.enforced(settings.hosts.rules),
         secret_references.in_force(references),
         _listen(settings.api.host, settings.api.port) as listening,
     ):

@@ -22,7 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from connectivity.connections.model import Connection
 from connectivity.management.files import load
-from connectivity.transports import load_broker
+from connectivity.transports import load_connection_type
 from examples.brokers import Found
 from examples.programs import HERE, HOST
 
@@ -48,7 +48,7 @@ def connections_at(found: Found, folder: Path, *, with_doors: bool = False) -> P
         if broker is not None:
             there = text.replace(f"{HOST}:{broker.usual_port}", f"{broker.host}:{broker.port}")
             (folder / file.name).write_text(there, encoding="utf-8")
-        elif with_doors and load_broker(connection_type).is_door:
+        elif with_doors and load_connection_type(connection_type).is_listener:
             shutil.copy(file, folder)
     return folder
 

@@ -27,21 +27,21 @@ from typing import Self
 from examples.rsio_links import Link, connector
 from mappings.errors import DecodeError, EncodeError
 from mappings.reactive_streams_io import errors, publisher_names
-from mappings.reactive_streams_io.endpoint import Endpoint, Role, State
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole, EndpointState
 from mappings.reactive_streams_io.events import (
-    Arrived,
     Cancelled,
     Closed,
     Completed,
+    DemandReceived,
+    ElementsReceived,
     Event,
-    Failed,
     NotResumed,
-    Opened,
-    Requested,
-    Subscribed,
+    SessionOpened,
+    StreamFailed,
+    SubscribeReceived,
 )
-from mappings.reactive_streams_io.limits import Limits
-from mappings.reactive_streams_io.resumption import Ticket
+from mappings.reactive_streams_io.limits import EndpointLimits
+from mappings.reactive_streams_io.resumption import ResumeToken
 
 WINDOW = 64
 """Elements that are on their way at most. More are asked for when half of them have been taken."""
@@ -89,8 +89,8 @@ class Client:
     first link cannot be made.
     """
 
-    def __init__(self, connect: Callable[[], Awaitable[Link]], limits: Limits | None = None) -> None:
-        self._connect, self._limits = connect, limits or Limits()
+    def __init__(self, connect: Callable[[], Awaitable[Link]], limits: EndpointLimits | None = None) -> None:
+        self._connect, self._limits = connect, limits or EndpointLimits()
         self._pause = FIRST_PAUSE
         self._endpoint: Endpoint
         self._coming: dict[int, asyncio.Queue[bytes | Ended | None]] = {}
@@ -199,7 +199,9 @@ class Client:
     def _is_away(self, bringing: Bringing) -> bool:
         endpoint = self._endpoint
         is_said = bringing.stream is not None and not endpoint.waiting(bringing.stream)
-        return is_said and bringing.sent == len(bringing.kept) and endpoint.state is State.OPEN and self._is_silent
+        return (
+            is_said and bringing.sent == len(bringing.kept) and endpoint.state is EndpointState.OPEN and self._is_silent
+        )
 
     def _bring(self, bringing: Bringing) -> None:
         """Send what is wanted."""
@@ -242,9 +244,11 @@ class Client:
             self._end_all()
             self._linked.set()
 
-    def _begin(self, link: Link, ticket: Ticket | None = None) -> None:
+    def _begin(self, link: Link, ticket: ResumeToken | None = None) -> None:
         now = time.monotonic()
-        self._endpoint = Endpoint(Role.CLIENT, now, limits=self._limits, has_messages=link.has_messages, ticket=ticket)
+        self._endpoint = Endpoint(
+            EndpointRole.CLIENT, now, limits=self._limits, has_messages=link.has_messages, ticket=ticket
+        )
         self._is_silent = False
         self._linked.set()
 
@@ -315,18 +319,18 @@ class Client:
         ends = {event.reason for event in events if isinstance(event, Closed | NotResumed)}
         for event in events:
             match event:
-                case Opened():
+                case SessionOpened():
                     self._pause = FIRST_PAUSE
-                case Arrived(stream, elements) if stream in self._coming:
+                case ElementsReceived(stream, elements) if stream in self._coming:
                     for element in elements:
                         self._coming[stream].put_nowait(element)
                 case Completed(stream) if stream in self._coming:
                     self._coming.pop(stream).put_nowait(None)
-                case Failed(stream, reason) if stream in self._coming:
+                case StreamFailed(stream, reason) if stream in self._coming:
                     self._coming.pop(stream).put_nowait(Lost(reason) if reason in ends else Ended(reason))
-                case Subscribed(stream, publisher):
+                case SubscribeReceived(stream, publisher):
                     self._asked_for(stream, publisher)
-                case Requested(stream, demand):
+                case DemandReceived(stream, demand):
                     for bringing in self._bringing.values():
                         if bringing.stream == stream:
                             self._stored(bringing, demand)
@@ -348,7 +352,7 @@ def can_go_on(publisher: str) -> bool:
     match name:
         case (
             publisher_names.History(projection=None, fields=None, before=None, encoding="json")
-            | publisher_names.Stream(encoding="json")
+            | publisher_names.StreamName(encoding="json")
         ):
             return True
     return False
@@ -357,7 +361,7 @@ def can_go_on(publisher: str) -> bool:
 def after(publisher: str, element: bytes) -> str | None:
     """What to ask for behind an element; None if it was the last one. `can_go_on` has to be True."""
     name, found = publisher_names.parse(publisher), json.loads(element)
-    if isinstance(name, publisher_names.Stream):
+    if isinstance(name, publisher_names.StreamName):
         behind, last = found[OFFSET] + 1, name.to_offset
         rest: publisher_names.Name = replace(name, all=False, last=None, since=None, from_offset=behind)
     else:

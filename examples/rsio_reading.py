@@ -29,11 +29,11 @@ from mappings.reactive_streams_io.frames import (
     OnNext,
     OnNextPacked,
     OnSubscribe,
-    Request,
+    RequestFrame,
     ServerHello,
-    Subscribe,
+    SubscribeFrame,
 )
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 
 WINDOW = 24
 
@@ -52,7 +52,7 @@ class Overheard(Link):
     def __init__(self, link: Link, say: Say) -> None:
         self._link, self._say = link, say
         self._up, self._down = (
-            Decoder(Limits(), frozenset(LAYOUTS), CODES[hello]) for hello in (ClientHello, ServerHello)
+            Decoder(EndpointLimits(), frozenset(LAYOUTS), CODES[hello]) for hello in (ClientHello, ServerHello)
         )
 
     async def send(self, octets: bytes) -> None:
@@ -79,12 +79,12 @@ def in_words(frames: Sequence[Frame]) -> Iterator[str]:
         match found[0]:
             case ClientHello() | ServerHello():
                 yield "hello"
-            case Subscribe(publisher, _, demand):
+            case SubscribeFrame(publisher, _, demand):
                 yield f"{demand} of {publisher}"
             case OnSubscribe():
                 yield "begins"
-            case Request():
-                yield f"{sum(each.demand for each in found if isinstance(each, Request))} more"
+            case RequestFrame():
+                yield f"{sum(each.demand for each in found if isinstance(each, RequestFrame))} more"
             case OnNext():
                 yield f"{len(found)} events"
             case OnNextPacked(_, elements):

@@ -1,8 +1,8 @@
 """Options of a payload mapper: which there are, what each may hold, and reading what an operator wrote.
 
 An `Option` is a row: what the documentation says about it, what it is without being written, and `read`, which turns the
-JSON value into what the mapper works with (a parsed template, a selection) and raises `Refused` for everything else. So
-options are read once, when a document is checked or a connection is made, and nothing is left to be found wrong later.
+JSON value into what the mapper works with (a parsed template, a selection) and raises `OptionRefused` for everything else.
+So options are read once, when a document is checked or a connection is made, and nothing is left to be found wrong later.
 
 `read_options` names every problem at once, each with its place within the options. Ditto connections, payload mapping.
 """
@@ -41,7 +41,7 @@ class OptionProblem(NamedTuple):
     nearest: str | None = None
 
 
-class Refused(Exception):
+class OptionRefused(Exception):
     """A value that an option cannot hold. `steps` lead from the option into its value."""
 
     def __init__(self, *problems: OptionProblem) -> None:
@@ -91,7 +91,7 @@ def read_options(table: Sequence[Option], written: Mapping[str, Any]) -> dict[st
             continue
         try:
             found[name] = option.read(value)
-        except Refused as error:
+        except OptionRefused as error:
             problems += [problem._replace(steps=(name, *problem.steps)) for problem in error.problems]
     if problems:
         raise OptionsRefused(problems)
@@ -111,7 +111,7 @@ def _unknown(name: str, value: object, known: list[str]) -> OptionProblem:
 
 def _expect(value: object, kind: type, expected: str) -> Any:
     if not isinstance(value, kind):
-        raise Refused(OptionProblem((), value, expected))
+        raise OptionRefused(OptionProblem((), value, expected))
     return value
 
 
@@ -128,7 +128,7 @@ def flag(value: object) -> bool:
 def text(value: object) -> str:
     """A text that is not empty."""
     if not isinstance(value, str) or not value:
-        raise Refused(OptionProblem((), value, "a string that is not empty"))
+        raise OptionRefused(OptionProblem((), value, "a string that is not empty"))
     return value
 
 
@@ -164,10 +164,10 @@ def templates(value: object) -> HeaderMapping:
         found[name] = each
         try:
             _parsed(each, (name,))
-        except Refused as error:
+        except OptionRefused as error:
             problems += error.problems
     if problems:
-        raise Refused(*problems)
+        raise OptionRefused(*problems)
     return HeaderMapping(found, Scope.MAPPER)
 
 
@@ -176,7 +176,7 @@ def selection(value: object) -> Selection:
     try:
         return parse_fields(text(value))
     except SelectorRefused as error:
-        raise Refused(OptionProblem((), value, "a field selector", FAILED, str(error))) from error
+        raise OptionRefused(OptionProblem((), value, "a field selector", FAILED, str(error))) from error
 
 
 JsonTemplate: TypeAlias = Any
@@ -197,13 +197,13 @@ def json_template(value: object) -> JsonTemplate:
         if isinstance(value, str) and _EXPRESSION.search(value):
             try:
                 return _parsed(value, steps)
-            except Refused as error:
+            except OptionRefused as error:
                 problems.extend(error.problems)
         return value
 
     result = read(value, ())
     if problems:
-        raise Refused(*problems)
+        raise OptionRefused(*problems)
     return result
 
 
@@ -212,4 +212,4 @@ def _parsed(value: str, steps: tuple[str | int, ...], scope: Scope = Scope.MAPPE
         return parse(value, scope)
     except PlaceholderError as error:
         expected = f"what is known in {scope.place}"
-        raise Refused(OptionProblem(steps, value, expected, FAILED, error.fault.message)) from error
+        raise OptionRefused(OptionProblem(steps, value, expected, FAILED, error.fault.message)) from error

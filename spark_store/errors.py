@@ -187,47 +187,47 @@ class OutputUnusable(StoreError):
     status = 400
 
 
-class WideQueryError(StoreError):
+class SparkQueryError(StoreError):
     """A wide query that was not answered, or not to its end. What was found until then is no answer."""
 
 
-class NoWideQueries(WideQueryError):
+class NoSparkQueries(SparkQueryError):
     """This installation has no lake that could be asked."""
 
     status = 501
 
 
-class NoPipeline(WideQueryError):
+class NoPipeline(SparkQueryError):
     """No pipeline answers wide queries now."""
 
     retry = True
     status = 503
 
 
-class PipelineLost(WideQueryError):
+class PipelineLost(SparkQueryError):
     """Whoever answered has ended amid the query, or could not go on with it."""
 
     retry = True
     status = 503
 
 
-class QueryRefused(WideQueryError):
+class QueryRefused(SparkQueryError):
     """Spark says that the query is wrong: its text, a table or a column that is not there, a value it fails on."""
 
     status = 400
 
 
-class QueryCancelled(WideQueryError):
+class QueryCancelled(SparkQueryError):
     """The query was stopped, as somebody asked."""
 
     status = 499
 
 
-class LimitExceeded(WideQueryError):
+class LimitExceeded(SparkQueryError):
     """The query went beyond a limit, and was stopped."""
 
 
-class TimeIsUp(LimitExceeded):
+class QueryTimeout(LimitExceeded):
     """It took longer than it may."""
 
     status = 504
@@ -319,7 +319,7 @@ def damaged(said: str) -> LakeUnfit:
     return LakeUnfit(f"{said}; {_STEP_LAKE}")
 
 
-def lake_fault(path: str | Path, error: Exception) -> StoreError:
+def translate_lake_error(path: str | Path, error: Exception) -> StoreError:
     """What a reader of Delta tables in this process says about the table at `path`."""
     text = str(error)
     shown = " ".join(text.partition("   0: <unknown>")[0].split())[:_SHOWN]
@@ -331,13 +331,13 @@ def lake_fault(path: str | Path, error: Exception) -> StoreError:
     return damaged(said) if _DAMAGED.search(text) else StoreUnavailable(said)
 
 
-def system_fault(path: str | Path, error: OSError, what: str = "cannot be used") -> StoreUnavailable:
+def translate_system_error(path: str | Path, error: OSError, what: str = "cannot be used") -> StoreUnavailable:
     """The system's error about the file at `path`, and what could not be done with it."""
     step = f"; {FULL}" if error.errno in _FULL_ERRORS else ""
     return StoreUnavailable(f"{path}: {what}: {error.strerror or error}{step}")
 
 
-def spark_fault(kind: str, text: str) -> StoreError:
+def translate_spark_error(kind: str, text: str) -> StoreError:
     """What Spark says in `text` (with an exception of this kind), as ours. A worker's own error is named in it."""
     if found := _OURS.search(text):
         return StoreUnavailable(found[2]) if found[1] == "StoreUnavailable" else LakeUnfit(found[2])

@@ -1,7 +1,8 @@
 """The rows of the journal, as Python values.
 
-An `Event` (from `mappings.model.signals`) is one entry; a `Snapshot` is an entity after its newest entry; an `Answer` is
-what a delivery was answered, kept in the same transaction so that a redelivery is answered again and not carried out again.
+An `Event` (from `mappings.model.signals`) is one entry; a `Snapshot` is an entity after its newest entry; an `StoredAnswer`
+is what a delivery was answered, kept in the same transaction so that a redelivery is answered again and not carried out
+again.
 """
 
 from __future__ import annotations
@@ -49,21 +50,21 @@ class Snapshot(msgspec.Struct, frozen=True):
         return self.state is None
 
 
-class Numbered(NamedTuple):
+class NumberedEvent(NamedTuple):
     """An event, and its running number within the journal (`seq`)."""
 
     seq: int
     event: Event
 
 
-class Oldest(NamedTuple):
+class OldestEvent(NamedTuple):
     """Number and timestamp of the oldest event that a journal has."""
 
     seq: int
     timestamp: str
 
 
-class Beginning(NamedTuple):
+class HistoryStart(NamedTuple):
     """Where an entity's events begin: up to which revision they were erased (0: not at all), and the first one behind that
     which the journal has, or will have next where it has none."""
 
@@ -76,22 +77,22 @@ class Beginning(NamedTuple):
         return self.first == self.erased + 1
 
 
-class Cause(NamedTuple):
+class EventCause(NamedTuple):
     """What an event goes to targets with: the connection that its command came by, and the headers that it has there."""
 
     origin: str
     headers: Mapping[str, Any]
 
 
-class Followed(NamedTuple):
+class PublishedEvent(NamedTuple):
     """An event as those see it who follow all of them in order. `cause` is None where nobody followed when it was stored."""
 
     seq: int
     event: Event
-    cause: Cause | None
+    cause: EventCause | None
 
 
-class Place(NamedTuple):
+class CursorPosition(NamedTuple):
     """How far a target of a connection has come: it needs no event up to the number `seq` any more.
 
     `skipped` counts those that the journal had let go before it could have them.
@@ -103,7 +104,7 @@ class Place(NamedTuple):
     skipped: int = 0
 
 
-class Due(NamedTuple):
+class PolicyDue(NamedTuple):
     """A policy that has to be looked at because something in it expires, and what was noted when it was last looked at."""
 
     entity: EntityId
@@ -128,7 +129,7 @@ class PastQuery(NamedTuple):
     before: int | None
 
 
-class Past(msgspec.Struct, frozen=True):
+class PastState(msgspec.Struct, frozen=True):
     """An entity as it was, and the headers that its last event was kept with, as a JSON object."""
 
     snapshot: Snapshot
@@ -153,7 +154,7 @@ class DeliveryName(NamedTuple):
         return self.connection, self.source, self.name
 
 
-class Answer(msgspec.Struct, frozen=True):
+class StoredAnswer(msgspec.Struct, frozen=True):
     """What a delivery was answered: opaque bytes of the caller's own making."""
 
     delivery: DeliveryName
@@ -168,8 +169,8 @@ class Change(msgspec.Struct, frozen=True):
 
     events: tuple[Event, ...]
     snapshots: tuple[Snapshot, ...]
-    answer: Answer | None = None
-    cause: Cause | None = None
+    answer: StoredAnswer | None = None
+    cause: EventCause | None = None
 
 
 class StoredRevision(NamedTuple):

@@ -19,7 +19,7 @@ _SQLITE_STEPS = {
 }
 
 
-def sqlite_fault(path: str | Path, error: sqlite3.Error) -> StoreUnavailable:
+def translate_sqlite_error(path: str | Path, error: sqlite3.Error) -> StoreUnavailable:
     """SQLite's error about the file at `path`."""
     code = getattr(error, "sqlite_errorcode", None)
     step = _SQLITE_STEPS.get(code & 0xFF) if code is not None else None

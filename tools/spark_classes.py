@@ -27,7 +27,7 @@ from spark_store.errors import StoreError
 from spark_store.journal.journal import SqliteJournal
 from spark_store.lake.tables import Lake
 from spark_store.pipeline.session import JARS, find_jars, find_java, prepared_classes
-from spark_store.queries.spark_query import Limits, Sql, WideQueries, finder
+from spark_store.queries.spark_query import QueryLimits, SparkQueries, Sql, finder
 from spark_store.records import Change, Snapshot
 
 EVENTS = 40
@@ -100,8 +100,8 @@ def run(data: Path, into: Path) -> list[str]:
 
 def _ask(lake: Lake) -> None:
     """A wide query. Raises StoreError."""
-    asking = WideQueries(lake, finder(lake, None, is_off=False))
-    with asking.run(Sql("SELECT entity, count(*) FROM events GROUP BY 1"), Limits(SECONDS)) as answer:
+    asking = SparkQueries(lake, finder(lake, None, is_off=False))
+    with asking.run(Sql("SELECT entity, count(*) FROM events GROUP BY 1"), QueryLimits(SECONDS)) as answer:
         list(answer)
 
 

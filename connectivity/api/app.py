@@ -18,24 +18,24 @@ from typing import get_origin
 from fastapi import Depends, FastAPI, Request, Response
 
 from connectivity.api import connections, health, operations, search
-from connectivity.api.authentication import Guard
+from connectivity.api.authentication import Authenticator
 from connectivity.api.errors import refused
 from connectivity.api.health import Readiness
 from connectivity.api.openapi import described
 from connectivity.api.operations import Erasures
-from connectivity.api.requests import Bounds
-from connectivity.api.responses import Answering, JsonAnswer, install
+from connectivity.api.requests import BodyLimits
+from connectivity.api.responses import JsonAnswer, ResponseMiddleware, install
 from connectivity.config.problems import did_you_mean
 from connectivity.config.settings import ApiSettings
 from connectivity.management.interface import Management
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import Inquiries
 
 DESCRIPTION = "/openapi.json"
 
 
 def application(
-    monitor: Monitor,
+    monitor: PrometheusRegistry,
     readiness: Readiness,
     settings: ApiSettings | None = None,
     erasures: Erasures | None = None,
@@ -45,7 +45,7 @@ def application(
 ) -> FastAPI:
     """The application, with what is there to be asked. `sleep` is how long wrong tokens wait."""
     settings = settings or ApiSettings()
-    bounds = Bounds(settings.max_body, settings.read_timeout.total_seconds())
+    bounds = BodyLimits(settings.max_body, settings.read_timeout.total_seconds())
     app = FastAPI(
         title="Connectivity",
         docs_url=None,
@@ -65,8 +65,8 @@ def application(
     if erasures is not None:
         app.include_router(operations.erasing(erasures, bounds))
     _describe(app, settings.needs_token)
-    app.add_middleware(Guard, settings=settings, sleep=sleep)
-    app.add_middleware(Answering)
+    app.add_middleware(Authenticator, settings=settings, sleep=sleep)
+    app.add_middleware(ResponseMiddleware)
     return app
 
 

@@ -34,7 +34,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from connectivity.api.errors import fault
 from connectivity.api.responses import error_answer
-from connectivity.config.settings import ApiSettings, ApiToken, Role, is_loopback
+from connectivity.config.settings import ApiSettings, ApiToken, TokenRole, is_loopback
 from connectivity.errors import OperationRefused
 from mappings.errors import Fault
 
@@ -64,17 +64,17 @@ class Caller:
     """Who asks: what the audit log calls him, what he may, in whose name he searches."""
 
     name: str
-    role: Role
+    role: TokenRole
     subjects: tuple[str, ...] = ()
     is_named: bool = False
     """Whether the name is that of a token of its own; one that several share, and loopback, are nobody in particular."""
 
 
-ANYBODY: Final = Caller("api", Role.ADMIN)
+ANYBODY: Final = Caller("api", TokenRole.ADMIN)
 """Who asks where no token is needed, and who brings the one of `api.token`."""
 
 
-class Keys:
+class TokenDigests:
     """The tokens of the settings, as digests of one length."""
 
     def __init__(self, settings: ApiSettings) -> None:
@@ -93,7 +93,7 @@ class Keys:
         return found
 
 
-class Delays:
+class FailedLoginDelays:
     """How long who brings wrong tokens has to wait, by address; a table of bounded size that forgets."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -134,7 +134,7 @@ class _Peer:
         self.failures, self.waiting, self.last = 0, 0, 0.0
 
 
-class Guard:
+class Authenticator:
     """Around the application: answers what is refused, and tells the rest who asks (`caller_of`)."""
 
     def __init__(
@@ -145,8 +145,8 @@ class Guard:
     ) -> None:
         self._app = app
         self._host = settings.host
-        self._keys = Keys(settings)
-        self._delays = Delays()
+        self._keys = TokenDigests(settings)
+        self._delays = FailedLoginDelays()
         self._sleep = sleep
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -202,11 +202,11 @@ def caller_of(request: Request) -> Caller:
 async def admins_only(request: Request) -> None:
     """For operations that change or show more than connections. Raises OperationRefused."""
     caller = caller_of(request)
-    if not caller.role.may(Role.ADMIN):
-        raise OperationRefused(not_enough(caller, Role.ADMIN))
+    if not caller.role.may(TokenRole.ADMIN):
+        raise OperationRefused(not_enough(caller, TokenRole.ADMIN))
 
 
-def not_enough(caller: Caller, needed: Role) -> Fault:
+def not_enough(caller: Caller, needed: TokenRole) -> Fault:
     """The refusal of one who may less."""
     return fault("api:forbidden", f"The role '{caller.role.value}' may not do this; it takes '{needed.value}'.")
 
@@ -261,9 +261,9 @@ def address_of(scope: Scope) -> str:
     return str(found)
 
 
-def _role_of(method: str) -> Role:
+def _role_of(method: str) -> TokenRole:
     """What a method takes. `admins_only` asks for more where it stands."""
-    return Role.READ if method in READING else Role.WRITE
+    return TokenRole.READ if method in READING else TokenRole.WRITE
 
 
 def _extra_headers(found: Fault) -> dict[str, str]:

@@ -22,7 +22,7 @@ from connectivity.api import preconditions
 from connectivity.api.authentication import caller_of
 from connectivity.api.errors import refused
 from connectivity.api.openapi import TRIAL, answers, asked, body, nothing
-from connectivity.api.requests import Bounds, content, expect_media_type, json_object
+from connectivity.api.requests import BodyLimits, content, expect_media_type, json_object
 from connectivity.api.responses import JSON, JsonAnswer
 from connectivity.api.schemas import (
     CONNECTION_EXAMPLE,
@@ -36,7 +36,7 @@ from connectivity.api.schemas import (
 )
 from connectivity.config.problems import show
 from connectivity.errors import Problem
-from connectivity.management.interface import Definition, Management, Sample
+from connectivity.management.interface import Definition, Management, SampleMessage
 from mappings.model.field_selector import Selection, SelectorRefused, parse_fields, select
 
 PREFIX = "/api/2/connections"
@@ -68,7 +68,7 @@ Fields = Annotated[
 Flag = Literal["true", "false"]
 
 
-def router(management: Management, bounds: Bounds) -> APIRouter:
+def router(management: Management, bounds: BodyLimits) -> APIRouter:
     """Everything below `/api/2/connections`."""
     api = APIRouter(prefix=PREFIX, tags=["connections"])
 
@@ -338,7 +338,7 @@ def _shown(found: Definition, selection: Selection | None) -> Mapping[str, Any]:
     return select({**found.document, **special}, selection)  # type: ignore[no-any-return]
 
 
-def _trial(sent: Mapping[str, Any]) -> tuple[dict[str, Any], Sample | None]:
+def _trial(sent: Mapping[str, Any]) -> tuple[dict[str, Any], SampleMessage | None]:
     """`{"connection": …, "sample": {"payload", "encoding", "headers", "source", "address"}}`. Raises OperationRefused."""
     document, sample = sent.get("connection"), sent.get("sample")
     if sent.keys() - {"connection", "sample"} or not isinstance(document, dict):
@@ -356,7 +356,7 @@ def _trial(sent: Mapping[str, Any]) -> tuple[dict[str, Any], Sample | None]:
         raise _unfit_trial("sample.headers", "a value that is no text", "an object of texts")
     if not 0 <= index < 1_000:
         raise _unfit_trial("sample.source", show(index), "the index of a source")
-    return document, Sample(_payload(sample), headers, index, sample.get("address"))
+    return document, SampleMessage(_payload(sample), headers, index, sample.get("address"))
 
 
 _SAMPLE: Mapping[str, tuple[type | tuple[type, ...], str]] = {

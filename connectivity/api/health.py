@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from connectivity.api.openapi import HEALTH, answers, body, text
 from connectivity.api.responses import JsonAnswer
 from connectivity.api.schemas import READY_EXAMPLE
-from connectivity.monitoring.prometheus import Encode, Monitor
+from connectivity.monitoring.prometheus import Encode, PrometheusRegistry
 
 Readiness = Callable[[], tuple[bool, Mapping[str, Any]]]
 """Whether the service is ready, and what the answer shows."""
@@ -31,7 +31,7 @@ def _format(accept: str) -> tuple[Encode, str]:
         return choose_encoder("")
 
 
-def router(monitor: Monitor, readiness: Readiness) -> APIRouter:
+def router(monitor: PrometheusRegistry, readiness: Readiness) -> APIRouter:
     """Health and metrics."""
     api = APIRouter(tags=["health"])
 

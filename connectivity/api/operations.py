@@ -14,10 +14,10 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from connectivity.api.authentication import admins_only, caller_of
 from connectivity.api.errors import refused
 from connectivity.api.openapi import TOTAL, answers, asked, body, nothing
-from connectivity.api.requests import Bounds, expect_media_type, json_object
+from connectivity.api.requests import BodyLimits, expect_media_type, json_object
 from connectivity.api.responses import JSON, JsonAnswer
 from connectivity.api.schemas import AUDIT_EXAMPLE, ERASURE_EXAMPLE, SUBSCRIPTION_EXAMPLE
-from connectivity.maintenance.erasure import NotErased, UnknownEntity, entity_of
+from connectivity.maintenance.erasure import ErasureUnavailable, UnknownEntity, entity_of
 from connectivity.management.interface import MOST_LISTED, Management
 from mappings.ids import EntityId
 
@@ -91,7 +91,7 @@ def router(management: Management) -> APIRouter:
     return api
 
 
-def erasing(erasures: Erasures, bounds: Bounds) -> APIRouter:
+def erasing(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
     """Erasures."""
     api = APIRouter(prefix="/api/2", tags=["erasures"], dependencies=[Depends(admins_only)])
 
@@ -106,7 +106,7 @@ def erasing(erasures: Erasures, bounds: Bounds) -> APIRouter:
     async def every() -> Response:
         try:
             return JsonAnswer(list(await erasures.all()))
-        except NotErased as error:
+        except ErasureUnavailable as error:
             raise refused("api:store.unavailable", str(error)) from error
 
     @api.post(
@@ -135,7 +135,7 @@ def erasing(erasures: Erasures, bounds: Bounds) -> APIRouter:
             record = await erasures.erase(entity_of(entity, kind), caller.name if caller.is_named else by)
         except UnknownEntity as error:
             raise refused("api:entity.notfound", str(error)) from error
-        except NotErased as error:
+        except ErasureUnavailable as error:
             raise refused("api:store.unavailable", str(error)) from error
         return JsonAnswer(record, 202)
 

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 
 from connectivity.api.errors import fault, refused
 from connectivity.errors import OperationRefused
-from connectivity.management.interface import Definition, Judge, Moment
+from connectivity.management.interface import Definition, Judge, RevisionSelector
 from connectivity.twins.preconditions import Tags, parse_tags
 from mappings.ditto.timestamps import parse_instant
 
@@ -57,19 +57,19 @@ def check_retrieve(headers: Headers, definition: Definition) -> None:
         raise NotAgreed("connectivity:precondition.notmodified", "The connection is the one you know.", definition.tag)
 
 
-def moment_of(revision: int | None, time: str | None) -> Moment | None:
+def moment_of(revision: int | None, time: str | None) -> RevisionSelector | None:
     """The past that a request is about; None is the present. Raises OperationRefused for headers that do not fit."""
     if revision is None and time is None:
         return None
     if time is None:
-        return Moment(revision=revision)
+        return RevisionSelector(revision=revision)
     if revision is not None:
         raise refused("header.invalid", f"found both '{AT_REVISION}' and '{AT_TIME}', expected one of them.")
     nanoseconds = parse_instant(time)
     if nanoseconds is None:
         raise refused("header.invalid", f"'{AT_TIME}' is no instant.", "Write it like 2026-02-03T09:12:45Z.")
     try:
-        return Moment(time=_EPOCH + timedelta(microseconds=nanoseconds // 1_000))
+        return RevisionSelector(time=_EPOCH + timedelta(microseconds=nanoseconds // 1_000))
     except OverflowError:
         raise refused("header.invalid", f"'{AT_TIME}' is no instant that could be kept.") from None
 

@@ -12,7 +12,7 @@ from connectivity.api.errors import refused
 from connectivity.config.documents import read_json
 
 
-class Bounds(NamedTuple):
+class BodyLimits(NamedTuple):
     """How many bytes a body may have, and how many seconds it may take to arrive."""
 
     max_bytes: int = 1024 * 1024
@@ -37,7 +37,7 @@ def expect_media_type(request: Request, *expected: str) -> str:
     return found
 
 
-async def content(request: Request, bounds: Bounds) -> bytes:
+async def content(request: Request, bounds: BodyLimits) -> bytes:
     """The body. Raises OperationRefused for one that is too large or too slow."""
     too_large = refused("api:body.toolarge", f"The body is larger than {bounds.max_bytes} bytes.")
     length = request.headers.get("content-length", "")
@@ -58,7 +58,7 @@ async def content(request: Request, bounds: Bounds) -> bytes:
     return bytes(found)
 
 
-async def json_object(request: Request, bounds: Bounds) -> dict[str, Any]:
+async def json_object(request: Request, bounds: BodyLimits) -> dict[str, Any]:
     """The body as a JSON object. Raises OperationRefused."""
     read = read_json(await content(request, bounds))
     if read.problems:

@@ -1,7 +1,7 @@
 """How the API answers: JSON written once, every error in the same form, HEAD wherever GET is, and never a trace of ours.
 
-`Answering` stands around everything else. What nobody expected is logged here with its trace, without the query, and
-answered with 500 and no details.
+`ResponseMiddleware` stands around everything else. What nobody expected is logged here with its trace, without the query,
+and answered with 500 and no details.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def allowed_methods(app: FastAPI, scope: Scope) -> str:
     return ", ".join(sorted([*found, "HEAD"] if "GET" in found else found))
 
 
-class Answering:
+class ResponseMiddleware:
     """Around the whole application: HEAD is answered like GET, without the body; what nobody expected, with 500; and nothing
     is for caches."""
 

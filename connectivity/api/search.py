@@ -22,9 +22,9 @@ from connectivity.api.errors import refused
 from connectivity.api.openapi import answers, body
 from connectivity.api.responses import JsonAnswer
 from connectivity.api.schemas import FINDINGS_EXAMPLE, PLAN_EXAMPLE
-from connectivity.config.settings import Role
+from connectivity.config.settings import TokenRole
 from connectivity.errors import OperationRefused
-from connectivity.subscriptions.search_requests import Findings, Inquiries, Inquiry
+from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, Inquiries
 from mappings.model.field_selector import Selection, SelectorRefused, parse_fields
 
 PREFIX = "/api/2/search/things"
@@ -118,7 +118,7 @@ def router(inquiries: Inquiries) -> APIRouter:
         option: Options = None,
         wait: Timeout = None,
     ) -> Response:
-        inquiry = Inquiry(
+        inquiry = HttpSearch(
             subjects=_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
             filter=filter,
@@ -127,7 +127,7 @@ def router(inquiries: Inquiries) -> APIRouter:
             selection=_selection(fields),
             seconds=_seconds(wait),
         )
-        found = Findings(b"[]", None) if inquiry.namespaces == frozenset() else await inquiries.things(inquiry)
+        found = HttpSearchPage(b"[]", None) if inquiry.namespaces == frozenset() else await inquiries.things(inquiry)
         shown: dict[str, Any] = {"items": msgspec.Raw(found.items)}
         if found.cursor is not None:
             shown["cursor"] = found.cursor
@@ -151,7 +151,7 @@ def router(inquiries: Inquiries) -> APIRouter:
         namespaces: Namespaces = None,
         wait: Timeout = None,
     ) -> Response:
-        inquiry = Inquiry(
+        inquiry = HttpSearch(
             subjects=_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
             filter=filter,
@@ -180,7 +180,7 @@ def router(inquiries: Inquiries) -> APIRouter:
         option: Options = None,
         wait: Timeout = None,
     ) -> Response:
-        inquiry = Inquiry(
+        inquiry = HttpSearch(
             subjects=_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
             filter=filter,
@@ -197,12 +197,12 @@ def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
     """In whose name is asked. Raises OperationRefused where that is nobody, or somebody that only admins may name."""
     caller = caller_of(request)
     if wanted:
-        if not caller.role.may(Role.ADMIN):
-            raise OperationRefused(not_enough(caller, Role.ADMIN))
+        if not caller.role.may(TokenRole.ADMIN):
+            raise OperationRefused(not_enough(caller, TokenRole.ADMIN))
         return tuple(dict.fromkeys(wanted))
     if not caller.subjects:
         # What a shell shows of this is the message.
-        may_say = " Say in whose with 'as'." if caller.role.may(Role.ADMIN) else ""
+        may_say = " Say in whose with 'as'." if caller.role.may(TokenRole.ADMIN) else ""
         raise refused(
             "api:subjects.missing",
             f"Your token has no subjects in whose name things could be searched.{may_say}",

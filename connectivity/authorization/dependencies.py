@@ -17,7 +17,7 @@ from mappings.ids import EntityId
 Dependent = TypeVar("Dependent", bound=Hashable)
 
 
-class Dependents(Generic[Dependent]):
+class DependencyIndex(Generic[Dependent]):
     """The dependents there are, each with the entities that it depends upon."""
 
     def __init__(self) -> None:

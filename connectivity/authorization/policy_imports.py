@@ -26,7 +26,7 @@ MOST_REACHED: Final = 10
 """So many policies are read for one import: the imported one and what it imports itself."""
 
 
-class Taken(NamedTuple):
+class ImportedEntry(NamedTuple):
     """An entry that is taken of a policy: under which label there, and under which one here."""
 
     policy_id: str
@@ -35,14 +35,14 @@ class Taken(NamedTuple):
     entry: Mapping[str, Any]
 
 
-def taken(policy: Policy, lookup: Lookup) -> Iterator[Taken]:
+def taken(policy: Policy, lookup: Lookup) -> Iterator[ImportedEntry]:
     """What a policy takes of those that it imports, references to their entries included."""
     for imported, wanted in policy["imports"].items():
         yield from _taken(imported, wanted, lookup, (policy["policyId"],), _Budget())
     for entry in policy["entries"].values():
         for reference in entry.get("references", ()):
             if (found := _referred(policy, reference, lookup)) is not None and "import" in reference:
-                yield Taken(reference["import"], reference["entry"], "", found)
+                yield ImportedEntry(reference["import"], reference["entry"], "", found)
 
 
 class _Budget:
@@ -56,7 +56,7 @@ class _Budget:
 
 def _taken(
     imported: str, wanted: Mapping[str, Any], lookup: Lookup, way: tuple[str, ...], budget: _Budget
-) -> Iterator[Taken]:
+) -> Iterator[ImportedEntry]:
     """What one import takes. `way`: the policies that led here."""
     if imported in way or not budget.left:
         return
@@ -66,14 +66,14 @@ def _taken(
     for label, entry in policy["entries"].items():
         importable = entry["importable"]
         if importable == "implicit" or (importable == "explicit" and label in wanted["entries"]):
-            yield Taken(imported, label, f"imported-{imported}-{label}", entry)
+            yield ImportedEntry(imported, label, f"imported-{imported}-{label}", entry)
     for further in wanted.get("transitiveImports", ()):
         if (also := policy["imports"].get(further)) is not None:
             for found in _taken(further, also, lookup, (*way, imported), budget):
                 yield found._replace(here=f"imported-{imported}-{found.here}")
 
 
-def resolved(policy: Policy, lookup: Lookup, is_shown: Callable[[Taken], bool] = lambda _: True) -> Policy:
+def resolved(policy: Policy, lookup: Lookup, is_shown: Callable[[ImportedEntry], bool] = lambda _: True) -> Policy:
     """The policy with the imported entries behind its own: those of them that are shown."""
     if not policy["imports"]:
         return policy

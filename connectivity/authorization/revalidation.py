@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 import structlog
 
-from connectivity.authorization.dependencies import Dependents
+from connectivity.authorization.dependencies import DependencyIndex
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import StoreUnavailable
 from spark_store.records import Change
@@ -39,7 +39,7 @@ def authorities(changes: Iterable[Change]) -> set[EntityId]:
     }
 
 
-class Authorities:
+class PolicyChangeNotifier:
     """Who wants to know."""
 
     def __init__(self) -> None:
@@ -73,12 +73,12 @@ ROUND = 60
 Judged = TypeVar("Judged", bound=Hashable)
 
 
-class Judging(ABC, Generic[Judged]):
+class AccessRevalidation(ABC, Generic[Judged]):
     """Those who are judged again and again. The authorities tell of changes while there is anybody."""
 
-    def __init__(self, authorities: Authorities) -> None:
+    def __init__(self, authorities: PolicyChangeNotifier) -> None:
         self._authorities = authorities
-        self._all: Dependents[Judged] = Dependents()
+        self._all: DependencyIndex[Judged] = DependencyIndex()
         self._owed: dict[Judged, None] = {}
         """Who was not judged when it was time."""
 

@@ -15,46 +15,46 @@ from typing import Any
 
 import typer
 
-from connectivity.cli.http_client import CHANGED_MEANWHILE, NOT_FOUND, Refused, Service
+from connectivity.cli.http_client import CHANGED_MEANWHILE, NOT_FOUND, ServiceClient, ServiceRefused
 from connectivity.cli.options import loaded_files
 from connectivity.cli.output import complain, print_problems
-from connectivity.cli.plan import Action, Step, There, Wanted
+from connectivity.cli.plan import Action, Step, StoredDocument, WantedDocument
 
 MAX_SAMPLE = 16 * 1024 * 1024
 
 TRIAL = "application/vnd.connectivity.trial+json"
 
 
-def wanted_of(paths: Sequence[Path], *, as_json: bool) -> dict[str, Wanted]:
+def wanted_of(paths: Sequence[Path], *, as_json: bool) -> dict[str, WantedDocument]:
     """The documents of files and folders. Ends the command with 2 for what is not there, with 1 for problems, told."""
     loaded = loaded_files(paths, for_elsewhere=True)
     if loaded.problems:
         print_problems(loaded.problems, as_json=as_json)
         raise typer.Exit(1)
-    return {name: Wanted(document, loaded.files[name]) for name, document in loaded.documents.items()}
+    return {name: WantedDocument(document, loaded.files[name]) for name, document in loaded.documents.items()}
 
 
-def there_for(service: Service, wanted: Mapping[str, Wanted]) -> dict[str, There]:
+def there_for(service: ServiceClient, wanted: Mapping[str, WantedDocument]) -> dict[str, StoredDocument]:
     """What the service has, with the documents of those that are wanted. Raises AskingFailed."""
-    found: dict[str, There] = {}
+    found: dict[str, StoredDocument] = {}
     for each in service.items("connections", fields="id,_owner,_file,_revision"):
         each = _object(service, each)
         name, file = str(each.get("id")), each.get("_file")
         owner = str(file or "of a name that the service does not tell") if each.get("_owner") == "file" else None
-        found[name] = There(f'"rev:{each.get("_revision")}"', file=owner)
+        found[name] = StoredDocument(f'"rev:{each.get("_revision")}"', file=owner)
     for name in wanted.keys() & {name for name, each in found.items() if each.file is None}:
         try:
             answer = service.ask("GET", "connections", name)
-        except Refused as error:
+        except ServiceRefused as error:
             if error.answered != NOT_FOUND:
                 raise
             del found[name]
         else:
-            found[name] = There(answer.tag or found[name].tag, _object(service, answer.document))
+            found[name] = StoredDocument(answer.tag or found[name].tag, _object(service, answer.document))
     return found
 
 
-def carry_out(service: Service, step: Step, wanted: Mapping[str, Wanted]) -> str | None:
+def carry_out(service: ServiceClient, step: Step, wanted: Mapping[str, WantedDocument]) -> str | None:
     """Do what the step says; why it could not be done, None if it was. Raises AskingFailed where nothing more can be."""
     try:
         if step.action is Action.GONE:
@@ -63,14 +63,14 @@ def carry_out(service: Service, step: Step, wanted: Mapping[str, Wanted]) -> str
             condition = {"if-none-match": "*"} if step.tag is None else {"if-match": step.tag}
             body = {**wanted[step.id].document, "id": step.id}
             service.ask("PUT", "connections", step.id, body=body, headers=condition)
-    except Refused as error:
+    except ServiceRefused as error:
         if error.answered == CHANGED_MEANWHILE:
             return "somebody has changed it meanwhile, and nothing was done; look at the plan again"
         return error.why
     return None
 
 
-def only_one(wanted: Mapping[str, Wanted], name: str | None) -> Mapping[str, Any]:
+def only_one(wanted: Mapping[str, WantedDocument], name: str | None) -> Mapping[str, Any]:
     """The document that is meant. Ends the command with 2 where that is not one."""
     if name is None and len(wanted) == 1:
         return next(iter(wanted.values())).document
@@ -95,7 +95,7 @@ def sample_of(file: Path | None) -> bytes | None:
         raise typer.Exit(2) from None
 
 
-def tried(service: Service, trial: Mapping[str, Any]) -> Any:
+def tried(service: ServiceClient, trial: Mapping[str, Any]) -> Any:
     """What the trial found. Raises AskingFailed."""
     kind = TRIAL if "sample" in trial else "application/json"
     body = trial if "sample" in trial else trial["connection"]
@@ -129,7 +129,7 @@ def _header(text: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _object(service: Service, found: Any) -> Mapping[str, Any]:
+def _object(service: ServiceClient, found: Any) -> Mapping[str, Any]:
     """What must be an object. Raises NotReached."""
     from connectivity.config.documents import is_reasonable
 

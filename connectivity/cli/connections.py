@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from connectivity.cli import tables
-from connectivity.cli.http_client import NOT_FOUND, NotReached, Refused, Service
+from connectivity.cli.http_client import NOT_FOUND, ServiceClient, ServiceRefused, ServiceUnreachable
 from connectivity.cli.options import EXITS, AsJson, Paths, confirm, connection_ids, reaching
 from connectivity.cli.output import (
     coloured,
@@ -53,7 +53,7 @@ class Level(str, Enum):
     FAILURE = "failure"
 
 
-class Seen:
+class PrintedEntries:
     """The entries that were printed: each as often as it was in one answer at most."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Seen:
 
 
 def follow_log(
-    service: Service,
+    service: ServiceClient,
     connection: str,
     seconds: float,
     told: Callable[[str], None],
@@ -89,17 +89,17 @@ def follow_log(
 
     Raises AskingFailed for what waiting does not mend: no right to ask, no such connection.
     """
-    seen, away = Seen(), False
+    seen, away = PrintedEntries(), False
     missed: float | None = None
     while True:
         try:
             found = service.get("connections", connection, "logs")
-        except NotReached as error:
+        except ServiceUnreachable as error:
             missed = clock()
             if not away:
                 told(f"{error}; waiting")
                 away = True
-        except Refused as error:
+        except ServiceRefused as error:
             is_back = missed is not None and clock() - missed <= GRACE_SECONDS
             if error.answered < _FIRST_SERVER_FAULT and not (error.answered == NOT_FOUND and is_back):
                 raise
@@ -130,7 +130,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 @app.command("list")
 @reaching
 def list_(
-    service: Service,
+    service: ServiceClient,
     ids: Annotated[bool, typer.Option("--ids", help="The ids alone, one a line.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -151,7 +151,7 @@ def list_(
 @app.command()
 @reaching
 def show(
-    service: Service,
+    service: ServiceClient,
     connection: ConnectionId,
     revision: Annotated[int | None, typer.Option(min=1, help="As it was at this revision.")] = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="As it was at this time (ISO 8601).")] = None,
@@ -173,7 +173,7 @@ def show(
 @app.command(epilog="Exit codes: those of the other commands, and 3 with --plan if anything would change.")
 @reaching
 def apply(
-    service: Service,
+    service: ServiceClient,
     paths: Paths,
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what would change, and change nothing; ends with 3 if anything would.")
@@ -246,7 +246,7 @@ def _print_outcome(name: str, failure: str | None) -> None:
 @app.command("test")
 @reaching
 def try_out(
-    service: Service,
+    service: ServiceClient,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A connection file.")],
     connection: Annotated[str | None, typer.Option("--id", metavar="ID", help="Which, of several in it.")] = None,
     sample: Annotated[
@@ -274,7 +274,7 @@ def try_out(
     wanted = trial_of(document, sample_of(sample), header or [], source, address)
     try:
         found = tried(service, wanted)
-    except Refused as error:
+    except ServiceRefused as error:
         # What was found before it failed is worth as much.
         report = error.fault if as_json else error.fault.get("report")
         _print_trial(report, as_json=as_json)
@@ -296,7 +296,7 @@ def _print_trial(report: object, *, as_json: bool) -> None:
 
 @app.command()
 @reaching
-def delete(service: Service, connections: ConnectionIds, yes: Yes = False, as_json: AsJson = False) -> None:
+def delete(service: ServiceClient, connections: ConnectionIds, yes: Yes = False, as_json: AsJson = False) -> None:
     """Delete connections of the API; those of a file are its own."""
     confirm(f"Delete {', '.join(connections)}?", yes=yes)
     _do_each(connections, lambda it: service.ask("DELETE", "connections", it), "deleted", as_json=as_json)
@@ -304,14 +304,14 @@ def delete(service: Service, connections: ConnectionIds, yes: Yes = False, as_js
 
 @app.command("open")
 @reaching
-def open_(service: Service, connections: ConnectionIds, as_json: AsJson = False) -> None:
+def open_(service: ServiceClient, connections: ConnectionIds, as_json: AsJson = False) -> None:
     """Want connections open, and wait until they are."""
     _do_each(connections, lambda it: _command(service, it, "openConnection"), "open", as_json=as_json)
 
 
 @app.command()
 @reaching
-def close(service: Service, connections: ConnectionIds, as_json: AsJson = False) -> None:
+def close(service: ServiceClient, connections: ConnectionIds, as_json: AsJson = False) -> None:
     """Want connections closed, and wait until they are."""
     _do_each(connections, lambda it: _command(service, it, "closeConnection"), "closed", as_json=as_json)
 
@@ -319,7 +319,7 @@ def close(service: Service, connections: ConnectionIds, as_json: AsJson = False)
 @app.command()
 @reaching
 def status(
-    service: Service,
+    service: ServiceClient,
     connection: Annotated[
         str | None, typer.Argument(metavar="[ID]", help="One of them; else all.", autocompletion=connection_ids)
     ] = None,
@@ -344,7 +344,7 @@ def status(
 @app.command()
 @reaching
 def metrics(
-    service: Service,
+    service: ServiceClient,
     connection: ConnectionId,
     reset: Annotated[bool, typer.Option("--reset", help="Count from zero.")] = False,
     as_json: AsJson = False,
@@ -367,7 +367,7 @@ def metrics(
 @app.command()
 @reaching
 def logs(
-    service: Service,
+    service: ServiceClient,
     connection: ConnectionId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")] = False,
     level: Annotated[Level | None, typer.Option(help="Those of one level alone.")] = None,
@@ -408,7 +408,7 @@ def _print_entry(entry: Mapping[str, Any]) -> None:
 
 @app.command()
 @reaching
-def revisions(service: Service, connection: ConnectionId, as_json: AsJson = False) -> None:
+def revisions(service: ServiceClient, connection: ConnectionId, as_json: AsJson = False) -> None:
     """List the revisions of a connection, the newest first: when, by whom, and what was done."""
     found = service.items("connections", connection, "revisions")
     if as_json:
@@ -429,7 +429,7 @@ def _do_each(connections: Sequence[str], act: Callable[[str], object], done: str
         for connection in connections:
             try:
                 act(connection)
-            except Refused as error:
+            except ServiceRefused as error:
                 refused = True
                 complain(f"{connection}: {error.why}")
                 continue
@@ -443,18 +443,18 @@ def _do_each(connections: Sequence[str], act: Callable[[str], object], done: str
         raise typer.Exit(1)
 
 
-def _command(service: Service, connection: str, name: str) -> None:
+def _command(service: ServiceClient, connection: str, name: str) -> None:
     """Carry out one of the API's commands. Raises AskingFailed."""
     service.ask("POST", "connections", connection, "command", body=_COMMAND + name, content_type="text/plain")
 
 
-def _all(service: Service, what: str) -> list[Any]:
+def _all(service: ServiceClient, what: str) -> list[Any]:
     """What the API says of every connection; those that are deleted meanwhile are left out. Raises AskingFailed."""
     found = []
     for connection in service.items("connections", **_IDS):
         try:
             found.append(service.get("connections", str(connection), what))
-        except Refused as error:
+        except ServiceRefused as error:
             if error.answered != NOT_FOUND:
                 raise
     return found

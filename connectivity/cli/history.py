@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from connectivity.cli.options import AsJson, SettingsFile, TokenFile, Url, Way, loaded_settings, user
+from connectivity.cli.options import AsJson, ConnectionOptions, SettingsFile, TokenFile, Url, loaded_settings, user
 from connectivity.cli.output import complain, counted, print_fields, print_json, print_table, printable
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def export(
 ) -> None:
     """Write events, ordered by entity and revision, into a Parquet file, complete up to now."""
     loaded = loaded_settings(settings)
-    from connectivity.maintenance.export import ExportFailed, HistoryExport, Wanted
+    from connectivity.maintenance.export import ExportFailed, ExportRequest, HistoryExport
 
     try:
-        wanted = Wanted(what, entity_type, namespace, begin, end)
+        wanted = ExportRequest(what, entity_type, namespace, begin, end)
         written = _run(HistoryExport(loaded, wanted, seconds=timeout, rows=max_rows), out, force=force)
     except ExportFailed as error:
         complain(str(error))
@@ -132,7 +132,7 @@ def erase(
         complain(f"{type} {entity}: its whole history would be erased, for good; say --yes if that is meant")
         raise typer.Exit(2)
     loaded = loaded_settings(settings)
-    from connectivity.cli.http_client import AskingFailed
+    from connectivity.cli.http_client import RequestFailed
     from connectivity.errors import SettingsError
     from connectivity.maintenance import erasure
     from connectivity.store.folder_lock import DataFolderLocked
@@ -142,11 +142,13 @@ def erase(
         try:
             record = erasure.erase_here(Path(loaded.data_dir), named, user())
         except DataFolderLocked:
-            record = _asked(Way(url, token_file, settings), {"entity": entity, "type": type, "by": user()})
-    except (erasure.UnknownEntity, erasure.NotErased, SettingsError) as error:
+            record = _asked(
+                ConnectionOptions(url, token_file, settings), {"entity": entity, "type": type, "by": user()}
+            )
+    except (erasure.UnknownEntity, erasure.ErasureUnavailable, SettingsError) as error:
         complain(str(error))
         raise typer.Exit(2 if isinstance(error, erasure.NoEntity) else 1) from None
-    except AskingFailed as error:
+    except RequestFailed as error:
         complain(f"a service has the data folder: {error}")
         raise typer.Exit(error.exit_code) from None
     if as_json:
@@ -154,7 +156,7 @@ def erase(
     else:
         print_fields(record)
     # It is done, whether this can be read or not.
-    with contextlib.suppress(erasure.NotErased):
+    with contextlib.suppress(erasure.ErasureUnavailable):
         for remark in _remarks(Path(loaded.data_dir), named, record):
             typer.echo(printable(remark), err=as_json)
 
@@ -184,7 +186,7 @@ def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
 
     try:
         found = erasure.recorded(Path(loaded.data_dir))
-    except erasure.NotErased as error:
+    except erasure.ErasureUnavailable as error:
         complain(str(error))
         raise typer.Exit(1) from None
     if as_json:
@@ -195,7 +197,7 @@ def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
         typer.echo("nothing was erased")
 
 
-def _asked(way: Way, wanted: dict[str, str]) -> dict[str, Any]:
+def _asked(way: ConnectionOptions, wanted: dict[str, str]) -> dict[str, Any]:
     """What the running service answers. Raises AskingFailed."""
     record: dict[str, Any] = way.service().ask("POST", "erasures", body=wanted).document
     return record

@@ -48,31 +48,31 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 _CHUNK = 64 * 1024
 
 
-class AskingFailed(ConnectivityError):
+class RequestFailed(ConnectivityError):
     """There is no answer; the text says why, and what to do."""
 
     exit_code: ClassVar[int] = 1
 
 
-class BadAddress(AskingFailed):
+class BadAddress(RequestFailed):
     """What was given to ask with cannot be used."""
 
     exit_code = 2
 
 
-class NotAllowed(AskingFailed):
+class NotAllowed(RequestFailed):
     """The service wants a token, another one, or one with more rights."""
 
     exit_code = 4
 
 
-class NotReached(AskingFailed):
+class ServiceUnreachable(RequestFailed):
     """No service answered."""
 
     exit_code = 5
 
 
-class Refused(AskingFailed):
+class ServiceRefused(RequestFailed):
     """The service said no: its status, its error code, and the whole answer."""
 
     def __init__(self, text: str, answered: int, code: str, fault: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class Refused(AskingFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpResponse:
     """What the service answered; `document` is None where there was no body."""
 
     status: int
@@ -101,7 +101,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServiceAddress:
     """Where a service listens. `shown` is what people are told."""
 
     host: str
@@ -115,7 +115,7 @@ class Place:
         return f"{'https' if self.is_secure else 'http'}://{host}:{self.port}{self.path}"
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str) -> ServiceAddress:
     """Read `http[s]://host[:port][/path]`. Raises BadAddress."""
     try:
         parts = urlsplit(url)
@@ -128,7 +128,7 @@ def place_of(url: str) -> Place:
         raise BadAddress(f"expected an address without a user; a token belongs into {TOKEN_VARIABLE} or --token-file")
     if parts.scheme not in ("http", "https") or not host or not host.isascii() or extra:
         raise BadAddress(f"found the address {url!r}, expected http://host:port")
-    return Place(host, (443 if is_secure else 80) if port is None else port, parts.path.rstrip("/"), is_secure)
+    return ServiceAddress(host, (443 if is_secure else 80) if port is None else port, parts.path.rstrip("/"), is_secure)
 
 
 def reachable(host: str) -> str:
@@ -155,10 +155,10 @@ def checked_token(text: str, origin: str) -> str:
     return text
 
 
-class Service:
+class ServiceClient:
     """A service that can be asked."""
 
-    def __init__(self, place: Place, token: str | None = None, *, seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, place: ServiceAddress, token: str | None = None, *, seconds: float = ANSWER_SECONDS) -> None:
         self.place = place
         self._token = token
         self._seconds = seconds
@@ -182,9 +182,9 @@ class Service:
             raise self.misunderstood()
         return answer.document, int(total)
 
-    def misunderstood(self) -> NotReached:
+    def misunderstood(self) -> ServiceUnreachable:
         """What to raise for an answer that has not the shape it should."""
-        return NotReached(f"{self.place.shown}: an answer that is not this service's; mend --url")
+        return ServiceUnreachable(f"{self.place.shown}: an answer that is not this service's; mend --url")
 
     def ask(
         self,
@@ -194,7 +194,7 @@ class Service:
         body: object = None,
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> HttpResponse:
         """Ask for `/api/2/` and `path`, each of them one segment; texts are sent as they are, the rest as JSON.
 
         Query parameters that are None are left out, and one with several values comes as often. Raises AskingFailed.
@@ -279,48 +279,54 @@ def _deadline(sock: socket.socket, seconds: float, told: Callable[[], None]) -> 
 
 
 @contextmanager
-def _translated(place: Place) -> Iterator[None]:
+def _translated(place: ServiceAddress) -> Iterator[None]:
     """What the network and its library raise, as NotReached."""
     try:
         yield
     except TimeoutError:
-        raise NotReached(f"{place.shown}: no whole answer in time; is it this service, and is it well?") from None
+        raise ServiceUnreachable(
+            f"{place.shown}: no whole answer in time; is it this service, and is it well?"
+        ) from None
     except ConnectionRefusedError:
-        raise NotReached(f"{place.shown}: nobody listens there; start the service, or say --url") from None
+        raise ServiceUnreachable(f"{place.shown}: nobody listens there; start the service, or say --url") from None
     except socket.gaierror:
-        raise NotReached(f"{place.shown}: no such host; mend --url, {URL_VARIABLE} or api.host") from None
+        raise ServiceUnreachable(f"{place.shown}: no such host; mend --url, {URL_VARIABLE} or api.host") from None
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message
-        raise NotReached(f"{place.shown}: its certificate is not trusted: {reason}; SSL_CERT_FILE adds trust") from None
+        raise ServiceUnreachable(
+            f"{place.shown}: its certificate is not trusted: {reason}; SSL_CERT_FILE adds trust"
+        ) from None
     except ssl.SSLError:
-        raise NotReached(f"{place.shown}: no TLS there; try http:// in --url") from None
+        raise ServiceUnreachable(f"{place.shown}: no TLS there; try http:// in --url") from None
     except _TooLarge:
-        raise NotReached(f"{place.shown}: an answer of more than {LARGEST_ANSWER} bytes, not read") from None
+        raise ServiceUnreachable(f"{place.shown}: an answer of more than {LARGEST_ANSWER} bytes, not read") from None
     except (http.client.HTTPException, ValueError, EOFError):
-        raise NotReached(f"{place.shown}: what answers there is no HTTP service, or broke off; mend --url") from None
+        raise ServiceUnreachable(
+            f"{place.shown}: what answers there is no HTTP service, or broke off; mend --url"
+        ) from None
     except OSError as error:
-        raise NotReached(f"{place.shown}: cannot be reached: {error.strerror or error}; mend --url") from None
+        raise ServiceUnreachable(f"{place.shown}: cannot be reached: {error.strerror or error}; mend --url") from None
 
 
-def _understood(place: Place, status: int, headers: Mapping[str, str], data: bytes) -> Answer:
+def _understood(place: ServiceAddress, status: int, headers: Mapping[str, str], data: bytes) -> HttpResponse:
     """The answer, if it is one of this service. Raises AskingFailed."""
     document = _document(headers, data)
     if 200 <= status < 300:
         if data and document is _NONE:
-            raise NotReached(f"{place.shown}: status {status} with something that is not JSON; mend --url")
-        return Answer(status, None if document is _NONE else document, headers)
+            raise ServiceUnreachable(f"{place.shown}: status {status} with something that is not JSON; mend --url")
+        return HttpResponse(status, None if document is _NONE else document, headers)
     fault = document if isinstance(document, dict) else {}
     code, message = (fault.get(name) for name in ("error", "message"))
     if status in (401, 403):
         raise NotAllowed(f"{place.shown}: {_not_allowed(status, message)}")
     if not isinstance(code, str) or not isinstance(message, str):
-        raise NotReached(f"{place.shown}: status {status} without this service's words; mend --url")
+        raise ServiceUnreachable(f"{place.shown}: status {status} without this service's words; mend --url")
     description = fault.get("description")
     # Of a document with problems the first one is the description.
     is_more = isinstance(description, str) and not fault.get("problems")
     # A message of several lines marks a place in the one above.
     gap = "\n" if "\n" in message else " "
-    raise Refused(gap.join([f"{code}:", message, *([str(description)] if is_more else [])]), status, code, fault)
+    raise ServiceRefused(gap.join([f"{code}:", message, *([str(description)] if is_more else [])]), status, code, fault)
 
 
 def _not_allowed(status: int, message: object) -> str:

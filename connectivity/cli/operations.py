@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from connectivity.cli import tables
-from connectivity.cli.http_client import Service
+from connectivity.cli.http_client import ServiceClient
 from connectivity.cli.options import EXITS, AsJson, reaching
 from connectivity.cli.output import complain, print_json, print_table
 
@@ -24,7 +24,7 @@ app = typer.Typer(help="The open subscriptions of a running service.", epilog=EX
 @app.command("list")
 @reaching
 def list_(
-    service: Service,
+    service: ServiceClient,
     limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 1_000,
     as_json: AsJson = False,
 ) -> None:
@@ -43,7 +43,7 @@ def list_(
 @app.command()
 @reaching
 def cancel(
-    service: Service,
+    service: ServiceClient,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="How its id begins.")],
     as_json: AsJson = False,
 ) -> None:
@@ -57,7 +57,7 @@ def cancel(
 
 @reaching
 def audit(
-    service: Service,
+    service: ServiceClient,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
     as_json: AsJson = False,
 ) -> None:

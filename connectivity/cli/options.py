@@ -16,8 +16,8 @@ import typer
 from connectivity.cli.http_client import (
     ANSWER_SECONDS,
     URL_VARIABLE,
-    AskingFailed,
-    Service,
+    RequestFailed,
+    ServiceClient,
     checked_token,
     place_of,
     reachable,
@@ -64,14 +64,14 @@ TokenFile = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ConnectionOptions:
     """How the service is found, as it was given."""
 
     url: str | None = None
     token_file: Path | None = None
     settings: Path | None = None
 
-    def service(self, seconds: float = ANSWER_SECONDS) -> Service:
+    def service(self, seconds: float = ANSWER_SECONDS) -> ServiceClient:
         """The service, not asked anything yet. Raises BadAddress, SettingsError.
 
         Settings are read only where they count. Their token goes to their own address; to another one only where the
@@ -83,7 +83,7 @@ class Way:
             settings = _settings(self.settings)
             url = url or _address(settings)
             token = token or _token(settings)
-        return Service(place_of(url), token, seconds=seconds)
+        return ServiceClient(place_of(url), token, seconds=seconds)
 
 
 _WAY = tuple(
@@ -159,10 +159,10 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
     _, *own = signature.parameters.values()
 
     def run(**given: Any) -> None:
-        way = Way(given.pop("url"), given.pop("token_file"), given.pop("settings"))
+        way = ConnectionOptions(given.pop("url"), given.pop("token_file"), given.pop("settings"))
         try:
             command(way.service(), **given)
-        except AskingFailed as error:
+        except RequestFailed as error:
             complain(str(error))
             raise typer.Exit(error.exit_code) from None
         except SettingsError as error:
@@ -194,10 +194,10 @@ PATIENCE = 1.0
 def connection_ids(context: typer.Context, incomplete: str) -> list[str]:
     """The ids that begin so, without those that are there already; none where the service cannot be asked."""
     given = context.params
-    way = Way(_text(given.get("url")), _path(given.get("token_file")), _path(given.get("settings")))
+    way = ConnectionOptions(_text(given.get("url")), _path(given.get("token_file")), _path(given.get("settings")))
     try:
         found = way.service(PATIENCE).items("connections", **{"ids-only": "true"})
-    except (AskingFailed, SettingsError):
+    except (RequestFailed, SettingsError):
         return []
     there = given.get("connections") or ()
     return [each for each in found if isinstance(each, str) and each.startswith(incomplete) and each not in there]

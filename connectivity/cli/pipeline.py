@@ -134,7 +134,7 @@ def _without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in names}
 
 
-class Half(str, Enum):
+class RebuildChoice(str, Enum):
     """What is made anew alone."""
 
     LATEST = "latest"
@@ -145,7 +145,7 @@ class Half(str, Enum):
 @app.command()
 def rebuild(
     settings: SettingsFile = None,
-    only: Annotated[Half | None, typer.Option(help="One of them alone.")] = None,
+    only: Annotated[RebuildChoice | None, typer.Option(help="One of them alone.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make `latest` anew from the lake's events, the journal's current state, and the search index; goes on if interrupted.
@@ -156,7 +156,7 @@ def rebuild(
     loaded = loaded_settings(settings)
     from connectivity.maintenance import rebuild as module
 
-    outcome = module.rebuild(loaded, None if only is None else module.Half(only.value), complain)
+    outcome = module.rebuild(loaded, None if only is None else module.RebuildPart(only.value), complain)
     if outcome.reason is not None:
         complain(outcome.reason)
     if as_json:

@@ -32,7 +32,7 @@ _IGNORED = frozenset({"id", "__lifecycle"})
 Steps = tuple[str | int, ...]
 
 
-class Difference(NamedTuple):
+class FieldDifference(NamedTuple):
     """A field that differs; None where it is not there."""
 
     path: str
@@ -40,20 +40,20 @@ class Difference(NamedTuple):
     after: Any
 
 
-class Compared(NamedTuple):
+class DocumentComparison(NamedTuple):
     """What differs, in the order of the fields, and the paths of secrets that cannot be compared."""
 
-    changes: tuple[Difference, ...]
+    changes: tuple[FieldDifference, ...]
     unknown: tuple[str, ...]
 
 
-def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> Compared:
+def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> DocumentComparison:
     """What becomes of `before` when it is replaced by `after`."""
     schema = _schema()
     old, new, written = (_meant(document, schema) for document in (masked(before), masked(after), after))
     changes = tuple(_differences((), old, new))
     unknown = tuple(json_path(*steps) for steps in _hidden((), old, new, written))
-    return Compared(changes, unknown)
+    return DocumentComparison(changes, unknown)
 
 
 @cache
@@ -99,7 +99,7 @@ def _fitting(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> 
     return schema
 
 
-def _differences(steps: Steps, before: Any, after: Any) -> Iterator[Difference]:
+def _differences(steps: Steps, before: Any, after: Any) -> Iterator[FieldDifference]:
     """Objects and lists of objects are gone into, everything else is one value."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in dict.fromkeys((*after, *before)):
@@ -109,7 +109,7 @@ def _differences(steps: Steps, before: Any, after: Any) -> Iterator[Difference]:
             old, new = (items[index] if index < len(items) else None for items in (before, after))
             yield from _differences((*steps, index), old, new)
     elif not _is_same(before, after):
-        yield Difference(json_path(*steps), before, after)
+        yield FieldDifference(json_path(*steps), before, after)
 
 
 def _holds_objects(value: Any) -> bool:
@@ -147,7 +147,7 @@ DOING = frozenset({Action.NEW, Action.CHANGED, Action.GONE})
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedDocument:
     """A document, and the file that it stands in."""
 
     document: Mapping[str, Any]
@@ -155,7 +155,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class There:
+class StoredDocument:
     """What the service has; `file` is the one that owns it, None for the API. The document may be left out for those."""
 
     tag: str
@@ -171,13 +171,17 @@ class Step:
     action: Action
     file: Path | None = None
     tag: str | None = None
-    changes: Sequence[Difference] = ()
+    changes: Sequence[FieldDifference] = ()
     unknown: Sequence[str] = ()
     reason: str | None = None
 
 
 def decide(
-    wanted: Mapping[str, Wanted], there: Mapping[str, There], *, secrets: bool = False, prune: bool = False
+    wanted: Mapping[str, WantedDocument],
+    there: Mapping[str, StoredDocument],
+    *,
+    secrets: bool = False,
+    prune: bool = False,
 ) -> list[Step]:
     """One step for each connection that is wanted, and with `prune` for those of the API that are not."""
     steps = [_step(name, document, there.get(name), secrets) for name, document in wanted.items()]
@@ -190,12 +194,12 @@ def decide(
     return steps
 
 
-def _step(name: str, wanted: Wanted, there: There | None, secrets: bool) -> Step:
+def _step(name: str, wanted: WantedDocument, there: StoredDocument | None, secrets: bool) -> Step:
     if there is None:
         return Step(name, Action.NEW, wanted.file)
     if there.file is not None:
         return Step(name, Action.REFUSED, wanted.file, there.tag, reason=f"it belongs to the file {there.file}")
-    found: Compared = compare(there.document or {}, wanted.document)
+    found: DocumentComparison = compare(there.document or {}, wanted.document)
     is_changed = found.changes or (secrets and found.unknown)
     action = Action.CHANGED if is_changed else Action.UNCHANGED
     return Step(name, action, wanted.file, there.tag, found.changes, found.unknown)

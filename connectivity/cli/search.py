@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from connectivity.cli import tables
-from connectivity.cli.http_client import Service
+from connectivity.cli.http_client import ServiceClient
 from connectivity.cli.options import AsJson, reaching
 from connectivity.cli.output import complain, print_json, print_table, printable
 
@@ -22,7 +22,7 @@ _PAGE = 200
 
 @reaching
 def search(
-    service: Service,
+    service: ServiceClient,
     query: Annotated[
         str | None,
         typer.Argument(metavar="QUERY", help="RQL, such as 'gt(attributes/size,3)'; every thing without it."),
@@ -81,7 +81,7 @@ def search(
 
 
 def _pages(
-    service: Service, asked: Mapping[str, Any], order: str | None, limit: int
+    service: ServiceClient, asked: Mapping[str, Any], order: str | None, limit: int
 ) -> Iterator[tuple[list[Any], bool]]:
     """The pages, each with whether there is none behind it. Raises AskingFailed."""
     cursor: str | None = None

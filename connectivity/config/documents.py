@@ -33,7 +33,7 @@ MAX_DIGITS = 1_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class Read(NamedTuple):
+class ParsedDocument(NamedTuple):
     """What a file holds. With problems, `document` is None unless the problems leave something to look at."""
 
     document: Any
@@ -46,7 +46,7 @@ class _Object(dict[Any, Any]):
     repeated: tuple[Any, ...] = ()
 
 
-def read_document(path: Path) -> Read:
+def read_document(path: Path) -> ParsedDocument:
     """Read a `.json`, `.yaml` or `.yml` file. Never raises: whatever stands in the way becomes a problem."""
     load = _LOADERS.get(path.suffix.lower())
     if load is None:
@@ -70,7 +70,7 @@ def read_document(path: Path) -> Read:
     return _loaded(load, text)
 
 
-def read_json(content: bytes) -> Read:
+def read_json(content: bytes) -> ParsedDocument:
     """Read what a request brings, by the same rules as a `.json` file. Never raises."""
     try:
         text = content.decode("utf-8-sig")
@@ -79,7 +79,7 @@ def read_json(content: bytes) -> Read:
     return _loaded(_load_json, text) if text.strip() else _unreadable("nothing", "JSON")
 
 
-def _loaded(load: Callable[[str], Any], text: str) -> Read:
+def _loaded(load: Callable[[str], Any], text: str) -> ParsedDocument:
     try:
         document = load(text)
     except _Unreadable as error:
@@ -87,12 +87,12 @@ def _loaded(load: Callable[[str], Any], text: str) -> Read:
     if not is_reasonable(document):
         return _unreadable("a larger document", f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep")
     if problems := surrogates(document):
-        return Read(None, problems)
+        return ParsedDocument(None, problems)
     problems = [
         Problem(json_path(*path), f"the name {show(path[-1])} more than once", "each name once in an object")
         for path in _repeated_names(document, ())
     ]
-    return Read(document, problems)
+    return ParsedDocument(document, problems)
 
 
 def is_reasonable(document: object) -> bool:
@@ -136,8 +136,8 @@ def is_encodable(text: str) -> bool:
     return _SURROGATE.search(text) is None
 
 
-def _unreadable(found: str, expected: str) -> Read:
-    return Read(None, [Problem(ROOT, found, expected)])
+def _unreadable(found: str, expected: str) -> ParsedDocument:
+    return ParsedDocument(None, [Problem(ROOT, found, expected)])
 
 
 class _Unreadable(ValueError):

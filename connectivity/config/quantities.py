@@ -87,7 +87,7 @@ def off_is_a_word(value: object) -> object:
 
 Duration = Annotated[timedelta, BeforeValidator(read_duration)]
 PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
-Lasting = Annotated[timedelta | None, BeforeValidator(read_lasting)]
+DurationOrForever = Annotated[timedelta | None, BeforeValidator(read_lasting)]
 """None is forever."""
 
 Positive = Annotated[int, Field(ge=1)]

@@ -36,7 +36,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 from connectivity.config.quantities import (
     FOREVER,
     Duration,
-    Lasting,
+    DurationOrForever,
     Positive,
     PositiveDuration,
     off_is_a_word,
@@ -55,16 +55,16 @@ _SHORTEST_TOKEN = 16
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
 
-class Role(str, Enum):
+class TokenRole(str, Enum):
     """What a token lets its bearer do. Each may what those before it may."""
 
     READ = "read"
     WRITE = "write"
     ADMIN = "admin"
 
-    def may(self, needed: Role) -> bool:
+    def may(self, needed: TokenRole) -> bool:
         """Whether this role is enough where `needed` is asked for."""
-        order = list(Role)
+        order = list(TokenRole)
         return order.index(self) >= order.index(needed)
 
 
@@ -87,15 +87,15 @@ class ApiToken(BaseModel):
 
     name: Annotated[str, AfterValidator(_plain)] = Field(description="Who that is; the audit log says so.")
     token: Annotated[SecretStr, AfterValidator(_hard_to_guess)] = Field(description="At least 16 characters.")
-    role: Annotated[Role, BeforeValidator(lowered)] = Field(
-        default=Role.READ, description="`read`, `write` or `admin`."
+    role: Annotated[TokenRole, BeforeValidator(lowered)] = Field(
+        default=TokenRole.READ, description="`read`, `write` or `admin`."
     )
     subjects: tuple[str, ...] = Field(
         default=(), description="Authorization subjects in whose name things are searched."
     )
 
 
-def unlike(tokens: tuple[ApiToken, ...]) -> tuple[ApiToken, ...]:
+def distinct_tokens(tokens: tuple[ApiToken, ...]) -> tuple[ApiToken, ...]:
     """The tokens, if no two share a name or a secret. Raises ValueError."""
     if len({it.name for it in tokens}) < len(tokens) or len({it.token.get_secret_value() for it in tokens}) < len(
         tokens
@@ -133,7 +133,7 @@ class ApiSettings(Section):
     token: SecretStr | None = Field(
         default=None, description="Bearer token that lets its bearer do everything (`admin`)."
     )
-    tokens: Annotated[tuple[ApiToken, ...], AfterValidator(unlike)] = Field(
+    tokens: Annotated[tuple[ApiToken, ...], AfterValidator(distinct_tokens)] = Field(
         default=(),
         description="Further tokens: a list of `{name, token, role, subjects}`; `role` is `read` (the default), `write` or "
         "`admin`. [Who may](api.md#who-may) tells the rest.",
@@ -161,7 +161,9 @@ class ApiSettings(Section):
 class JournalSettings(Section):
     """What the journal keeps."""
 
-    hot_window: Lasting = Field(default=timedelta(days=7), description="What is never trimmed from the journal.")
+    hot_window: DurationOrForever = Field(
+        default=timedelta(days=7), description="What is never trimmed from the journal."
+    )
     redelivery_window: Duration = Field(
         default=timedelta(minutes=10), description="How long deliveries are remembered, so that none is done twice."
     )
@@ -170,7 +172,7 @@ class JournalSettings(Section):
     )
 
 
-class Kept(Section):
+class RetentionSetting(Section):
     """Which events are kept: the young ones, and the newest ones of each entity; without either, all of them."""
 
     days: Annotated[timedelta | None, BeforeValidator(read_days)] = Field(
@@ -182,44 +184,44 @@ class Kept(Section):
 
 
 def _read_kept(value: object) -> object:
-    if isinstance(value, Kept):
+    if isinstance(value, RetentionSetting):
         return value
     if isinstance(value, Mapping):
         if not value:
             raise ValueError(_EXPECTED_KEPT)
         return value
     try:
-        return Kept(days=read_lasting(value))
+        return RetentionSetting(days=read_lasting(value))
     except (ValueError, ValidationError):
         raise ValueError(_EXPECTED_KEPT) from None
 
 
 _EXPECTED_KEPT = f"a duration such as 30d, {FOREVER}, or an object with days, revisions or both"
 
-Keeping = Annotated[Kept, BeforeValidator(_read_kept)]
+Keeping = Annotated[RetentionSetting, BeforeValidator(_read_kept)]
 
 
 def _read_retention(value: object) -> object:
-    is_one_rule = not isinstance(value, Mapping | Retention) or (
-        isinstance(value, Mapping) and bool(value) and set(value) <= set(Kept.model_fields)
+    is_one_rule = not isinstance(value, Mapping | RetentionSettings) or (
+        isinstance(value, Mapping) and bool(value) and set(value) <= set(RetentionSetting.model_fields)
     )
     return {"default": value} if is_one_rule else value
 
 
-class Retention(Section):
+class RetentionSettings(Section):
     """Which events are kept: by namespace, and by default."""
 
     model_config = ConfigDict(extra="allow")
 
-    default: Keeping = Field(default=Kept(), description="For namespaces without a rule of their own.")
+    default: Keeping = Field(default=RetentionSetting(), description="For namespaces without a rule of their own.")
     __pydantic_extra__: dict[str, Keeping] = Field(init=False)
 
     @property
-    def rules(self) -> Mapping[str, Kept]:
+    def rules(self) -> Mapping[str, RetentionSetting]:
         """Every rule, by namespace and `default`."""
         return {"default": self.default, **(self.__pydantic_extra__ or {})}
 
-    def of(self, namespace: str) -> Kept:
+    def of(self, namespace: str) -> RetentionSetting:
         """What is kept of this namespace."""
         return (self.__pydantic_extra__ or {}).get(namespace, self.default)
 
@@ -227,8 +229,8 @@ class Retention(Section):
 class LakeSettings(Section):
     """What the lake keeps, and when it is put in order."""
 
-    retention: Annotated[Retention, NoDecode, BeforeValidator(_read_retention)] = Field(
-        default=Retention(),
+    retention: Annotated[RetentionSettings, NoDecode, BeforeValidator(_read_retention)] = Field(
+        default=RetentionSettings(),
         description="Which events are kept: a duration, `forever`, `{days: 30, revisions: 1000}` (either of them keeps an "
         "event; one may be left out), or an object of namespaces and `default` with such values.",
     )
@@ -383,9 +385,9 @@ class HostSettings(Section):
     )
 
     @property
-    def rules(self) -> egress.HostRules:
+    def rules(self) -> egress.EgressRules:
         """As `connectivity.security.egress` judges by them."""
-        return egress.HostRules(self.private == "allow", self.blocked, self.allowed)
+        return egress.EgressRules(self.private == "allow", self.blocked, self.allowed)
 
 
 class SparkMode(str, Enum):

@@ -15,10 +15,8 @@ from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 
 from connectivity.config.documents import read_document
 from connectivity.config.problems import did_you_mean, expected_of, json_path, nearest_choice, show
-from connectivity.config.quantities import (
-    read_list,
-)
-from connectivity.config.settings import PREFIX, Kept, Settings, model_of
+from connectivity.config.quantities import read_list
+from connectivity.config.settings import PREFIX, RetentionSetting, Settings, model_of
 from connectivity.errors import SettingsError
 
 _SECTIONS_WITH_RULES = {
@@ -140,7 +138,7 @@ def _section(steps: list[Any]) -> type[BaseModel]:
         if isinstance(step, int):
             continue
         # Namespaces are no fields: each has a rule.
-        model = model_of(model.model_fields[step]) if step in model.model_fields else Kept
+        model = model_of(model.model_fields[step]) if step in model.model_fields else RetentionSetting
     return model
 
 

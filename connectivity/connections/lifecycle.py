@@ -19,7 +19,7 @@ from enum import Enum
 from connectivity.errors import ConnectionRefused, Detail, LinkError
 
 
-class State(Enum):
+class ConnectionState(Enum):
     CLOSED = "closed"
     CONNECTING = "connecting"
     OPEN = "open"
@@ -27,7 +27,7 @@ class State(Enum):
     CLOSING = "closing"
 
 
-class Input(Enum):
+class LifecycleEvent(Enum):
     OPEN = "open"
     CONNECTED = "connected"
     LOST = "lost"
@@ -36,28 +36,36 @@ class Input(Enum):
     CLOSED = "closed"
 
 
-TABLE: dict[State, dict[Input, State]] = {
-    State.CLOSED: {Input.OPEN: State.CONNECTING, Input.CLOSE: State.CLOSED, Input.CLOSED: State.CLOSED},
-    State.CONNECTING: {
-        Input.OPEN: State.CONNECTING,
-        Input.CONNECTED: State.OPEN,
-        Input.LOST: State.WAITING,
-        Input.CLOSE: State.CLOSING,
-        Input.CLOSED: State.CLOSED,
+TABLE: dict[ConnectionState, dict[LifecycleEvent, ConnectionState]] = {
+    ConnectionState.CLOSED: {
+        LifecycleEvent.OPEN: ConnectionState.CONNECTING,
+        LifecycleEvent.CLOSE: ConnectionState.CLOSED,
+        LifecycleEvent.CLOSED: ConnectionState.CLOSED,
     },
-    State.OPEN: {
-        Input.OPEN: State.OPEN,
-        Input.LOST: State.WAITING,
-        Input.CLOSE: State.CLOSING,
-        Input.CLOSED: State.CLOSED,
+    ConnectionState.CONNECTING: {
+        LifecycleEvent.OPEN: ConnectionState.CONNECTING,
+        LifecycleEvent.CONNECTED: ConnectionState.OPEN,
+        LifecycleEvent.LOST: ConnectionState.WAITING,
+        LifecycleEvent.CLOSE: ConnectionState.CLOSING,
+        LifecycleEvent.CLOSED: ConnectionState.CLOSED,
     },
-    State.WAITING: {
-        Input.OPEN: State.CONNECTING,
-        Input.RETRY_DUE: State.CONNECTING,
-        Input.CLOSE: State.CLOSED,
-        Input.CLOSED: State.CLOSED,
+    ConnectionState.OPEN: {
+        LifecycleEvent.OPEN: ConnectionState.OPEN,
+        LifecycleEvent.LOST: ConnectionState.WAITING,
+        LifecycleEvent.CLOSE: ConnectionState.CLOSING,
+        LifecycleEvent.CLOSED: ConnectionState.CLOSED,
     },
-    State.CLOSING: {Input.LOST: State.CLOSING, Input.CLOSE: State.CLOSING, Input.CLOSED: State.CLOSED},
+    ConnectionState.WAITING: {
+        LifecycleEvent.OPEN: ConnectionState.CONNECTING,
+        LifecycleEvent.RETRY_DUE: ConnectionState.CONNECTING,
+        LifecycleEvent.CLOSE: ConnectionState.CLOSED,
+        LifecycleEvent.CLOSED: ConnectionState.CLOSED,
+    },
+    ConnectionState.CLOSING: {
+        LifecycleEvent.LOST: ConnectionState.CLOSING,
+        LifecycleEvent.CLOSE: ConnectionState.CLOSING,
+        LifecycleEvent.CLOSED: ConnectionState.CLOSED,
+    },
 }
 
 
@@ -95,14 +103,16 @@ class Lifecycle:
     __slots__ = ("error", "state", "tries")
 
     def __init__(self) -> None:
-        self.state = State.CLOSED
+        self.state = ConnectionState.CLOSED
         self.tries = 0
         self.error: LinkError | None = None
 
     def __repr__(self) -> str:
         return f"<Lifecycle {self.state.value}, tries {self.tries}, {self.error}>"
 
-    def step(self, happened: Input, error: LinkError | None = None, *, was_steady: bool = False) -> State:
+    def step(
+        self, happened: LifecycleEvent, error: LinkError | None = None, *, was_steady: bool = False
+    ) -> ConnectionState:
         """Take one input. Raises ValueError for an input that this state does not take.
 
         With LOST come the error and whether the link had stood for long. One that breaks again and again right after it
@@ -111,9 +121,9 @@ class Lifecycle:
         following = TABLE[self.state].get(happened)
         if following is None:
             raise ValueError(f"{happened.value} in state {self.state.value}")
-        if happened is Input.CONNECTED:
+        if happened is LifecycleEvent.CONNECTED:
             self.error = None
-        elif happened is Input.LOST:
+        elif happened is LifecycleEvent.LOST:
             self.tries, self.error = 1 if was_steady else self.tries + 1, error
         self.state = following
         return following
@@ -121,9 +131,9 @@ class Lifecycle:
     @property
     def status(self) -> Status:
         """Computed from state and last error."""
-        if self.state is State.OPEN:
+        if self.state is ConnectionState.OPEN:
             return Status.OPEN
-        if self.state in (State.CLOSED, State.CLOSING):
+        if self.state in (ConnectionState.CLOSED, ConnectionState.CLOSING):
             return Status.CLOSED
         return Status.UNKNOWN if self.error is None else status_of(self.error)
 

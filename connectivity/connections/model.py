@@ -106,7 +106,7 @@ class SecretUri(Secret[str]):
         return mask_uri(self.get_secret_value())
 
 
-class Model(BaseModel):
+class DocumentModel(BaseModel):
     """What all parts of a connection share: camelCase names, no change after building, nothing unknown.
 
     A known field with the value null counts as absent, as clients that write every field send it.
@@ -147,7 +147,7 @@ class ResponseType(str, Enum):
     NACK = "nack"
 
 
-class Enforcement(Model):
+class Enforcement(DocumentModel):
     """Binds an identity that the transport carries to the entity that a payload speaks for."""
 
     input: Text = Field(
@@ -163,7 +163,7 @@ class Enforcement(Model):
     )
 
 
-class AcknowledgementRequests(Model):
+class AcknowledgementRequests(DocumentModel):
     """Acknowledgements that the commands of a source ask for in addition to their own."""
 
     includes: Texts = Field(
@@ -178,7 +178,7 @@ class AcknowledgementRequests(Model):
     )
 
 
-class ReplyTarget(Model):
+class ReplyTarget(DocumentModel):
     """Where the answers to a source's commands go, and the events of its subscriptions."""
 
     enabled: StrictBool = Field(
@@ -204,7 +204,7 @@ class ReplyTarget(Model):
     )
 
 
-class Source(Model):
+class Source(DocumentModel):
     """Addresses to consume commands from, and how their signals are read, allowed and answered."""
 
     addresses: Annotated[Texts, Field(min_length=1)] = Field(
@@ -277,7 +277,7 @@ class Source(Model):
         )
 
 
-class Target(Model):
+class Target(DocumentModel):
     """An address that receives the signals of its topics."""
 
     address: Text = Field(
@@ -316,7 +316,7 @@ class Target(Model):
     )
 
 
-class MappingDefinition(Model):
+class MappingDefinition(DocumentModel):
     """A wire protocol under a name of its own, with options and conditions."""
 
     mapping_engine: Text = Field(description="The wire protocol.", examples=["Ditto"])
@@ -336,7 +336,7 @@ class MappingDefinition(Model):
     )
 
 
-class ClientCertificate(Model):
+class ClientCertificate(DocumentModel):
     """A client certificate for TLS."""
 
     type: Literal["client-cert"] = Field(description="The kind of credentials.", examples=["client-cert"])
@@ -352,7 +352,7 @@ class ClientCertificate(Model):
     )
 
 
-class PlainCredentials(Model):
+class PlainCredentials(DocumentModel):
     """User name and password for a tunnel."""
 
     type: Literal["plain"] = Field(description="The kind of credentials.", examples=["plain"])
@@ -360,7 +360,7 @@ class PlainCredentials(Model):
     password: SecretStr = Field(description="Password.", examples=["${env:TUNNEL_PASSWORD}"])
 
 
-class PublicKeyCredentials(Model):
+class PublicKeyCredentials(DocumentModel):
     """User name and key pair for a tunnel."""
 
     type: Literal["public-key"] = Field(description="The kind of credentials.", examples=["public-key"])
@@ -371,7 +371,7 @@ class PublicKeyCredentials(Model):
     )
 
 
-class SshTunnel(Model):
+class SshTunnel(DocumentModel):
     """A tunnel through which the broker is reached.
 
     Not carried out yet: a connection with an enabled tunnel is not opened.
@@ -402,7 +402,7 @@ def _uri_is_address(value: object) -> object:
     return value
 
 
-class Connection(Model):
+class Connection(DocumentModel):
     """A link to one broker: the sources to consume commands from and the targets to publish signals to."""
 
     id: Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9\-_:]{1,100}$")] = Field(

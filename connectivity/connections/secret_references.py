@@ -71,7 +71,7 @@ def in_force(rules: ReferenceRules) -> Iterator[None]:
         _rules = before
 
 
-class Resolved(NamedTuple):
+class ResolvedDocument(NamedTuple):
     """A document without references.
 
     `values` are the texts that came in, for hiding them wherever they may turn up; `options` are the names in
@@ -114,14 +114,14 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def resolve(document: Any, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> Resolved:
+def resolve(document: Any, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> ResolvedDocument:
     """Replace the references of a connection document. Never raises: what is missing becomes a problem."""
     if not isinstance(document, dict):
-        return Resolved(document, frozenset(), frozenset(), [])
+        return ResolvedDocument(document, frozenset(), frozenset(), [])
     reader = _Reader(os.environ if environ is None else environ, base or Path())
     copy = {name: reader.walk(value, (name,)) if name in PLACES else value for name, value in document.items()}
     options = frozenset(place[1] for place in reader.places if place[0] == "specificConfig" and len(place) > 1)
-    return Resolved(copy, frozenset(reader.values), options, reader.problems)
+    return ResolvedDocument(copy, frozenset(reader.values), options, reader.problems)
 
 
 class _Reader:

@@ -56,7 +56,7 @@ class TargetTopic(NamedTuple):
     """Names of parameters that the topic knows and that were given before: the first one counts."""
 
 
-class UnknownTopic(ValueError):
+class UnknownTargetTopic(ValueError):
     """A topic that no signal has. The text says what was expected; `nearest` is the most similar one that exists."""
 
     def __init__(self, found: str) -> None:
@@ -68,7 +68,7 @@ def parse_target_topic(text: str) -> TargetTopic:
     """Read one entry of a target's `topics`. Raises UnknownTopic."""
     topic, _, query = text.partition("?")
     if topic not in TOPICS:
-        raise UnknownTopic(topic)
+        raise UnknownTargetTopic(topic)
     parameters: dict[str, str] = {}
     ignored: list[str] = []
     repeated: list[str] = []

@@ -56,7 +56,7 @@ Change = Callable[[str, str], str]
 """Takes a literal secret's path and the secret; what it returns stands in its place."""
 
 
-class Resealed(NamedTuple):
+class ResealedDocument(NamedTuple):
     """A document under the newest key, and how many of its secrets changed their key."""
 
     document: dict[str, Any]
@@ -91,7 +91,7 @@ class Vault:
         """The document as it was before it was sealed. Raises UnknownKey and AlteredSecret."""
         return _rewritten(document, lambda path, text: self._opened(document["id"], path, text))
 
-    def reseal(self, document: Document) -> Resealed:
+    def reseal(self, document: Document) -> ResealedDocument:
         """The sealed document with all its secrets under the newest key. Raises UnknownKey and AlteredSecret."""
         changed = 0
 
@@ -102,7 +102,7 @@ class Vault:
             changed += 1
             return self._sealed(document["id"], path, self._opened(document["id"], path, text))
 
-        return Resealed(_rewritten(document, anew), changed)
+        return ResealedDocument(_rewritten(document, anew), changed)
 
     def masked(self, document: Document) -> dict[str, Any]:
         """The document as it may be shown, whether it is sealed or not."""

@@ -21,10 +21,10 @@ import structlog
 
 from connectivity.dispatch.commands import foreign_labels
 from connectivity.errors import ConnectivityError
-from connectivity.monitoring.log_context import conversation
-from connectivity.sources.acknowledgements import Collector
-from connectivity.targets.directory import Member
-from connectivity.targets.target import TargetRoute
+from connectivity.monitoring.log_context import log_context
+from connectivity.sources.acknowledgements import AckAggregator
+from connectivity.targets.directory import OpenConnection
+from connectivity.targets.target import TargetPublisher
 from connectivity.transports.base import Done, Outcome
 from mappings.ids import EntityId, new_correlation_id
 from mappings.model.headers import timeout_seconds
@@ -53,7 +53,7 @@ class _Awaited:
         self.labels = tuple(labels)
         self.timeout = min(timeout_seconds(signal.headers) or LONGEST_TIMEOUT, LONGEST_TIMEOUT)
         self.sendings = 0
-        self.collector = Collector(signal.entity, self.labels, "twin")
+        self.collector = AckAggregator(signal.entity, self.labels, "twin")
         self.timer: asyncio.TimerHandle | None = None
 
     @property
@@ -61,10 +61,10 @@ class _Awaited:
         return str(self.signal.headers["correlation-id"])
 
 
-class Announcements:
+class PolicyAnnouncements:
     """Sends announcements to the members that are open."""
 
-    def __init__(self, members: Iterable[Member]) -> None:
+    def __init__(self, members: Iterable[OpenConnection]) -> None:
         self._members = members
         self._awaited: dict[tuple[EntityId, str | None], _Awaited] = {}
 
@@ -95,7 +95,7 @@ class Announcements:
             self._judge(awaited, PAUSE_SECONDS)
         return True
 
-    def _targets(self, signal: PolicyAnnouncement) -> list[TargetRoute]:
+    def _targets(self, signal: PolicyAnnouncement) -> list[TargetPublisher]:
         return [
             target
             for member in self._members
@@ -106,13 +106,13 @@ class Announcements:
 
     def _send(self, awaited: _Awaited) -> int:
         awaited.sendings += 1
-        awaited.collector = Collector(awaited.signal.entity, awaited.labels, "twin")
+        awaited.collector = AckAggregator(awaited.signal.entity, awaited.labels, "twin")
         if awaited.sendings <= MOST_SENDINGS:
             awaited.timer = asyncio.get_running_loop().call_later(awaited.timeout, self._expire, awaited)
         targets = self._targets(awaited.signal)
         return sum(target.post(awaited.signal, self._teller(awaited, target)) is not None for target in targets)
 
-    def _teller(self, awaited: _Awaited, target: TargetRoute) -> Done:
+    def _teller(self, awaited: _Awaited, target: TargetPublisher) -> Done:
         """What a target says that issues one of the labels, when its broker has confirmed, or has not."""
         if (label := target.label) is None or label not in awaited.labels:
             return _nobody
@@ -141,7 +141,7 @@ class Announcements:
                 policy=str(awaited.signal.entity),
                 labels=list(awaited.labels),
                 sendings=awaited.sendings,
-                **conversation(awaited.signal.headers),
+                **log_context(awaited.signal.headers),
             )
 
     def _forget(self, awaited: _Awaited) -> None:

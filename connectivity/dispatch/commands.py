@@ -14,16 +14,16 @@ import structlog
 
 from connectivity.dispatch.effects import Told, answer_bytes, stored_answer
 from connectivity.errors import TwinError
-from connectivity.monitoring.log_context import conversation
+from connectivity.monitoring.log_context import log_context
 from connectivity.sources.acknowledgements import BUILT_IN
-from connectivity.sources.delivery import Arrival
+from connectivity.sources.delivery import InboundDelivery
 from connectivity.store.store import Store
 from connectivity.twins.decider import Decider
 from mappings.errors import INTERNAL_ERROR
 from mappings.model.headers import FIELDS, essential
 from mappings.model.signals import Command, ErrorResponse, Headers, PolicyAnnouncement
 from spark_store.errors import StoreUnavailable
-from spark_store.records import Answer, Cause, Change, DeliveryName
+from spark_store.records import Change, DeliveryName, EventCause, StoredAnswer
 
 log = structlog.get_logger(__name__)
 
@@ -42,14 +42,14 @@ _OF_COMMANDS: Final = frozenset(row.name for row in FIELDS.values() if not row.i
 }
 
 
-def cause_of(headers: Headers, labels: Sequence[str], connection_id: str, subjects: Sequence[str]) -> Cause:
+def cause_of(headers: Headers, labels: Sequence[str], connection_id: str, subjects: Sequence[str]) -> EventCause:
     """The cause of the events of a command with these headers, which asks for these acknowledgements."""
     kept: dict[str, Any] = {name: value for name, value in headers.items() if name not in _OF_COMMANDS}
     if foreign := foreign_labels(labels):
         kept["requested-acks"] = foreign
     if subjects:
         kept["ditto-originator"] = subjects[0]
-    return Cause(connection_id, kept)
+    return EventCause(connection_id, kept)
 
 
 def foreign_labels(labels: Sequence[str]) -> list[str]:
@@ -67,14 +67,14 @@ class Sender(NamedTuple):
     acknowledgements that it asks for.
     """
 
-    arrival: Arrival
+    arrival: InboundDelivery
     subjects: tuple[str, ...]
     name: DeliveryName | None
     is_asked: bool
     labels: Sequence[str] = ()
 
 
-class Commands:
+class CommandHandler:
     """Carries out commands."""
 
     def __init__(self, store: Store, decider: Decider, is_followed: Callable[[], bool]) -> None:
@@ -95,11 +95,11 @@ class Commands:
         if name is not None and is_asked and (known := self._store.answered(name)) is not None:
             arrival.route.meter.inbound("answered_again")
             return stored_answer(known, command)
-        answer: Answer | None = None
+        answer: StoredAnswer | None = None
         try:
             decision = self._decider.decide(command, subjects)
             if decision.events and name is not None:
-                answer = Answer(name, answer_bytes(decision.response, command))
+                answer = StoredAnswer(name, answer_bytes(decision.response, command))
         except TwinError as refused:
             headers = essential(command.headers) if refused.fault.status == _HEADERS_TOO_LARGE else command.headers
             return ErrorResponse(command.entity, refused.group, refused.fault, headers)
@@ -112,7 +112,7 @@ class Commands:
                 source=arrival.route.index,
                 address=arrival.delivery.address,
                 path=command.path,
-                **conversation(command.headers),
+                **log_context(command.headers),
             )
             return ErrorResponse(command.entity, command.entity.type.group, INTERNAL_ERROR, command.headers)
         if decision.events:

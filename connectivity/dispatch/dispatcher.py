@@ -27,33 +27,41 @@ from typing import Any
 
 import structlog
 
-from connectivity.dispatch.commands import Commands, Sender
-from connectivity.dispatch.effects import AnswerStep, RequestStep, SayStep, Steps, Told, by_arrival, internal_error
-from connectivity.dispatch.pending import Pending
-from connectivity.dispatch.request_reply import Exchange
-from connectivity.dispatch.response_router import Replies
+from connectivity.dispatch.commands import CommandHandler, Sender
+from connectivity.dispatch.effects import (
+    ForwardEffect,
+    RespondEffect,
+    SessionEffect,
+    Steps,
+    Told,
+    by_arrival,
+    internal_error,
+)
+from connectivity.dispatch.pending import PendingRequest
+from connectivity.dispatch.request_reply import RequestReply
+from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.errors import TwinError
-from connectivity.monitoring.log_context import conversation
-from connectivity.sessions import Desks
-from connectivity.sessions.base import Errand, Saying
+from connectivity.monitoring.log_context import log_context
+from connectivity.sessions import SessionHandlers
+from connectivity.sessions.base import SessionCommand, SessionReply
 from connectivity.sources.acknowledgements import (
     NO_TIME,
     NOTHING,
-    Wish,
+    RequestedAcks,
     channel_of,
     outcome_of_error,
     says_nothing,
     wish,
 )
-from connectivity.sources.delivery import Arrival, Redeliveries
-from connectivity.sources.reader import Heard
-from connectivity.store.past_state import recall
+from connectivity.sources.delivery import InboundDelivery, RedeliveryTracker
+from connectivity.sources.reader import ReceivedSignal
+from connectivity.store.past_state import state_at
 from connectivity.store.store import Store
-from connectivity.subscriptions.manager import Peer, Streams
-from connectivity.targets.directory import Member, Members
-from connectivity.targets.event_publisher import Cursors
-from connectivity.targets.signal_context import NowWorld
-from connectivity.transports.base import Done, Outcome, Sign
+from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
+from connectivity.targets.directory import ConnectionDirectory, OpenConnection
+from connectivity.targets.event_publisher import EventPublisher
+from connectivity.targets.signal_context import ClockedState
+from connectivity.transports.base import Done, Outcome, ReaderStatus
 from connectivity.twins.decider import LIVE_CONDITION, Decider, asks_for_past
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.model.headers import response_required
@@ -72,7 +80,7 @@ from mappings.model.signals import (
     PolicyAnnouncement,
     Request,
     Response,
-    Spoken,
+    SessionMessage,
     Subscribe,
 )
 from spark_store.errors import HistoryUnavailable, RevisionConflict, StoreUnavailable
@@ -84,7 +92,7 @@ log = structlog.get_logger(__name__)
 _MOST_TRIES = 5
 """How often a command is decided anew because another one before it, upon which it was decided, could not be stored."""
 
-Postponed = Callable[[Sequence[Arrival]], None]
+Postponed = Callable[[Sequence[InboundDelivery]], None]
 """Takes back arrivals that could not be carried out now. None of them has been answered."""
 
 
@@ -94,10 +102,10 @@ class Dispatcher:
     def __init__(
         self,
         store: Store,
-        streams: Streams,
+        streams: SubscriptionManager,
         decider: Decider,
         clock: Callable[[], float] = time.monotonic,
-        desks: Desks | None = None,
+        desks: SessionHandlers | None = None,
     ) -> None:
         """`clock` gives monotonic seconds; it says when somebody has waited long enough for acknowledgements.
 
@@ -106,20 +114,20 @@ class Dispatcher:
         self._store = store
         self._streams = streams
         self._decider = decider
-        self.desks = desks or Desks({})
+        self.desks = desks or SessionHandlers({})
         self._submitted: set[asyncio.Future[None]] = set()
         """What waits for the disk. Where one of these has failed, those behind it must not be faster than its return."""
         self._recalling: set[asyncio.Task[None]] = set()
-        self._memory = Redeliveries()
-        self._members = Members()
-        self._replies = Replies(self._members)
-        self.cursors = Cursors(store, NowWorld(decider.world, decider.now))
+        self._memory = RedeliveryTracker()
+        self._members = ConnectionDirectory()
+        self._replies = ResponseRouter(self._members)
+        self.cursors = EventPublisher(store, ClockedState(decider.world, decider.now))
         """The targets that are sent what is stored here."""
-        self._exchange = Exchange(self._members, self.cursors, self._replies, decider.world, self._memory, clock)
-        self._peer = lru_cache(maxsize=1024)(Peer)
-        self._commands = Commands(store, decider, lambda: self.cursors.is_wanted)
+        self._exchange = RequestReply(self._members, self.cursors, self._replies, decider.world, self._memory, clock)
+        self._peer = lru_cache(maxsize=1024)(Subscriber)
+        self._commands = CommandHandler(store, decider, lambda: self.cursors.is_wanted)
 
-    def handle(self, arrivals: Sequence[Arrival], postponed: Postponed) -> None:
+    def handle(self, arrivals: Sequence[InboundDelivery], postponed: Postponed) -> None:
         """Carry out a batch, in order. Returns at once; answers follow when they are durable."""
         if len(arrivals) > 1 and any(arrival.tries for arrival in arrivals):
             # One of these cannot be stored. Each by itself shows which, and the others are no worse for it.
@@ -146,14 +154,14 @@ class Dispatcher:
             announced = self._commands.announced()
             stored.add_done_callback(lambda future: self._answer(future, waiting, left, postponed, announced))
 
-    def join(self, member: Member) -> None:
+    def join(self, member: OpenConnection) -> None:
         """A connection is open: it may be sent what others bring in."""
         self._members.join(member)
 
-    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+    def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:
         """What is to be seen of those who read at an address."""
         self.desks.reader(connection_id, address, sign)
-        if sign is Sign.GONE:
+        if sign is ReaderStatus.GONE:
             self._streams.leave(connection_id, address)
 
     def close_connection(self, connection_id: str) -> None:
@@ -185,7 +193,9 @@ class Dispatcher:
         """End the waiting of those whose time is over. Happens by itself; for whoever moves the clock."""
         self._exchange.collecting.expire()
 
-    def _take_all(self, arrivals: Sequence[Arrival], waiting: Steps, changes: list[Change]) -> Sequence[Arrival]:
+    def _take_all(
+        self, arrivals: Sequence[InboundDelivery], waiting: Steps, changes: list[Change]
+    ) -> Sequence[InboundDelivery]:
         """Carry out as many as can be; those that are left."""
         for position, arrival in enumerate(arrivals):
             try:
@@ -196,7 +206,7 @@ class Dispatcher:
                 return arrivals[position:]
         return ()
 
-    def _take(self, arrival: Arrival, waiting: Steps, changes: list[Change]) -> None:
+    def _take(self, arrival: InboundDelivery, waiting: Steps, changes: list[Change]) -> None:
         """Carry out one delivery. Raises StoreUnavailable where it has to be taken up again."""
         if (arrival.delivery.redelivered or self._memory.has_failures) and self._memory.is_answered(arrival):
             return
@@ -205,7 +215,7 @@ class Dispatcher:
         steps: Steps = []
         is_alone = len(received.signals) == 1 and received.error is None
         if received.error is not None:
-            steps.append(AnswerStep(arrival, received.error, received.route or arrival.route))
+            steps.append(RespondEffect(arrival, received.error, received.route or arrival.route))
         elif not received.signals:
             arrival.route.meter.inbound("unread")
         try:
@@ -215,7 +225,7 @@ class Dispatcher:
                     steps.append(self._take_command(signal, heard, arrival, changes))
                 elif isinstance(signal, Subscribe | Request | Cancel):
                     self._stream(signal, heard, arrival)
-                elif isinstance(signal, Spoken):
+                elif isinstance(signal, SessionMessage):
                     steps += self._take_request(signal, heard, arrival, changes)
                 elif (step := self._pass_on(signal, heard, arrival, is_alone=is_alone)) is not None:
                     steps.append(step)
@@ -226,7 +236,7 @@ class Dispatcher:
         if not steps:
             # Streams answer for themselves, as fast as the link takes it.
             arrival.route.outbox.behind(self._memory.until_ended(arrival), arrival.route.place)
-        elif is_alone and isinstance(steps[0], SayStep):
+        elif is_alone and isinstance(steps[0], ForwardEffect):
             # Nothing can take it back: a live signal does not wait for the disk.
             self._do(steps[0])
         else:
@@ -238,7 +248,7 @@ class Dispatcher:
         self,
         stored: asyncio.Future[None],
         waiting: Steps,
-        left: Sequence[Arrival],
+        left: Sequence[InboundDelivery],
         postponed: Postponed,
         announced: Sequence[PolicyAnnouncement],
     ) -> None:
@@ -260,28 +270,28 @@ class Dispatcher:
         if left:
             postponed(left)
 
-    def _not_stored(self, error: BaseException, waiting: Steps) -> list[Arrival]:
+    def _not_stored(self, error: BaseException, waiting: Steps) -> list[InboundDelivery]:
         """Answer whoever is to blame; the others, to be taken up again."""
         found = by_arrival(waiting)
-        innocent: list[Arrival] = []
+        innocent: list[InboundDelivery] = []
         for arrival, steps in found:
             arrival.tries += 1
             if (len(found) > 1 or isinstance(error, RevisionConflict)) and arrival.tries < _MOST_TRIES:
                 self._drop(steps)
                 innocent.append(arrival)
                 continue
-            if not any(isinstance(step, RequestStep) for step in steps):
+            if not any(isinstance(step, SessionEffect) for step in steps):
                 self._memory.note(arrival, Outcome.REDELIVER, is_done=False)
             for step in steps:
-                if isinstance(step, RequestStep):
+                if isinstance(step, SessionEffect):
                     self._do(step, error)
                     continue
-                if isinstance(step, SayStep) or step.told is arrival.received.error:
+                if isinstance(step, ForwardEffect) or step.told is arrival.received.error:
                     self._do(step)
                     continue
                 self._drop([step])
                 log.error("a change could not be stored", exc_info=error, **_about(arrival, step.told.headers))
-                self._do(AnswerStep(arrival, internal_error(step.told), step.route))
+                self._do(RespondEffect(arrival, internal_error(step.told), step.route))
         return innocent
 
     def _drop(self, waiting: Steps) -> None:
@@ -290,25 +300,25 @@ class Dispatcher:
             if step.pending is not None:
                 self._exchange.collecting.drop(step.pending)
 
-    def _do(self, step: AnswerStep | SayStep | RequestStep, error: BaseException | None = None) -> None:
+    def _do(self, step: RespondEffect | ForwardEffect | SessionEffect, error: BaseException | None = None) -> None:
         """Tell or say what may be told now. A mistake of our own costs nobody else anything.
 
         `error`: why a request is not stored.
         """
         try:
-            if isinstance(step, AnswerStep):
+            if isinstance(step, RespondEffect):
                 self._tell(step)
-            elif isinstance(step, RequestStep):
+            elif isinstance(step, SessionEffect):
                 step.say(error, self._memory.until_ended(step.arrival))
             else:
                 step.say()
         except Exception:
             # Unsettled as it is, the delivery comes again over the next link.
             self._memory.forget(step.arrival)
-            headers = step.told.headers if isinstance(step, AnswerStep) else step.headers
+            headers = step.told.headers if isinstance(step, RespondEffect) else step.headers
             log.exception("a delivery could not be answered", **_about(step.arrival, headers))
 
-    def _tell(self, answer: AnswerStep) -> None:
+    def _tell(self, answer: RespondEffect) -> None:
         """What was carried out is durable: tell the requester, or what collects for it."""
         arrival, told, route, pending = answer
         if pending is not None and isinstance(told, Response):
@@ -323,7 +333,7 @@ class Dispatcher:
             unasked = is_unread or told.fault is NO_TIME
         self._replies.post(route, told, self._memory.until_ended(arrival), unasked=unasked)
 
-    def _tell_refusal(self, arrival: Arrival, answer: ErrorResponse, is_unread: bool) -> None:
+    def _tell_refusal(self, arrival: InboundDelivery, answer: ErrorResponse, is_unread: bool) -> None:
         if answer.fault is INTERNAL_ERROR:
             # The log has its story already.
             arrival.route.meter.inbound("failed")
@@ -340,38 +350,42 @@ class Dispatcher:
     # commands
 
     def _take_command(
-        self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]
-    ) -> AnswerStep | SayStep:
+        self, command: Command, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+    ) -> RespondEffect | ForwardEffect:
         if LIVE_CONDITION in command.headers and command.action == "retrieve" and response_required(command.headers):
             return self._ask_device(command, heard, arrival)
         carry_out = self._look_back if asks_for_past(command) else self._carry_out
         return carry_out(command, heard, arrival, changes)
 
-    def _ask_device(self, command: Command, heard: Heard, arrival: Arrival) -> AnswerStep | SayStep:
+    def _ask_device(
+        self, command: Command, heard: ReceivedSignal, arrival: InboundDelivery
+    ) -> RespondEffect | ForwardEffect:
         """A query that goes to the device where the twin is as it says, else to the twin. Raises StoreUnavailable."""
         try:
             decision = self._decider.decide(command, arrival.received.subjects)
             if not decision.is_for_device:
-                return AnswerStep(arrival, decision.response, heard.route)
+                return RespondEffect(arrival, decision.response, heard.route)
             headers = {**command.headers, "channel": "live"}
             query = LiveCommand(command.entity, command.action, command.path, None, headers, fields=command.fields)
             sending = self._exchange.prepare(query, heard.route, arrival)
         except TwinError as refused:
             refusal = ErrorResponse(command.entity, refused.group, refused.fault, command.headers)
-            return AnswerStep(arrival, refusal, heard.route)
+            return RespondEffect(arrival, refusal, heard.route)
         except StoreUnavailable:
             raise
         except Exception:
-            return AnswerStep(arrival, self._not_passed_on(command, arrival), heard.route)
+            return RespondEffect(arrival, self._not_passed_on(command, arrival), heard.route)
         if isinstance(sending, ErrorResponse):
-            return AnswerStep(arrival, sending, heard.route)
+            return RespondEffect(arrival, sending, heard.route)
         if sending.pending is not None and command.headers.get("live-channel-timeout-strategy") == "use-twin":
             sending.pending.fallback = decision.response
-        return SayStep(arrival, sending.send, headers, sending.pending)
+        return ForwardEffect(arrival, sending.send, headers, sending.pending)
 
-    def _carry_out(self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]) -> AnswerStep:
+    def _carry_out(
+        self, command: Command, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+    ) -> RespondEffect:
         """Decide a command, and hold its delivery if it asks for more than its answer. Raises StoreUnavailable."""
-        asked: Wish | Fault | None = None
+        asked: RequestedAcks | Fault | None = None
         # Most commands leave to the defaults what they ask for: their own answer is all. They are what has to be fast, so
         # that is not worked out for each of them.
         if not says_nothing(command.headers):
@@ -385,15 +399,15 @@ class Dispatcher:
             told = self._commands.carry_out(
                 command, Sender(arrival, arrival.received.subjects, name, is_asked, labels), changes
             )
-        pending: Pending | None = None
+        pending: PendingRequest | None = None
         if isinstance(told, ErrorResponse):
-            has_labels = bool(asked.labels) if isinstance(asked, Wish) else channel_of(command) is not None
+            has_labels = bool(asked.labels) if isinstance(asked, RequestedAcks) else channel_of(command) is not None
             self._note_refusal(told, command, has_labels, arrival)
-        elif isinstance(asked, Wish) and not asked.is_plain("twin"):
+        elif isinstance(asked, RequestedAcks) and not asked.is_plain("twin"):
             pending = self._exchange.hold(command, asked, heard.route, arrival)
-        return AnswerStep(arrival, told, heard.route, pending)
+        return RespondEffect(arrival, told, heard.route, pending)
 
-    def _asked(self, command: Command, arrival: Arrival) -> Wish | Fault:
+    def _asked(self, command: Command, arrival: InboundDelivery) -> RequestedAcks | Fault:
         """What a command says that it asks for, or why it cannot have it."""
         channel = channel_of(command)
         asked = wish(command.headers, channel) if channel is not None else NOTHING
@@ -401,7 +415,7 @@ class Dispatcher:
             return asked
         return self._exchange.duplicate(command, arrival) or asked
 
-    def _note_refusal(self, told: ErrorResponse, command: Command, is_asking: bool, arrival: Arrival) -> None:
+    def _note_refusal(self, told: ErrorResponse, command: Command, is_asking: bool, arrival: InboundDelivery) -> None:
         """What a refusal means for the delivery: nothing, unless acknowledgements were asked for or we have failed."""
         if is_asking or (told.fault is INTERNAL_ERROR and command.action != "retrieve"):
             self._memory.note(arrival, outcome_of_error(told.fault), is_done=False)
@@ -409,29 +423,33 @@ class Dispatcher:
     # the past
 
     def _look_back(
-        self, command: Command, heard: Heard, arrival: Arrival, changes: list[Change]
-    ) -> AnswerStep | SayStep:
+        self, command: Command, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+    ) -> RespondEffect | ForwardEffect:
         """Judge a retrieve of the past: what it needs is found later, and answered then. Raises StoreUnavailable."""
         try:
             query = self._decider.past_wanted(command, arrival.received.subjects)
         except TwinError as refused:
-            return AnswerStep(
+            return RespondEffect(
                 arrival, ErrorResponse(command.entity, refused.group, refused.fault, command.headers), heard.route
             )
         if query is None:
             return self._carry_out(command, heard, arrival, changes)
-        return SayStep(arrival, lambda: self._start_recall(command, query, heard, arrival), command.headers)
+        return ForwardEffect(arrival, lambda: self._start_recall(command, query, heard, arrival), command.headers)
 
-    def _start_recall(self, command: Command, query: PastQuery, heard: Heard, arrival: Arrival) -> None:
+    def _start_recall(
+        self, command: Command, query: PastQuery, heard: ReceivedSignal, arrival: InboundDelivery
+    ) -> None:
         recalling = asyncio.get_running_loop().create_task(self._recall(command, query, heard, arrival))
         self._recalling.add(recalling)
         recalling.add_done_callback(self._recalling.discard)
 
-    async def _recall(self, command: Command, query: PastQuery, heard: Heard, arrival: Arrival) -> None:
+    async def _recall(
+        self, command: Command, query: PastQuery, heard: ReceivedSignal, arrival: InboundDelivery
+    ) -> None:
         group = command.entity.type.group
         told: Told
         try:
-            past = await recall(self._store, query)
+            past = await state_at(self._store, query)
             told = self._decider.show_past(command, arrival.received.subjects, past).response
         except TwinError as refused:
             told = ErrorResponse(command.entity, refused.group, refused.fault, command.headers)
@@ -446,18 +464,18 @@ class Dispatcher:
         except Exception:
             log.exception("a past state could not be found", **_about(arrival, command.headers))
             told = ErrorResponse(command.entity, group, INTERNAL_ERROR, command.headers)
-        self._do(AnswerStep(arrival, told, heard.route))
+        self._do(RespondEffect(arrival, told, heard.route))
 
     # what goes to others
 
     def _pass_on(
         self,
         signal: Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement,
-        heard: Heard,
-        arrival: Arrival,
+        heard: ReceivedSignal,
+        arrival: InboundDelivery,
         *,
         is_alone: bool,
-    ) -> AnswerStep | SayStep | None:
+    ) -> RespondEffect | ForwardEffect | None:
         """Judge what goes to others: an error to answer with, or what is to be said. Raises StoreUnavailable.
 
         What says something to those that wait, and `is_alone` in its delivery, says it at once; then there may be nothing
@@ -466,19 +484,19 @@ class Dispatcher:
         if isinstance(signal, Acknowledgement | MessageResponse | LiveResponse):
             if is_alone:
                 told = self._hand_over(signal, arrival)
-                return AnswerStep(arrival, told, heard.route) if told is not None else None
-            return SayStep(arrival, lambda: self._hand_over_late(signal, heard, arrival), signal.headers)
+                return RespondEffect(arrival, told, heard.route) if told is not None else None
+            return ForwardEffect(arrival, lambda: self._hand_over_late(signal, heard, arrival), signal.headers)
         try:
             sending = self._exchange.prepare(signal, heard.route, arrival)
         except StoreUnavailable:
             raise
         except Exception:
-            return AnswerStep(arrival, self._not_passed_on(signal, arrival), heard.route)
+            return RespondEffect(arrival, self._not_passed_on(signal, arrival), heard.route)
         if isinstance(sending, ErrorResponse):
-            return AnswerStep(arrival, sending, heard.route)
-        return SayStep(arrival, sending.send, signal.headers, sending.pending)
+            return RespondEffect(arrival, sending, heard.route)
+        return ForwardEffect(arrival, sending.send, signal.headers, sending.pending)
 
-    def _hand_over(self, signal: LiveAnswer | Acknowledgement, arrival: Arrival) -> ErrorResponse | None:
+    def _hand_over(self, signal: LiveAnswer | Acknowledgement, arrival: InboundDelivery) -> ErrorResponse | None:
         """Give those that wait what is for them; an error to answer with."""
         try:
             if isinstance(signal, Acknowledgement):
@@ -487,14 +505,18 @@ class Dispatcher:
         except Exception:
             return self._not_passed_on(signal, arrival)
 
-    def _hand_over_late(self, signal: LiveAnswer | Acknowledgement, heard: Heard, arrival: Arrival) -> None:
+    def _hand_over_late(
+        self, signal: LiveAnswer | Acknowledgement, heard: ReceivedSignal, arrival: InboundDelivery
+    ) -> None:
         if (told := self._hand_over(signal, arrival)) is not None:
-            self._tell(AnswerStep(arrival, told, heard.route))
+            self._tell(RespondEffect(arrival, told, heard.route))
         else:
             self._memory.until_ended(arrival)(None)
 
     def _not_passed_on(
-        self, signal: Command | Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement, arrival: Arrival
+        self,
+        signal: Command | Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement,
+        arrival: InboundDelivery,
     ) -> ErrorResponse:
         log.exception("a signal could not be passed on", **_about(arrival, signal.headers))
         channel = getattr(signal, "channel", "twin" if isinstance(signal, Command) else "live")
@@ -502,21 +524,23 @@ class Dispatcher:
 
     # requests of protocols with sessions of their own
 
-    def _take_request(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Steps:
+    def _take_request(
+        self, spoken: SessionMessage, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+    ) -> Steps:
         """Have the desk of its protocol carry out a request. Raises StoreUnavailable."""
         try:
             desk = self.desks.of(heard.route.mapper.protocol)
             assert desk is not None, "a protocol whose clients have sessions has a desk"
             found = desk.take(spoken, heard, arrival, changes)
-            says = [self._run(each, arrival, changes) if isinstance(each, Errand) else each for each in found]
+            says = [self._run(each, arrival, changes) if isinstance(each, SessionCommand) else each for each in found]
         except StoreUnavailable:
             raise
         except Exception:
             log.exception("a request could not be carried out", **_about(arrival, spoken.headers))
-            return [AnswerStep(arrival, ErrorResponse(None, "things", INTERNAL_ERROR, spoken.headers), heard.route)]
-        return [RequestStep(arrival, say, spoken.headers) for say in says]
+            return [RespondEffect(arrival, ErrorResponse(None, "things", INTERNAL_ERROR, spoken.headers), heard.route)]
+        return [SessionEffect(arrival, say, spoken.headers) for say in says]
 
-    def _run(self, errand: Errand, arrival: Arrival, changes: list[Change]) -> Saying:
+    def _run(self, errand: SessionCommand, arrival: InboundDelivery, changes: list[Change]) -> SessionReply:
         """Carry out a command of a request. Raises StoreUnavailable."""
         command, named = errand.command, errand.named
         told = self._commands.carry_out(command, Sender(arrival, errand.subjects, named.name, named.is_asked), changes)
@@ -533,7 +557,7 @@ class Dispatcher:
 
     # subscriptions
 
-    def _stream(self, signal: Subscribe | Request | Cancel, heard: Heard, arrival: Arrival) -> None:
+    def _stream(self, signal: Subscribe | Request | Cancel, heard: ReceivedSignal, arrival: InboundDelivery) -> None:
         # One object for all that the same party says: subscriptions keep it.
         reader = arrival.delivery.reader
         peer = self._peer(heard.route, arrival.received.subjects, heard.route.connection_id, reader=reader)
@@ -558,11 +582,11 @@ def _has_failed(stored: asyncio.Future[None]) -> bool:
     return stored.done() and (stored.cancelled() or stored.exception() is not None)
 
 
-def _about(arrival: Arrival, headers: Headers) -> dict[str, Any]:
+def _about(arrival: InboundDelivery, headers: Headers) -> dict[str, Any]:
     """What log lines say about a delivery and the conversation that it belongs to."""
     return {
         "connection": arrival.route.connection_id,
         "source": arrival.route.index,
         "address": arrival.delivery.address,
-        **conversation(headers),
+        **log_context(headers),
     }

@@ -1,8 +1,8 @@
 """The steps of a delivery: what is done for each of its signals once all of it is durable, in order.
 
 A delivery is carried out when its batch is taken up, and answered when that is durable. What lies between are steps: an
-answer to tell (`AnswerStep`), something to say to others (`SayStep`), or what a desk has to say of a request
-(`RequestStep`). Here is also how an answer rests in the store, so that a redelivery can be told it again.
+answer to tell (`RespondEffect`), something to say to others (`ForwardEffect`), or what a desk has to say of a request
+(`SessionEffect`). Here is also how an answer rests in the store, so that a redelivery can be told it again.
 """
 
 from __future__ import annotations
@@ -12,44 +12,44 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from connectivity.dispatch.pending import Pending
-from connectivity.sessions.base import Saying
-from connectivity.sources.delivery import Arrival
-from connectivity.targets.reply_target import Route
+from connectivity.dispatch.pending import PendingRequest
+from connectivity.sessions.base import SessionReply
+from connectivity.sources.delivery import InboundDelivery
+from connectivity.targets.reply_target import ReplyTargetPublisher
 from mappings.errors import INTERNAL_ERROR
 from mappings.model.signals import Command, ErrorResponse, Headers, Response
 
 Told: TypeAlias = Response | ErrorResponse
 
 
-class AnswerStep(NamedTuple):
+class RespondEffect(NamedTuple):
     """An answer that may be told once what was submitted is durable: by its route, or to what collects for the requester."""
 
-    arrival: Arrival
+    arrival: InboundDelivery
     told: Told
-    route: Route
-    pending: Pending | None = None
+    route: ReplyTargetPublisher
+    pending: PendingRequest | None = None
 
 
-class SayStep(NamedTuple):
+class ForwardEffect(NamedTuple):
     """What a signal with these headers says to others, once all of its delivery is durable. `pending` waits for answers."""
 
-    arrival: Arrival
+    arrival: InboundDelivery
     say: Callable[[], None]
     headers: Headers
-    pending: Pending | None = None
+    pending: PendingRequest | None = None
 
 
-class RequestStep(NamedTuple):
+class SessionEffect(NamedTuple):
     """What a desk says of a request once all of its delivery is durable, or when it could not be stored."""
 
-    arrival: Arrival
-    say: Saying
+    arrival: InboundDelivery
+    say: SessionReply
     headers: Headers
     pending: None = None
 
 
-Steps: TypeAlias = list[AnswerStep | SayStep | RequestStep]
+Steps: TypeAlias = list[RespondEffect | ForwardEffect | SessionEffect]
 
 
 def answer_bytes(response: Response, command: Command) -> bytes:
@@ -72,9 +72,9 @@ def internal_error(answer: Told) -> ErrorResponse:
     return ErrorResponse(answer.entity, group, INTERNAL_ERROR, answer.headers)
 
 
-def by_arrival(waiting: Steps) -> list[tuple[Arrival, Steps]]:
+def by_arrival(waiting: Steps) -> list[tuple[InboundDelivery, Steps]]:
     """The steps of each delivery, in order."""
-    found: dict[Arrival, Steps] = {}
+    found: dict[InboundDelivery, Steps] = {}
     for step in waiting:
         found.setdefault(step.arrival, []).append(step)
     return list(found.items())

@@ -21,11 +21,11 @@ from typing import Any
 
 from connectivity.connections.templates import DIVERT_TO, DIVERTED_TYPES
 from connectivity.errors import ConnectivityError, PublishFailed
-from connectivity.sources.acknowledgements import Wish, weak
-from connectivity.targets.directory import Member, Members
-from connectivity.targets.outbox import Posting
-from connectivity.targets.signal_context import Happening, Kept, Present
-from connectivity.targets.target import TargetRoute
+from connectivity.sources.acknowledgements import RequestedAcks, weak
+from connectivity.targets.directory import ConnectionDirectory, OpenConnection
+from connectivity.targets.outbox import PendingPublish
+from connectivity.targets.signal_context import CurrentState, SignalContext, SuppressionReason
+from connectivity.targets.target import TargetPublisher
 from connectivity.transports.base import Done
 from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE
@@ -46,32 +46,34 @@ _OF_REQUESTS = frozenset({"response-required", "requested-acks", "timeout", "rep
 """What only the request may say about the way of its answer."""
 
 _AWAY = PublishFailed("the broker is away")
-_UNSENT = Posting(0, None)
+_UNSENT = PendingPublish(0, None)
 
 
 class LiveChannel:
     """Sends live signals to the members. Keeps nothing."""
 
-    def __init__(self, members: Members, present: Present) -> None:
+    def __init__(self, members: ConnectionDirectory, present: CurrentState) -> None:
         self._members = members
         self._present = present
 
-    def publish(self, signal: Live, origin: str, labels: Sequence[str], acknowledge: Acknowledge) -> list[Posting]:
+    def publish(
+        self, signal: Live, origin: str, labels: Sequence[str], acknowledge: Acknowledge
+    ) -> list[PendingPublish]:
         """Send a signal that came from the connection `origin`, which itself is sent nothing.
 
         `acknowledge` is told what comes of those of the `labels` that a target issues or a connection declares that is not
         reached; it may be called during this call or later.
         """
         others = [member for member in self._members if member.connection_id != origin]
-        asked = _Asked(signal, labels, others, acknowledge)
-        happening = Happening(signal, self._present)
+        asked = _Recipients(signal, labels, others, acknowledge)
+        happening = SignalContext(signal, self._present)
         postings = []
         for member in others:
             for target in member.targets:
                 label = target.label if target.label in labels else None
                 tell = _teller(signal, target, label, acknowledge) if label is not None else _nobody
                 seen = target.judge(happening)
-                if isinstance(seen, Kept):
+                if isinstance(seen, SuppressionReason):
                     posting = None
                 elif target.outbox.is_attached:
                     posting = target.post(seen, tell, partial(asked.drop, member, label))
@@ -88,14 +90,14 @@ class LiveChannel:
         return postings
 
 
-class _Asked:
+class _Recipients:
     """Who was reached by a signal and may still answer it; the labels that nobody can give are given weakly.
 
     `kept`: the labels of targets that the signal was kept from.
     """
 
     def __init__(
-        self, signal: Live, labels: Sequence[str], members: Sequence[Member], acknowledge: Acknowledge
+        self, signal: Live, labels: Sequence[str], members: Sequence[OpenConnection], acknowledge: Acknowledge
     ) -> None:
         self.kept: list[str] = []
         self._signal, self._labels, self._members, self._acknowledge = signal, labels, members, acknowledge
@@ -104,12 +106,12 @@ class _Asked:
         self._reached: Counter[str] = Counter()
         """Connection → how many of its targets were reached."""
 
-    def reach(self, member: Member, label: str | None) -> None:
+    def reach(self, member: OpenConnection, label: str | None) -> None:
         """A target was sent the signal, or is to blame for not being so. `label`: the one that it is asked for."""
         self._promised.update((LIVE_RESPONSE, label))
         self._reached[member.connection_id] += 1
 
-    def drop(self, member: Member, label: str | None) -> None:
+    def drop(self, member: OpenConnection, label: str | None) -> None:
         """The scripts of a target that seemed to be reached have dropped the signal."""
         self._promised.subtract((LIVE_RESPONSE, label))
         self._reached[member.connection_id] -= 1
@@ -126,7 +128,7 @@ class _Asked:
                 self._acknowledge(_weak(self._signal, label))
 
 
-def outgoing(signal: Live, wish: Wish) -> Live:
+def outgoing(signal: Live, wish: RequestedAcks) -> Live:
     """The signal as it leaves: it says what its requester waits for, also where that was left to the defaults."""
     headers = {**signal.headers, "response-required": wish.is_answered, "requested-acks": list(wish.labels)}
     return replace(signal, headers=headers)
@@ -172,7 +174,7 @@ def _weak(signal: Live, label: str) -> Acknowledgement:
     return weak(signal.entity, label, "live", signal.headers.get("correlation-id"))
 
 
-def _teller(signal: Live, target: TargetRoute, label: str, acknowledge: Acknowledge) -> Done:
+def _teller(signal: Live, target: TargetPublisher, label: str, acknowledge: Acknowledge) -> Done:
     """What a target that issues a label says when its broker has confirmed, or has not."""
     entity, correlation_id = signal.entity, signal.headers.get("correlation-id")
 

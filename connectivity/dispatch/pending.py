@@ -1,6 +1,6 @@
 """Signals whose acknowledgements or live answers are awaited, and the one timer that they all share.
 
-A `Pending` is one such signal with its collector. It is found by entity and correlation id, which is all that an
+A `PendingRequest` is one such signal with its collector. It is found by entity and correlation id, which is all that an
 acknowledgement says about what it acknowledges. Whatever ends the waiting (the last label, the answer, the end of the time)
 calls `finish` once; a mistake in it is logged, and costs nobody else anything. Those that wait lie in one heap by the end of
 their time; one timer is set, for the first of them.
@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import structlog
 
-from connectivity.monitoring.log_context import conversation
-from connectivity.sources.acknowledgements import Collector, Wish
-from connectivity.sources.delivery import Arrival
-from connectivity.targets.outbox import Posting
-from connectivity.targets.reply_target import Route
+from connectivity.monitoring.log_context import log_context
+from connectivity.sources.acknowledgements import AckAggregator, RequestedAcks
+from connectivity.sources.delivery import InboundDelivery
+from connectivity.targets.outbox import PendingPublish
+from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done
 from mappings.ids import LIVE_RESPONSE, EntityId
 from mappings.model.signals import Acknowledgement, Command, Live, LiveAnswer, LiveCommand, Message, Response
@@ -31,7 +31,7 @@ _MOST_OVER = 1000
 """So many in the heap may be over, or half of it, before they are taken out ahead of their time."""
 
 
-class Pending:
+class PendingRequest:
     """One signal that waits, to be answered by `route`. `ended` holds its delivery's place until it is called; None where
     nothing is held.
 
@@ -60,10 +60,10 @@ class Pending:
     def __init__(
         self,
         signal: Command | Message | LiveCommand,
-        wish: Wish,
-        collector: Collector,
-        arrival: Arrival,
-        route: Route,
+        wish: RequestedAcks,
+        collector: AckAggregator,
+        arrival: InboundDelivery,
+        route: ReplyTargetPublisher,
         ended: Done | None,
         deadline: float,
     ) -> None:
@@ -78,7 +78,7 @@ class Pending:
         self.is_late = self.is_over = self.in_heap = False
         self.answer: LiveAnswer | None = None
         self.fallback: Response | None = None
-        self.postings: list[Posting] = []
+        self.postings: list[PendingPublish] = []
 
     def __repr__(self) -> str:
         return f"<Pending {self.collector!r}, {'over' if self.is_over else 'open'}>"
@@ -93,15 +93,15 @@ class Pending:
             posting.withdrawn = True
 
 
-class Collecting:
+class PendingRequests:
     """Everything that waits."""
 
-    def __init__(self, clock: Callable[[], float], finish: Callable[[Pending], None]) -> None:
+    def __init__(self, clock: Callable[[], float], finish: Callable[[PendingRequest], None]) -> None:
         """`clock` gives monotonic seconds; `finish` is called once for each that is complete or whose time is over."""
         self._clock = clock
         self._finish = finish
-        self._pending: dict[tuple[EntityId, str | None], Pending] = {}
-        self._heap: list[tuple[float, int, Pending]] = []
+        self._pending: dict[tuple[EntityId, str | None], PendingRequest] = {}
+        self._heap: list[tuple[float, int, PendingRequest]] = []
         self._number = self._over = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -123,16 +123,18 @@ class Collecting:
     def begin(
         self,
         signal: Command | Message | LiveCommand,
-        wish: Wish,
+        wish: RequestedAcks,
         channel: str,
-        arrival: Arrival,
-        route: Route,
+        arrival: InboundDelivery,
+        route: ReplyTargetPublisher,
         ended: Done | None,
-    ) -> Pending:
+    ) -> PendingRequest:
         """Wait for the labels of a signal that nobody waits for under the same correlation id (see `find`)."""
         labels = wish.labels or (LIVE_RESPONSE,)
         deadline = self._clock() + wish.timeout
-        pending = Pending(signal, wish, Collector(signal.entity, labels, channel), arrival, route, ended, deadline)
+        pending = PendingRequest(
+            signal, wish, AckAggregator(signal.entity, labels, channel), arrival, route, ended, deadline
+        )
         self._pending[_key(pending)] = pending
         self._number += 1
         heapq.heappush(self._heap, (deadline, self._number, pending))
@@ -141,11 +143,11 @@ class Collecting:
         self._arm()
         return pending
 
-    def find(self, signal: Command | Live | LiveAnswer | Acknowledgement) -> Pending | None:
+    def find(self, signal: Command | Live | LiveAnswer | Acknowledgement) -> PendingRequest | None:
         """Who waits for this signal, or under the same correlation id as this one would."""
         return self._pending.get((signal.entity, signal.headers.get("correlation-id")))
 
-    def acknowledge(self, pending: Pending, ack: Acknowledgement) -> bool:
+    def acknowledge(self, pending: PendingRequest, ack: Acknowledgement) -> bool:
         """Note an acknowledgement. False where it comes too late, or nobody asked for it."""
         if pending.is_over or pending.is_late or not pending.collector.take(ack):
             return False
@@ -153,7 +155,7 @@ class Collecting:
             self._end(pending)
         return True
 
-    def done(self, pending: Pending, *acks: Acknowledgement) -> None:
+    def done(self, pending: PendingRequest, *acks: Acknowledgement) -> None:
         """What a command did is durable, as these say; or a live signal is being sent."""
         if pending.is_over:
             return
@@ -165,7 +167,7 @@ class Collecting:
         if pending.collector.is_complete:
             self._end(pending)
 
-    def drop(self, pending: Pending) -> None:
+    def drop(self, pending: PendingRequest) -> None:
         """Wait no longer, and say nothing."""
         if pending.is_over:
             return
@@ -204,7 +206,7 @@ class Collecting:
         finally:
             self._arm()
 
-    def _end(self, pending: Pending) -> None:
+    def _end(self, pending: PendingRequest) -> None:
         self.drop(pending)
         try:
             self._finish(pending)
@@ -213,10 +215,10 @@ class Collecting:
                 "waiting for acknowledgements ended in an error",
                 connection=pending.arrival.route.connection_id,
                 entity=str(pending.signal.entity),
-                **conversation(pending.signal.headers),
+                **log_context(pending.signal.headers),
             )
 
-    def _count(self, pending: Pending, step: int) -> None:
+    def _count(self, pending: PendingRequest, step: int) -> None:
         counter = self._held if pending.ended is not None else self._unheld
         counter[pending.arrival.route.connection_id] += step
 
@@ -237,5 +239,5 @@ class Collecting:
         self.expire()
 
 
-def _key(pending: Pending) -> tuple[EntityId, str | None]:
+def _key(pending: PendingRequest) -> tuple[EntityId, str | None]:
     return pending.signal.entity, pending.correlation_id

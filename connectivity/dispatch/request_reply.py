@@ -16,18 +16,18 @@ from typing import NamedTuple, TypeAlias
 import structlog
 
 from connectivity.authorization.enforcer import Enforcer
-from connectivity.dispatch.announcements import Announcements
+from connectivity.dispatch.announcements import PolicyAnnouncements
 from connectivity.dispatch.commands import foreign_labels
 from connectivity.dispatch.live_channel import LiveChannel, fits, forwarded, issued_answer, outgoing, unexpected
-from connectivity.dispatch.pending import Collecting, Pending
-from connectivity.dispatch.response_router import Replies
-from connectivity.dispatch.weak_acknowledgements import Promises
-from connectivity.monitoring.log_context import conversation
+from connectivity.dispatch.pending import PendingRequest, PendingRequests
+from connectivity.dispatch.response_router import ResponseRouter
+from connectivity.dispatch.weak_acknowledgements import WeakAcknowledgements
+from connectivity.monitoring.log_context import log_context
 from connectivity.sources.acknowledgements import (
     BUILT_IN,
     SEARCH_PERSISTED,
     TWIN_PERSISTED,
-    Wish,
+    RequestedAcks,
     command_timed_out,
     outcome_of_error,
     outcome_of_live_response,
@@ -35,13 +35,13 @@ from connectivity.sources.acknowledgements import (
     refusal,
     wish,
 )
-from connectivity.sources.delivery import Arrival, Redeliveries, digest
-from connectivity.targets.directory import Members
-from connectivity.targets.event_publisher import Cursors
-from connectivity.targets.reply_target import Route
+from connectivity.sources.delivery import InboundDelivery, RedeliveryTracker, digest
+from connectivity.targets.directory import ConnectionDirectory
+from connectivity.targets.event_publisher import EventPublisher
+from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Outcome
 from connectivity.twins.access import may_send
-from connectivity.twins.context import World
+from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE, EntityId, EntityType, parse_entity_id
 from mappings.model.signals import (
@@ -85,15 +85,15 @@ _REMEMBERED = 10_000
 
 _Place: TypeAlias = tuple[tuple[str, int], str]
 
-_FORGET = Wish((), False, 0.0)
+_FORGET = RequestedAcks((), False, 0.0)
 
 
-class Sending(NamedTuple):
+class LiveDelivery(NamedTuple):
     """A live signal that may be sent, and what waits for its answer from now on. `send` ends one answer of its arrival,
     then or later; whoever does not call it drops `pending`."""
 
     send: Callable[[], None]
-    pending: Pending | None
+    pending: PendingRequest | None
 
 
 class _Judged(NamedTuple):
@@ -104,7 +104,7 @@ class _Judged(NamedTuple):
     permissions: Enforcer | None
 
     @classmethod
-    def of(cls, thing: EntityId, world: World) -> _Judged:
+    def of(cls, thing: EntityId, world: StateLookup) -> _Judged:
         """Raises StoreUnavailable."""
         found = world.snapshot(thing)
         name = found.policy if found is not None else None
@@ -124,16 +124,16 @@ class _Judged(NamedTuple):
         return utc_now()
 
 
-class Exchange:
+class RequestReply:
     """The one place that knows who waits for whom."""
 
     def __init__(
         self,
-        members: Members,
-        cursors: Cursors,
-        replies: Replies,
-        world: World,
-        memory: Redeliveries,
+        members: ConnectionDirectory,
+        cursors: EventPublisher,
+        replies: ResponseRouter,
+        world: StateLookup,
+        memory: RedeliveryTracker,
         clock: Callable[[], float],
     ) -> None:
         """`clock` gives monotonic seconds."""
@@ -144,12 +144,12 @@ class Exchange:
         self._memory = memory
         self._replies = replies
         self._members = members
-        self.collecting = Collecting(clock, self._finish)
-        self.announcements = Announcements(members)
+        self.collecting = PendingRequests(clock, self._finish)
+        self.announcements = PolicyAnnouncements(members)
 
     # commands on twins
 
-    def duplicate(self, signal: Command | Message | LiveCommand, arrival: Arrival) -> Fault | None:
+    def duplicate(self, signal: Command | Message | LiveCommand, arrival: InboundDelivery) -> Fault | None:
         """Why a signal cannot be waited for: another one has its place. A redelivery takes the place of its forerunner.
 
         That of another signal which it brings itself, it does not take.
@@ -164,11 +164,13 @@ class Exchange:
             return None
         return _DUPLICATE
 
-    def hold(self, command: Command, asked: Wish, route: Route, arrival: Arrival) -> Pending:
+    def hold(
+        self, command: Command, asked: RequestedAcks, route: ReplyTargetPublisher, arrival: InboundDelivery
+    ) -> PendingRequest:
         """Wait for what a command asks for; `persisted` tells the service's own part."""
         return self.collecting.begin(command, asked, "twin", arrival, route, arrival.ended)
 
-    def persisted(self, pending: Pending, response: Response) -> None:
+    def persisted(self, pending: PendingRequest, response: Response) -> None:
         """What the command did is durable."""
         if pending.is_over:
             return
@@ -180,13 +182,13 @@ class Exchange:
         if not pending.is_over and (labels := foreign_labels(pending.collector.missing)):
             self._ask(pending, response, labels)
 
-    def _ask(self, pending: Pending, response: Response, labels: Sequence[str]) -> None:
+    def _ask(self, pending: PendingRequest, response: Response, labels: Sequence[str]) -> None:
         """Have others acknowledge the event that a command has led to, now or when it was delivered first."""
         revision = response.headers.get("entity-revision")
         try:
             found = self._cursors.followed(response.entity, revision) if isinstance(revision, int) else None
             if found is not None:
-                promises = Promises(
+                promises = WeakAcknowledgements(
                     found,
                     labels,
                     pending.correlation_id,
@@ -198,14 +200,14 @@ class Exchange:
             # Nobody acknowledges, so the delivery comes again.
             log.warning("nobody can be asked for acknowledgements", entity=str(response.entity), error=str(error))
 
-    def _given_before(self, arrival: Arrival) -> tuple[Acknowledgement, ...]:
+    def _given_before(self, arrival: InboundDelivery) -> tuple[Acknowledgement, ...]:
         """What others have acknowledged when a delivery came before."""
         if arrival.place is None or not arrival.delivery.redelivered:
             return ()
         payload, given = self._given.pop(arrival.place, (b"", ()))
         return given if payload == digest(arrival.delivery) else ()
 
-    def _remember_given(self, arrival: Arrival, acks: Sequence[Acknowledgement]) -> None:
+    def _remember_given(self, arrival: InboundDelivery, acks: Sequence[Acknowledgement]) -> None:
         """A delivery comes again, since some acknowledgements have failed: the others are not asked for any more."""
         given = tuple(ack for ack in acks if ack.label not in BUILT_IN and is_success(ack.status))
         if arrival.place is None or not given:
@@ -216,7 +218,9 @@ class Exchange:
 
     # live signals
 
-    def prepare(self, signal: Live, route: Route, arrival: Arrival) -> ErrorResponse | Sending:
+    def prepare(
+        self, signal: Live, route: ReplyTargetPublisher, arrival: InboundDelivery
+    ) -> ErrorResponse | LiveDelivery:
         """Judge a live signal: the error that it is answered with, or what sends it. Raises StoreUnavailable.
 
         What is awaited comes back by `route`. Who is sent the signal is judged by what is the case now.
@@ -238,9 +242,16 @@ class Exchange:
             held = arrival.ended if asked.labels else None
             pending = self.collecting.begin(signal, asked, "live", arrival, route, held)
             pending.is_done = False
-        return Sending(lambda: self._send(signal, asked, pending, arrival, judged), pending)
+        return LiveDelivery(lambda: self._send(signal, asked, pending, arrival, judged), pending)
 
-    def _send(self, signal: Live, asked: Wish, pending: Pending | None, arrival: Arrival, judged: _Judged) -> None:
+    def _send(
+        self,
+        signal: Live,
+        asked: RequestedAcks,
+        pending: PendingRequest | None,
+        arrival: InboundDelivery,
+        judged: _Judged,
+    ) -> None:
         if pending is not None and pending.is_over:
             # Another delivery has its place, or the connection is closed.
             return
@@ -266,13 +277,13 @@ class Exchange:
         if not asked.labels:
             ended(None)
 
-    def _refused(self, signal: Live, fault: Fault, outcome: Outcome, arrival: Arrival) -> ErrorResponse:
+    def _refused(self, signal: Live, fault: Fault, outcome: Outcome, arrival: InboundDelivery) -> ErrorResponse:
         self._memory.note(arrival, outcome, is_done=False)
         return ErrorResponse(signal.entity, "things", fault, signal.headers, "live")
 
     # what comes for those that wait
 
-    def acknowledge(self, ack: Acknowledgement, arrival: Arrival) -> ErrorResponse | None:
+    def acknowledge(self, ack: Acknowledgement, arrival: InboundDelivery) -> ErrorResponse | None:
         """Hand an acknowledgement to whoever asked for it; the error where its sender may not give it."""
         fault = refusal(ack, arrival.route.declared)
         if fault is not None:
@@ -285,7 +296,7 @@ class Exchange:
             arrival.facts.unmatched.note(ack)
         return None
 
-    def answer(self, answer: LiveAnswer, arrival: Arrival) -> ErrorResponse | None:
+    def answer(self, answer: LiveAnswer, arrival: InboundDelivery) -> ErrorResponse | None:
         """Hand a live answer to whoever waits for it; an error only where its sender asks for a response itself."""
         pending = self.collecting.find(answer)
         if pending is not None and not isinstance(pending.signal, Command) and fits(answer, pending.signal):
@@ -303,7 +314,7 @@ class Exchange:
             source=arrival.route.index,
             entity=str(answer.entity),
             error=fault.error,
-            **conversation(answer.headers),
+            **log_context(answer.headers),
         )
         if answer.headers.get("response-required") is not True:
             return None
@@ -311,7 +322,7 @@ class Exchange:
 
     # the end
 
-    def _finish(self, pending: Pending) -> None:
+    def _finish(self, pending: PendingRequest) -> None:
         """Everything has come, or the time is over: tell the requester, and let go of its delivery."""
         collector, signal = pending.collector, pending.signal
         answer: Answer

@@ -12,10 +12,10 @@ import structlog
 
 from connectivity.connections.templates import DIVERT_TO
 from connectivity.errors import ConnectivityError
-from connectivity.monitoring.log_context import conversation
-from connectivity.targets.directory import DIVERTED_FROM, Members
-from connectivity.targets.reply_target import Route, response_type, too_large
-from connectivity.targets.target import TargetRoute
+from connectivity.monitoring.log_context import log_context
+from connectivity.targets.directory import DIVERTED_FROM, ConnectionDirectory
+from connectivity.targets.reply_target import ReplyTargetPublisher, response_type, too_large
+from connectivity.targets.target import TargetPublisher
 from connectivity.transports.base import Done
 from mappings.model.headers import response_required
 from mappings.model.signals import Answer
@@ -23,13 +23,13 @@ from mappings.model.signals import Answer
 log = structlog.get_logger(__name__)
 
 
-class Replies:
+class ResponseRouter:
     """Posts answers."""
 
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: ConnectionDirectory) -> None:
         self._members = members
 
-    def post(self, route: Route, answer: Answer, ended: Done, *, unasked: bool = False) -> None:
+    def post(self, route: ReplyTargetPublisher, answer: Answer, ended: Done, *, unasked: bool = False) -> None:
         """Send an answer to a signal of this source. `ended` is called once, when every broker that gets it has it.
 
         `unasked`: an answer to something that could not even be read.
@@ -49,7 +49,7 @@ class Replies:
                 source=route.index,
                 to=answer.headers[DIVERT_TO],
                 error=diverted.reason,
-                **conversation(answer.headers),
+                **log_context(answer.headers),
             )
         if not (unasked or response_required(answer.headers)):
             target = None
@@ -64,11 +64,11 @@ class Replies:
             ended(None)
 
 
-def _divert(target: TargetRoute, answer: Answer, origin: str, ended: Done) -> None:
+def _divert(target: TargetPublisher, answer: Answer, origin: str, ended: Done) -> None:
     _send(target, replace(answer, headers={**answer.headers, DIVERTED_FROM: origin}), ended)
 
 
-def _send(target: TargetRoute, answer: Answer, ended: Done) -> None:
+def _send(target: TargetPublisher, answer: Answer, ended: Done) -> None:
     def told(error: ConnectivityError | None) -> None:
         if (instead := too_large(answer, error)) is not None:
             _send(target, instead, ended)

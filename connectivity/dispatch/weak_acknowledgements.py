@@ -18,25 +18,24 @@ from collections.abc import Callable, Iterable, Sequence
 
 from connectivity.errors import PublishFailed
 from connectivity.sources.acknowledgements import weak
-from connectivity.targets.directory import Member
-from connectivity.targets.event_cursor import Cursor, Result
-from connectivity.targets.event_publisher import Cursors
-from connectivity.targets.signal_context import TWIN_EVENTS
-from connectivity.targets.topic_filter import Happening, Kept
+from connectivity.targets.directory import OpenConnection
+from connectivity.targets.event_cursor import EventCursor, Result
+from connectivity.targets.event_publisher import EventPublisher
+from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext, SuppressionReason
 from mappings.model.signals import Acknowledgement, TwinEvent
-from spark_store.records import Followed
+from spark_store.records import PublishedEvent
 
-_NOT_ENRICHED = PublishFailed(Kept.ENRICHMENT.value, status=500)
+_NOT_ENRICHED = PublishFailed(SuppressionReason.ENRICHMENT.value, status=500)
 
 Acknowledge = Callable[[Acknowledgement], object]
 
 
-class Promises:
+class WeakAcknowledgements:
     """The labels of one event, and who has promised them. `is_vain` is asked whether anybody still wants to know."""
 
     def __init__(
         self,
-        found: Followed,
+        found: PublishedEvent,
         labels: Sequence[str],
         correlation_id: str | None,
         acknowledge: Acknowledge,
@@ -52,7 +51,7 @@ class Promises:
         self._kept: list[str] = []
         """Labels of those that the event was kept from."""
 
-    def collect(self, members: Iterable[Member], cursors: Cursors, origin: str) -> None:
+    def collect(self, members: Iterable[OpenConnection], cursors: EventPublisher, origin: str) -> None:
         """Look at everybody but the connection `origin`. What can be said at once is said during this call.
 
         Raises StoreUnavailable.
@@ -73,8 +72,8 @@ class Promises:
         self._excuse()
 
     def _look_at(
-        self, member: Member, cursors: Sequence[Cursor], happening: Happening[TwinEvent]
-    ) -> list[tuple[Cursor, Sequence[str], TwinEvent]]:
+        self, member: OpenConnection, cursors: Sequence[EventCursor], happening: SignalContext[TwinEvent]
+    ) -> list[tuple[EventCursor, Sequence[str], TwinEvent]]:
         """The cursors of a connection that the event is for, with the labels that depend on each, and what it is sent."""
         declared = [label for label in self._labels if label in member.declared]
         # A target without a topic of events is kept from this one, like one whose filter does not let it through.
@@ -87,17 +86,17 @@ class Promises:
             # It hears of events in another way than by its targets.
             self._promised.update(declared)
             return []
-        reached: list[tuple[Cursor, Sequence[str], TwinEvent]] = []
+        reached: list[tuple[EventCursor, Sequence[str], TwinEvent]] = []
         for cursor in cursors:
             issued = [label for label in self._labels if label == cursor.route.label]
             if not issued and not declared:
                 continue
             judged = cursor.route.interest.judge_shared(happening)
-            if judged is Kept.ENRICHMENT:
+            if judged is SuppressionReason.ENRICHMENT:
                 # It is meant to have the event, and cannot: that is no success.
                 self._promised.update([*issued, *declared])
                 self.tell(cursor, issued, _NOT_ENRICHED)
-            elif isinstance(judged, Kept):
+            elif isinstance(judged, SuppressionReason):
                 self._kept += issued
             else:
                 reached.append((cursor, [*issued, *declared], judged))
@@ -106,12 +105,12 @@ class Promises:
             self._kept += declared
         return reached
 
-    def tell(self, cursor: Cursor, labels: Sequence[str], result: Result) -> None:
+    def tell(self, cursor: EventCursor, labels: Sequence[str], result: Result) -> None:
         """What has become of the event at a target on which these labels depend."""
         if self.is_vain():
             return
         route = cursor.route
-        if isinstance(result, Kept):
+        if isinstance(result, SuppressionReason):
             # It was to have the event, and something has come between.
             self._promised.subtract(labels)
             self._kept += labels
@@ -133,11 +132,11 @@ class _Told:
 
     __slots__ = ("_cursor", "_labels", "_promises")
 
-    def __init__(self, promises: Promises, cursor: Cursor, labels: Sequence[str]) -> None:
+    def __init__(self, promises: WeakAcknowledgements, cursor: EventCursor, labels: Sequence[str]) -> None:
         self._promises, self._cursor, self._labels = promises, cursor, labels
 
     def __call__(self, result: Result) -> None:
-        if result is Kept.ENRICHMENT:
+        if result is SuppressionReason.ENRICHMENT:
             result = _NOT_ENRICHED
         self._promises.tell(self._cursor, self._labels, result)
 

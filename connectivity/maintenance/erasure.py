@@ -25,7 +25,7 @@ import structlog
 from connectivity.errors import ConnectivityError
 from connectivity.store.folder_lock import lock_folder
 from connectivity.store.store import Store
-from connectivity.subscriptions.manager import Streams
+from connectivity.subscriptions.manager import SubscriptionManager
 from mappings.errors import Fault
 from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
 from mappings.texts import shortened
@@ -33,7 +33,7 @@ from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.journal import erasure
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import Follower, expect_journal
+from spark_store.journal.reader import JournalReader, expect_journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, read_watermark
 from spark_store.records import as_text
@@ -66,7 +66,7 @@ class NoEntity(UnknownEntity):
     """What was given cannot name one: its type or its id is none."""
 
 
-class NotErased(ConnectivityError):
+class ErasureUnavailable(ConnectivityError):
     """The store cannot be used now. What was begun is finished later."""
 
 
@@ -102,7 +102,7 @@ class Eraser:
         self,
         journal: SqliteJournal,
         store: Store,
-        streams: Streams,
+        streams: SubscriptionManager,
         lake: Lake,
         hidden: dict[EntityId, int],
         now: Callable[[], datetime],
@@ -147,7 +147,7 @@ class Eraser:
                 self._show(begun[0])
                 # A commit that failed may have been carried out all the same.
                 self._asked.set()
-            raise NotErased(str(error)) from error
+            raise ErasureUnavailable(str(error)) from error
         ended = self._streams.fail_entity(entity, ERASED)
         (record,) = begun
         log.info("erasure begun", erasure=record.id, type=record.entity_type, by=by, subscriptions=ended)
@@ -256,13 +256,13 @@ class Eraser:
 
 
 def _unfinished(lake: Lake) -> list[Erasure]:
-    with Follower.open(lake.journal) as follower:
+    with JournalReader.open(lake.journal) as follower:
         return follower.unfinished_erasures()
 
 
 def _border(lake: Lake) -> int:
     """The first number that is still known of; 1 in a journal that has no event yet."""
-    with Follower.open(lake.journal) as follower:
+    with JournalReader.open(lake.journal) as follower:
         newest = follower.newest()
         known = follower.oldest_known()
     return newest + 1 if known is None else known
@@ -300,10 +300,10 @@ def listed(lake: Lake) -> list[dict[str, Any]]:
     """Every record, oldest first. Raises NotErased."""
     try:
         watermark = read_watermark(lake.watermark)
-        with Follower.open(lake.journal) as follower:
+        with JournalReader.open(lake.journal) as follower:
             return [shown(record, watermark) for record in follower.erasures()]
     except StoreError as error:
-        raise NotErased(str(error)) from error
+        raise ErasureUnavailable(str(error)) from error
 
 
 def recorded(data_dir: Path) -> list[dict[str, Any]]:
@@ -325,10 +325,10 @@ def has_policy(data_dir: Path, entity: EntityId) -> bool:
     if entity.type is not EntityType.THING:
         return False
     try:
-        with Follower.open(Lake(data_dir).journal) as follower:
+        with JournalReader.open(Lake(data_dir).journal) as follower:
             return follower.state(EntityType.POLICY.value, entity.id) is not None
     except StoreError as error:
-        raise NotErased(str(error)) from error
+        raise ErasureUnavailable(str(error)) from error
 
 
 def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
@@ -352,7 +352,7 @@ def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
             journal.rollback()
             return shown(found, Watermark())
     except StoreError as error:
-        raise NotErased(str(error)) from error
+        raise ErasureUnavailable(str(error)) from error
 
 
 def _finish_here(journal: SqliteJournal, record: Erasure) -> None:

@@ -22,17 +22,17 @@ from spark_store import rql
 from spark_store.errors import (
     LimitExceeded,
     NoPipeline,
-    NoWideQueries,
+    NoSparkQueries,
     OutputUnusable,
     QueryCancelled,
     QueryError,
+    QueryTimeout,
     StoreError,
-    TimeIsUp,
 )
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import Lake
 from spark_store.queries.selection import Selection
-from spark_store.queries.spark_query import Cancellation, Limits
+from spark_store.queries.spark_query import Cancellation, QueryLimits
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_NO_PIPELINE, EXIT_CANCELLED = 1, 2, 4, 130
 TYPES = tuple(type.value for type in EntityType)
@@ -50,7 +50,7 @@ class ExportFailed(ConnectivityError):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExportRequest:
     """The arguments of an export, as words. `what` is an entity's id or a filter; None is everything."""
 
     what: str | None = None
@@ -60,7 +60,7 @@ class Wanted:
     end: str | None = None
 
 
-def selection(wanted: Wanted, now: datetime) -> Selection:
+def selection(wanted: ExportRequest, now: datetime) -> Selection:
     """What the words mean; `now` is aware and stands for `time:now`. Raises ExportFailed."""
     if wanted.type is not None and wanted.type not in TYPES:
         raise _unusable(f"--type: expected one of {', '.join(TYPES)}, found {wanted.type}")
@@ -120,11 +120,11 @@ def _unusable(message: str) -> ExportFailed:
 class HistoryExport:
     """One export, which any thread may cancel."""
 
-    def __init__(self, settings: Settings, wanted: Wanted, *, seconds: float, rows: int | None) -> None:
+    def __init__(self, settings: Settings, wanted: ExportRequest, *, seconds: float, rows: int | None) -> None:
         """Raises ExportFailed for words that mean nothing."""
         self._settings = settings
         self._selection = selection(wanted, datetime.now(UTC))
-        self._limits = Limits(seconds, rows)
+        self._limits = QueryLimits(seconds, rows)
         self._cancellation = Cancellation()
 
     def cancel(self) -> None:
@@ -160,7 +160,7 @@ class HistoryExport:
             return
         types = [self._selection.entity_type] if self._selection.entity_type is not None else TYPES
         try:
-            with Follower.open(Lake(self._settings.data_dir).journal) as follower:
+            with JournalReader.open(Lake(self._settings.data_dir).journal) as follower:
                 is_known = any(follower.state(type, entity) is not None for type in types)
         except StoreError as error:
             raise ExportFailed(str(error), _exit_code(error)) from error
@@ -173,9 +173,9 @@ def _exit_code(error: StoreError) -> int:
     match error:
         case QueryCancelled():
             return EXIT_CANCELLED
-        case NoPipeline() | NoWideQueries():
+        case NoPipeline() | NoSparkQueries():
             return EXIT_NO_PIPELINE
-        case TimeIsUp():
+        case QueryTimeout():
             return EXIT_FAILED
         case OutputUnusable() | LimitExceeded():
             return EXIT_UNUSABLE

@@ -23,7 +23,7 @@ from mappings.model.json_pointer import parse_pointer
 from spark_store.errors import StoreError
 from spark_store.journal.journal import SqliteJournal
 from spark_store.search import index_builder
-from spark_store.search.index_builder import Progress
+from spark_store.search.index_builder import IndexProgress
 from spark_store.search.index_sql import path_of
 
 log = structlog.get_logger(__name__)
@@ -47,7 +47,7 @@ def want_anew(data_dir: Path) -> None:
     (data_dir / MARK).touch(mode=0o600)
 
 
-class Indexer:
+class IndexBuilder:
     """Sees to it that the index is complete."""
 
     def __init__(
@@ -68,11 +68,11 @@ class Indexer:
     def __repr__(self) -> str:
         return f"<Indexer of {self._journal.path}>"
 
-    def progress(self) -> Progress:
+    def progress(self) -> IndexProgress:
         """How far the index has come. Raises StoreUnavailable."""
         return self._journal.read(index_builder.progress)
 
-    async def begin_anew(self) -> Progress:
+    async def begin_anew(self) -> IndexProgress:
         """All of it has to be made anew; durable when this returns. Raises StoreUnavailable."""
         await self._store.take(lambda: self._journal.within(index_builder.begin_anew))
         return self.progress()

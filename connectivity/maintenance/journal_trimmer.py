@@ -26,10 +26,10 @@ from spark_store.errors import HistoryUnavailable, LakeUnfit, StoreUnavailable
 from spark_store.journal.journal import TRIM_EVENTS
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import read_watermark
-from spark_store.records import Numbered, Snapshot, as_text
+from spark_store.records import NumberedEvent, Snapshot, as_text
 
 if TYPE_CHECKING:
-    from spark_store.lake.history_reader import Cold
+    from spark_store.lake.history_reader import LakeHistory
 
 
 log = structlog.get_logger(__name__)
@@ -48,7 +48,7 @@ LOG_SECONDS: Final = 60.0
 _HELP: Final = "lake and journal do not belong together: restore the one that is older, or move the folder `lake` away"
 
 
-def unlike(mine: Numbered, kept: Numbered | None, border: Snapshot | None) -> str | None:
+def unlike(mine: NumberedEvent, kept: NumberedEvent | None, border: Snapshot | None) -> str | None:
     """What tells the journal's event from that of the same revision in the lake; None if they are the same.
 
     `border` is the lake's newest snapshot up to there: where retention has taken the event, it has left the state after it.
@@ -66,7 +66,7 @@ def unlike(mine: Numbered, kept: Numbered | None, border: Snapshot | None) -> st
     return None
 
 
-class Trimmer:
+class JournalTrimmer:
     """Trims one store's journal for as long as the service runs."""
 
     def __init__(
@@ -150,7 +150,7 @@ class Trimmer:
             return False
         entity, revision = mine.event.entity, mine.event.revision
 
-        def look(cold: Cold, _: int) -> tuple[Numbered | None, Snapshot | None]:
+        def look(cold: LakeHistory, _: int) -> tuple[NumberedEvent | None, Snapshot | None]:
             kept = cold.numbered(entity, revision, reaching=last)
             return kept, cold.snapshot(entity, revision) if kept is None else None
 

@@ -29,10 +29,10 @@ import structlog
 
 from connectivity.config.settings import PREFIX, Settings, SparkMode
 from connectivity.errors import ConnectivityError
-from connectivity.monitoring.prometheus import Figure
+from connectivity.monitoring.prometheus import GaugeReading
 from spark_store.errors import StoreError
-from spark_store.journal.reader import Follower
-from spark_store.lake.lag import Lag, measure
+from spark_store.journal.reader import JournalReader
+from spark_store.lake.lag import LakeLag, measure
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import UPKEEP, Watermark, read_watermark
 
@@ -185,27 +185,27 @@ def status(settings: Settings) -> dict[str, Any]:
     return {"mode": mode.value, **found}
 
 
-def pipeline_figures(is_up: bool | None, watermark: Watermark | None, pending: int | None) -> Iterator[Figure]:
+def pipeline_figures(is_up: bool | None, watermark: Watermark | None, pending: int | None) -> Iterator[GaugeReading]:
     """The lake and its pipeline, as metrics; None is what is not known, or not ours to know.
 
     `is_up`: whether the pipeline follows the journal; `pending`: erasures that are to be carried out.
     """
     if is_up is not None:
-        yield Figure("connectivity_pipeline_up", "1 while the pipeline follows the journal.", {(): is_up})
+        yield GaugeReading("connectivity_pipeline_up", "1 while the pipeline follows the journal.", {(): is_up})
     if watermark is not None:
         yield from _figures_of(watermark)
     if pending is not None:
         text = "Erasures that journal or lake have not carried out yet."
-        yield Figure("connectivity_lake_erasures_pending", text, {(): pending})
+        yield GaugeReading("connectivity_lake_erasures_pending", text, {(): pending})
 
 
-def _figures_of(watermark: Watermark) -> Iterator[Figure]:
+def _figures_of(watermark: Watermark) -> Iterator[GaugeReading]:
     """What the pipeline says of itself; what has not been done yet has no figure."""
     tables = watermark.tables.items()
-    yield Figure(
+    yield GaugeReading(
         "connectivity_lake_table_files", "Files of a table.", {(name,): size.files for name, size in tables}, ("table",)
     )
-    yield Figure(
+    yield GaugeReading(
         "connectivity_lake_table_bytes", "Bytes of a table.", {(name,): size.bytes for name, size in tables}, ("table",)
     )
     done = {
@@ -214,7 +214,7 @@ def _figures_of(watermark: Watermark) -> Iterator[Figure]:
         "vacuum": watermark.vacuumed,
         "retention": watermark.retention.happened if watermark.retention is not None else None,
     }
-    yield Figure(
+    yield GaugeReading(
         "connectivity_pipeline_last_run_timestamp_seconds",
         "When the pipeline did this last, in seconds since 1970.",
         {(kind,): datetime.fromisoformat(at).timestamp() for kind, at in done.items() if at is not None},
@@ -222,7 +222,7 @@ def _figures_of(watermark: Watermark) -> Iterator[Figure]:
     )
     failing = {**dict.fromkeys(UPKEEP, False), **dict.fromkeys(watermark.upkeep_failures, True)}
     failing["erasure"] = watermark.erasure_failure is not None
-    yield Figure(
+    yield GaugeReading(
         "connectivity_pipeline_failing",
         "1 while this failed the last time that the pipeline tried it; new events arrive all the same.",
         {(kind,): is_failing for kind, is_failing in failing.items()},
@@ -230,16 +230,16 @@ def _figures_of(watermark: Watermark) -> Iterator[Figure]:
     )
     if watermark.retention is not None:
         text = "Events that retention deleted the last time."
-        yield Figure("connectivity_lake_retention_events", text, {(): watermark.retention.events})
+        yield GaugeReading("connectivity_lake_retention_events", text, {(): watermark.retention.events})
     if watermark.batch is not None:
         text = "Events of the last batch."
-        yield Figure("connectivity_pipeline_batch_events", text, {(): watermark.batch.rows})
+        yield GaugeReading("connectivity_pipeline_batch_events", text, {(): watermark.batch.rows})
         text = "How long the last batch took."
-        yield Figure("connectivity_pipeline_batch_seconds", text, {(): watermark.batch.seconds})
+        yield GaugeReading("connectivity_pipeline_batch_seconds", text, {(): watermark.batch.seconds})
 
 
 @dataclass(slots=True)
-class Trouble:
+class RestartBackoff:
     """How often the pipeline has ended without having worked in between."""
 
     ends: int = 0
@@ -267,11 +267,11 @@ class _Seen(NamedTuple):
     """What a look found: the watermark, the lag, and how many erasures wait; None what could not be read."""
 
     watermark: Watermark | None = None
-    lag: Lag | None = None
+    lag: LakeLag | None = None
     pending: int | None = None
 
 
-class Pipeline:
+class PipelineProcess:
     """The pipeline of one service. `details` says what it does, for people."""
 
     def __init__(self, settings: Settings) -> None:
@@ -282,11 +282,11 @@ class Pipeline:
         }[settings.spark.mode]
         self._settings = settings
         self._lake = Lake(settings.data_dir)
-        self._follower: Follower | None = None
+        self._follower: JournalReader | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._running: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
-        self._trouble = Trouble()
+        self._trouble = RestartBackoff()
         self._is_following = False
         self._upkeep = ""
         self._seen = _Seen()
@@ -305,7 +305,7 @@ class Pipeline:
         if self._settings.spark.mode is not SparkMode.OFF:
             self._seen = await asyncio.to_thread(self._look)
 
-    def lag(self) -> Lag | None:
+    def lag(self) -> LakeLag | None:
         """How far the lake was behind at the last `look`; None where there is none, or where that could not be read."""
         return self._seen.lag
 
@@ -318,14 +318,14 @@ class Pipeline:
                 return _Seen()
             try:
                 if self._follower is None:
-                    self._follower = Follower.open(self._lake.journal)
+                    self._follower = JournalReader.open(self._lake.journal)
                 lag = measure(self._follower, watermark.seq, datetime.now(UTC))
                 return _Seen(watermark, lag, len(self._follower.erasures(watermark.erased)))
             except StoreError as error:
                 log.debug("the lake's lag cannot be read", reason=str(error))
                 return _Seen(watermark)
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[GaugeReading]:
         """What a scrape shows of the lake and its pipeline, as of the last `look`; nothing where there is none, or while it
         cannot be read."""
         if self._settings.spark.mode is SparkMode.OFF:

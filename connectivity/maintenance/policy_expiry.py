@@ -21,10 +21,10 @@ import msgspec
 import structlog
 
 from connectivity.store.store import Store
-from connectivity.twins.policy_expiry import Judged, Told, judge
+from connectivity.twins.policy_expiry import ExpiryNotice, ExpiryOutcome, judge
 from mappings.model.signals import PolicyAnnouncement
 from spark_store.errors import StoreUnavailable
-from spark_store.records import Change, Due, Snapshot
+from spark_store.records import Change, PolicyDue, Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -41,19 +41,19 @@ AGAIN: Final = timedelta(minutes=1)
 _ROUNDS = 10
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[Told]).decode
+_decode = msgspec.json.Decoder(list[ExpiryNotice]).decode
 
 
 class _Working(NamedTuple):
     """What was decided about a policy, and the future that says when it is stored."""
 
-    due: Due
+    due: PolicyDue
     policy: Snapshot
-    judged: Judged
+    judged: ExpiryOutcome
     stored: asyncio.Future[None]
 
 
-class Expiry:
+class PolicyExpiryJob:
     """The rounds of one service."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Expiry:
                 raise outcome
         return len(found) if trouble is None else _postponed(trouble)
 
-    def _begin(self, due: Due, now: str) -> _Working | None:
+    def _begin(self, due: PolicyDue, now: str) -> _Working | None:
         """Decide and store, in one turn of the loop: no command comes between. Raises StoreUnavailable."""
         policy = self._store.snapshot(due.entity)
         if policy is None or policy.is_deleted:
@@ -112,7 +112,7 @@ class Expiry:
         except Exception as error:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
-            return _Working(due, policy, Judged((), policy, (), None, frozenset()), failed)
+            return _Working(due, policy, ExpiryOutcome((), policy, (), None, frozenset()), failed)
         change = [Change(judged.events, (judged.snapshot,))] if judged.events else []
         return _Working(due, policy, judged, self._store.submit(change) if change else self._store.barrier())
 

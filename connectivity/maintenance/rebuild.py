@@ -31,7 +31,7 @@ EXIT_FAILED, EXIT_BUSY, EXIT_UNFIT = 1, 3, 5
 """As the pipeline's own (see `spark_store.pipeline.__main__`)."""
 
 
-class Half(str, Enum):
+class RebuildPart(str, Enum):
     """What is made anew alone."""
 
     LATEST = "latest"
@@ -40,7 +40,7 @@ class Half(str, Enum):
 
 
 @dataclass(slots=True)
-class Outcome:
+class RebuildOutcome:
     """How it ended, and what was changed: counts by half. `reason` says why it did not end well."""
 
     exit_code: int = 0
@@ -48,26 +48,28 @@ class Outcome:
     changed: dict[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def rebuild(settings: Settings, only: Half | None = None, tell: Callable[[str], None] = lambda _: None) -> Outcome:
+def rebuild(
+    settings: Settings, only: RebuildPart | None = None, tell: Callable[[str], None] = lambda _: None
+) -> RebuildOutcome:
     """Make both anew, or only one of them. `tell` is told how it goes on."""
-    outcome = Outcome()
+    outcome = RebuildOutcome()
     lake = Lake(settings.data_dir)
     try:
         # The lock would be a file of a folder that nobody has meant.
         expect_journal(lake.journal)
-        with contextlib.nullcontext() if only is Half.LATEST else lock_folder(Path(settings.data_dir)):
+        with contextlib.nullcontext() if only is RebuildPart.LATEST else lock_folder(Path(settings.data_dir)):
             if only is None:
                 # The pipeline asks it what was erased, and cannot bring an older file to the newest schema.
                 SqliteJournal.open(lake.journal).close()
-            if only is Half.LATEST or (only is None and lake.has(EVENTS)):
+            if only is RebuildPart.LATEST or (only is None and lake.has(EVENTS)):
                 _rebuild_latest(settings, outcome, tell)
-            if only is Half.INDEX:
+            if only is RebuildPart.INDEX:
                 outcome.changed[only.value] = {"indexed": rebuild_index(lake)}
-            elif only is not Half.LATEST and outcome.exit_code == 0:
+            elif only is not RebuildPart.LATEST and outcome.exit_code == 0:
                 made = rebuild_journal(lake, say=lambda checked: tell(f"journal: {checked} entities"))
-                outcome.changed[Half.JOURNAL.value] = made._asdict()
+                outcome.changed[RebuildPart.JOURNAL.value] = made._asdict()
     except DataFolderLocked as error:
-        if only is Half.INDEX:
+        if only is RebuildPart.INDEX:
             return _wanted(settings, outcome)
         outcome.exit_code = EXIT_BUSY
         outcome.reason = f"the journal is rebuilt while no service runs: {error}"
@@ -77,17 +79,17 @@ def rebuild(settings: Settings, only: Half | None = None, tell: Callable[[str], 
     return outcome
 
 
-def _wanted(settings: Settings, outcome: Outcome) -> Outcome:
+def _wanted(settings: Settings, outcome: RebuildOutcome) -> RebuildOutcome:
     """A running service makes the index anew by itself, beside everything else."""
     try:
         want_anew(Path(settings.data_dir))
-        outcome.changed[Half.INDEX.value] = {"asked": "the running service, whose log says when it is made"}
+        outcome.changed[RebuildPart.INDEX.value] = {"asked": "the running service, whose log says when it is made"}
     except OSError as error:
         outcome.exit_code, outcome.reason = EXIT_FAILED, f"{settings.data_dir}: {error.strerror}"
     return outcome
 
 
-def _rebuild_latest(settings: Settings, outcome: Outcome, tell: Callable[[str], None]) -> None:
+def _rebuild_latest(settings: Settings, outcome: RebuildOutcome, tell: Callable[[str], None]) -> None:
     last = "it said nothing"
     with subprocess.Popen(
         command(settings, "rebuild", "--with-parent"),
@@ -105,7 +107,7 @@ def _rebuild_latest(settings: Settings, outcome: Outcome, tell: Callable[[str], 
                 case "folded":
                     tell(f"latest: part {said['part']} of {said['parts']}")
                 case "rebuilt":
-                    outcome.changed[Half.LATEST.value] = said
+                    outcome.changed[RebuildPart.LATEST.value] = said
                 case "failed":
                     outcome.reason = str(said["reason"])
                 case None if line.strip():

@@ -21,45 +21,45 @@ from typing import Any, Final
 
 import structlog
 
-from connectivity.connections.lifecycle import Input, Lifecycle, State, back_off
+from connectivity.connections.lifecycle import ConnectionState, Lifecycle, LifecycleEvent, back_off
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Renewed
-from connectivity.monitoring.connection_log import ConnectionLog, Kind
-from connectivity.sources.consumer import Holding, Intake
-from connectivity.sources.reader import Reader
+from connectivity.monitoring.connection_log import ConnectionLog, EntryKind
+from connectivity.sources.consumer import RetryBuffer, SourceConsumer
+from connectivity.sources.reader import SourceReader
 from connectivity.targets.outbox import Outbox
-from connectivity.transports import load_broker
+from connectivity.transports import load_connection_type
 from connectivity.transports.base import Link, Readers, nobody_asks
 from connectivity.validation.limitations import refusal
 
 log = structlog.get_logger(__name__)
 
 
-_GOOD: Final = Kind("connection", "other", None, True)
-_BAD: Final = Kind("connection", "other", None, False)
+_GOOD: Final = EntryKind("connection", "other", None, True)
+_BAD: Final = EntryKind("connection", "other", None, False)
 
 
 @dataclass(frozen=True, slots=True)
-class Pauses:
+class Backoff:
     """Seconds before a try to connect: the first pause and the longest."""
 
     shortest: float = 0.5
     longest: float = 30.0
 
 
-class Client:
+class ConnectionClient:
     """Keeps one link of a connection. `changed` is called when its state has changed."""
 
     def __init__(
         self,
         connection: Connection,
         number: int,
-        readers: Sequence[Reader],
-        holding: Holding,
+        readers: Sequence[SourceReader],
+        holding: RetryBuffer,
         outbox: Outbox,
         entries: ConnectionLog,
         *,
-        pauses: Pauses,
+        pauses: Backoff,
         changed: Callable[[], None],
         now: Callable[[], datetime],
         heard: Readers = nobody_asks,
@@ -107,7 +107,7 @@ class Client:
 
     def stop_taking(self) -> None:
         """Take no more deliveries; publishing goes on until `close`."""
-        self._step(Input.CLOSE)
+        self._step(LifecycleEvent.CLOSE)
         for taking in self._taking:
             taking.cancel()
 
@@ -121,28 +121,28 @@ class Client:
         if self.link is not None:
             await self.link.close()
             self.link = None
-        self._step(Input.CLOSED)
+        self._step(LifecycleEvent.CLOSED)
 
-    def _step(self, happened: Input, error: LinkError | None = None, *, was_steady: bool = False) -> None:
+    def _step(self, happened: LifecycleEvent, error: LinkError | None = None, *, was_steady: bool = False) -> None:
         before = self.lifecycle.status
         self.lifecycle.step(happened, error, was_steady=was_steady)
         if self.since is None or self.lifecycle.status is not before:
             self.since = self._now()
         self._changed()
 
-    def _write(self, kind: Kind, words: str) -> None:
+    def _write(self, kind: EntryKind, words: str) -> None:
         """Tell operators what has become of the client."""
         several = self._connection.client_count > 1
         self._entries.write(kind, f"{words} (client {self.number})" if several else words)
 
     async def _run(self) -> None:
-        self._step(Input.OPEN)
+        self._step(LifecycleEvent.OPEN)
         if (reason := refusal(self._connection)) is not None:
             error: LinkError = ConnectionRefused(Detail.REFUSED, reason)
             self._log.warning("connection not opened", reason=str(error))
             self._write(_BAD, f"Connection failed due to: {error}. It is not tried again.")
             self.has_attempted = True
-            self._step(Input.LOST, error)
+            self._step(LifecycleEvent.LOST, error)
             return
         while True:
             self._has_stood = 0.0
@@ -150,8 +150,8 @@ class Client:
             self.link = None
             was_steady = self._has_stood > self._pauses.longest or isinstance(error, Renewed)
             self.has_attempted = True
-            self._step(Input.LOST, error, was_steady=was_steady)
-            if self.lifecycle.state is State.CLOSING:
+            self._step(LifecycleEvent.LOST, error, was_steady=was_steady)
+            if self.lifecycle.state is ConnectionState.CLOSING:
                 return
             if not self._connection.failover_enabled:
                 self._log.warning("connection lost, and its document wants no other try", reason=str(error))
@@ -168,14 +168,14 @@ class Client:
             kind = _GOOD if isinstance(error, Renewed) else _BAD
             self._write(kind, f"Connection failed due to: {error}. Will reconnect after PT{pause:.2f}S.")
             await asyncio.sleep(pause)
-            if self.lifecycle.state is State.CLOSED:
+            if self.lifecycle.state is ConnectionState.CLOSED:
                 # Told to stop while it waited; what other clients have on its way may still take its time.
                 return
-            self._step(Input.RETRY_DUE)
+            self._step(LifecycleEvent.RETRY_DUE)
 
     async def _connect_and_serve(self) -> LinkError:
         """One link from birth to death; returns why it died."""
-        connect = load_broker(self._connection.connection_type).connect
+        connect = load_connection_type(self._connection.connection_type).connect
         assert connect is not None, "a type that is not carried has been refused"
         try:
             link = self.link = await connect(self._connection, self.number)
@@ -186,7 +186,7 @@ class Client:
             return NotConnected(Detail.CONNECTING, f"failed: {type(error).__name__}")
         link.readers = self._heard
         self.has_attempted = True
-        self._step(Input.CONNECTED)
+        self._step(LifecycleEvent.CONNECTED)
         self._write(_GOOD, "Connection successful")
         broker = self._connection.broker_uri
         self._log.info("connected", broker=f"{broker.host}:{broker.port}")
@@ -208,7 +208,7 @@ class Client:
         try:
             # What waits is published within the call.
             self._outbox.attach(link, self.number)
-            taking += [asyncio.create_task(Intake(reader, self._holding).run(link)) for reader in self._readers]
+            taking += [asyncio.create_task(SourceConsumer(reader, self._holding).run(link)) for reader in self._readers]
             ends: list[asyncio.Future[Any]] = [link.lost, *taking]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not link.lost.done() and (stopped := self._stopped(taking)) is not None:
@@ -219,7 +219,7 @@ class Client:
             for each in taking:
                 each.cancel()
             await asyncio.gather(*taking, return_exceptions=True)
-            if self.lifecycle.state is not State.CLOSING:
+            if self.lifecycle.state is not ConnectionState.CLOSING:
                 await link.close()
 
     def _stopped(self, taking: Sequence[asyncio.Task[None]]) -> LinkError | None:

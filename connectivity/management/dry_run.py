@@ -18,17 +18,17 @@ from connectivity.connections.model import Connection
 from connectivity.connections.templates import DIVERT_TO
 from connectivity.errors import OperationRefused, Problem
 from connectivity.management import interface
-from connectivity.management.interface import Sample
+from connectivity.management.interface import SampleMessage
 from connectivity.mapping.script_host import ScriptHost
-from connectivity.monitoring.prometheus import Monitor
-from connectivity.sources.reader import Heard, Reader
+from connectivity.monitoring.prometheus import PrometheusRegistry
+from connectivity.sources.reader import ReceivedSignal, SourceReader
 from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import (
     ADDRESS_UNRESOLVED,
     NO_REPLY_TARGET,
     NOT_EXPECTED,
     UNWRITTEN,
-    Route,
+    ReplyTargetPublisher,
     routes_of,
 )
 from connectivity.transports.base import Delivery, Outcome
@@ -48,7 +48,7 @@ from mappings.model.signals import (
     Outbound,
     Request,
     Response,
-    Spoken,
+    SessionMessage,
     Subscribe,
 )
 from mappings.model.topic_path import topic_of
@@ -68,7 +68,9 @@ _STATUSES = {"create": 201, "retrieve": 200}
 _CHANGED = 204
 
 
-async def rehearse(connection: Connection, sample: Sample, *, max_payload: int, now: Callable[[], datetime]) -> Shown:
+async def dry_run(
+    connection: Connection, sample: SampleMessage, *, max_payload: int, now: Callable[[], datetime]
+) -> Shown:
     """What becomes of the message, as JSON.
 
     `signals`: each with `topic`, `path`, `headers`, `value`, its `mapper`, and in `replies` its `response` and `error`
@@ -84,8 +86,8 @@ async def rehearse(connection: Connection, sample: Sample, *, max_payload: int, 
         raise OperationRefused(interface.invalid([problem]), [problem])
     host = ScriptHost()
     try:
-        routes = routes_of(connection, sample.source, Outbox(), Monitor().meter(connection.id), now, host)
-        reader = Reader(*routes, max_payload=max_payload)
+        routes = routes_of(connection, sample.source, Outbox(), PrometheusRegistry().meter(connection.id), now, host)
+        reader = SourceReader(*routes, max_payload=max_payload)
         address = sample.address or connection.sources[sample.source].addresses[0]
         delivery = Delivery(Envelope(sample.payload, dict(sample.headers)), address, None, False, _nobody)
         prepared = await reader.prepare([delivery])
@@ -115,7 +117,7 @@ def _nobody(_delivery: Delivery, _outcome: Outcome) -> None:
     """Nobody waits for the end of a message that no broker has delivered."""
 
 
-async def _shown(heard: Heard) -> Shown:
+async def _shown(heard: ReceivedSignal) -> Shown:
     signal, route = heard.signal, heard.route
     shown: Shown = {
         "mapper": route.mapper.name,
@@ -146,9 +148,9 @@ def _value(signal: Inbound) -> Any:
             return {"subscriptionId": key, "demand": demand}
         case Cancel(key=key):
             return {"subscriptionId": key}
-        case Spoken(request=bytes() as octets):
+        case SessionMessage(request=bytes() as octets):
             return {"octets": octets.hex(" ")}
-        case Spoken(request=request):
+        case SessionMessage(request=request):
             members = {name: value for name, value in asdict(request).items() if name != "auth_key"}
             return {"type": type(request).__name__.lower(), **members}
         case _:
@@ -175,13 +177,13 @@ def answers_to(signal: Inbound) -> Sequence[tuple[str, Outbound]]:
             return ("created", created), ("failed", Failed(kind, key, query.entity, headers, REFUSED))
         case Request(kind=kind, key=key, entity=entity):
             return (("failed", Failed(kind, key, entity, headers, REFUSED)),)
-        case Spoken():
+        case SessionMessage():
             return (("error", ErrorResponse(None, "things", REFUSED, headers)),)
         case _:
             return ()
 
 
-async def _sent(route: Route, signal: Outbound, *, unasked: bool = False) -> Shown:
+async def _sent(route: ReplyTargetPublisher, signal: Outbound, *, unasked: bool = False) -> Shown:
     """What would be sent to say a signal."""
     try:
         messages = await route.rehearse(signal, unasked=unasked)

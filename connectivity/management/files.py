@@ -55,7 +55,7 @@ class LoadedFolder:
         return frozenset(problem.file for problem in self.problems)
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     """One connection document of a file, and its connection: None for one with problems, or with secrets from elsewhere.
 
     `path` is where in the file it stands; the `id` of the document is there, and may be anything.
@@ -71,7 +71,7 @@ class Entry(NamedTuple):
 class ReadFile(NamedTuple):
     """What one file holds, whatever other files do. `problems` are those of the file as a whole."""
 
-    entries: Sequence[Entry]
+    entries: Sequence[FileEntry]
     problems: Sequence[FileProblem]
     secrets: Mapping[Path, object]
     """Files that its connections refer to, each with its `stamp` from before it was read."""
@@ -111,7 +111,7 @@ def read_file(file: Path, *, for_elsewhere: bool = False) -> ReadFile:
     members = [("", document)]
     if isinstance(document, list):
         members = [(f"[{index}]", member) for index, member in enumerate(document)]
-    entries: list[Entry] = []
+    entries: list[FileEntry] = []
     secrets: dict[Path, object] = {}
     for path, member in members:
         if isinstance(member, dict):
@@ -124,22 +124,22 @@ def read_file(file: Path, *, for_elsewhere: bool = False) -> ReadFile:
     return ReadFile(entries, problems, secrets)
 
 
-def _entry(file: Path, path: str, document: dict[str, Any], for_elsewhere: bool) -> Entry:
+def _entry(file: Path, path: str, document: dict[str, Any], for_elsewhere: bool) -> FileEntry:
     try:
-        return Entry(file, path, document, parse(document, base=file.parent), ())
+        return FileEntry(file, path, document, parse(document, base=file.parent), ())
     except DefinitionError as error:
         found = [
             FileProblem(file, replace(it, path=_below(path, it.path)))
             for it in error.problems
             if not (for_elsewhere and _is_known_elsewhere(document, it))
         ]
-        return Entry(file, path, document, None, found)
+        return FileEntry(file, path, document, None, found)
 
 
 def joined(files: Mapping[Path, ReadFile]) -> LoadedFolder:
     """What files hold together: an `id` that is in several places is loaded from none."""
     loaded = LoadedFolder(read=len(files))
-    places: dict[str, list[Entry]] = {}
+    places: dict[str, list[FileEntry]] = {}
     for content in files.values():
         for entry in content.entries:
             if isinstance(name := entry.document["id"], str):
@@ -153,7 +153,7 @@ def joined(files: Mapping[Path, ReadFile]) -> LoadedFolder:
     return loaded
 
 
-def _join(entry: Entry, same_id: Sequence[Entry], loaded: LoadedFolder) -> None:
+def _join(entry: FileEntry, same_id: Sequence[FileEntry], loaded: LoadedFolder) -> None:
     if len(same_id) > 1:
         other = next(it for it in same_id if it is not entry)
         found = f"{show(entry.document['id'])}, which is also in {other.file}{other.path and ' at ' + other.path}"

@@ -56,7 +56,7 @@ class Definition:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class RevisionSelector:
     """Which earlier revision is meant: this one, or the one that was in force at this time."""
 
     revision: int | None = None
@@ -64,7 +64,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampleMessage:
     """A message to be mapped on trial, as it might come in at the source with this index."""
 
     payload: bytes
@@ -96,7 +96,7 @@ class Management(Protocol):
     async def definitions(self) -> Sequence[Definition]:
         """All connections, sorted by id."""
 
-    async def definition(self, connection_id: str, at: Moment | None = None) -> Definition:
+    async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
         """A connection as it is now or was at `at`."""
 
     async def revisions(self, connection_id: str) -> Sequence[Mapping[str, Any]]:
@@ -117,7 +117,7 @@ class Management(Protocol):
     async def close(self, connection_id: str, by: str) -> None:
         """Want it closed, durably, and close it."""
 
-    async def test(self, document: Document, sample: Sample | None = None) -> Mapping[str, Any]:
+    async def test(self, document: Document, sample: SampleMessage | None = None) -> Mapping[str, Any]:
         """Connect on trial: what was found at each source and target, and what became of the sample. Stores nothing."""
 
     def status(self, connection_id: str) -> Mapping[str, Any]:

@@ -33,15 +33,15 @@ from connectivity.management.interface import (
     Document,
     Judge,
     Management,
-    Moment,
     Owner,
-    Sample,
+    RevisionSelector,
+    SampleMessage,
 )
-from connectivity.management.reconciler import CLOSED, OPEN, Wanted
-from connectivity.management.registry import Registry
+from connectivity.management.reconciler import CLOSED, OPEN, DesiredConnection
+from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.subscription_table import SHOWN, SubscriptionTable
 from connectivity.management.supervisor import Supervisor
-from connectivity.store.connection_repository import Definitions
+from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.validation.validator import parse
 from spark_store.errors import StoreError
 from spark_store.records import AuditEntry, FileNote, StoredRevision
@@ -72,13 +72,13 @@ _ACTIONS = {OPEN: "open", CLOSED: "close"}
 class Observer(Protocol):
     """What is seen of a connection; `running` is its supervisor, None where it does not run."""
 
-    def status(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+    def status(self, wanted: DesiredConnection, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.status`."""
 
-    def metrics(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+    def metrics(self, wanted: DesiredConnection, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.metrics`."""
 
-    def logs(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+    def logs(self, wanted: DesiredConnection, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.logs`."""
 
     def reset_metrics(self, connection_id: str, running: Supervisor | None, /) -> None:
@@ -94,24 +94,24 @@ class Observer(Protocol):
         """The connection is deleted."""
 
 
-class Trial(Protocol):
+class ConnectionTest(Protocol):
     """Whoever connects on trial."""
 
-    async def __call__(self, connection: Connection, sample: Sample | None) -> Mapping[str, Any]:
+    async def __call__(self, connection: Connection, sample: SampleMessage | None) -> Mapping[str, Any]:
         """As `Management.test`."""
 
 
-class Manager(Management):
+class ConnectionManager(Management):
     """The connections of a service, for its operators."""
 
     def __init__(
         self,
-        registry: Registry,
-        definitions: Definitions,
+        registry: ConnectionRegistry,
+        definitions: ConnectionRepository,
         vault: Vault,
         observer: Observer,
         subscriptions: SubscriptionTable,
-        trial: Trial | None = None,
+        trial: ConnectionTest | None = None,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         patience: float = OPEN_SECONDS,
@@ -157,11 +157,11 @@ class Manager(Management):
             notes[connection_id] = FileNote(connection_id, revision, "", modified, None)
             self._registry.remove(connection_id)
 
-    def _read(self, stored: StoredRevision) -> Wanted:
+    def _read(self, stored: StoredRevision) -> DesiredConnection:
         """A stored connection, checked again."""
         document = json.loads(stored.document or "{}")
         connection, problems = self._checked_again(document)
-        return Wanted(
+        return DesiredConnection(
             stored.id,
             Owner.API,
             document,
@@ -192,12 +192,12 @@ class Manager(Management):
             shown.append(self._shown(wanted))
         return shown
 
-    async def definition(self, connection_id: str, at: Moment | None = None) -> Definition:
+    async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
         if at is None or (at.revision is None and at.time is None):
             return self._shown(self._wanted(connection_id))
         return self._past(connection_id, at)
 
-    def _past(self, connection_id: str, at: Moment) -> Definition:
+    def _past(self, connection_id: str, at: RevisionSelector) -> Definition:
         wanted = self._registry.known.get(connection_id)
         if wanted is not None and wanted.owner is Owner.FILE:
             # Its past is in the history of the file.
@@ -249,12 +249,12 @@ class Manager(Management):
             found = self._definitions.audited(limit)
         return [{**it._asdict(), "at": datetime.fromisoformat(it.at)} for it in found]
 
-    def _wanted(self, connection_id: str) -> Wanted:
+    def _wanted(self, connection_id: str) -> DesiredConnection:
         if (found := self._registry.known.get(connection_id)) is None:
             raise OperationRefused(interface.not_found(connection_id))
         return found
 
-    def _shown(self, wanted: Wanted) -> Definition:
+    def _shown(self, wanted: DesiredConnection) -> Definition:
         return Definition(
             wanted.id,
             {**self._vault.masked(wanted.document), "connectionStatus": wanted.status},
@@ -332,7 +332,7 @@ class Manager(Management):
 
         await self._staged(connection_id, staged)
 
-    async def _set_status(self, connection_id: str, status: str, by: str) -> Wanted:
+    async def _set_status(self, connection_id: str, status: str, by: str) -> DesiredConnection:
         """Make a status what is wanted, durably."""
         wanted = self._wanted(connection_id)
         if wanted.owner is Owner.FILE:
@@ -354,7 +354,7 @@ class Manager(Management):
         )
         return await self._store(replace(wanted, document=document, connection=connection), by, _ACTIONS[status])
 
-    async def _override(self, wanted: Wanted, status: str, by: str) -> Wanted:
+    async def _override(self, wanted: DesiredConnection, status: str, by: str) -> DesiredConnection:
         own = str(wanted.document.get("connectionStatus", CLOSED))
         override = None if status == own else status
         entry = AuditEntry(self._time(), by, _ACTIONS[status], wanted.id, wanted.revision)
@@ -390,16 +390,16 @@ class Manager(Management):
             _refuse_file(known)
             raise OperationRefused(interface.exists(connection_id))
 
-    async def _checked(self, document: Document, former: Wanted | None = None) -> Wanted:
+    async def _checked(self, document: Document, former: DesiredConnection | None = None) -> DesiredConnection:
         """The document as it is to be stored, with its connection. Raises OperationRefused with all its problems."""
         connection, complete = await self._usable(document, former)
         if former is not None and (kind := former.document.get("connectionType")) != connection.connection_type:
             raise OperationRefused(interface.other_type(connection.id, str(kind), connection.connection_type))
         with _secret(connection.id):
             sealed = self._vault.seal(complete)
-        return Wanted(connection.id, Owner.API, sealed, connection, 0, self._now())
+        return DesiredConnection(connection.id, Owner.API, sealed, connection, 0, self._now())
 
-    async def _usable(self, document: Document, former: Wanted | None) -> tuple[Connection, Document]:
+    async def _usable(self, document: Document, former: DesiredConnection | None) -> tuple[Connection, Document]:
         """The connection of a document, and the document with the secrets that stand masked in it."""
         try:
             with _secret(str(document["id"])):
@@ -410,7 +410,7 @@ class Manager(Management):
         except DefinitionError as error:
             raise OperationRefused(interface.invalid(error.problems), error.problems) from None
 
-    async def _store(self, wanted: Wanted, by: str, action: str) -> Wanted:
+    async def _store(self, wanted: DesiredConnection, by: str, action: str) -> DesiredConnection:
         """Store the next revision of a connection, and have it wanted."""
         with self._registry.claim(wanted.id):
             revision, modified = await self._add(wanted.id, wanted.document, by, action)
@@ -469,7 +469,7 @@ class Manager(Management):
             self._registry.put(await asyncio.to_thread(self._read, newest))
         await self._registry.carry_out(connection_id)
 
-    async def _look_for_override(self, wanted: Wanted) -> None:
+    async def _look_for_override(self, wanted: DesiredConnection) -> None:
         with _stored():
             notes = {note.id: note for note in self._definitions.file_notes()}
         self._doubtful.discard(wanted.id)
@@ -480,7 +480,7 @@ class Manager(Management):
         self._overrule(wanted, note)
         await self._registry.carry_out(wanted.id)
 
-    def _overrule(self, wanted: Wanted, note: FileNote) -> Wanted:
+    def _overrule(self, wanted: DesiredConnection, note: FileNote) -> DesiredConnection:
         """What an operator wants of a connection that a file owns counts from now on."""
         self._registry.notes[wanted.id] = note
         modified = datetime.fromisoformat(note.modified)
@@ -506,7 +506,7 @@ class Manager(Management):
 
     # what is seen
 
-    async def test(self, document: Document, sample: Sample | None = None) -> Mapping[str, Any]:
+    async def test(self, document: Document, sample: SampleMessage | None = None) -> Mapping[str, Any]:
         # The id counts as far as the document itself speaks of it, in labels and templates; the broker hears another one.
         named = document if document.get("id") is not None else {**document, "id": f"{uuid4()}-dry-run"}
         former = self._registry.known.get(str(named["id"]))
@@ -580,7 +580,7 @@ def _stored() -> Iterator[None]:
         raise OperationRefused(interface.unavailable(str(error))) from error
 
 
-def _refuse_file(wanted: Wanted) -> None:
+def _refuse_file(wanted: DesiredConnection) -> None:
     if wanted.owner is Owner.FILE:
         raise OperationRefused(interface.owned_by_file(wanted.id, wanted.file))
 

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from connectivity.management.reconciler import Wanted
+from connectivity.management.reconciler import DesiredConnection
 from connectivity.management.status_report import closed_status, logs_of, metrics_of, unusable_status
 from connectivity.management.supervisor import Supervisor
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 
 
-class MonitorObserver:
+class ConnectionObserver:
     """Knows what has been counted and written down of every connection."""
 
-    def __init__(self, monitor: Monitor) -> None:
+    def __init__(self, monitor: PrometheusRegistry) -> None:
         self._monitor = monitor
 
-    def status(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+    def status(self, wanted: DesiredConnection, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.status`."""
         if running is not None:
             shown = running.status_report(wanted.status)
@@ -33,13 +33,13 @@ class MonitorObserver:
         override = {"override": wanted.override} if wanted.override else {}
         return {**shown, **override, **problems}
 
-    def metrics(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+    def metrics(self, wanted: DesiredConnection, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.metrics`."""
         if running is not None:
             return running.metrics_report()
         return metrics_of(self._monitor.known(wanted.id), wanted.connection)
 
-    def logs(self, wanted: Wanted, running: Supervisor | None) -> Mapping[str, Any]:
+    def logs(self, wanted: DesiredConnection, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.logs`."""
         return running.logs_report() if running is not None else logs_of(self._monitor.known(wanted.id))
 

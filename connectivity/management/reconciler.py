@@ -31,7 +31,7 @@ CLOSED = ConnectionStatus.CLOSED.value
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredConnection:
     """What a connection is to be, from whoever owns it.
 
     `document` is as its owner has it, and may hold secrets: `digest` tells such documents of files apart. `connection` is
@@ -65,27 +65,27 @@ class Wanted:
         return connection.model_copy(update={"connection_status": ConnectionStatus.OPEN})
 
 
-class Said(NamedTuple):
+class FolderReading(NamedTuple):
     """What files say: connections by id, notes that differ from those that were there, and all problems."""
 
-    wanted: dict[str, Wanted]
+    wanted: dict[str, DesiredConnection]
     notes: list[FileNote]
     problems: Sequence[FileProblem]
 
 
 def said(
     loaded: LoadedFolder,
-    before: Mapping[str, Wanted],
+    before: Mapping[str, DesiredConnection],
     notes: Mapping[str, FileNote],
     taken: Container[str],
     digests: Mapping[str, str],
     now: datetime,
-) -> Said:
+) -> FolderReading:
     """Compare a reading of the folder with the connections that files owned `before`.
 
     `notes` are those of earlier, `taken` the ids that the API owns, `digests` what tells documents apart.
     """
-    wanted: dict[str, Wanted] = {}
+    wanted: dict[str, DesiredConnection] = {}
     changed: list[FileNote] = []
     problems = list(loaded.problems)
     for connection_id, connection in loaded.connections.items():
@@ -102,7 +102,7 @@ def said(
         if note is None or note.digest != found:
             note = FileNote(connection_id, 1 if note is None else note.revision + 1, found, now.isoformat(), None)
             changed.append(note)
-        wanted[connection_id] = Wanted(
+        wanted[connection_id] = DesiredConnection(
             connection_id,
             Owner.FILE,
             loaded.documents[connection_id],
@@ -123,7 +123,7 @@ def said(
             wanted[connection_id] = replace(former, problems=told)
         elif (note := notes.get(connection_id)) is not None and note.digest:
             changed.append(note._replace(digest="", override=None))
-    return Said(wanted, changed, problems)
+    return FolderReading(wanted, changed, problems)
 
 
 def owned_by_api(connection_id: str) -> Problem:
@@ -142,7 +142,7 @@ def digest_of(document: Document) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Step(Enum):
+class ReconcileStep(Enum):
     """One thing to be done with a running connection."""
 
     CLOSE = "close"
@@ -151,15 +151,17 @@ class Step(Enum):
     """Only what is for people differs: no link is made anew for that."""
 
 
-def steps(wanted: Connection | None, running: Connection | None) -> tuple[Step, ...]:
+def steps(wanted: Connection | None, running: Connection | None) -> tuple[ReconcileStep, ...]:
     """What makes `running` what is `wanted`; None is a connection that does not run."""
     if wanted is None:
-        return () if running is None else (Step.CLOSE,)
+        return () if running is None else (ReconcileStep.CLOSE,)
     if running is None:
-        return (Step.OPEN,)
+        return (ReconcileStep.OPEN,)
     if wanted == running:
         return ()
-    return (Step.ADOPT,) if _essence(wanted) == _essence(running) else (Step.CLOSE, Step.OPEN)
+    return (
+        (ReconcileStep.ADOPT,) if _essence(wanted) == _essence(running) else (ReconcileStep.CLOSE, ReconcileStep.OPEN)
+    )
 
 
 def _essence(connection: Connection) -> Connection:

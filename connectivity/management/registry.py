@@ -22,9 +22,9 @@ import structlog
 from connectivity.connections.model import Connection
 from connectivity.management.files import FileProblem, LoadedFolder
 from connectivity.management.interface import Document, Owner
-from connectivity.management.reconciler import Said, Step, Wanted, digest_of, said, steps
+from connectivity.management.reconciler import DesiredConnection, FolderReading, ReconcileStep, digest_of, said, steps
 from connectivity.management.supervisor import Supervisor
-from connectivity.management.watcher import FolderGone, Watcher
+from connectivity.management.watcher import FolderGone, FolderWatcher
 from spark_store.errors import StoreUnavailable
 from spark_store.records import FileNote
 
@@ -39,12 +39,12 @@ async def _keep_no_notes(_notes: Sequence[FileNote]) -> None:
     """Where nothing outlives the process."""
 
 
-class Registry:
+class ConnectionRegistry:
     """The connections of a service."""
 
     def __init__(
         self,
-        watcher: Watcher,
+        watcher: FolderWatcher,
         make: Callable[[Connection], Supervisor],
         ended: Callable[[str], None],
         on_known: Callable[[Callable[[str], bool]], object] = lambda is_wanted: None,  # noqa: ARG005 - callers name it
@@ -67,7 +67,7 @@ class Registry:
         self._now = now
         self._keep_notes = keep_notes
         self._supervisors: dict[str, Supervisor] = {}
-        self._known: dict[str, Wanted] = {}
+        self._known: dict[str, DesiredConnection] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._settling: set[asyncio.Task[None]] = set()
         self.has_looked = False
@@ -100,7 +100,7 @@ class Registry:
         return self._supervisors.get(connection_id)
 
     @property
-    def known(self) -> Mapping[str, Wanted]:
+    def known(self) -> Mapping[str, DesiredConnection]:
         """Every connection there is."""
         return self._known
 
@@ -129,7 +129,7 @@ class Registry:
             # A file that was kept from it is looked at again, if it came to nothing.
             self._is_stale |= connection_id not in self._known
 
-    def put(self, wanted: Wanted) -> None:
+    def put(self, wanted: DesiredConnection) -> None:
         """A connection is to be this from now on. Nothing is done for it before `carry_out` or `settle`."""
         self._known[wanted.id] = wanted
         self._removed.discard(wanted.id)
@@ -150,18 +150,18 @@ class Registry:
         running = self._supervisors.get(connection_id)
         todo = steps(target, None if running is None else running.connection)
         if anew and target is not None and running is not None:
-            todo = (Step.CLOSE, Step.OPEN)
+            todo = (ReconcileStep.CLOSE, ReconcileStep.OPEN)
         for step in todo:
-            if step is Step.CLOSE:
+            if step is ReconcileStep.CLOSE:
                 await self._close(connection_id, "is gone" if wanted is None else "changed")
             elif self._is_closing:
                 break
-            elif step is Step.OPEN and target is not None:
+            elif step is ReconcileStep.OPEN and target is not None:
                 self._supervisors[connection_id] = supervisor = self._make(target)
                 supervisor.open()
             elif running is not None and target is not None:
                 running.connection = target
-        if Step.CLOSE in todo and Step.OPEN not in todo:
+        if ReconcileStep.CLOSE in todo and ReconcileStep.OPEN not in todo:
             self.tell_known()
         return self._supervisors.get(connection_id)
 
@@ -247,7 +247,7 @@ class Registry:
             for connection_id, document in loaded.documents.items()
         }
 
-    def _take(self, found: Said) -> None:
+    def _take(self, found: FolderReading) -> None:
         """What the files say counts from now on."""
         told = set(self.problems)
         for problem in found.problems:
@@ -272,7 +272,7 @@ class Registry:
         wanted = self._known.get(connection_id)
         return connection_id in self._supervisors or (wanted is not None and wanted.running is not None)
 
-    def _owned(self, owner: Owner) -> dict[str, Wanted]:
+    def _owned(self, owner: Owner) -> dict[str, DesiredConnection]:
         return {connection_id: wanted for connection_id, wanted in self._known.items() if wanted.owner is owner}
 
     def _taken(self) -> Container[str]:

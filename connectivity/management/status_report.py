@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from connectivity.connections.lifecycle import State, Status
+from connectivity.connections.lifecycle import ConnectionState, Status
 from connectivity.connections.model import Connection
 from connectivity.errors import Detail
-from connectivity.management.client import Client
+from connectivity.management.client import ConnectionClient
 from connectivity.monitoring.meter import Meter
-from connectivity.monitoring.status import CLOSED, Recovery, Standing, closed_report, report, stamp
-from connectivity.targets.target import TargetRoute
+from connectivity.monitoring.status import CLOSED, Recovery, ResourceStatus, closed_report, report, stamp
+from connectivity.targets.target import TargetPublisher
 
 ON_DEMAND: Final = "Producers for targets with placeholders are started on-demand."
 
@@ -34,7 +34,7 @@ def name_of(number: int = 0) -> str:
     return f"connectivity-{number}"
 
 
-def client_standing(client: Client, details_of_open: str) -> Standing:
+def client_standing(client: ConnectionClient, details_of_open: str) -> ResourceStatus:
     """`details_of_open`: what is said of it while it is connected."""
     lifecycle = client.lifecycle
     status = lifecycle.status
@@ -44,37 +44,43 @@ def client_standing(client: Client, details_of_open: str) -> Standing:
         details = CLOSED
     else:
         details = str(lifecycle.error) if lifecycle.error is not None else Detail.CONNECTING.value
-    return Standing("client", name_of(client.number), status, details, client.since, recovery=_recovery_of(client))
+    return ResourceStatus(
+        "client", name_of(client.number), status, details, client.since, recovery=_recovery_of(client)
+    )
 
 
-def waiting_standing(client: Client, details: str) -> Standing:
+def waiting_standing(client: ConnectionClient, details: str) -> ResourceStatus:
     """A client that is not told to connect yet. `details`: what it waits for."""
-    return Standing("client", name_of(client.number), Status.UNKNOWN, details, client.since, recovery=Recovery.ONGOING)
+    return ResourceStatus(
+        "client", name_of(client.number), Status.UNKNOWN, details, client.since, recovery=Recovery.ONGOING
+    )
 
 
-def _recovery_of(client: Client) -> Recovery:
-    if client.lifecycle.state is State.OPEN:
+def _recovery_of(client: ConnectionClient) -> Recovery:
+    if client.lifecycle.state is ConnectionState.OPEN:
         return Recovery.SUCCEEDED
-    if client.lifecycle.state in (State.CLOSED, State.CLOSING):
+    if client.lifecycle.state in (ConnectionState.CLOSED, ConnectionState.CLOSING):
         return Recovery.UNKNOWN
     return Recovery.ONGOING if client.is_running else Recovery.GIVEN_UP
 
 
-def source_standings(connection: Connection, client: Client) -> Iterator[Standing]:
+def source_standings(connection: Connection, client: ConnectionClient) -> Iterator[ResourceStatus]:
     """Each address of each source at a client."""
     name, since = name_of(client.number), client.since
     error = client.lifecycle.error
     for source in connection.sources:
         for address in source.addresses:
-            if client.lifecycle.state is State.OPEN:
-                yield Standing("source", name, Status.OPEN, f"Consumer started at {_at(since)}", since, address)
+            if client.lifecycle.state is ConnectionState.OPEN:
+                yield ResourceStatus("source", name, Status.OPEN, f"Consumer started at {_at(since)}", since, address)
             elif error is not None and error.detail in _OF_ADDRESSES and address in error.words:
-                yield Standing("source", name, Status.MISCONFIGURED, str(error), since, address)
+                yield ResourceStatus("source", name, Status.MISCONFIGURED, str(error), since, address)
             else:
-                yield Standing("source", name, Status.UNKNOWN, "Consumer waits for the client.", since, address)
+                yield ResourceStatus("source", name, Status.UNKNOWN, "Consumer waits for the client.", since, address)
 
 
-def target_standings(targets: Iterable[TargetRoute], client: Client, conditions: dict[int, str]) -> Iterator[Standing]:
+def target_standings(
+    targets: Iterable[TargetPublisher], client: ConnectionClient, conditions: dict[int, str]
+) -> Iterator[ResourceStatus]:
     """Each target at a client. `conditions`: what is to be said of targets besides, by index."""
     name, since = name_of(client.number), client.since
     for target in targets:
@@ -83,13 +89,13 @@ def target_standings(targets: Iterable[TargetRoute], client: Client, conditions:
             status, details = Status.MISCONFIGURED, target.trouble
         elif _PLACEHOLDER in address:
             status, details = Status.UNKNOWN, ON_DEMAND
-        elif client.lifecycle.state is State.OPEN:
+        elif client.lifecycle.state is ConnectionState.OPEN:
             status, details = Status.OPEN, f"Producer started at {_at(since)}"
         else:
             status, details = Status.UNKNOWN, "Producer waits for the client."
         if (condition := conditions.get(target.index)) is not None:
             details = f"{details.removesuffix('.')}; {condition}"
-        yield Standing("target", name, status, details, since, address)
+        yield ResourceStatus("target", name, status, details, since, address)
 
 
 def closed_status(connection_id: str, wanted: str, since: datetime | None = None) -> Mapping[str, Any]:
@@ -99,7 +105,7 @@ def closed_status(connection_id: str, wanted: str, since: datetime | None = None
 
 def unusable_status(connection_id: str, wanted: str, problems: str) -> Mapping[str, Any]:
     """The status of a connection whose document has these problems."""
-    only = Standing("client", name_of(), Status.MISCONFIGURED, problems, None, recovery=Recovery.UNKNOWN)
+    only = ResourceStatus("client", name_of(), Status.MISCONFIGURED, problems, None, recovery=Recovery.UNKNOWN)
     return report(connection_id, wanted, [only], [], [], None)
 
 

@@ -17,9 +17,9 @@ from typing import Any
 import structlog
 
 from connectivity.errors import OperationRefused
-from connectivity.subscriptions.manager import Live, Streams
+from connectivity.subscriptions.manager import ActiveSubscription, SubscriptionManager
 from mappings.errors import Fault
-from mappings.model.signals import Kind
+from mappings.model.signals import SubscriptionKind
 
 log = structlog.get_logger(__name__)
 
@@ -27,20 +27,20 @@ log = structlog.get_logger(__name__)
 SHOWN = 8
 """So many characters of an id are shown."""
 
-CANCELLED: Mapping[Kind, Fault] = {
-    Kind.HISTORY: Fault(
+CANCELLED: Mapping[SubscriptionKind, Fault] = {
+    SubscriptionKind.HISTORY: Fault(
         410,
         "streaming.subscription.cancelled",
         "The subscription was cancelled by an operator.",
         "Subscribe again, from the revision after the last one that came, if the events are still wanted.",
     ),
-    Kind.SEARCH: Fault(
+    SubscriptionKind.SEARCH: Fault(
         410,
         "thing-search:subscription.cancelled",
         "The subscription was cancelled by an operator.",
         "Subscribe again, for what is behind the last thing that came, if the things are still wanted.",
     ),
-    Kind.LIVE: Fault(
+    SubscriptionKind.LIVE: Fault(
         410,
         "streaming.subscription.cancelled",
         "The subscription was cancelled by an operator.",
@@ -52,7 +52,7 @@ CANCELLED: Mapping[Kind, Fault] = {
 class SubscriptionTable:
     """What `Management` says of subscriptions."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: SubscriptionManager) -> None:
         self._streams = streams
 
     def subscription_count(self) -> int:
@@ -64,7 +64,7 @@ class SubscriptionTable:
         none), `demand`, `sent` (elements since it was opened), `idle` (whole seconds)."""
         return [self._row(live) for live in islice(self._streams, limit)]
 
-    def one(self, prefix: str) -> Live:
+    def one(self, prefix: str) -> ActiveSubscription:
         """The one subscription whose id begins so.
 
         Raises OperationRefused: `connectivity:subscription.notfound` (404), `connectivity:subscription.conflict` (409, there
@@ -77,7 +77,7 @@ class SubscriptionTable:
             raise OperationRefused(_ambiguous(prefix))
         return found[0]
 
-    def cancel(self, live: Live, by: str) -> None:
+    def cancel(self, live: ActiveSubscription, by: str) -> None:
         """End it, if it has not ended; its client is sent `failed` with `CANCELLED` of its kind."""
         log.info(
             "a subscription was cancelled",
@@ -88,7 +88,7 @@ class SubscriptionTable:
         )
         self._streams.revoke(live, CANCELLED[live.kind])
 
-    def _row(self, live: Live) -> Mapping[str, Any]:
+    def _row(self, live: ActiveSubscription) -> Mapping[str, Any]:
         return {
             "id": live.key[:SHOWN],
             "connection": live.connection_id,
@@ -99,7 +99,7 @@ class SubscriptionTable:
         }
 
 
-def _entity(live: Live) -> str | None:
+def _entity(live: ActiveSubscription) -> str | None:
     return str(live.entity) if live.entity is not None else None
 
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from connectivity.connections.lifecycle import State, Status, overall
+from connectivity.connections.lifecycle import ConnectionState, Status, overall
 from connectivity.connections.model import Connection
 from connectivity.connections.target_topics import CONNECTION_ANNOUNCEMENTS
 from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import ConnectivityError, Detail
-from connectivity.management.client import Client, Pauses
+from connectivity.management.client import Backoff, ConnectionClient
 from connectivity.management.status_report import (
     client_standing,
     closed_status,
@@ -38,18 +38,18 @@ from connectivity.management.status_report import (
     waiting_standing,
 )
 from connectivity.mapping.script_host import ScriptHost
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.monitoring.status import report
-from connectivity.sources.consumer import Holding
-from connectivity.sources.reader import Reader
+from connectivity.sources.consumer import RetryBuffer
+from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
-from connectivity.targets.directory import Member
-from connectivity.targets.outbox import AddressedOutbox, Outbox
+from connectivity.targets.directory import OpenConnection
+from connectivity.targets.outbox import Outbox, PerAddressOutbox
 from connectivity.targets.reply_target import routes_of
-from connectivity.targets.target import TargetRoute
-from connectivity.transports import load_broker
+from connectivity.targets.target import TargetPublisher
+from connectivity.transports import load_connection_type
 from connectivity.transports.base import Link
-from connectivity.validation.limitations import reservations, shortfalls
+from connectivity.validation.limitations import caveats, ignored_parts
 from mappings.ids import new_correlation_id
 from mappings.model.signals import ConnectionAnnouncement
 from spark_store.errors import StoreUnavailable
@@ -73,9 +73,9 @@ class Supervisor:
         connection: Connection,
         dispatcher: Dispatcher,
         store: Store,
-        monitor: Monitor,
+        monitor: PrometheusRegistry,
         *,
-        pauses: Pauses,
+        pauses: Backoff,
         max_payload: int,
         now: Callable[[], datetime],
         tracing: Tracing | None = None,
@@ -91,17 +91,17 @@ class Supervisor:
         self._meter = monitor.meter(connection.id)
         self._outbox = outbox_of(connection)
         self._host = ScriptHost()
-        self._reservations = "; ".join(reservations(connection))
+        self._reservations = "; ".join(caveats(connection))
         tracer = tracing.of(connection) if tracing is not None else None
         readers = [
-            Reader(
+            SourceReader(
                 *routes_of(connection, index, self._outbox, self._meter, now, self._host, tracer),
                 max_payload=max_payload,
             )
             for index in range(len(connection.sources))
         ]
         targets = [
-            TargetRoute(connection, index, self._outbox, self._meter, now, self._host, tracer)
+            TargetPublisher(connection, index, self._outbox, self._meter, now, self._host, tracer)
             for index in range(len(connection.targets))
         ]
         declared = frozenset().union(*(reader.route.declared for reader in readers))
@@ -110,12 +110,12 @@ class Supervisor:
             {address for source in connection.sources for address in source.addresses},
             {target.address for target in connection.targets},
         )
-        self._member = Member(connection, targets, declared)
+        self._member = OpenConnection(connection, targets, declared)
         self._opening: asyncio.Task[None] | None = None
         self._routes = [route for reader in readers for route in reader.routes]
-        holding = Holding(dispatcher.handle, store)
+        holding = RetryBuffer(dispatcher.handle, store)
         self.clients = [
-            Client(
+            ConnectionClient(
                 connection,
                 number,
                 readers,
@@ -143,7 +143,7 @@ class Supervisor:
         if self._opening is not None:
             return self._details_of_opening()
         states = [client.lifecycle.state for client in self.clients]
-        if all(state in (State.CLOSING, State.CLOSED) for state in states):
+        if all(state in (ConnectionState.CLOSING, ConnectionState.CLOSED) for state in states):
             return str(states[0].value)
         status = self.status
         if status is Status.OPEN:
@@ -152,7 +152,7 @@ class Supervisor:
         error = worst.lifecycle.error
         details = str(error) if error is not None else Detail.CONNECTING.value
         if len(states) > 1:
-            details += f" ({states.count(State.OPEN)} of {len(states)} clients connected)"
+            details += f" ({states.count(ConnectionState.OPEN)} of {len(states)} clients connected)"
         return "; ".join((details, *self._conditions()))
 
     def _conditions(self) -> Iterator[str]:
@@ -165,7 +165,7 @@ class Supervisor:
             return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.reason}"
         return f"{Detail.CONNECTING.value}: the places of its targets are being stored"
 
-    def _details_of_open(self, clients: Sequence[Client], conditions: Iterable[str]) -> str:
+    def _details_of_open(self, clients: Sequence[ConnectionClient], conditions: Iterable[str]) -> str:
         """What is said of these clients, which are connected, and these conditions of targets."""
         if not self._store.is_available:
             return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.reason}"
@@ -193,7 +193,9 @@ class Supervisor:
         conditions: dict[int, str] = {}
         for index, condition in self._dispatcher.cursors.conditions(self.connection.id):
             conditions[index] = f"{conditions[index]}; {condition}" if index in conditions else condition
-        connected = [client.since for client in running if client.lifecycle.state is State.OPEN and client.since]
+        connected = [
+            client.since for client in running if client.lifecycle.state is ConnectionState.OPEN and client.since
+        ]
         return report(
             self.connection.id,
             wanted,
@@ -245,7 +247,7 @@ class Supervisor:
 
     def _open(self) -> None:
         if not any(client.is_running for client in self.clients):
-            for shortfall in shortfalls(self.connection):
+            for shortfall in ignored_parts(self.connection):
                 log.warning("a part of the document is without effect", connection=self.connection.id, part=shortfall)
             self._dispatcher.join(self._member)
             self._dispatcher.cursors.join(self.connection, self._targets)
@@ -320,7 +322,7 @@ class Supervisor:
         self._meter.is_up = status is Status.OPEN
         was_linked, self._is_linked = (
             self._is_linked,
-            any(client.lifecycle.state is State.OPEN for client in self.clients),
+            any(client.lifecycle.state is ConnectionState.OPEN for client in self.clients),
         )
         if self._is_linked:
             # By then the link is there for whoever has something to publish.
@@ -336,8 +338,8 @@ class Supervisor:
 
 def outbox_of(connection: Connection) -> Outbox:
     """What a connection publishes through: with a door, nobody waits for what another one does not read."""
-    is_door = load_broker(connection.connection_type).is_door
-    return AddressedOutbox() if is_door else Outbox(connection.client_count)
+    is_listener = load_connection_type(connection.connection_type).is_listener
+    return PerAddressOutbox() if is_listener else Outbox(connection.client_count)
 
 
 def _nobody(_error: ConnectivityError | None) -> None:

@@ -22,12 +22,12 @@ import structlog
 from connectivity.connections.lifecycle import Status, status_of
 from connectivity.connections.model import Connection
 from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected, OperationRefused
-from connectivity.management.dry_run import rehearse
-from connectivity.management.interface import Sample
+from connectivity.management.dry_run import dry_run
+from connectivity.management.interface import SampleMessage
 from connectivity.sources.reader import MAX_PAYLOAD
-from connectivity.transports import load_broker
-from connectivity.transports.base import Examination, Finding
-from connectivity.validation.limitations import refusal, reservations, shortfalls
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import AddressCheck, ProbeReport
+from connectivity.validation.limitations import caveats, ignored_parts, refusal
 from mappings.errors import Fault
 
 log = structlog.get_logger(__name__)
@@ -41,9 +41,9 @@ PATIENCE = 10.0
 FAILED, UNAVAILABLE = "connectivity:connection.failed", "connectivity:connection.unavailable"
 
 
-async def try_out(
+async def run_connection_test(
     connection: Connection,
-    sample: Sample | None = None,
+    sample: SampleMessage | None = None,
     *,
     max_payload: int = MAX_PAYLOAD,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -56,7 +56,7 @@ async def try_out(
     - `sources`, `replyTargets`, `targets`: `index`, `address`, `status` and `details`; `unknown` is what only a message
       would show;
     - `withoutEffect`: what the document says and nothing comes of;
-    - `sample`: what became of the message, if there is one (`connectivity.management.dry_run.rehearse`).
+    - `sample`: what became of the message, if there is one (`connectivity.management.dry_run.dry_run`).
 
     Raises OperationRefused where the connection could not be opened, with this report: 504, or 503 where the broker wants a
     client certificate and there is none; 400 for a sample at a source that there is not.
@@ -66,7 +66,7 @@ async def try_out(
     try:
         mapped = None
         if sample is not None:
-            mapped = await rehearse(connection, sample, max_payload=max_payload, now=now)
+            mapped = await dry_run(connection, sample, max_payload=max_payload, now=now)
         examination = await looking
     finally:
         # Whoever gives up meanwhile leaves no link behind.
@@ -81,10 +81,10 @@ async def try_out(
     return report
 
 
-async def _look(connection: Connection, name: str, patience: float) -> Examination | LinkError:
+async def _look(connection: Connection, name: str, patience: float) -> ProbeReport | LinkError:
     if (reason := refusal(connection)) is not None:
         return ConnectionRefused(Detail.REFUSED, reason)
-    examine = load_broker(connection.connection_type).examine
+    examine = load_connection_type(connection.connection_type).examine
     assert examine is not None, "a type that is not carried has been refused"
     try:
         async with asyncio.timeout(patience):
@@ -106,7 +106,7 @@ def _too_long(patience: float) -> str:
     return f"Failed to open requested connection within <{patience:g}> seconds!"
 
 
-def _first_error(examination: Examination) -> LinkError | None:
+def _first_error(examination: ProbeReport) -> LinkError | None:
     """Why the connection would not open: the first source that cannot be consumed."""
     return next((each.error for source in examination.sources for each in source if each.error is not None), None)
 
@@ -119,9 +119,9 @@ def _fault(error: LinkError) -> Fault:
     return Fault(504, FAILED, f"Failed to open requested connection: {error}")
 
 
-def _report(connection: Connection, examination: Examination | LinkError, error: LinkError | None) -> Report:
-    found = examination if isinstance(examination, Examination) else Examination((), (), ())
-    besides = [*reservations(connection), found.note]
+def _report(connection: Connection, examination: ProbeReport | LinkError, error: LinkError | None) -> Report:
+    found = examination if isinstance(examination, ProbeReport) else ProbeReport((), (), ())
+    besides = [*caveats(connection), found.note]
     return {
         "connection": _status(error).value,
         "clients": [{"status": _status(error).value, "details": str(error) if error else _details(besides)}],
@@ -132,11 +132,11 @@ def _report(connection: Connection, examination: Examination | LinkError, error:
             if source.reply_target.enabled
         ],
         "targets": [_shown(index, each) for index, each in enumerate(found.targets)],
-        "withoutEffect": list(shortfalls(connection)),
+        "withoutEffect": list(ignored_parts(connection)),
     }
 
 
-def _shown(index: int, finding: Finding) -> Report:
+def _shown(index: int, finding: AddressCheck) -> Report:
     status = _status(finding.error) if finding.is_known else Status.UNKNOWN
     details = str(finding.error) if finding.error is not None else _details([finding.note])
     return {

@@ -43,7 +43,7 @@ class _Known(NamedTuple):
     content: ReadFile
 
 
-class Watcher:
+class FolderWatcher:
     """One folder. Of what is in it the files directly in it are read, except those whose name begins with a dot."""
 
     def __init__(

@@ -45,7 +45,7 @@ def as_written(template: str) -> str:
     return template[len(before) : -len(after)] if template.startswith(before) else template
 
 
-class Mapper:
+class ConfiguredMapper:
     """A wire protocol by its name, or a definition of one under another name.
 
     `host` runs its scripts, where it has some. Raises OptionsRefused and PlaceholderError for a definition that no check
@@ -156,10 +156,12 @@ class Mapper:
         )
 
 
-def mappers_of(connection: Connection, payload_mapping: Sequence[str], host: ScriptHost | None = None) -> list[Mapper]:
+def mappers_of(
+    connection: Connection, payload_mapping: Sequence[str], host: ScriptHost | None = None
+) -> list[ConfiguredMapper]:
     """The mappers that a `payloadMapping` names, in order: definitions count before wire protocols; none is `Ditto`."""
     definitions = connection.mapping_definitions
-    return [Mapper(name, definitions.get(name), host) for name in payload_mapping or (DEFAULT_MAPPER,)]
+    return [ConfiguredMapper(name, definitions.get(name), host) for name in payload_mapping or (DEFAULT_MAPPER,)]
 
 
 def codecs_of(connection: Connection, payload_mapping: Sequence[str]) -> list[Codec]:

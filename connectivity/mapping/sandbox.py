@@ -17,7 +17,7 @@ from pathlib import Path
 
 import _quickjs
 
-from connectivity.mapping.script_protocol import MOST_MESSAGES, Direction, Limits
+from connectivity.mapping.script_protocol import MOST_MESSAGES, Direction, ScriptLimits
 
 _FOLDER = Path(__file__).with_name("library")
 _DITTO = (_FOLDER / "ditto.js").read_text(encoding="utf-8")
@@ -38,7 +38,7 @@ class ScriptError(Exception):
 class Sandbox:
     """Runs scripts, each message by itself."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ScriptLimits) -> None:
         self._limits = limits
         self._spare: tuple[_quickjs.Context, _quickjs.Object] | None = None
 

@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from connectivity.mapping.script_protocol import Answer, BadFrame, Call, Done, Failed, Load, Ready, frame
+from connectivity.mapping.script_protocol import (
+    Answer,
+    BadFrame,
+    Call,
+    CallFailure,
+    CallResult,
+    Load,
+    WorkerReady,
+    frame,
+)
 
 WINDOW = 8
 """Calls that are with the process at the same time."""
@@ -19,19 +28,19 @@ WINDOW = 8
 MOST_TRIES = 2
 
 
-class Ticket:
+class PendingCall:
     """One call until it has ended. Who has lost interest sets `is_over`."""
 
     __slots__ = ("call", "ended", "is_over", "scripts", "tries")
 
-    def __init__(self, scripts: Load, call: Call, ended: Callable[[Done | Failed], None]) -> None:
+    def __init__(self, scripts: Load, call: Call, ended: Callable[[CallResult | CallFailure], None]) -> None:
         self.scripts = scripts
         self.call = call
         self.ended = ended
         self.is_over = False
         self.tries = 0
 
-    def end(self, answer: Done | Failed) -> None:
+    def end(self, answer: CallResult | CallFailure) -> None:
         if not self.is_over:
             self.is_over = True
             self.ended(answer)
@@ -41,8 +50,8 @@ class Calls:
     """The calls of one script process and of those that follow it."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Ticket] = deque()
-        self._sent: deque[Ticket] = deque()
+        self._waiting: deque[PendingCall] = deque()
+        self._sent: deque[PendingCall] = deque()
         self._loaded: set[int] = set()
         self._is_ready = False
 
@@ -57,7 +66,7 @@ class Calls:
         """Whether an answer of the process is due: to a call, or to its start."""
         return bool(self._sent) or not self._is_ready
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, ticket: PendingCall) -> None:
         """Queue a call behind those that wait."""
         self._waiting.append(ticket)
 
@@ -77,7 +86,7 @@ class Calls:
 
     def answered(self, answer: Answer) -> None:
         """The process has said this. Raises BadFrame for what it has no reason to say."""
-        if isinstance(answer, Ready):
+        if isinstance(answer, WorkerReady):
             if self._is_ready:
                 raise BadFrame("ready twice")
             self._is_ready = True
@@ -98,7 +107,7 @@ class Calls:
         elif sent:
             sent[0].tries += 1
             if is_to_blame or sent[0].tries >= MOST_TRIES:
-                sent.popleft().end(Failed(reason))
+                sent.popleft().end(CallFailure(reason))
         self._waiting.extendleft(reversed(sent))
 
     def fail(self, reason: str) -> None:
@@ -107,4 +116,4 @@ class Calls:
         self._sent.clear()
         self._waiting.clear()
         for ticket in left:
-            ticket.end(Failed(reason))
+            ticket.end(CallFailure(reason))

@@ -15,12 +15,12 @@ from connectivity.mapping.script_protocol import (
     Answer,
     BadFrame,
     Call,
+    CallFailure,
+    CallResult,
     Direction,
-    Done,
-    Failed,
     Frames,
-    Limits,
     Load,
+    ScriptLimits,
     frame,
 )
 from mappings.mappers.scripts import INCOMING, OUTGOING, Scripts
@@ -43,7 +43,7 @@ def script_problems(scripts: Scripts) -> Iterator[tuple[str, str]]:
 @lru_cache(maxsize=256)
 def script_problem(sources: tuple[str, ...], libraries: tuple[str, ...], direction: Direction) -> str | None:
     """Why these scripts cannot map messages of this direction; None if they can."""
-    limits = Limits()
+    limits = ScriptLimits()
     orders = frame(limits), frame(Load(0, sources, libraries)), frame(Call(0, "check", direction))
     try:
         told = subprocess.run(
@@ -62,15 +62,15 @@ def script_problem(sources: tuple[str, ...], libraries: tuple[str, ...], directi
     return _problem(answers, direction, limits)
 
 
-def _problem(answers: list[Answer], direction: Direction, limits: Limits) -> str | None:
+def _problem(answers: list[Answer], direction: Direction, limits: ScriptLimits) -> str | None:
     if not answers:
         return "a script that could not be checked: no script process can be started"
     match answers[-1]:
-        case Done(results) if results:
+        case CallResult(results) if results:
             return None
-        case Done():
+        case CallResult():
             way = "To" if direction == "incoming" else "From"
             return f"a script without the function map{way}DittoProtocolMsg"
-        case Failed(reason):
+        case CallFailure(reason):
             return f"a script that cannot be loaded: {reason}"
     return f"a script that cannot be loaded: ran longer than {round(limits.seconds * 1000)} ms"

@@ -20,8 +20,18 @@ from pathlib import Path
 import structlog
 
 from connectivity.errors import ScriptFailed
-from connectivity.mapping.script_calls import Calls, Ticket
-from connectivity.mapping.script_protocol import BadFrame, Call, Direction, Done, Failed, Frames, Limits, Load, frame
+from connectivity.mapping.script_calls import Calls, PendingCall
+from connectivity.mapping.script_protocol import (
+    BadFrame,
+    Call,
+    CallFailure,
+    CallResult,
+    Direction,
+    Frames,
+    Load,
+    ScriptLimits,
+    frame,
+)
 from mappings.errors import DecodeError, EncodeError
 from mappings.mappers.scripts import (
     Scripts,
@@ -61,8 +71,8 @@ def environment() -> dict[str, str]:
 class ScriptHost:
     """The script process of one connection."""
 
-    def __init__(self, limits: Limits | None = None, *, patience: float = PATIENCE) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: ScriptLimits | None = None, *, patience: float = PATIENCE) -> None:
+        self.limits = limits or ScriptLimits()
         self._patience = patience
         self._calls = Calls()
         self._room = asyncio.Semaphore(MOST_CALLS)
@@ -92,8 +102,8 @@ class ScriptHost:
         `argument` is asked for when its turn has come, so that no more than `MOST_CALLS` of them are held.
         """
         async with self._room:
-            future: asyncio.Future[Done | Failed] = asyncio.get_running_loop().create_future()
-            ticket = Ticket(scripts, Call(scripts.key, direction, argument()), future.set_result)
+            future: asyncio.Future[CallResult | CallFailure] = asyncio.get_running_loop().create_future()
+            ticket = PendingCall(scripts, Call(scripts.key, direction, argument()), future.set_result)
             self._calls.add(ticket)
             if self._task is None or self._task.done():
                 self._task = asyncio.get_running_loop().create_task(self._run(), name="script process")
@@ -102,7 +112,7 @@ class ScriptHost:
                 answer = await future
             finally:
                 ticket.is_over = True
-        if isinstance(answer, Failed):
+        if isinstance(answer, CallFailure):
             raise ScriptFailed(answer.reason)
         return answer.results
 

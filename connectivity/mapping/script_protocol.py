@@ -1,9 +1,10 @@
 """What the service and a script process say to each other: frames of a length (4 bytes, most significant first) and
 msgpack.
 
-The service opens with `Limits` and is answered with `Ready`. Then it says `Load` for each set of scripts, which is not
-answered, and `Call`, which is answered with `Done` or `Failed`, in the order of the calls. What comes out of a script
-process is not to be trusted: it is decoded to these types alone, and a frame that is longer than agreed ends the process.
+The service opens with `ScriptLimits` and is answered with `WorkerReady`. Then it says `Load` for each set of scripts, which
+is not answered, and `Call`, which is answered with `CallResult` or `CallFailure`, in the order of the calls. What comes out
+of a script process is not to be trusted: it is decoded to these types alone, and a frame that is longer than agreed ends the
+process.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Direction: TypeAlias = Literal["incoming", "outgoing", "check"]
 """Which way a message goes. `check` asks whether the scripts have a function for the direction that is the argument."""
 
 
-class Limits(msgspec.Struct, tag="limits", frozen=True, array_like=True):
+class ScriptLimits(msgspec.Struct, tag="limits", frozen=True, array_like=True):
     """What one call may cost. `seconds` of processor time, everything else in bytes.
 
     The call depth of the Ditto connection model (25) is bounded as the size of the stack: 256 KiB are about 150 calls of a
@@ -51,24 +52,24 @@ class Call(msgspec.Struct, tag="call", frozen=True, array_like=True):
     argument: str
 
 
-class Ready(msgspec.Struct, tag="ready", frozen=True, array_like=True):
+class WorkerReady(msgspec.Struct, tag="ready", frozen=True, array_like=True):
     """The process has given up what it does not need and waits for calls."""
 
 
-class Done(msgspec.Struct, tag="done", frozen=True, array_like=True):
+class CallResult(msgspec.Struct, tag="done", frozen=True, array_like=True):
     """The results as one JSON array."""
 
     results: str
 
 
-class Failed(msgspec.Struct, tag="failed", frozen=True, array_like=True):
+class CallFailure(msgspec.Struct, tag="failed", frozen=True, array_like=True):
     """Why the scripts gave no results."""
 
     reason: str
 
 
-Order: TypeAlias = Limits | Load | Call
-Answer: TypeAlias = Ready | Done | Failed
+Order: TypeAlias = ScriptLimits | Load | Call
+Answer: TypeAlias = WorkerReady | CallResult | CallFailure
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -16,7 +16,17 @@ from typing import BinaryIO
 import msgspec
 
 from connectivity.mapping.sandbox import Sandbox, ScriptError
-from connectivity.mapping.script_protocol import LENGTH, Call, Done, Failed, Limits, Load, Order, Ready, frame
+from connectivity.mapping.script_protocol import (
+    LENGTH,
+    Call,
+    CallFailure,
+    CallResult,
+    Load,
+    Order,
+    ScriptLimits,
+    WorkerReady,
+    frame,
+)
 
 HARD_FACTOR, HARD_PAUSE = 1.2, 0.1
 """The kernel's limit of processor time: times that of the engine, and seconds on top, so that the engine's comes first."""
@@ -31,13 +41,13 @@ def main() -> None:
     """Answer calls until the pipe is closed."""
     orders, answers = os.fdopen(0, "rb", buffering=1 << 16), 1
     limits = _receive(orders)
-    if not isinstance(limits, Limits):
+    if not isinstance(limits, ScriptLimits):
         return
     sandbox = Sandbox(limits)
     sandbox.prepare()
     loaded: dict[int, Load] = {}
     confine(limits)
-    os.write(answers, frame(Ready()))
+    os.write(answers, frame(WorkerReady()))
     while (order := _receive(orders)) is not None:
         if isinstance(order, Load):
             loaded[order.key] = order
@@ -46,7 +56,7 @@ def main() -> None:
             sandbox.prepare()
 
 
-def confine(limits: Limits) -> None:
+def confine(limits: ScriptLimits) -> None:
     """Give up what a script process does not need, for good."""
     space = _address_space() + _SPACE * limits.memory + 4 * limits.output
     nothing = (0, 0)
@@ -64,13 +74,13 @@ def _address_space() -> int:
         return _SPACE_UNTOLD
 
 
-def _answer(sandbox: Sandbox, limits: Limits, scripts: Load, call: Call) -> Done | Failed:
+def _answer(sandbox: Sandbox, limits: ScriptLimits, scripts: Load, call: Call) -> CallResult | CallFailure:
     # Nothing handles this signal, so it ends the process.
     signal.setitimer(signal.ITIMER_PROF, limits.seconds * HARD_FACTOR + HARD_PAUSE)
     try:
-        return Done(sandbox.run(scripts.sources, scripts.libraries, call.direction, call.argument))
+        return CallResult(sandbox.run(scripts.sources, scripts.libraries, call.direction, call.argument))
     except ScriptError as error:
-        return Failed(str(error))
+        return CallFailure(str(error))
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
@@ -87,7 +97,7 @@ def _receive(orders: BinaryIO) -> Order | None:
     return order
 
 
-def _send(answers: int, answer: Done | Failed) -> None:
+def _send(answers: int, answer: CallResult | CallFailure) -> None:
     data = memoryview(frame(answer))
     while data:
         data = data[os.write(answers, data) :]

@@ -35,7 +35,7 @@ Entry: TypeAlias = "tuple[float, str | None, EntityId | None, str | None]"
 """Seconds since the epoch, correlation id, what it was about, and the message where it is not the usual one of its ring."""
 
 
-class Kind(NamedTuple):
+class EntryKind(NamedTuple):
     """What entries of a ring have in common."""
 
     category: str
@@ -54,8 +54,8 @@ class ConnectionLog:
         self.now = now
         self.is_on = False
         self.since = self._until = 0.0
-        self._rings: dict[Kind, deque[Entry]] = {}
-        self._words: dict[Kind, str] = {}
+        self._rings: dict[EntryKind, deque[Entry]] = {}
+        self._words: dict[EntryKind, str] = {}
         """The usual message of each ring."""
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ class ConnectionLog:
         for ring in self._rings.values():
             ring.clear()
 
-    def ring(self, kind: Kind, words: str) -> tuple[deque[Entry], str | None]:
+    def ring(self, kind: EntryKind, words: str) -> tuple[deque[Entry], str | None]:
         """Where entries of this kind go while the log `is_on`, the same one for as long as there is a log; and what stands
         in an entry that says `words`: nothing, where that is the usual message of the ring."""
         ring = self._rings.get(kind)
@@ -86,13 +86,13 @@ class ConnectionLog:
             self._words[kind] = words
         return ring, None if self._words[kind] == words else words
 
-    def write(self, kind: Kind, words: str) -> None:
+    def write(self, kind: EntryKind, words: str) -> None:
         """Write down what seldom happens."""
         if self.is_on:
             ring, words_beside = self.ring(kind, words)
             ring.append((self.now(), None, None, words_beside))
 
-    def drop(self, kind: Kind) -> None:
+    def drop(self, kind: EntryKind) -> None:
         """Nothing of this kind happens any more."""
         self._rings.pop(kind, None)
         self._words.pop(kind, None)
@@ -128,7 +128,7 @@ def instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _shown(kind: Kind, entry: Entry, usual: str) -> dict[str, Any]:
+def _shown(kind: EntryKind, entry: Entry, usual: str) -> dict[str, Any]:
     at, correlation_id, entity, words = entry
     shown: dict[str, Any] = {
         "correlationId": correlation_id if correlation_id is not None else NOT_PROVIDED,

@@ -1,8 +1,9 @@
 """What can happen at an address of a connection: counted, and written down, by one call.
 
-A `Fact` is one such thing. Noting it adds to its windows and to the metric that it belongs to, and puts an entry into the
-connection's log while that is on. Those of one source, of one target and of all answers stand together, so that whoever has
-something to tell has them at hand: nothing is looked up when a message comes by (Ditto connections, metrics and logs).
+A `EventCounter` is one such thing. Noting it adds to its windows and to the metric that it belongs to, and puts an entry
+into the connection's log while that is on. Those of one source, of one target and of all answers stand together, so that
+whoever has something to tell has them at hand: nothing is looked up when a message comes by (Ditto connections, metrics and
+logs).
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-from connectivity.monitoring.connection_log import MOST_KEPT, ConnectionLog, Entry, Kind
-from connectivity.monitoring.windows import Clock, Count
+from connectivity.monitoring.connection_log import MOST_KEPT, ConnectionLog, Entry, EntryKind
+from connectivity.monitoring.windows import SecondClock, WindowedCount
 from mappings.ids import EntityId
 
 INBOUND: Final = ("consumed", "mapped", "enforced", "dropped", "acknowledged", "throttled", "other")
@@ -30,7 +31,7 @@ Outcome: TypeAlias = "tuple[str, str]"
 _CORRELATION_ID: Final = "correlation-id"
 
 
-class About(Protocol):
+class SignalReference(Protocol):
     """A signal, as far as a log says what an entry is about."""
 
     @property
@@ -40,12 +41,14 @@ class About(Protocol):
     def entity(self) -> EntityId | None: ...
 
 
-class Fact(Count):
+class EventCounter(WindowedCount):
     """One kind of thing that happens at one address."""
 
     __slots__ = ("_ring", "_words", "kind", "log", "outcome")
 
-    def __init__(self, clock: Clock, log: ConnectionLog, kind: Kind, words: str, outcome: Outcome | None) -> None:
+    def __init__(
+        self, clock: SecondClock, log: ConnectionLog, kind: EntryKind, words: str, outcome: Outcome | None
+    ) -> None:
         """`words`: what an entry says, unless somebody knows better."""
         super().__init__(clock)
         self.log = log
@@ -58,7 +61,7 @@ class Fact(Count):
         level = "success" if self.kind.is_success else "failure"
         return f"<Fact {self.kind.category} {self.kind.type} {level}, {self.total}>"
 
-    def note(self, about: About | None, count: int = 1, words: str | None = None) -> None:
+    def note(self, about: SignalReference | None, count: int = 1, words: str | None = None) -> None:
         """It has happened so many times, to a signal if to one. `words` say what the usual ones do not."""
         if self.second != self.clock.second:
             self.roll()
@@ -77,17 +80,17 @@ class Fact(Count):
         return self._ring
 
 
-class Steps:
+class CounterGroup:
     """Facts that happen to the same signal at the same time: told with one call, and one look at the time."""
 
     __slots__ = ("_clock", "_facts", "_log")
 
-    def __init__(self, *facts: Fact) -> None:
+    def __init__(self, *facts: EventCounter) -> None:
         """Each fact is the first of its kind, so that one entry suits all of them."""
         self._facts = facts
         self._clock, self._log = facts[0].clock, facts[0].log
 
-    def note(self, about: About) -> None:
+    def note(self, about: SignalReference) -> None:
         """They have happened to a signal."""
         second = self._clock.second
         for fact in self._facts:
@@ -99,7 +102,7 @@ class Steps:
             for fact in self._facts:
                 (fact._ring or fact.ring()).append(entry)
 
-    def note_each(self, abouts: Sequence[About]) -> None:
+    def note_each(self, abouts: Sequence[SignalReference]) -> None:
         """They have happened to each of these signals. Only of the last ones anything is written: they would push the
         others out."""
         second, number = self._clock.second, len(abouts)
@@ -114,11 +117,11 @@ class Steps:
                 fact.ring().extend(entries)
 
 
-Make: TypeAlias = Callable[..., Fact]
+Make: TypeAlias = Callable[..., EventCounter]
 """Makes a fact of a category and an address from its type, whether it is a success, its usual words, and its outcome."""
 
 
-class SourceFacts:
+class SourceCounters:
     """What happens at one address of a source."""
 
     __slots__ = (
@@ -139,7 +142,7 @@ class SourceFacts:
     def __init__(self, make: Make) -> None:
         self.consumed = make("consumed", True, "Message was consumed.")
         self.mapped = make("mapped", True, "Message was mapped to a signal.")
-        self.read = Steps(self.consumed, self.mapped)
+        self.read = CounterGroup(self.consumed, self.mapped)
         """What happens to nearly every message."""
         self.not_mapped = make("mapped", False, "Message could not be mapped.")
         self.enforced = make("enforced", True, "The sender speaks for the entity.")
@@ -176,9 +179,9 @@ class TargetFacts:
         self.filtered = make("filtered", True, "Signal passed the target's filters.")
         self.not_filtered = make("filtered", False, "Signal could not be filtered.", ("out", "failed"))
         self.mapped = make("mapped", True, "Signal was mapped to a message.")
-        self.passed = Steps(self.dispatched, self.filtered)
+        self.passed = CounterGroup(self.dispatched, self.filtered)
         """What happens to every signal that a target is sent."""
-        self.written = Steps(self.dispatched, self.filtered, self.mapped)
+        self.written = CounterGroup(self.dispatched, self.filtered, self.mapped)
         """What happens to nearly every one of them."""
         self.not_mapped = make("mapped", False, "Signal could not be mapped.", ("out", "failed"))
         self.unwritten = make(
@@ -200,7 +203,7 @@ class ReplyFacts(TargetFacts):
 
     def __init__(self, make: Make) -> None:
         super().__init__(make)
-        self.said = Steps(self.dispatched, self.mapped)
+        self.said = CounterGroup(self.dispatched, self.mapped)
         """What happens to nearly every answer."""
         self.dispatched_error = make("dispatched", False, "An error was dispatched to the reply-target.")
         self.no_reply_target = make(
@@ -217,18 +220,18 @@ class Addresses:
 
     __slots__ = ("_facts", "_found", "_matches")
 
-    def __init__(self, facts: Mapping[str, SourceFacts], matches: Callable[[str, str], bool]) -> None:
+    def __init__(self, facts: Mapping[str, SourceCounters], matches: Callable[[str, str], bool]) -> None:
         """`matches`: whether a message that came in at the second address belongs to the first, which may be a pattern."""
         self._facts = facts
         self._matches = matches
-        self._found: dict[str, SourceFacts] = {}
+        self._found: dict[str, SourceCounters] = {}
 
-    def at(self, address: str) -> SourceFacts:
+    def at(self, address: str) -> SourceCounters:
         """Those of the address of the source that this one, where a message came in, belongs to."""
         found = self._found.get(address)
         return found if found is not None else self._find(address)
 
-    def _find(self, address: str) -> SourceFacts:
+    def _find(self, address: str) -> SourceCounters:
         if len(self._found) >= _MOST_FOUND:
             self._found.clear()
         first, *others = self._facts
@@ -236,7 +239,7 @@ class Addresses:
         found = self._found[address] = self._facts[pattern]
         return found
 
-    def each(self) -> Sequence[SourceFacts]:
+    def each(self) -> Sequence[SourceCounters]:
         return tuple(self._facts.values())
 
 

@@ -24,7 +24,7 @@ def trace_of(headers: Mapping[str, Any]) -> str | None:
     return found["trace"] if found is not None else None
 
 
-def conversation(headers: Mapping[str, Any]) -> dict[str, Any]:
+def log_context(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a log line about a signal with these headers; `trace_id` only where there is a trace."""
     fields = {"correlation_id": headers.get(CORRELATION_ID)}
     if (trace := trace_of(headers)) is not None:

@@ -15,7 +15,7 @@ from types import TracebackType
 import structlog
 from structlog.typing import Processor
 
-from connectivity.security.redaction import hide
+from connectivity.security.redaction import redact
 
 
 def configure(*, log_format: str, level: str) -> None:
@@ -85,7 +85,7 @@ class _Hiding(structlog.stdlib.ProcessorFormatter):
     """Writes lines without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return hide(super().format(record))
+        return redact(super().format(record))
 
 
 def _keep(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

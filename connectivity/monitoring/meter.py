@@ -13,19 +13,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from connectivity.monitoring.connection_log import ConnectionLog, Kind, instant
+from connectivity.monitoring.connection_log import ConnectionLog, EntryKind, instant
 from connectivity.monitoring.counters import (
     INBOUND,
     OUTBOUND,
     RESPONSES,
     Addresses,
-    Fact,
+    EventCounter,
     Outcome,
     ReplyFacts,
-    SourceFacts,
+    SourceCounters,
     TargetFacts,
 )
-from connectivity.monitoring.windows import WINDOWS, Clock, Counted
+from connectivity.monitoring.windows import WINDOWS, CountSnapshot, SecondClock
 
 _SOURCE: Final = "source"
 _TARGET: Final = "target"
@@ -35,7 +35,7 @@ _RESPONSE: Final = "response"
 class Meter:
     """What one connection counts and writes down."""
 
-    def __init__(self, connection_id: str, clock: Clock, now: Callable[[], float]) -> None:
+    def __init__(self, connection_id: str, clock: SecondClock, now: Callable[[], float]) -> None:
         """`now` gives seconds since the epoch."""
         self.connection_id = connection_id
         self.log = ConnectionLog(now)
@@ -45,7 +45,7 @@ class Meter:
         """How many elements of subscriptions were handed on."""
         self._clock = clock
         self._now = now
-        self._facts: dict[tuple[Kind, str], Fact] = {}
+        self._facts: dict[tuple[EntryKind, str], EventCounter] = {}
         self._outcomes: Counter[Outcome] = Counter()
         """What is counted of the connection as a whole, and what was counted at addresses that it had."""
         self.replies = ReplyFacts(partial(self._fact, _RESPONSE, None))
@@ -63,7 +63,7 @@ class Meter:
     def source(self, addresses: Iterable[str], matches: Callable[[str, str], bool] = operator.eq) -> Addresses:
         """The facts of a source with these addresses. `matches`: see `Addresses`."""
         return Addresses(
-            {address: SourceFacts(partial(self._fact, _SOURCE, address)) for address in addresses}, matches
+            {address: SourceCounters(partial(self._fact, _SOURCE, address)) for address in addresses}, matches
         )
 
     def target(self, address: str) -> TargetFacts:
@@ -78,12 +78,12 @@ class Meter:
         is_success: bool,
         words: str,
         outcome: Outcome | None = None,
-    ) -> Fact:
+    ) -> EventCounter:
         """The same one for the same address, whoever asks."""
-        kind = Kind(category, type, address, is_success)
+        kind = EntryKind(category, type, address, is_success)
         fact = self._facts.get((kind, words))
         if fact is None:
-            fact = self._facts[kind, words] = Fact(self._clock, self.log, kind, words, outcome)
+            fact = self._facts[kind, words] = EventCounter(self._clock, self.log, kind, words, outcome)
         return fact
 
     def keep(self, sources: Collection[str], targets: Collection[str]) -> None:
@@ -120,7 +120,7 @@ class Meter:
     def report(self, sources: Sequence[str], targets: Sequence[str]) -> Mapping[str, Any]:
         """The metrics of a connection with these addresses: by direction, and by address."""
         self._clock.tick()
-        counted: dict[Kind, Counted] = {}
+        counted: dict[EntryKind, CountSnapshot] = {}
         for fact in self._facts.values():
             counted[fact.kind] = counted.get(fact.kind, _NONE) + fact.read()
         of_sources = {each: self._of(counted, _SOURCE, each, INBOUND) for each in dict.fromkeys(sources)}
@@ -139,15 +139,15 @@ class Meter:
 
     @staticmethod
     def _of(
-        counted: Mapping[Kind, Counted],
+        counted: Mapping[EntryKind, CountSnapshot],
         category: str,
         address: str | None,
         types: Iterable[str],
     ) -> _Types:
         return {
             type: (
-                counted.get(Kind(category, type, address, True), _NONE),
-                counted.get(Kind(category, type, address, False), _NONE),
+                counted.get(EntryKind(category, type, address, True), _NONE),
+                counted.get(EntryKind(category, type, address, False), _NONE),
             )
             for type in types
         }
@@ -158,17 +158,17 @@ class Meter:
             for type, (success, failure) in types.items()
         }
 
-    def _shown_count(self, counted: Counted) -> Mapping[str, Any]:
+    def _shown_count(self, counted: CountSnapshot) -> Mapping[str, Any]:
         shown: dict[str, Any] = {window.name: n for window, n in zip(WINDOWS, counted.windows, strict=True)}
         if counted.last is not None:
             shown["lastMessageAt"] = instant(self._now() - (self._clock.second - counted.last))
         return shown
 
 
-_Types = dict[str, tuple[Counted, Counted]]
+_Types = dict[str, tuple[CountSnapshot, CountSnapshot]]
 """Success and failure of each type."""
 
-_NONE = Counted()
+_NONE = CountSnapshot()
 
 
 def _together(addresses: Iterable[_Types], types: Iterable[str]) -> _Types:

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from connectivity.monitoring.meter import Meter
-from connectivity.monitoring.windows import Clock
+from connectivity.monitoring.windows import SecondClock
 
 _COMMIT_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
@@ -41,7 +41,7 @@ class OpenSubscription(Protocol):
     def connection_id(self) -> str: ...
 
 
-class Figure(NamedTuple):
+class GaugeReading(NamedTuple):
     """A gauge: its name, what it means, its values by the values of its labels, and the labels' names."""
 
     name: str
@@ -50,13 +50,13 @@ class Figure(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-class Monitor:
+class PrometheusRegistry:
     """Every metric of the service; one registry per service, so that tests may have several."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time) -> None:
         """`clock` gives monotonic seconds, `now` seconds since the epoch."""
         self.registry = CollectorRegistry()
-        self._clock = Clock(clock)
+        self._clock = SecondClock(clock)
         self._now = now
         self._logs_looked_at = self._clock.second
         self._meters: dict[str, Meter] = {}
@@ -141,7 +141,7 @@ class Monitor:
         """Where a scrape finds how many events are not in the lake yet, and for how many seconds; None: not known now."""
         self.registry.register(_Lag(lag))
 
-    def watch_figures(self, figures: Callable[[], Iterable[Figure]]) -> None:
+    def watch_figures(self, figures: Callable[[], Iterable[GaugeReading]]) -> None:
         """Where a scrape finds figures that somebody else knows."""
         self.registry.register(_Figures(figures))
 
@@ -235,7 +235,7 @@ class _Lag(Collector):
 
 
 class _Figures(Collector):
-    def __init__(self, figures: Callable[[], Iterable[Figure]]) -> None:
+    def __init__(self, figures: Callable[[], Iterable[GaugeReading]]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -246,6 +246,6 @@ class _Figures(Collector):
             yield family
 
 
-def store_figures(is_available: bool) -> Iterator[Figure]:
+def store_figures(is_available: bool) -> Iterator[GaugeReading]:
     """What the store says of itself."""
-    yield Figure("connectivity_store_up", "1 while the journal can be written.", {(): is_available})
+    yield GaugeReading("connectivity_store_up", "1 while the journal can be written.", {(): is_available})

@@ -28,7 +28,7 @@ class Recovery(str, Enum):
     UNKNOWN = "unknown"
 
 
-class Standing(NamedTuple):
+class ResourceStatus(NamedTuple):
     """How a client of a connection is, or what has an address, at one of the clients."""
 
     type: str
@@ -57,7 +57,7 @@ class Standing(NamedTuple):
         return shown
 
 
-def status_of(standings: Sequence[Standing]) -> Status:
+def status_of(standings: Sequence[ResourceStatus]) -> Status:
     """The status of a list: the first rule that applies."""
     found = {each.status for each in standings}
     if found <= {Status.OPEN}:
@@ -71,7 +71,7 @@ def status_of(standings: Sequence[Standing]) -> Status:
     return Status.OPEN if Status.UNKNOWN in found and has_only_open_clients else Status.UNKNOWN
 
 
-def live_status(lists: Sequence[Sequence[Standing]]) -> Status:
+def live_status(lists: Sequence[Sequence[ResourceStatus]]) -> Status:
     """The status of the connection, from the lists of what it consists of."""
     found = {status_of(standings) for standings in lists}
     for bad in (Status.FAILED, Status.MISCONFIGURED):
@@ -80,7 +80,7 @@ def live_status(lists: Sequence[Sequence[Standing]]) -> Status:
     return found.pop() if found in ({Status.OPEN}, {Status.CLOSED}) else Status.UNKNOWN
 
 
-def recovery_of(clients: Sequence[Standing]) -> Recovery:
+def recovery_of(clients: Sequence[ResourceStatus]) -> Recovery:
     """Whether the connection is on its way back."""
     found = {client.recovery for client in clients}
     if found == {Recovery.SUCCEEDED}:
@@ -91,9 +91,9 @@ def recovery_of(clients: Sequence[Standing]) -> Recovery:
 def report(
     connection_id: str,
     wanted: str,
-    clients: Sequence[Standing],
-    sources: Sequence[Standing],
-    targets: Sequence[Standing],
+    clients: Sequence[ResourceStatus],
+    sources: Sequence[ResourceStatus],
+    targets: Sequence[ResourceStatus],
     connected_since: datetime | None,
 ) -> Mapping[str, Any]:
     """The status of a connection that runs. `wanted`: what it is to be."""
@@ -115,7 +115,7 @@ def report(
 
 def closed_report(connection_id: str, wanted: str, client: str, since: datetime | None = None) -> Mapping[str, Any]:
     """The status of a connection without any client."""
-    only = Standing("client", client, Status.CLOSED, CLOSED, since, recovery=Recovery.UNKNOWN)
+    only = ResourceStatus("client", client, Status.CLOSED, CLOSED, since, recovery=Recovery.UNKNOWN)
     return {**report(connection_id, wanted, [only], [], [], None), "liveStatus": Status.CLOSED.value}
 
 

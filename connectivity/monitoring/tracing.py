@@ -39,8 +39,8 @@ from connectivity.config.settings import TracingSettings
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.monitoring.log_context import CORRELATION_ID, TRACEPARENT, TRACESTATE
-from connectivity.transports import load_broker
-from connectivity.transports.base import Delivery, Done, Outcome, Outgoing
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import Delivery, Done, OutboundMessage, Outcome
 from mappings.model.envelope import Envelope
 from mappings.model.signals import ErrorResponse, Inbound, Outbound, Subscribe
 
@@ -118,7 +118,7 @@ class Tracer:
             "server.port": broker.port,
             "connectivity.connection": connection.id,
         }
-        self._carries_context = load_broker(kind).has_headers
+        self._carries_context = load_connection_type(kind).has_headers
         self._sources = [_only(source.addresses) for source in connection.sources]
 
     def received(
@@ -151,7 +151,7 @@ class Tracer:
         told = replace(error, headers=_with(error.headers, context)) if error is not None else None
         return [replace(signal, headers=_with(signal.headers, context)) for signal in signals], told
 
-    def sending(self, signal: Outbound, template: str) -> Sending:
+    def sending(self, signal: Outbound, template: str) -> SendSpan:
         """Begin the span of a signal that leaves for an address with this template."""
         attributes = {
             **self._common,
@@ -162,11 +162,11 @@ class Tracer:
         if isinstance(signal, ErrorResponse):
             attributes["connectivity.error"] = signal.fault.error
         span = self._span("send", template, SpanKind.PRODUCER, signal.headers, attributes)
-        return Sending(span, _context_of(span) if self._carries_context else {})
+        return SendSpan(span, _context_of(span) if self._carries_context else {})
 
     def sent(
-        self, signal: Outbound, template: str, messages: Sequence[Outgoing], ended: Done
-    ) -> tuple[Sequence[Outgoing], Done]:
+        self, signal: Outbound, template: str, messages: Sequence[OutboundMessage], ended: Done
+    ) -> tuple[Sequence[OutboundMessage], Done]:
         """The messages that say a signal, with the context of their span, and `ended` behind the end of the span."""
         sending = self.sending(signal, template)
 
@@ -194,7 +194,7 @@ class Tracer:
         return span
 
 
-class Sending:
+class SendSpan:
     """A signal on its way out, and its span. One that nothing comes of is not exported."""
 
     __slots__ = ("_context", "_span")
@@ -203,7 +203,7 @@ class Sending:
         self._span = span
         self._context = context
 
-    def carry(self, messages: Sequence[Outgoing]) -> Sequence[Outgoing]:
+    def carry(self, messages: Sequence[OutboundMessage]) -> Sequence[OutboundMessage]:
         """The messages with the span's context among their headers. Those that share their headers go on sharing them."""
         if not messages:
             return messages

@@ -1,11 +1,11 @@
 """How often something has happened within the last minute, hour and day.
 
-A `Count` is made to be added to by whoever is in a hurry: one comparison and one addition, whatever the number of windows.
-What was counted within one second is laid into the windows when the next one begins for it, or when somebody reads. So
-each window slides by the width of its buckets: ten seconds, a minute, an hour (Ditto connections, metrics).
+A `WindowedCount` is made to be added to by whoever is in a hurry: one comparison and one addition, whatever the number of
+windows. What was counted within one second is laid into the windows when the next one begins for it, or when somebody reads.
+So each window slides by the width of its buckets: ten seconds, a minute, an hour (Ditto connections, metrics).
 
-Seconds come from a `Clock` that somebody moves on about once a second: asking the time for every message would cost more
-than counting it. They are monotonic, so that a clock which is set does not move what was counted.
+Seconds come from a `SecondClock` that somebody moves on about once a second: asking the time for every message would cost
+more than counting it. They are monotonic, so that a clock which is set does not move what was counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 
-class Window(NamedTuple):
+class TimeWindow(NamedTuple):
     """A span of time: its name, the seconds of one of its buckets, and how many of them it has."""
 
     name: str
@@ -23,13 +23,13 @@ class Window(NamedTuple):
     buckets: int
 
 
-WINDOWS: Final = (Window("PT1M", 10, 6), Window("PT1H", 60, 60), Window("PT24H", 3600, 24))
+WINDOWS: Final = (TimeWindow("PT1M", 10, 6), TimeWindow("PT1H", 60, 60), TimeWindow("PT24H", 3600, 24))
 
 _OFFSETS: Final = tuple(sum(window.buckets for window in WINDOWS[:index]) for index in range(len(WINDOWS)))
 _EMPTY: Final = bytes(8 * sum(window.buckets for window in WINDOWS))
 
 
-class Clock:
+class SecondClock:
     """Whole seconds, as they were when somebody looked last."""
 
     __slots__ = ("_now", "second")
@@ -47,27 +47,27 @@ class Clock:
         self.second = int(self._now())
 
 
-class Counted(NamedTuple):
+class CountSnapshot(NamedTuple):
     """What a count has in its windows, in their order, and the second in which the newest of it was counted, if any."""
 
     windows: tuple[int, ...] = (0,) * len(WINDOWS)
     last: int | None = None
 
-    def __add__(self, other: object) -> Counted:
+    def __add__(self, other: object) -> CountSnapshot:
         """Both together."""
-        if not isinstance(other, Counted):
+        if not isinstance(other, CountSnapshot):
             return NotImplemented
         lasts = [each.last for each in (self, other) if each.last is not None]
         sums = tuple(mine + theirs for mine, theirs in zip(self.windows, other.windows, strict=True))
-        return Counted(sums, max(lasts, default=None))
+        return CountSnapshot(sums, max(lasts, default=None))
 
 
-class Count:
+class WindowedCount:
     """One number that grows. Its buckets take memory once it has grown."""
 
     __slots__ = ("_before", "_buckets", "_folded", "clock", "last", "open", "second")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: SecondClock) -> None:
         self.clock = clock
         self.second = clock.second
         """The second that `open` belongs to."""
@@ -104,16 +104,16 @@ class Count:
             self.last, self.open = self.second, 0
         self.second = self.clock.second
 
-    def read(self) -> Counted:
+    def read(self) -> CountSnapshot:
         """What the windows that end now have."""
         self.roll()
         if self._buckets is None:
-            return Counted()
+            return CountSnapshot()
         buckets = self._emptied(self.second)
         sums = (
             sum(buckets[offset : offset + window.buckets]) for window, offset in zip(WINDOWS, _OFFSETS, strict=True)
         )
-        return Counted(tuple(sums), self.last)
+        return CountSnapshot(tuple(sums), self.last)
 
     def reset(self) -> None:
         """Forget what the windows have. The total stays."""

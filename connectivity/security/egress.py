@@ -73,7 +73,7 @@ def entry(text: str) -> Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class HostRules:
+class EgressRules:
     """What operators say about hosts. The lists hold what `entry` reads."""
 
     is_private_allowed: bool = True
@@ -104,11 +104,11 @@ class HostRules:
         return None
 
 
-_rules = HostRules()
+_rules = EgressRules()
 
 
 @contextmanager
-def in_force(rules: HostRules) -> Iterator[None]:
+def enforced(rules: EgressRules) -> Iterator[None]:
     """Judge by these rules meanwhile, in the whole process."""
     global _rules
     before, _rules = _rules, rules
@@ -119,7 +119,7 @@ def in_force(rules: HostRules) -> Iterator[None]:
 
 
 def refusal(host: str, address: str | None = None) -> Refusal | None:
-    """`HostRules.refusal`, by the rules that are in force."""
+    """`EgressRules.refusal`, by the rules that are in force."""
     return _rules.refusal(host, address)
 
 

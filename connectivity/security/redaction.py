@@ -2,8 +2,8 @@
 
 Whoever makes a text keeps secrets out of it (`mask_uri`, `Connection.masked`, models that hide their input). But texts come
 from client libraries, brokers and exceptions too, and an exception says what it likes. So whatever leaves goes through
-`hide`, which knows the secrets that are in use and every way in which one is usually written: as it is, percent-encoded, in
-base64, as JSON and `repr` write it, line by line. The password of any address is hidden as well, known or not.
+`redact`, which knows the secrets that are in use and every way in which one is usually written: as it is, percent-encoded,
+in base64, as JSON and `repr` write it, line by line. The password of any address is hidden as well, known or not.
 
 Secrets shorter than eight characters are hidden in addresses alone: elsewhere they would be found in ordinary words.
 """
@@ -36,7 +36,7 @@ _ADDRESS = re.compile(
 )
 
 
-class Secrets:
+class SecretRedactor:
     """The secrets that are in use, by their owners. May be used from any thread."""
 
     def __init__(self) -> None:
@@ -124,6 +124,6 @@ def _base64(secret: bytes) -> Iterator[str]:
             yield base64.b64encode(bytes(shift) + secret, alphabet).decode()[first:last]
 
 
-_secrets = Secrets()
+_secrets = SecretRedactor()
 remember = _secrets.remember
-hide = _secrets.hide
+redact = _secrets.hide

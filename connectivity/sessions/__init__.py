@@ -8,73 +8,73 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
-from connectivity.sessions.base import Desk, Means
-from connectivity.targets.reply_target import Route
-from connectivity.transports.base import Sign
+from connectivity.sessions.base import SessionHandler, SessionServices
+from connectivity.targets.reply_target import ReplyTargetPublisher
+from connectivity.transports.base import ReaderStatus
 
-__all__ = ["Desk", "Desks", "Means", "load_desk", "open_desks"]
+__all__ = ["SessionHandler", "SessionHandlers", "SessionServices", "load_handler", "open_handlers"]
 
 
 PROTOCOLS = tuple(sorted(package.name for package in pkgutil.iter_modules(__path__) if package.ispkg))
 """The mappers whose protocol has sessions: each folder here has a mapper's name, and `HANDLER` in its `handler.py`."""
 
 
-def load_desk(protocol: str) -> type[Desk] | None:
+def load_handler(protocol: str) -> type[SessionHandler] | None:
     """The session handler of this mapper; None for the many that need none."""
     if protocol not in PROTOCOLS:
         return None
-    return cast(type[Desk], importlib.import_module(f"connectivity.sessions.{protocol}.handler").HANDLER)
+    return cast(type[SessionHandler], importlib.import_module(f"connectivity.sessions.{protocol}.handler").HANDLER)
 
 
-class Desks:
+class SessionHandlers:
     """The desks of a service, by the module names of their codecs. What they are told, all of them are told."""
 
-    def __init__(self, desks: Mapping[str, Desk]) -> None:
+    def __init__(self, desks: Mapping[str, SessionHandler]) -> None:
         self._desks = desks
 
     def __repr__(self) -> str:
         return f"<Desks {list(self._desks.values())!r}>"
 
-    def of(self, protocol: str) -> Desk | None:
+    def of(self, protocol: str) -> SessionHandler | None:
         """The desk of the codec whose module has this name."""
         return self._desks.get(protocol)
 
-    def opened(self, connection_id: str, routes: Sequence[Route]) -> None:
-        """See `Desk.opened`."""
+    def opened(self, connection_id: str, routes: Sequence[ReplyTargetPublisher]) -> None:
+        """See `SessionHandler.opened`."""
         for desk in self._desks.values():
             desk.opened(connection_id, routes)
 
     def close_connection(self, connection_id: str) -> None:
-        """See `Desk.close_connection`."""
+        """See `SessionHandler.close_connection`."""
         for desk in self._desks.values():
             desk.close_connection(connection_id)
 
     def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
-        """See `Desk.keep_only`."""
+        """See `SessionHandler.keep_only`."""
         for desk in self._desks.values():
             desk.keep_only(is_wanted)
 
-    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
-        """See `Desk.reader`."""
+    def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:
+        """See `SessionHandler.reader`."""
         for desk in self._desks.values():
             desk.reader(connection_id, address, sign)
 
     async def part(self, connection_id: str) -> None:
-        """See `Desk.part`."""
+        """See `SessionHandler.part`."""
         await asyncio.gather(*(desk.part(connection_id) for desk in self._desks.values()))
 
     def sweep(self) -> None:
-        """See `Desk.sweep`."""
+        """See `SessionHandler.sweep`."""
         for desk in self._desks.values():
             desk.sweep()
 
     async def close(self) -> None:
-        """See `Desk.close`."""
+        """See `SessionHandler.close`."""
         for desk in self._desks.values():
             await desk.close()
 
 
-def open_desks(means: Means) -> Desks:
+def open_handlers(means: SessionServices) -> SessionHandlers:
     """A desk of each kind."""
-    desks = {protocol: load_desk(protocol) for protocol in PROTOCOLS}
-    return Desks({protocol: desk(means) for protocol, desk in desks.items() if desk is not None})
+    desks = {protocol: load_handler(protocol) for protocol in PROTOCOLS}
+    return SessionHandlers({protocol: desk(means) for protocol, desk in desks.items() if desk is not None})

@@ -2,9 +2,9 @@
 
 Most protocols need none: what a delivery says is a command or asks for a subscription, and its answers go to the
 reply-target of its source. Where clients have sessions, in which one request depends on those before it, a codec reads them
-as `Spoken`, and the dispatcher hands them to the desk of their protocol (`load_desk`), in the order in which they came. A
-desk decides with the machines of its protocol, which know no clock and no broker, and acts: it stores by way of the batch
-that it is handed, opens subscriptions on `Streams`, and sends by the outbox of the route.
+as `SessionMessage`, and the dispatcher hands them to the desk of their protocol (`load_desk`), in the order in which they
+came. A desk decides with the machines of its protocol, which know no clock and no broker, and acts: it stores by way of the
+batch that it is handed, opens subscriptions on `SubscriptionManager`, and sends by the outbox of the route.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from connectivity.config.settings import Retention, SparkMode
-from connectivity.sources.delivery import Arrival, Named
-from connectivity.sources.reader import Heard
-from connectivity.store.session_repository import Rows
+from connectivity.config.settings import RetentionSettings, SparkMode
+from connectivity.sources.delivery import DeduplicationKey, InboundDelivery
+from connectivity.sources.reader import ReceivedSignal
+from connectivity.store.session_repository import SessionRows
 from connectivity.store.store import Store
-from connectivity.subscriptions.manager import Streams
-from connectivity.targets.reply_target import Route
-from connectivity.transports.base import Done, Sign
+from connectivity.subscriptions.manager import SubscriptionManager
+from connectivity.targets.reply_target import ReplyTargetPublisher
+from connectivity.transports.base import Done, ReaderStatus
 from connectivity.twins.decider import Decider
-from mappings.model.signals import Command, ErrorResponse, Event, Response, Spoken
+from mappings.model.signals import Command, ErrorResponse, Event, Response, SessionMessage
 from mappings.streamr.messages import time_to_live
 from mappings.streamr.timestamps import milliseconds
 from spark_store.records import Change
 
 
-class Lifetimes:
+class RetentionTimes:
     """What is left to events."""
 
-    def __init__(self, retention: Retention, mode: SparkMode) -> None:
+    def __init__(self, retention: RetentionSettings, mode: SparkMode) -> None:
         self._retention = retention
         self.is_forever = mode is SparkMode.OFF or all(kept.days is None for kept in retention.rules.values())
         """Whether no time ends anything."""
@@ -54,10 +54,10 @@ class Lifetimes:
         return time_to_live(stored, seconds, now)
 
 
-FOREVER = Lifetimes(Retention(), SparkMode.OFF)
+FOREVER = RetentionTimes(RetentionSettings(), SparkMode.OFF)
 
 
-class Saying(Protocol):
+class SessionReply(Protocol):
     """What is said of a request when its batch is durable, or could not be stored."""
 
     def __call__(self, error: BaseException | None, ended: Done, /) -> None:
@@ -65,7 +65,7 @@ class Saying(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class SessionCommand:
     """A command that a request is, or has in it. The dispatcher carries it out as one that `subjects` have sent.
 
     `named` is what names the command across redeliveries. `told` is told once what came of it, when that is durable.
@@ -73,32 +73,34 @@ class Errand:
 
     command: Command
     subjects: tuple[str, ...]
-    named: Named
+    named: DeduplicationKey
     told: Callable[[Response | ErrorResponse, Done], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class SessionServices:
     """What a desk works with. `clock` gives monotonic seconds, `now` the time of day."""
 
     store: Store
-    streams: Streams
+    streams: SubscriptionManager
     decider: Decider
     clock: Callable[[], float]
     now: Callable[[], datetime]
-    rows: Callable[[str], Rows]
+    rows: Callable[[str], SessionRows]
     """What is kept of the sessions of a protocol."""
-    lifetimes: Lifetimes = FOREVER
+    lifetimes: RetentionTimes = FOREVER
 
 
-class Desk(ABC):
+class SessionHandler(ABC):
     """Serves one protocol."""
 
     @abstractmethod
-    def __init__(self, means: Means) -> None: ...
+    def __init__(self, means: SessionServices) -> None: ...
 
     @abstractmethod
-    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Sequence[Saying | Errand]:
+    def take(
+        self, spoken: SessionMessage, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+    ) -> Sequence[SessionReply | SessionCommand]:
         """Carry out a request. What it changes is staged in the store and appended to the changes of its batch.
 
         What comes back is said when these are durable, or is still to be carried out, in this order; the delivery is
@@ -107,7 +109,7 @@ class Desk(ABC):
         """
 
     @abstractmethod
-    def refuse(self, error: ErrorResponse, route: Route, arrival: Arrival, ended: Done) -> None:
+    def refuse(self, error: ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, ended: Done) -> None:
         """Answer a delivery that could not be read."""
 
     @abstractmethod
@@ -120,13 +122,13 @@ class Desk(ABC):
 
     # What a desk has nothing to do about unless its sessions outlive the service, or end with those who read.
 
-    def opened(self, connection_id: str, routes: Sequence[Route]) -> None:  # noqa: B027
+    def opened(self, connection_id: str, routes: Sequence[ReplyTargetPublisher]) -> None:  # noqa: B027
         """A connection is about to be open, with these routes of its sources: sessions go on that were kept."""
 
     def keep_only(self, is_wanted: Callable[[str], bool]) -> None:  # noqa: B027
         """Only connections of which this is true may be open: the sessions of others have ended."""
 
-    def reader(self, connection_id: str, address: str, sign: Sign) -> None:  # noqa: B027
+    def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:  # noqa: B027
         """What is to be seen of those who read at an address."""
 
     async def part(self, connection_id: str) -> None:  # noqa: B027

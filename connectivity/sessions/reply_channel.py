@@ -14,12 +14,12 @@ import msgspec
 import structlog
 
 from connectivity.errors import ConnectivityError
-from connectivity.monitoring.log_context import conversation
-from connectivity.sources.delivery import Arrival
-from connectivity.targets.destination import Resolved
-from connectivity.targets.outbox import Posting
-from connectivity.targets.reply_target import Route
-from connectivity.transports.base import Done, Outgoing, Parting
+from connectivity.monitoring.log_context import log_context
+from connectivity.sources.delivery import InboundDelivery
+from connectivity.targets.destination import Destination
+from connectivity.targets.outbox import PendingPublish
+from connectivity.targets.reply_target import ReplyTargetPublisher
+from connectivity.transports.base import CloseReason, Done, OutboundMessage
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Headers
 from mappings.placeholders.address import AddressPattern, begins_alike
@@ -27,7 +27,7 @@ from mappings.placeholders.address import AddressPattern, begins_alike
 log = structlog.get_logger(__name__)
 
 
-class Line:
+class ReplyChannel:
     """The way to one reply address, as one request has it: `mapped` are the headers that the reply-target maps from it.
 
     `order` names what keeps its order where one address is several queues.
@@ -35,7 +35,7 @@ class Line:
 
     __slots__ = ("_order", "address", "mapped", "route")
 
-    def __init__(self, route: Route, resolved: Resolved, order: str | None = None) -> None:
+    def __init__(self, route: ReplyTargetPublisher, resolved: Destination, order: str | None = None) -> None:
         self.address = resolved.address
         self.route = route
         self.mapped = resolved.headers
@@ -59,8 +59,8 @@ class Line:
         ended: Done | None = None,
         *,
         elements: int = 0,
-        parting: Parting | None = None,
-    ) -> Posting:
+        parting: CloseReason | None = None,
+    ) -> PendingPublish:
         """Send messages, `elements` of streams in them. What the reply-target maps replaces headers of theirs.
 
         `parting`: why nothing follows them.
@@ -74,11 +74,11 @@ class Line:
         ended: Done | None = None,
         *,
         elements: int = 0,
-        parting: Parting | None = None,
-    ) -> Posting:
+        parting: CloseReason | None = None,
+    ) -> PendingPublish:
         """The same with messages whose headers are complete."""
         route, address, order = self.route, self.address, self._order
-        messages = [Outgoing(address, envelope, route.qos, order) for envelope in envelopes]
+        messages = [OutboundMessage(address, envelope, route.qos, order) for envelope in envelopes]
         if parting is not None:
             messages[-1] = msgspec.structs.replace(messages[-1], parting=parting)
         route.facts.dispatched.note(None, len(messages))
@@ -91,7 +91,7 @@ class Line:
         if error is not None:
             route.facts.not_published.note(None, words=str(error))
             # The peer of a door that has gone is no news, and may come and go as it likes.
-            say = log.debug if route.is_door else log.warning
+            say = log.debug if route.is_listener else log.warning
             say(
                 "a frame was not taken",
                 connection=route.connection_id,
@@ -106,19 +106,19 @@ class Line:
             ended(error)
 
 
-def resolved_reply(route: Route, headers: Headers, arrival: Arrival) -> Resolved | None:
+def resolved_reply(route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery) -> Destination | None:
     """Where a request is answered; None where that leads nowhere. Raises MappingError for what can be no address."""
     return route.place_of_reply(headers, arrival.delivery.address, arrival.received.subjects)
 
 
-def is_meant(address: str, pattern: AddressPattern | None, route: Route) -> bool:
+def is_meant(address: str, pattern: AddressPattern | None, route: ReplyTargetPublisher) -> bool:
     """Whether answers may go to this address, which came with a request: as the operator says, or as he has written."""
     if pattern is not None:
         return pattern.allows(address)
     return route.is_fixed or begins_alike(address, route.beginning)
 
 
-def drop(what: str, arrival: Arrival, headers: Headers, **about: object) -> None:
+def drop(what: str, arrival: InboundDelivery, headers: Headers, **about: object) -> None:
     """Nobody can be answered, so nothing is done: this is counted, and `what` it was is told to operators."""
     arrival.route.meter.inbound("unanswerable")
     log.warning(
@@ -127,5 +127,5 @@ def drop(what: str, arrival: Arrival, headers: Headers, **about: object) -> None
         source=arrival.route.index,
         address=arrival.delivery.address,
         **about,
-        **conversation(headers),
+        **log_context(headers),
     )

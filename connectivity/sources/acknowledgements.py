@@ -63,7 +63,7 @@ _FIRST_SERVER_FAULT: Final = 500
 # --- what a command asks for --------------------------------------------------------------------------------------------
 
 
-class Wish(NamedTuple):
+class RequestedAcks(NamedTuple):
     """What a command asks for: labels, without repeats; whether it wants an answer; seconds that it waits."""
 
     labels: tuple[str, ...]
@@ -75,7 +75,7 @@ class Wish(NamedTuple):
         return not self.labels or self.labels == (_DEFAULT[channel],)
 
 
-_USUAL: Final = {channel: Wish((label,), True, LONGEST_TIMEOUT) for channel, label in _DEFAULT.items()}
+_USUAL: Final = {channel: RequestedAcks((label,), True, LONGEST_TIMEOUT) for channel, label in _DEFAULT.items()}
 _LABELS_OF_OTHERS: Final = {channel: BUILT_IN - own for channel, own in OWN_LABELS.items()}
 
 
@@ -84,7 +84,7 @@ def says_nothing(headers: Headers) -> bool:
     return "requested-acks" not in headers and "response-required" not in headers and "timeout" not in headers
 
 
-def wish(headers: Headers, channel: str) -> Wish | Fault:
+def wish(headers: Headers, channel: str) -> RequestedAcks | Fault:
     """What a signal with these normalised headers asks for on the `twin` or `live` channel, or why it cannot be had."""
     if says_nothing(headers):
         return _USUAL[channel]
@@ -100,7 +100,7 @@ def wish(headers: Headers, channel: str) -> Wish | Fault:
         labels = tuple(dict.fromkeys(label for label in requested if label not in _LABELS_OF_OTHERS[channel]))
     if timeout == 0 and (labels or is_answered):
         return NO_TIME
-    return Wish(labels, is_answered, min(timeout or LONGEST_TIMEOUT, LONGEST_TIMEOUT))
+    return RequestedAcks(labels, is_answered, min(timeout or LONGEST_TIMEOUT, LONGEST_TIMEOUT))
 
 
 def default_labels(headers: Headers, channel: str) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ NO_TIME: Final = Fault(
 """Told also to who wants no response: it cannot be had as it was asked for."""
 
 
-NOTHING: Final = Wish((), True, LONGEST_TIMEOUT)
+NOTHING: Final = RequestedAcks((), True, LONGEST_TIMEOUT)
 """What is asked for by signals that no acknowledgement can be asked for."""
 
 
@@ -132,7 +132,7 @@ def channel_of(signal: Inbound) -> str | None:
     return "live" if isinstance(signal, Message | LiveCommand) else None
 
 
-class SourceRequests:
+class SourceAckRequests:
     """What a source adds to the requests of its signals (`acknowledgementRequests`), and what it keeps of them.
 
     A signal that asks for none, with an empty list, is left alone. Raises PlaceholderError for a filter that is not
@@ -232,7 +232,7 @@ _NOT_ASKED: Final = msgspec.json.encode(
 )
 
 
-class Collector:
+class AckAggregator:
     """What has come for one command. `take` and `expire` are told the events, `acks` is what there is."""
 
     __slots__ = ("_come", "_missing", "channel", "entity")

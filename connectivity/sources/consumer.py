@@ -1,8 +1,8 @@
 """Deliveries on their way from a link to the dispatcher, in the order in which they came.
 
-An `Intake` takes what one link brings for one source. While the store cannot write, a `Holding` keeps the unanswered
-deliveries of all intakes of a connection together, lets them take no more, and takes all up again in the order in which
-they came: whichever of several clients or sources they came by, none about the same entity overtakes another.
+An `SourceConsumer` takes what one link brings for one source. While the store cannot write, a `RetryBuffer` keeps the
+unanswered deliveries of all intakes of a connection together, lets them take no more, and takes all up again in the order in
+which they came: whichever of several clients or sources they came by, none about the same entity overtakes another.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import partial
 from time import time_ns
 from typing import Any
 
-from connectivity.sources.delivery import Arrival, read
-from connectivity.sources.reader import Reader
+from connectivity.sources.delivery import InboundDelivery, read
+from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
 from connectivity.transports.base import Link
 from spark_store.errors import StoreUnavailable
@@ -24,28 +24,28 @@ PAUSE = 0.5
 """Seconds until deliveries are taken up again that a store which is there could not take."""
 
 
-Handle = Callable[[Sequence[Arrival], Callable[[Sequence[Arrival]], None]], None]
+Handle = Callable[[Sequence[InboundDelivery], Callable[[Sequence[InboundDelivery]], None]], None]
 """Has deliveries carried out in their order. Those that the store cannot take now are handed to the second argument."""
 
 
-class Holding:
+class RetryBuffer:
     """What a connection could not carry out until now."""
 
     def __init__(self, carry_out: Handle, store: Store, *, pause: float = PAUSE) -> None:
         self._carry_out = carry_out
         self._store = store
         self._pause = pause
-        self._intakes: set[Intake] = set()
-        self._held: list[tuple[Arrival, Intake]] = []
+        self._intakes: set[SourceConsumer] = set()
+        self._held: list[tuple[InboundDelivery, SourceConsumer]] = []
         self._recovery: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         return f"<Holding {len(self._held)} held>"
 
-    def enter(self, intake: Intake) -> None:
+    def enter(self, intake: SourceConsumer) -> None:
         self._intakes.add(intake)
 
-    def leave(self, intake: Intake) -> None:
+    def leave(self, intake: SourceConsumer) -> None:
         """The intake's link is gone: what it brought is the broker's to bring again."""
         self._intakes.discard(intake)
         self._held = [(arrival, owner) for arrival, owner in self._held if owner is not intake]
@@ -53,16 +53,16 @@ class Holding:
             self._recovery.cancel()
             self._recovery = None
 
-    async def handle(self, arrivals: Sequence[Arrival], intake: Intake) -> None:
+    async def handle(self, arrivals: Sequence[InboundDelivery], intake: SourceConsumer) -> None:
         """Have deliveries carried out behind those that are held."""
         while self._recovery is not None:
             await asyncio.shield(self._recovery)
         self._handle(arrivals, dict.fromkeys(arrivals, intake))
 
-    def _handle(self, arrivals: Sequence[Arrival], owners: Mapping[Arrival, Intake]) -> None:
+    def _handle(self, arrivals: Sequence[InboundDelivery], owners: Mapping[InboundDelivery, SourceConsumer]) -> None:
         self._carry_out(arrivals, partial(self._hold, owners))
 
-    def _hold(self, owners: Mapping[Arrival, Intake], arrivals: Sequence[Arrival]) -> None:
+    def _hold(self, owners: Mapping[InboundDelivery, SourceConsumer], arrivals: Sequence[InboundDelivery]) -> None:
         held = [(arrival, owners[arrival]) for arrival in arrivals if owners[arrival] in self._intakes]
         if not held:
             return
@@ -96,10 +96,10 @@ class Holding:
         self._handle([arrival for arrival, _ in held], dict(held))
 
 
-class Intake:
+class SourceConsumer:
     """What one link brings for one source."""
 
-    def __init__(self, reader: Reader, holding: Holding) -> None:
+    def __init__(self, reader: SourceReader, holding: RetryBuffer) -> None:
         self._reader = reader
         self._holding = holding
         self._task: asyncio.Task[Any] | None = None

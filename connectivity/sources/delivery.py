@@ -1,9 +1,9 @@
 """Deliveries on their way through, and what names them: which of them are known already, and which come again too often.
 
-An `Arrival` is one delivery with what it says and what is still to come of it. `Redeliveries` remembers in memory what
-helps when a broker brings a delivery again: requests that were carried out (so that demand never doubles), answers that are
-still on their way, answers that the broker has refused, and how often a delivery was given back. Answers to commands are
-remembered by the store, in the transaction of their events; here is only the name under which they are found.
+An `InboundDelivery` is one delivery with what it says and what is still to come of it. `RedeliveryTracker` remembers in
+memory what helps when a broker brings a delivery again: requests that were carried out (so that demand never doubles),
+answers that are still on their way, answers that the broker has refused, and how often a delivery was given back. Answers to
+commands are remembered by the store, in the transaction of their events; here is only the name under which they are found.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from connectivity.errors import ConnectivityError
-from connectivity.monitoring.counters import About, SourceFacts
+from connectivity.monitoring.counters import SignalReference, SourceCounters
 from connectivity.sources.acknowledgements import worse
-from connectivity.sources.reader import NOTHING, Heard, Preparation, Reader, Received
-from connectivity.targets.reply_target import Route
+from connectivity.sources.reader import NOTHING, DecodedDelivery, Preparation, ReceivedSignal, SourceReader
+from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Delivery, Done, Outcome
 from mappings.model.signals import Cancel, Command, Headers, Request
 from spark_store.records import DeliveryName
@@ -44,7 +44,7 @@ _Place: TypeAlias = tuple[tuple[str, int], str]
 """What names a delivery among all that are known: connection and source, then the delivery's own name."""
 
 
-class Arrival:
+class InboundDelivery:
     """One delivery on its way through: what it says, and how many of its answers have not ended yet.
 
     `is_again` says that it was taken up before: a commit that failed may have been carried out all the same. `number`
@@ -67,7 +67,7 @@ class Arrival:
         "tries",
     )
 
-    def __init__(self, delivery: Delivery, received: Received, route: Route) -> None:
+    def __init__(self, delivery: Delivery, received: DecodedDelivery, route: ReplyTargetPublisher) -> None:
         self.delivery = delivery
         self.received = received
         self.route = route
@@ -99,23 +99,26 @@ class Arrival:
         self.facts.acknowledged.note(self.about)
 
     @property
-    def about(self) -> About | None:
+    def about(self) -> SignalReference | None:
         """What the delivery says, or the first of it, for the log."""
         signals = self.received.signals
         return signals[0].signal if signals else self.received.error
 
 
 def read(
-    reader: Reader, deliveries: Sequence[Delivery], prepared: Sequence[Preparation] = (), started: int | None = None
-) -> list[Arrival]:
+    reader: SourceReader,
+    deliveries: Sequence[Delivery],
+    prepared: Sequence[Preparation] = (),
+    started: int | None = None,
+) -> list[InboundDelivery]:
     """Decode a batch; `prepared` is what `reader.prepare` has made of it, since `started` (nanoseconds since 1970)."""
     each = zip(deliveries, prepared or repeat(NOTHING), strict=False)
     route = reader.route
     if (tracer := route.tracer) is None:
-        arrivals = [Arrival(delivery, reader.receive(delivery, made), route) for delivery, made in each]
+        arrivals = [InboundDelivery(delivery, reader.receive(delivery, made), route) for delivery, made in each]
     else:
         arrivals = [
-            Arrival(delivery, _traced(tracer, delivery, reader.receive(delivery, made), route, since), route)
+            InboundDelivery(delivery, _traced(tracer, delivery, reader.receive(delivery, made), route, since), route)
             for delivery, made in each
             for since in (started or time_ns(),)
         ]
@@ -123,9 +126,9 @@ def read(
     return arrivals
 
 
-def _note_read(arrivals: Sequence[Arrival], is_enforcing: bool) -> None:
+def _note_read(arrivals: Sequence[InboundDelivery], is_enforcing: bool) -> None:
     """Tell what was read. Deliveries of one signal, which is what most are, are told of together."""
-    plain: dict[SourceFacts, list[About]] = {}
+    plain: dict[SourceCounters, list[SignalReference]] = {}
     for arrival in arrivals:
         received = arrival.received
         if len(received.signals) == 1 and received.error is None and not (received.dropped or is_enforcing):
@@ -136,7 +139,7 @@ def _note_read(arrivals: Sequence[Arrival], is_enforcing: bool) -> None:
         facts.read.note_each(signals)
 
 
-def _note(arrival: Arrival, is_enforcing: bool) -> None:
+def _note(arrival: InboundDelivery, is_enforcing: bool) -> None:
     """Tell what was read of a delivery."""
     facts, received = arrival.facts, arrival.received
     facts.consumed.note(arrival.about)
@@ -151,7 +154,9 @@ def _note(arrival: Arrival, is_enforcing: bool) -> None:
         fact.note(error, words=f"{error.fault.error}: {error.fault.message}")
 
 
-def _traced(tracer: Tracer, delivery: Delivery, received: Received, route: Route, started: int) -> Received:
+def _traced(
+    tracer: Tracer, delivery: Delivery, received: DecodedDelivery, route: ReplyTargetPublisher, started: int
+) -> DecodedDelivery:
     """The same, with a span that its signals name in their headers."""
     heard = received.signals
     signals, error = tracer.received(delivery, [each.signal for each in heard], received.error, route.index, started)
@@ -159,12 +164,12 @@ def _traced(tracer: Tracer, delivery: Delivery, received: Received, route: Route
     return msgspec.structs.replace(received, signals=said, error=error)
 
 
-class Redeliveries:
+class RedeliveryTracker:
     """What is remembered of deliveries for the case that they come again. All of it is bounded."""
 
     def __init__(self) -> None:
         self._requests: OrderedDict[tuple[str, int, str], bytes] = OrderedDict()
-        self._underway: dict[_Place, Arrival] = {}
+        self._underway: dict[_Place, InboundDelivery] = {}
         self._refused: OrderedDict[_Place, bytes] = OrderedDict()
         """Deliveries whose answers the broker did not take: place → payload's digest."""
         self._rejections: OrderedDict[_Place, int] = OrderedDict()
@@ -178,7 +183,7 @@ class Redeliveries:
 
     # answers on their way
 
-    def is_answered(self, arrival: Arrival) -> bool:
+    def is_answered(self, arrival: InboundDelivery) -> bool:
         """Whether nothing is to be done for a delivery: the broker marks it, and its answers are on their way or in vain.
 
         It is settled accordingly. Ask first for every delivery that is marked, and for every other one while this
@@ -205,7 +210,7 @@ class Redeliveries:
             return True
         return False
 
-    def until_ended(self, arrival: Arrival) -> Done:
+    def until_ended(self, arrival: InboundDelivery) -> Done:
         """What ends one answer to a delivery that until then is known to be on its way.
 
         Ask for it when nothing can take back any more what is answered: a delivery that is on its way is not taken up again.
@@ -226,14 +231,14 @@ class Redeliveries:
 
         return ended
 
-    def forget(self, arrival: Arrival) -> None:
+    def forget(self, arrival: InboundDelivery) -> None:
         """Nothing will end this delivery any more: when the broker brings it again, it is taken up again."""
         if arrival.place is not None and self._underway.get(arrival.place) is arrival:
             del self._underway[arrival.place]
 
     # failures
 
-    def note(self, arrival: Arrival, outcome: Outcome, *, is_done: bool) -> None:
+    def note(self, arrival: InboundDelivery, outcome: Outcome, *, is_done: bool) -> None:
         """One signal of a delivery has ended so. `is_done` says that it was carried out, though it is not well.
 
         What came again too often, or cannot be known when it comes again, is given back no more: it is settled where it
@@ -243,7 +248,7 @@ class Redeliveries:
             outcome = Outcome.SETTLED if is_done else Outcome.DROPPED
         arrival.outcome = worse(arrival.outcome, outcome)
 
-    def _may_come_again(self, arrival: Arrival) -> bool:
+    def _may_come_again(self, arrival: InboundDelivery) -> bool:
         place = arrival.place
         if place is None:
             return not arrival.delivery.redelivered
@@ -258,7 +263,7 @@ class Redeliveries:
     # names
 
     def name(
-        self, signal: Command | Request | Cancel, heard: Heard, arrival: Arrival
+        self, signal: Command | Request | Cancel, heard: ReceivedSignal, arrival: InboundDelivery
     ) -> tuple[DeliveryName | None, bool]:
         """What names this signal across redeliveries, and whether it may have come before.
 
@@ -272,7 +277,7 @@ class Redeliveries:
         name = delivery.name + heard.name
         return DeliveryName(route.connection_id, route.index, name, digest(delivery)), arrival.is_again
 
-    def is_known_request(self, signal: Request | Cancel, heard: Heard, arrival: Arrival) -> bool:
+    def is_known_request(self, signal: Request | Cancel, heard: ReceivedSignal, arrival: InboundDelivery) -> bool:
         """Whether this request or cancel was carried out before; if not, it is from now on."""
         name, is_asked = self.name(signal, heard, arrival)
         if name is None:
@@ -283,7 +288,7 @@ class Redeliveries:
         return False
 
 
-def _by_key(key: str, signal: Command | Request | Cancel, by: str, arrival: Arrival) -> DeliveryName:
+def _by_key(key: str, signal: Command | Request | Cancel, by: str, arrival: InboundDelivery) -> DeliveryName:
     """What names a signal whose client has chosen a key for it."""
     place = (signal.action, signal.path) if isinstance(signal, Command) else (signal.key,)
     parts = (type(signal).__name__, str(signal.entity), *place, *arrival.received.subjects, *((by,) if by else ()))
@@ -291,7 +296,7 @@ def _by_key(key: str, signal: Command | Request | Cancel, by: str, arrival: Arri
     return DeliveryName(arrival.route.connection_id, arrival.route.index, f"key:{key}:{hashed}", b"")
 
 
-class Named(NamedTuple):
+class DeduplicationKey(NamedTuple):
     """What names a message when it comes again, if anything; whether it may have come before; whether a client chose it."""
 
     name: DeliveryName | None
@@ -299,7 +304,9 @@ class Named(NamedTuple):
     is_chosen: bool = False
 
 
-def name_in_session(heard: Heard, arrival: Arrival, session: str | None, chosen: str | None) -> Named:
+def name_in_session(
+    heard: ReceivedSignal, arrival: InboundDelivery, session: str | None, chosen: str | None
+) -> DeduplicationKey:
     """What names a message of a session: a key that its client has chosen, or else what the broker calls the delivery.
 
     The key is the `idempotency-key`, or `chosen` where there is a session. It says nothing about what other sessions send.
@@ -309,21 +316,21 @@ def name_in_session(heard: Heard, arrival: Arrival, session: str | None, chosen:
     if key is not None:
         text = "\0".join((session or "", *arrival.received.subjects, heard.name))
         hashed = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        return Named(DeliveryName(route.connection_id, route.index, f"key:{key}:{hashed}", b""), True, True)
+        return DeduplicationKey(DeliveryName(route.connection_id, route.index, f"key:{key}:{hashed}", b""), True, True)
     if delivery.name is None:
-        return Named(None)
+        return DeduplicationKey(None)
     name = delivery.name + heard.name
-    return Named(DeliveryName(route.connection_id, route.index, name, digest(delivery)), arrival.is_again)
+    return DeduplicationKey(DeliveryName(route.connection_id, route.index, name, digest(delivery)), arrival.is_again)
 
 
-def name_of_part(command: Command, arrival: Arrival, name: str) -> Named:
+def name_of_part(command: Command, arrival: InboundDelivery, name: str) -> DeduplicationKey:
     """What names a command that a desk has found inside of a delivery: the key that its client has chosen, or `name`.
 
     The key is the one of the same command in a delivery of its own.
     """
     if (key := _idempotency_key(command.headers)) is not None:
-        return Named(_by_key(key, command, "", arrival), True, True)
-    return Named(DeliveryName(arrival.route.connection_id, arrival.route.index, name, b""))
+        return DeduplicationKey(_by_key(key, command, "", arrival), True, True)
+    return DeduplicationKey(DeliveryName(arrival.route.connection_id, arrival.route.index, name, b""))
 
 
 def _remember(known: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:

@@ -1,10 +1,10 @@
 """Deliveries on their way in: decoded, headers mapped, checked that the sender may speak for the entity.
 
-`Reader.receive` decides and is pure; `prepare` comes before it for mappers with scripts, which take their time. What cannot
-be read or is not allowed becomes an error answer, never an exception: the delivery is settled all the same, since another
-try would end the same way. The order of the steps is that of the Ditto connection model: decode, then the source's header
-mapping fills the gaps that the signal's own headers leave, then the source adds its requests for acknowledgements, then
-enforcement.
+`SourceReader.receive` decides and is pure; `prepare` comes before it for mappers with scripts, which take their time. What
+cannot be read or is not allowed becomes an error answer, never an exception: the delivery is settled all the same, since
+another try would end the same way. The order of the steps is that of the Ditto connection model: decode, then the source's
+header mapping fills the gaps that the signal's own headers leave, then the source adds its requests for acknowledgements,
+then enforcement.
 
 Each payload mapper of the source reads the delivery, in order. What one of them cannot read does not touch what the others
 have read; the delivery is answered with one error, the first. What no mapper has read is answered by the Ditto protocol,
@@ -24,18 +24,18 @@ import msgspec
 import structlog
 
 from connectivity.connections.templates import with_connection_id
-from connectivity.mapping.mapper import Mapper, Prepared
-from connectivity.monitoring.log_context import conversation
-from connectivity.sources.acknowledgements import SourceRequests, channel_of
+from connectivity.mapping.mapper import ConfiguredMapper, Prepared
+from connectivity.monitoring.log_context import log_context
+from connectivity.sources.acknowledgements import SourceAckRequests, channel_of
 from connectivity.targets.destination import feature_ids
-from connectivity.targets.reply_target import Route
+from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Delivery
 from mappings.errors import INTERNAL_ERROR, DecodeError, Fault, MappingError
 from mappings.ids import EntityId, EntityType, new_correlation_id, parse_entity_id
 from mappings.mappers.base import Answers
 from mappings.model.envelope import Envelope
 from mappings.model.headers import normalise, readable, require_size
-from mappings.model.signals import Acknowledgement, Command, ErrorResponse, Inbound, Spoken
+from mappings.model.signals import Acknowledgement, Command, ErrorResponse, Inbound, SessionMessage
 from mappings.model.topic_path import topic_of
 from mappings.placeholders.resolution import unresolved
 from mappings.placeholders.template import PlaceholderContext, Scope, Template, parse
@@ -52,7 +52,7 @@ _BROKERS_OWN = ("mqtt.", "kafka.")
 """How headers begin that say something about the delivery alone."""
 
 
-class Heard(NamedTuple):
+class ReceivedSignal(NamedTuple):
     """One signal of a delivery, and the route by which it is answered: that of the mapper that has read it.
 
     `name` tells it from the others of its delivery, the same at every redelivery; the first one of `Ditto` has none. What a
@@ -60,22 +60,22 @@ class Heard(NamedTuple):
     """
 
     signal: Inbound
-    route: Route
+    route: ReplyTargetPublisher
     name: str = ""
-    border: Border | None = None
+    border: SenderCheck | None = None
 
 
-class Received(msgspec.Struct, frozen=True):
+class DecodedDelivery(msgspec.Struct, frozen=True):
     """What a delivery says: signals with the sender's subjects, and the error that it is answered with by `route`.
 
     `is_enforced`: the error, if there is one, does not say that the sender may not speak for the entity. `dropped`: so many
     mappers are not meant for the delivery.
     """
 
-    signals: Sequence[Heard]
+    signals: Sequence[ReceivedSignal]
     subjects: tuple[str, ...] = ()
     error: ErrorResponse | None = None
-    route: Route | None = None
+    route: ReplyTargetPublisher | None = None
     is_enforced: bool = True
     dropped: int = 0
 
@@ -84,7 +84,7 @@ class _Unreadable(NamedTuple):
     """Why a mapper made nothing of a delivery, who answers that, and whether that is not for who has sent it."""
 
     error: ErrorResponse
-    route: Route
+    route: ReplyTargetPublisher
     is_enforced: bool
 
 
@@ -92,18 +92,20 @@ class _NotEnforced(MappingError):
     """The sender may not speak for the entity."""
 
 
-class Border:
+class SenderCheck:
     """What a source demands of what a desk finds inside of one request: the same as of a delivery."""
 
     __slots__ = ("_delivery", "_identity", "_reader", "_subjects")
 
-    def __init__(self, reader: Reader, delivery: Delivery, subjects: tuple[str, ...], identity: str | None) -> None:
+    def __init__(
+        self, reader: SourceReader, delivery: Delivery, subjects: tuple[str, ...], identity: str | None
+    ) -> None:
         self._reader = reader
         self._delivery = delivery
         self._subjects = subjects
         self._identity = identity
 
-    def read(self, octets: bytes) -> Received:
+    def read(self, octets: bytes) -> DecodedDelivery:
         """What a message of the Ditto protocol says. Never raises for anything a sender can do."""
         return self._reader.receive_part(octets, self._delivery, self._subjects, self._identity)
 
@@ -112,17 +114,17 @@ class Border:
         return self._reader.refusal(entity, self._identity)
 
 
-Preparation: TypeAlias = Mapping[Route, Prepared]
+Preparation: TypeAlias = Mapping[ReplyTargetPublisher, Prepared]
 """What scripts have made of a delivery, for each route that has some."""
 
 NOTHING: Preparation = {}
 
 
-class Reader:
+class SourceReader:
     """How one source's deliveries are read: a route for each of its mappers, the templates of authorization and
     enforcement. `route` is the first one, which stands for the source."""
 
-    def __init__(self, *routes: Route, max_payload: int = MAX_PAYLOAD) -> None:
+    def __init__(self, *routes: ReplyTargetPublisher, max_payload: int = MAX_PAYLOAD) -> None:
         self.routes = routes
         self.is_enforcing = routes[0].source.enforcement is not None
         self._named = list(zip(routes, _prefixes(routes), strict=True))
@@ -130,7 +132,7 @@ class Reader:
         self.route = route = routes[0]
         source = route.source
         default = next((route for route in routes if route.mapper.is_default), None)
-        self._default = default or route.through(Mapper())
+        self._default = default or route.through(ConfiguredMapper())
         # A piece of a stream has no size of its own.
         self._max_payload = sys.maxsize if route.is_stream else max_payload
         self._subjects = [parse(subject, Scope.AUTHORIZATION) for subject in source.authorization_context]
@@ -144,7 +146,7 @@ class Reader:
         )
         requests = source.acknowledgement_requests
         self._requests = (
-            SourceRequests(
+            SourceAckRequests(
                 [with_connection_id(text, route.connection_id) for text in requests.includes], requests.filter
             )
             if requests is not None
@@ -172,7 +174,7 @@ class Reader:
         except MappingError:
             # No mapper will get to read it.
             return {}
-        prepared: dict[Route, Prepared] = {}
+        prepared: dict[ReplyTargetPublisher, Prepared] = {}
         for route in self._scripted:
             context = self._context(delivery, None, subjects) if route.mapper.reads_context else None
             try:
@@ -181,16 +183,16 @@ class Reader:
                 prepared[route] = error
         return prepared
 
-    def receive(self, delivery: Delivery, prepared: Preparation = NOTHING) -> Received:
+    def receive(self, delivery: Delivery, prepared: Preparation = NOTHING) -> DecodedDelivery:
         """Read one delivery, or what scripts have made of it. Never raises for anything a sender can do."""
-        heard: list[Heard] = []
+        heard: list[ReceivedSignal] = []
         unreadable: _Unreadable | None = None
         dropped = 0
         try:
             self._check_size(len(delivery.envelope.payload))
             subjects, identity = self._sender(delivery)
         except MappingError as error:
-            return Received((), (), *self._unreadable(error, delivery, self.route, is_read=False))
+            return DecodedDelivery((), (), *self._unreadable(error, delivery, self.route, is_read=False))
         for route, prefix in self._named:
             is_read = False
             try:
@@ -204,15 +206,19 @@ class Reader:
             else:
                 dropped += not signals
                 for number, signal in enumerate(signals):
-                    border = Border(self, delivery, subjects, identity) if isinstance(signal, Spoken) else None
-                    heard.append(Heard(signal, route, f"{prefix}#{number}" if number else prefix, border))
+                    border = (
+                        SenderCheck(self, delivery, subjects, identity) if isinstance(signal, SessionMessage) else None
+                    )
+                    heard.append(ReceivedSignal(signal, route, f"{prefix}#{number}" if number else prefix, border))
         if unreadable is None:
-            return Received(heard, subjects) if not dropped else Received(heard, subjects, dropped=dropped)
-        return Received(heard, subjects, *unreadable, dropped)
+            return (
+                DecodedDelivery(heard, subjects) if not dropped else DecodedDelivery(heard, subjects, dropped=dropped)
+            )
+        return DecodedDelivery(heard, subjects, *unreadable, dropped)
 
     def receive_part(
         self, octets: bytes, delivery: Delivery, subjects: tuple[str, ...], identity: str | None
-    ) -> Received:
+    ) -> DecodedDelivery:
         """Read one message of the Ditto protocol that a delivery has brought inside of something else."""
         route = self._default
         is_read = False
@@ -220,10 +226,10 @@ class Reader:
             self._check_size(len(octets))
             decoded = route.mapper.decode(Envelope(octets, {}), None)
             is_read = True
-            signals = [Heard(self._complete(each, delivery, subjects, identity), route) for each in decoded]
+            signals = [ReceivedSignal(self._complete(each, delivery, subjects, identity), route) for each in decoded]
         except Exception as error:
-            return Received((), subjects, *self._unreadable(error, delivery, route, is_read))
-        return Received(signals, subjects)
+            return DecodedDelivery((), subjects, *self._unreadable(error, delivery, route, is_read))
+        return DecodedDelivery(signals, subjects)
 
     def refusal(self, entity: EntityId | None, identity: str | None) -> Fault | None:
         """Why somebody with this identity may not speak for an entity; None where he may."""
@@ -234,7 +240,9 @@ class Reader:
             return error.fault
         return None
 
-    def _unreadable(self, error: Exception, delivery: Delivery, route: Route, is_read: bool) -> _Unreadable:
+    def _unreadable(
+        self, error: Exception, delivery: Delivery, route: ReplyTargetPublisher, is_read: bool
+    ) -> _Unreadable:
         """Why this route's mapper made nothing of a delivery. `is_read` says that it has words for what it has read."""
         answers = route.mapper.answers
         own = answers is Answers.ALL or (is_read and answers is Answers.READ)
@@ -254,7 +262,7 @@ class Reader:
             connection=route.connection_id,
             source=route.index,
             mapper=route.mapper.name,
-            **conversation(delivery.envelope.headers),
+            **log_context(delivery.envelope.headers),
         )
         return _Unreadable(self._refused(INTERNAL_ERROR, delivery), by, is_enforced)
 
@@ -306,7 +314,7 @@ class Reader:
             if self.route.header_mapping:
                 mapped = self.route.header_mapping.apply(self._context(delivery, signal, subjects))
                 headers = _filled(headers, normalise(mapped, mapped=True))
-            if isinstance(signal, Spoken):
+            if isinstance(signal, SessionMessage):
                 return self._complete_spoken(signal, headers, delivery, subjects, identity)
             if self._requests is not None and (channel := channel_of(signal)) is not None:
                 self._requests.apply(headers, channel, self._context(delivery, signal, subjects))
@@ -332,12 +340,12 @@ class Reader:
 
     def _complete_spoken(
         self,
-        signal: Spoken,
+        signal: SessionMessage,
         mapped: dict[str, Any],
         delivery: Delivery,
         subjects: tuple[str, ...],
         identity: str | None,
-    ) -> Spoken:
+    ) -> SessionMessage:
         """A request of a protocol without headers of its own: it has those of the transport, where none is mapped.
 
         Nothing else tells whose request it is, and where it is answered. A correlation id is the client's, or there is none.
@@ -419,7 +427,7 @@ class Reader:
         return ErrorResponse(entity, group, fault, known)
 
 
-def _prefixes(routes: Sequence[Route]) -> list[str]:
+def _prefixes(routes: Sequence[ReplyTargetPublisher]) -> list[str]:
     """What the names of a mapper's signals begin with, the same wherever the mapper stands among the others."""
     seen: Counter[str] = Counter()
     prefixes = []

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mappings.ids import EntityId
-from spark_store.records import Answer, Change, Snapshot
+from spark_store.records import Change, Snapshot, StoredAnswer
 
 
-class Trimming(NamedTuple):
+class PendingTrim(NamedTuple):
     """What may be taken away, and who waits for the number of those that were."""
 
     last: int
@@ -22,11 +22,11 @@ class Committed(NamedTuple):
     """How many seconds a commit took, and what was trimmed with it."""
 
     seconds: float
-    trimming: Trimming | None
+    trimming: PendingTrim | None
     trimmed: int
 
 
-class Submitted:
+class PendingCommit:
     """Changes that are stored together, and who waits for that. A barrier has no changes.
 
     Or a `step` instead of changes, which may run aside of transactions, or leave an entity as `forgotten`.
@@ -62,14 +62,14 @@ class Submitted:
             self.durable.exception()
 
 
-class Decided:
+class UncommittedState:
     """What has been decided and is not durable yet."""
 
     __slots__ = ("answers", "snapshots")
 
     def __init__(self) -> None:
         self.snapshots: dict[EntityId, Snapshot] = {}
-        self.answers: dict[tuple[str, int, str], Answer] = {}
+        self.answers: dict[tuple[str, int, str], StoredAnswer] = {}
 
     def add(self, change: Change) -> None:
         for snapshot in change.snapshots:
@@ -90,7 +90,7 @@ class Decided:
         if self.snapshots.get(snapshot.entity) is snapshot:
             del self.snapshots[snapshot.entity]
 
-    def forget(self, answer: Answer) -> None:
+    def forget(self, answer: StoredAnswer) -> None:
         """This answer is durable, or will never be."""
         if self.answers.get(answer.delivery.place) is answer:
             del self.answers[answer.delivery.place]

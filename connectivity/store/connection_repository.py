@@ -20,7 +20,7 @@ _STEP_NOTES = 500
 """How many notes one step writes: some milliseconds."""
 
 
-class Definitions:
+class ConnectionRepository:
     """The stored connections of one journal. Every method raises StoreUnavailable."""
 
     def __init__(self, journal: SqliteJournal, store: Store) -> None:

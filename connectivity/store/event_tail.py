@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from mappings.ids import EntityId
 from spark_store.journal.journal import Journal
-from spark_store.records import Change, Followed, Place, event_size
+from spark_store.records import Change, CursorPosition, PublishedEvent, event_size
 
 MOST = 10_000
 MOST_BYTES = 32 << 20
@@ -22,13 +22,13 @@ PAGE_BYTES = 256 << 10
 """What is read from the journal at once at most."""
 
 
-class Tail:
+class EventTail:
     """The end of one journal."""
 
     def __init__(self, journal: Journal, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._journal = journal
         self._most, self._most_bytes = most, most_bytes
-        self._kept: list[Followed] = []
+        self._kept: list[PublishedEvent] = []
         self._bytes = 0
         self._wakes: dict[Callable[[], object], None] = {}
         self.forgotten = 0
@@ -63,7 +63,7 @@ class Tail:
         first = last - len(new) + 1
         if self._kept and self._kept[-1].seq != first - 1:
             self._let_go()
-        self._kept += [Followed(seq, event, cause) for seq, (event, cause) in enumerate(new, first)]
+        self._kept += [PublishedEvent(seq, event, cause) for seq, (event, cause) in enumerate(new, first)]
         self._bytes += sum(event_size(event) for event, _ in new)
         if len(self._kept) > self._most or self._bytes > self._most_bytes:
             self._shorten()
@@ -84,7 +84,7 @@ class Tail:
         self.forgotten += 1
         self._let_go()
 
-    def after(self, seq: int, limit: int = PAGE) -> Sequence[Followed]:
+    def after(self, seq: int, limit: int = PAGE) -> Sequence[PublishedEvent]:
         """The next events with numbers above `seq`, in ascending order; empty at the end.
 
         Numbers are missing where events were trimmed or erased. Raises StoreUnavailable.
@@ -99,15 +99,15 @@ class Tail:
             found for found in self._journal.follow_on(seq, min(limit, PAGE), PAGE_BYTES) if found.seq <= self.newest
         ]
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[CursorPosition]:
         """How far each target has come, as far as that is durable. Raises StoreUnavailable."""
         return self._journal.places()
 
-    def followed(self, entity: EntityId, revision: int) -> Followed | None:
+    def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
         """One durable event. Raises StoreUnavailable."""
         return self._journal.followed(entity, revision)
 
-    def one(self, seq: int) -> Followed | None:
+    def one(self, seq: int) -> PublishedEvent | None:
         """The first event with a number from `seq` on. Raises StoreUnavailable."""
         return next(iter(self.after(seq - 1, 1)), None)
 

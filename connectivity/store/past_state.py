@@ -20,7 +20,7 @@ from mappings.ids import EntityId
 from mappings.model.signals import Event, HistoryQuery
 from spark_store.history.history import HistoryRange
 from spark_store.history.replay import evolve
-from spark_store.records import Past, PastQuery, Snapshot
+from spark_store.records import PastQuery, PastState, Snapshot
 
 SHORT: Final = 1000
 """A history up to so many events is folded from its beginning if the journal has it: to look for less takes longer."""
@@ -29,7 +29,7 @@ _PAGE: Final = 500
 _PAGE_BYTES: Final = 1 << 20
 
 
-async def recall(store: Store, query: PastQuery) -> Past | None:
+async def state_at(store: Store, query: PastQuery) -> PastState | None:
     """What was, or None where that is not known any more, or never was. The state may be that of a deleted entity.
 
     Raises StoreUnavailable, HistoryUnavailable.
@@ -49,17 +49,17 @@ async def recall(store: Store, query: PastQuery) -> Past | None:
         base = await store.ask_lake(lambda lake, _: lake.snapshot(entity, newest, before))
     if last < 1:
         # Its events are forgotten; a snapshot is not.
-        return None if base is None else Past(base, b"{}")
+        return None if base is None else PastState(base, b"{}")
     if base is not None and base.revision == last:
         found = await store.page(HistoryRange(entity, last, last, None, None), 0, 1, _PAGE_BYTES)
-        return Past(base, found.events[0].headers if found.events else b"{}")
+        return PastState(base, found.events[0].headers if found.events else b"{}")
     start = 1 if base is None else base.revision + 1
     if base is None and last > SHORT:
         start = await store.ask_lake(lambda lake, reach: lake.last_whole(entity, 1, last, reaching=reach)) or 1
     return await _fold(store, HistoryRange(entity, start, last, None, None), base)
 
 
-async def _fold(store: Store, range: HistoryRange, base: Snapshot | None) -> Past | None:
+async def _fold(store: Store, range: HistoryRange, base: Snapshot | None) -> PastState | None:
     """`base` and the events of the range; without a base they have to begin with one that brings the whole entity."""
     loop, position, snapshot = asyncio.get_running_loop(), 0, base
     headers, is_over = b"{}", False
@@ -76,7 +76,7 @@ async def _fold(store: Store, range: HistoryRange, base: Snapshot | None) -> Pas
             snapshot = _since_creation(store, events[0], evolve(None, events[0]))
             events = events[1:]
         snapshot = await loop.run_in_executor(None, _evolve_all, snapshot, events)
-    return None if snapshot is None or snapshot.revision != range.last else Past(snapshot, headers)
+    return None if snapshot is None or snapshot.revision != range.last else PastState(snapshot, headers)
 
 
 def _is_whole(event: Event) -> bool:

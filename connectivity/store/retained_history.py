@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from mappings.ids import EntityId
 from spark_store.errors import StoreError
 from spark_store.journal.journal import Journal
-from spark_store.records import Beginning
+from spark_store.records import HistoryStart
 
 if TYPE_CHECKING:
-    from spark_store.lake.history_reader import Cold
+    from spark_store.lake.history_reader import LakeHistory
 
 
 Asked = TypeVar("Asked")
@@ -38,10 +38,10 @@ TRUSTED_SECONDS = 10.0
 """For so long what is known of the lake holds without a look at it."""
 
 
-class AskLake(Protocol):
+class LakeQuery(Protocol):
     """As `Store.ask_lake`."""
 
-    def __call__(self, ask: Callable[[Cold, int], Asked]) -> Awaitable[Asked | None]: ...
+    def __call__(self, ask: Callable[[LakeHistory, int], Asked]) -> Awaitable[Asked | None]: ...
 
 
 class _Found(NamedTuple):
@@ -51,15 +51,15 @@ class _Found(NamedTuple):
     oldest: dict[EntityId, int]
 
 
-class Kept:
+class RetainedHistory:
     """Where the entities of one store begin."""
 
-    def __init__(self, journal: Journal, ask_lake: AskLake, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, journal: Journal, ask_lake: LakeQuery, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` gives monotonic seconds."""
         self._journal = journal
         self._ask_lake = ask_lake
         self._clock = clock
-        self._begun: OrderedDict[EntityId, Beginning] = OrderedDict()
+        self._begun: OrderedDict[EntityId, HistoryStart] = OrderedDict()
         self._cold: OrderedDict[EntityId, int] = OrderedDict()
         self._wanted: OrderedDict[EntityId, None] = OrderedDict()
         self._deletions = -1
@@ -119,11 +119,11 @@ class Kept:
         """Events have left the journal: where entities begin there has to be asked anew."""
         self._begun.clear()
 
-    def beginning(self, entity: EntityId) -> Beginning:
+    def beginning(self, entity: EntityId) -> HistoryStart:
         """Where an entity begins in the journal at this moment. Raises StoreUnavailable."""
         return self._journal.beginning(entity)
 
-    def _beginning(self, entity: EntityId) -> Beginning:
+    def _beginning(self, entity: EntityId) -> HistoryStart:
         if (found := self._begun.get(entity)) is None:
             found = self._journal.beginning(entity)
             _put(self._begun, entity, found)
@@ -133,7 +133,7 @@ class Kept:
         """Look in the lake, and note what is found; None without a lake."""
         begun = {entity: self._beginning(entity) for entity in entities}
 
-        def ask(cold: Cold, reaching: int) -> _Found:
+        def ask(cold: LakeHistory, reaching: int) -> _Found:
             # Asked first: what is deleted after it is seen the next time.
             deletions = cold.deletions()
             oldest = {

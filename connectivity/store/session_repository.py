@@ -29,7 +29,7 @@ STEP_ROWS = 200
 """So many rows one step writes: about a millisecond."""
 
 
-class Rows(Protocol):
+class SessionRows(Protocol):
     """What is kept of the sessions of one protocol. All but `sent`, `sweep` and `close` raise StoreUnavailable."""
 
     def rows(self, connection_id: str) -> list[SessionRow]:
@@ -54,7 +54,7 @@ class Rows(Protocol):
         """Write down where everybody is: a service that ends in order repeats nothing."""
 
 
-class DeskSessions(Rows):
+class SessionRepository(SessionRows):
     """Rows in the journal's file."""
 
     def __init__(self, journal: SqliteJournal, store: Store, protocol: str) -> None:

@@ -33,10 +33,10 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 import structlog
 
-from connectivity.authorization.revalidation import Authorities
-from connectivity.store.commit import Committed, Decided, Submitted, Trimming
-from connectivity.store.event_tail import Tail
-from connectivity.store.retained_history import Kept
+from connectivity.authorization.revalidation import PolicyChangeNotifier
+from connectivity.store.commit import Committed, PendingCommit, PendingTrim, UncommittedState
+from connectivity.store.event_tail import EventTail
+from connectivity.store.retained_history import RetainedHistory
 from connectivity.store.snapshot_cache import SnapshotCache
 from mappings.ids import EntityId
 from mappings.model.signals import HistoryQuery
@@ -44,10 +44,10 @@ from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.history import history
 from spark_store.history.history import HistoryPage, HistoryRange, Trimmed
 from spark_store.journal.journal import MAX_ANSWERS, TRIM_EVENTS, Journal
-from spark_store.records import Change, DeliveryName, Due, Numbered, Oldest, Place, Snapshot
+from spark_store.records import Change, CursorPosition, DeliveryName, NumberedEvent, OldestEvent, PolicyDue, Snapshot
 
 if TYPE_CHECKING:
-    from spark_store.lake.history_reader import Cold
+    from spark_store.lake.history_reader import LakeHistory
 
 
 log = structlog.get_logger(__name__)
@@ -91,7 +91,7 @@ class Store:
         journal: Journal,
         options: StoreOptions | None = None,
         *,
-        cold: Callable[[], Cold] | None = None,
+        cold: Callable[[], LakeHistory] | None = None,
         on_commit: Callable[[float], object] | None = None,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
@@ -106,16 +106,16 @@ class Store:
         self._cold = cold
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="lake")
-        self._trimming: Trimming | None = None
-        self._queue: deque[Submitted] = deque()
-        self._written: list[Submitted] = []
-        self._decided = Decided()
+        self._trimming: PendingTrim | None = None
+        self._queue: deque[PendingCommit] = deque()
+        self._written: list[PendingCommit] = []
+        self._decided = UncommittedState()
         self._cache = SnapshotCache(self._options.cached_entities, self._options.cached_bytes)
-        self.tail = Tail(journal)
+        self.tail = EventTail(journal)
         """The newest durable events, for those who follow all of them."""
-        self.kept = Kept(journal, self.ask_lake)
+        self.kept = RetainedHistory(journal, self.ask_lake)
         """Where histories begin by now."""
-        self.authorities = Authorities()
+        self.authorities = PolicyChangeNotifier()
         """Who is told of policies that have changed."""
         self._last: int | None = None
         """The number of the newest event in the commit that is on its way, while somebody follows."""
@@ -174,7 +174,7 @@ class Store:
         It raises StoreUnavailable if none of them is stored and all may be later, or what is wrong with one of them (then
         none is stored either).
         """
-        submitted = Submitted(changes, asyncio.get_running_loop().create_future())
+        submitted = PendingCommit(changes, asyncio.get_running_loop().create_future())
         if self._is_closed or not self.is_available:
             self._decided.clear()
             submitted.fail(StoreUnavailable(self.reason or "the store is closed"))
@@ -193,7 +193,7 @@ class Store:
         An entity that the step `forgets` has, for every command that is decided from now on, neither state nor policy.
         `is_aside`: the step waits for the disk; it runs in the worker thread, while no transaction is open.
         """
-        taken = Submitted((), asyncio.get_running_loop().create_future(), step)
+        taken = PendingCommit((), asyncio.get_running_loop().create_future(), step)
         taken.is_aside = is_aside
         if self._is_closed or not self.is_available:
             taken.fail(StoreUnavailable(self.reason or "the store is closed"))
@@ -207,7 +207,7 @@ class Store:
 
     def barrier(self) -> asyncio.Future[None]:
         """A future that resolves when everything submitted so far is durable. Raises StoreUnavailable if it will not be."""
-        passed = Submitted((), asyncio.get_running_loop().create_future())
+        passed = PendingCommit((), asyncio.get_running_loop().create_future())
         if self._queue:
             self._queue.append(passed)
         elif self._written:
@@ -252,7 +252,7 @@ class Store:
         assert found is not None
         return found
 
-    async def ask_lake(self, ask: Callable[[Cold, int], Answered]) -> Answered | None:
+    async def ask_lake(self, ask: Callable[[LakeHistory, int], Answered]) -> Answered | None:
         """What `ask` says in a worker thread, given the lake and the number that it has to reach to; None without a lake.
 
         Raises what it raises, StoreUnavailable.
@@ -271,7 +271,7 @@ class Store:
         return self._journal.latest(entity)
 
     def oldest_kept(self, entity: EntityId) -> int:
-        """As `Kept.oldest`: the smallest revision that a page can still bring, from memory. Raises StoreUnavailable."""
+        """The smallest revision that a page can still bring, from memory. Raises StoreUnavailable."""
         return self.kept.oldest(entity)
 
     def keeps(self, entity: EntityId, revision: int) -> bool:
@@ -280,7 +280,7 @@ class Store:
 
     # policies in which something expires
 
-    def due(self, until: str, limit: int) -> list[Due]:
+    def due(self, until: str, limit: int) -> list[PolicyDue]:
         """As `Journal.due`. Raises StoreUnavailable."""
         return self._journal.due(until, limit)
 
@@ -294,13 +294,13 @@ class Store:
         """As the journal's `follow`: durable when the future is done, which is as that of `submit`."""
         return self.take(lambda: self._journal.follow(connection, targets))
 
-    def move(self, places: Sequence[Place]) -> asyncio.Future[None]:
+    def move(self, places: Sequence[CursorPosition]) -> asyncio.Future[None]:
         """As the journal's `move`, in the same way."""
         return self.take(lambda: self._journal.move(places))
 
     # trimming
 
-    def oldest(self) -> Oldest | None:
+    def oldest(self) -> OldestEvent | None:
         """The oldest event that is still in the journal. Raises StoreUnavailable."""
         return self._journal.oldest()
 
@@ -308,7 +308,7 @@ class Store:
         """The number of the newest durable event. Raises StoreUnavailable."""
         return self._journal.newest_seq()
 
-    def newest_until(self, seq: int) -> Numbered | None:
+    def newest_until(self, seq: int) -> NumberedEvent | None:
         """The newest event up to this number, erased entities' ones left out: of these nothing is left in a moment.
 
         Raises StoreUnavailable.
@@ -328,7 +328,7 @@ class Store:
         if self._is_closed or not self.is_available:
             raise StoreUnavailable(self.reason or "the store is closed")
         if self._trimming is None:
-            self._trimming = Trimming(last, before, asyncio.get_running_loop().create_future())
+            self._trimming = PendingTrim(last, before, asyncio.get_running_loop().create_future())
             self._schedule()
         return await asyncio.shield(self._trimming.done)
 
@@ -365,7 +365,7 @@ class Store:
 
     def _write(self) -> None:
         """Write some of the queue into the transaction; then some more, or commit."""
-        batch: list[Submitted] = []
+        batch: list[PendingCommit] = []
         size = 0
         if self._is_aside_next and not self._written:
             self._step_aside(self._queue.popleft())
@@ -406,7 +406,7 @@ class Store:
     def _is_aside_next(self) -> bool:
         return bool(self._queue) and self._queue[0].is_aside
 
-    def _take_step(self, taken: Submitted) -> None:
+    def _take_step(self, taken: PendingCommit) -> None:
         """Raises StoreUnavailable."""
         try:
             taken.take_step()
@@ -418,7 +418,7 @@ class Store:
             log.exception("a step on the journal failed")
             taken.fail(error)
 
-    def _step_aside(self, taken: Submitted) -> None:
+    def _step_aside(self, taken: PendingCommit) -> None:
         def done(working: asyncio.Future[None]) -> None:
             if (error := working.exception()) is not None:
                 taken.fail(StoreUnavailable(str(error)))
@@ -430,7 +430,7 @@ class Store:
         working = asyncio.get_running_loop().run_in_executor(self._worker, taken.take_step)
         working.add_done_callback(done)
 
-    def _write_singly(self, batch: list[Submitted]) -> None:
+    def _write_singly(self, batch: list[PendingCommit]) -> None:
         """One of these cannot be stored: find it, and store the others. Raises StoreUnavailable."""
         for position, submitted in enumerate(batch):
             try:
@@ -462,7 +462,7 @@ class Store:
         """When the oldest answer was given, in nanoseconds, that is still known: what comes later is no redelivery."""
         return self._now() - int(self._options.redelivery_window * 1e9)
 
-    def _commit(self, trimming: Trimming | None) -> Committed:
+    def _commit(self, trimming: PendingTrim | None) -> Committed:
         """Runs in the worker thread."""
         start = time.perf_counter()
         trimmed = 0 if trimming is None else self._journal.trim(trimming.last, trimming.before, TRIM_EVENTS)

@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
-from connectivity.subscriptions.feed import Feed, FeedFailed, Page, Position, Then
-from connectivity.subscriptions.search_feed import AT_ONCE, Looking, Pages, Searching
+from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd, Position
+from connectivity.subscriptions.search_feed import AT_ONCE, PageBuilder, SearchService, SearchWorker
 from connectivity.twins.access import ThingRights
 from connectivity.twins.retrieval import TIMESTAMP
 from mappings.errors import Fault
@@ -26,14 +26,14 @@ from mappings.ids import EntityType, parse_entity_id
 from mappings.model.signals import Headers, SearchQuery
 from spark_store.errors import AggregationInvalid, BudgetExceeded, QueryError, TooManyGroups
 from spark_store.rql.options import BY_ID
-from spark_store.rql.query import Access, Budget, Hit, Place, Question
-from spark_store.search.aggregation import MOST_GROUPS, Aggregation, Tally, read_aggregation
+from spark_store.rql.query import Access, Budget, Place, SearchHit, ThingQuery
+from spark_store.search.aggregation import MOST_GROUPS, Aggregation, GroupAccumulator, read_aggregation
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
 def open_search(
-    searching: Searching, query: SearchQuery, headers: Headers, subjects: tuple[str, ...], seconds: float
+    searching: SearchService, query: SearchQuery, headers: Headers, subjects: tuple[str, ...], seconds: float
 ) -> Feed | Fault:
     """The feed of a search, of its things or of what is made of them, or what is wrong with it.
 
@@ -48,23 +48,23 @@ def open_search(
         asked = searching.understand(query, subjects)
     except QueryError as error:
         return error.fault
-    return AggregationFeed(Everything(searching, asked.question, subjects, seconds), aggregation, asked.size)
+    return AggregationFeed(FullScan(searching, asked.question, subjects, seconds), aggregation, asked.size)
 
 
-class Everything:
+class FullScan:
     """All that a question finds, in the order of ids, a slice at a time."""
 
     __slots__ = ("_budget", "_left", "_place", "_question", "_searching", "_seconds", "_subjects", "is_over")
 
-    def __init__(self, searching: Searching, question: Question, subjects: Sequence[str], seconds: float) -> None:
+    def __init__(self, searching: SearchService, question: ThingQuery, subjects: Sequence[str], seconds: float) -> None:
         self._searching = searching
-        self._question = Question(question.predicate, (BY_ID,), question.namespaces)
+        self._question = ThingQuery(question.predicate, (BY_ID,), question.namespaces)
         self._subjects = subjects
         self._seconds = self._left = seconds
         self._place: Place | None = None
         self.is_over = False
 
-    async def slice(self, add: Callable[[Sequence[Hit], Looking, ThingRights], None]) -> None:
+    async def slice(self, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]) -> None:
         """Hand some more hits over, in the thread that looks.
 
         Raises FeedFailed when the time for all of it is over, StoreUnavailable, and what `add` raises.
@@ -76,7 +76,9 @@ class Everything:
         if self._left <= 0 and not self.is_over:
             raise FeedFailed(self._too_long())
 
-    def _look(self, looking: Looking, add: Callable[[Sequence[Hit], Looking, ThingRights], None]) -> None:
+    def _look(
+        self, looking: SearchWorker, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]
+    ) -> None:
         # Only looking counts, not the waiting for a thread that looks.
         began = time.perf_counter()
         rights = ThingRights(looking.world, self._subjects)
@@ -97,9 +99,9 @@ class Everything:
 class AggregationFeed:
     """The rows of one aggregation, in pages."""
 
-    def __init__(self, everything: Everything, aggregation: Aggregation, size: int) -> None:
+    def __init__(self, everything: FullScan, aggregation: Aggregation, size: int) -> None:
         self._everything = everything
-        self._tally = Tally(aggregation, MOST_GROUPS)
+        self._tally = GroupAccumulator(aggregation, MOST_GROUPS)
         self._size = size
         self._rows: Sequence[bytes] | None = None
 
@@ -111,9 +113,9 @@ class AggregationFeed:
             except TooManyGroups as error:
                 raise FeedFailed(error.fault) from error
             if not self._everything.is_over:
-                return Page((), position, Then.MORE)
+                return Page((), position, PageEnd.MORE)
             self._rows = await asyncio.to_thread(lambda: [_encode(row) for row in self._tally.rows()])
-        pages = Pages(self._size, max_bytes)
+        pages = PageBuilder(self._size, max_bytes)
         most = self._size * max(1, min(limit, AT_ONCE // self._size))
         for row in self._rows[position : position + most]:
             pages.add(row)
@@ -122,7 +124,7 @@ class AggregationFeed:
             if len(pages.done) == limit or sum(map(len, pages.done)) > max_bytes:
                 break
         pages.end()
-        return Page(pages.done, position, Then.END if position == len(self._rows) else Then.MORE)
+        return Page(pages.done, position, PageEnd.END if position == len(self._rows) else PageEnd.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
         """There is always something to look at."""
@@ -131,14 +133,14 @@ class AggregationFeed:
     def close(self) -> None:
         """A slice takes a moment: nothing has to be stopped."""
 
-    def _add(self, hits: Sequence[Hit], looking: Looking, rights: ThingRights) -> None:
+    def _add(self, hits: Sequence[SearchHit], looking: SearchWorker, rights: ThingRights) -> None:
         for hit in hits:
             # Without a policy any more, it was deleted a moment ago.
             if (access := access_of(hit, looking, rights)) is not None:
                 self._tally.add(hit.thing, None if access.is_whole else access.may)
 
 
-def access_of(hit: Hit, looking: Looking, rights: ThingRights) -> Access | None:
+def access_of(hit: SearchHit, looking: SearchWorker, rights: ThingRights) -> Access | None:
     """What may be read of a thing that was found. Which policy it has need not be visible."""
     entity = parse_entity_id(EntityType.THING, hit.thing_id)
     policy = hit.thing.get("policyId")

@@ -22,12 +22,12 @@ from typing import Final
 import msgspec
 import structlog
 
-from connectivity.store.spark_queries import Wide
+from connectivity.store.spark_queries import AsyncSparkQueries
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import Feed, FeedFailed, Page, Position, Then
-from connectivity.subscriptions.search_feed import AT_ONCE, Asked, Pages, item
+from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd, Position
+from connectivity.subscriptions.search_feed import AT_ONCE, PageBuilder, SearchRequest, item
 from connectivity.twins.access import ThingRights
-from connectivity.twins.context import World
+from connectivity.twins.context import StateLookup
 from connectivity.twins.retrieval import TIMESTAMP
 from mappings.errors import Fault
 from spark_store.errors import (
@@ -36,15 +36,15 @@ from spark_store.errors import (
     LimitExceeded,
     NoPipeline,
     PipelineLost,
+    QueryTimeout,
     StoreUnavailable,
-    TimeIsUp,
 )
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.queries.as_of import (
     Candidate,
-    Guarded,
+    CandidateAccess,
     Policy,
     candidates,
     guarded,
@@ -54,8 +54,8 @@ from spark_store.queries.as_of import (
     query,
     seen,
 )
-from spark_store.queries.spark_query import Limits, WideQueries
-from spark_store.queries.spool import Bound, Spool
+from spark_store.queries.spark_query import QueryLimits, SparkQueries
+from spark_store.queries.spool import Spool, SpoolLimits
 from spark_store.rql.query import Access
 
 log = structlog.get_logger(__name__)
@@ -103,36 +103,36 @@ class PastOptions:
     """Seconds of waiting for the lake."""
     seconds: float = 60.0
     """Seconds until Spark has answered."""
-    bound: Bound = field(default_factory=Bound)
+    bound: SpoolLimits = field(default_factory=SpoolLimits)
     """What one of them may find."""
 
 
-class PastSearches:
+class AsOfSearches:
     """Opens the feeds of searches of the past."""
 
     def __init__(
         self,
         store: Store,
-        world: World,
-        queries: WideQueries,
+        world: StateLookup,
+        queries: SparkQueries,
         now: Callable[[], datetime],
         options: PastOptions | None = None,
     ) -> None:
         """`world` is the present on the loop."""
         self.options = options or PastOptions()
         self.lake: Lake = queries.lake
-        self.wide = Wide(queries)
+        self.wide = AsyncSparkQueries(queries)
         self._store = store
         self._world = world
         self._now = now
 
-    def open(self, asked: Asked, at: int) -> Feed | Fault:
+    def open(self, asked: SearchRequest, at: int) -> Feed | Fault:
         """The feed of a search of what was before `at`, in nanoseconds since 1970; or what is wrong with it."""
         if at > (self._now() - _EPOCH) // timedelta(microseconds=1) * 1000:
             return FUTURE
-        return PastFeed(self, asked, instant(max(at, 0)))
+        return AsOfFeed(self, asked, instant(max(at, 0)))
 
-    async def accesses(self, found: Sequence[Guarded], subjects: Sequence[str]) -> dict[Policy, Access | None]:
+    async def accesses(self, found: Sequence[CandidateAccess], subjects: Sequence[str]) -> dict[Policy, Access | None]:
         """What somebody may read now of the things of each policy. There may be as many policies as things, so that others
         have their turn in between."""
         rights, began = ThingRights(self._world, subjects), time.perf_counter()
@@ -155,12 +155,12 @@ class PastSearches:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def _is_reached(self, before: datetime) -> bool:
-        with Follower.open(self.lake.journal) as follower:
+        with JournalReader.open(self.lake.journal) as follower:
             return is_reached(follower, read_watermark(self.lake.watermark).seq, before)
 
-    def guarded(self, found: Sequence[Candidate]) -> list[Guarded]:
+    def guarded(self, found: Sequence[Candidate]) -> list[CandidateAccess]:
         """In a thread: candidates with the policies that the journal names for them. Raises StoreUnavailable."""
-        with Follower.open(self.lake.journal) as follower:
+        with JournalReader.open(self.lake.journal) as follower:
             return guarded(follower, found)
 
     def close(self) -> None:
@@ -168,10 +168,10 @@ class PastSearches:
         self.wide.close()
 
 
-class PastFeed:
+class AsOfFeed:
     """The pages of one search of the past. A position is the number of the first thing that has not been looked at."""
 
-    def __init__(self, past: PastSearches, asked: Asked, before: datetime) -> None:
+    def __init__(self, past: AsOfSearches, asked: SearchRequest, before: datetime) -> None:
         self._past = past
         self._asked = asked
         self._before = before
@@ -188,25 +188,25 @@ class PastFeed:
         except (asyncio.CancelledError, StoreUnavailable):
             # Of the task, not of whoever waits for it.
             if self._is_closed:
-                return Page([], position, Then.END)
+                return Page([], position, PageEnd.END)
             raise
 
     async def _page(self, spool: Spool, start: int, limit: int, max_bytes: int) -> Page:
         size = self._asked.size
-        pages, most = Pages(size, max_bytes), size * max(1, min(limit, AT_ONCE // size))
+        pages, most = PageBuilder(size, max_bytes), size * max(1, min(limit, AT_ONCE // size))
         while start < len(spool) and len(pages.done) * size < most:
             records = await asyncio.to_thread(spool.read, start, most, max_bytes)
             for number, found in await self._items(records):
                 if pages.is_open and len(found) > pages.left:
                     pages.end()
-                    return Page(pages.done, start + number, Then.MORE)
+                    return Page(pages.done, start + number, PageEnd.MORE)
                 pages.add(found)
                 if len(pages.done) * size >= most:
                     start, records = start + number + 1, []
                     break
             start += len(records)
         pages.end()
-        return Page(pages.done, start, Then.MORE if start < len(spool) else Then.END)
+        return Page(pages.done, start, PageEnd.MORE if start < len(spool) else PageEnd.END)
 
     async def _items(self, records: Sequence[bytes]) -> list[tuple[int, bytes]]:
         """What may be seen of some records: the number of each, and its thing as pages have it."""
@@ -224,7 +224,7 @@ class PastFeed:
         """Everything that belongs to the answer. Raises FeedFailed, StoreError."""
         try:
             return await self._gathered()
-        except TimeIsUp as error:
+        except QueryTimeout as error:
             raise FeedFailed(BudgetExceeded(self._past.options.seconds).fault) from error
         except LimitExceeded as error:
             raise FeedFailed(TOO_MUCH) from error
@@ -239,7 +239,7 @@ class PastFeed:
         with contextlib.ExitStack() as undo:
             spool = Spool(past.lake.folder, question.order, past.options.bound)
             undo.callback(spool.close)
-            async with contextlib.aclosing(past.wide.run(asking, Limits(past.options.seconds))) as batches:
+            async with contextlib.aclosing(past.wide.run(asking, QueryLimits(past.options.seconds))) as batches:
                 async for batch in batches:
                     found = await asyncio.to_thread(lambda it: past.guarded(list(candidates(it))), batch)
                     accesses = await past.accesses(found, self._asked.subjects)
@@ -248,7 +248,7 @@ class PastFeed:
             undo.pop_all()
         return spool
 
-    def _keep(self, spool: Spool, found: Sequence[Guarded], accesses: dict[Policy, Access | None]) -> None:
+    def _keep(self, spool: Spool, found: Sequence[CandidateAccess], accesses: dict[Policy, Access | None]) -> None:
         for place, candidate in judged(found, accesses, self._asked.question):
             spool.add(place, _encode(candidate))
 

@@ -25,33 +25,33 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from mappings.errors import Fault
-from mappings.model.signals import Ending
+from mappings.model.signals import EndReason
 
 UNBOUNDED = 2**63 - 1
 """The greatest demand; from here on it is not counted any more (reactive-streams rule 3.17)."""
 
 
-class State(Enum):
+class SubscriptionState(Enum):
     WAITING = "no request yet"
     FLOWING = "live"
     CLOSED = "over"
 
 
 @dataclass(frozen=True, slots=True)
-class Emitted:
+class ElementsEmitted:
     """Elements to send, in order."""
 
     elements: Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class SubscriptionEnded:
     """The terminal signal to send: `reason` of None means complete."""
 
-    reason: Fault | Ending | None
+    reason: Fault | EndReason | None
 
 
-Output: TypeAlias = Emitted | Ended
+Output: TypeAlias = ElementsEmitted | SubscriptionEnded
 
 
 class Subscription:
@@ -62,10 +62,10 @@ class Subscription:
     def __init__(self, *, terminal_needs_request: bool, demand: int = 0) -> None:
         """`demand` is what came with the subscribe itself; `terminal_needs_request` the wire protocol's rule."""
         self._patient = terminal_needs_request
-        self._held: Ended | None = None
+        self._held: SubscriptionEnded | None = None
         self.demand = min(demand, UNBOUNDED)
         self.sent = 0
-        self.state = State.FLOWING if demand or not terminal_needs_request else State.WAITING
+        self.state = SubscriptionState.FLOWING if demand or not terminal_needs_request else SubscriptionState.WAITING
 
     def __repr__(self) -> str:
         return f"<Subscription {self.state.value}, demand {self.demand}>"
@@ -73,62 +73,62 @@ class Subscription:
     @property
     def wanted(self) -> int:
         """How many elements may be offered now."""
-        return self.demand if self.state is State.FLOWING else 0
+        return self.demand if self.state is SubscriptionState.FLOWING else 0
 
     @property
     def is_closed(self) -> bool:
-        return self.state is State.CLOSED
+        return self.state is SubscriptionState.CLOSED
 
     def request(self, demand: int) -> list[Output]:
         """The subscriber asks for `demand` more elements."""
-        if self.state is State.CLOSED:
-            return [Ended(Ending.CANCELLED)]
+        if self.state is SubscriptionState.CLOSED:
+            return [SubscriptionEnded(EndReason.CANCELLED)]
         if demand <= 0:
-            return self._close(Ended(Ending.INVALID_DEMAND))
-        self.state = State.FLOWING
+            return self._close(SubscriptionEnded(EndReason.INVALID_DEMAND))
+        self.state = SubscriptionState.FLOWING
         self.demand = min(self.demand + demand, UNBOUNDED)
         return self._close(self._held) if self._held else []
 
     def offer(self, elements: Sequence[Any]) -> list[Output]:
         """The feed has supplied elements. Offering more than `wanted` is a mistake in our own code: ValueError."""
-        if self.state is State.CLOSED or not elements:
+        if self.state is SubscriptionState.CLOSED or not elements:
             return []
         if len(elements) > self.wanted:
             raise ValueError(f"{len(elements)} elements offered, {self.wanted} wanted")
         if self.demand < UNBOUNDED:
             self.demand -= len(elements)
         self.sent += len(elements)
-        return [Emitted(elements)]
+        return [ElementsEmitted(elements)]
 
     def finish(self) -> list[Output]:
         """The feed has no more elements."""
-        return self._end(Ended(None))
+        return self._end(SubscriptionEnded(None))
 
     def fail(self, fault: Fault) -> list[Output]:
         """The feed cannot supply its elements."""
-        return self._end(Ended(fault))
+        return self._end(SubscriptionEnded(fault))
 
     def cancel(self) -> list[Output]:
         """The subscriber wants no more. Nothing is answered, however often it is said (3.5, 3.7)."""
-        self.state = State.CLOSED
+        self.state = SubscriptionState.CLOSED
         return []
 
     def expire(self) -> list[Output]:
         """Nothing has happened for too long. No request has to precede this end."""
-        return [] if self.state is State.CLOSED else self._close(Ended(Ending.IDLE))
+        return [] if self.state is SubscriptionState.CLOSED else self._close(SubscriptionEnded(EndReason.IDLE))
 
-    def revoke(self, reason: Fault | Ending) -> list[Output]:
+    def revoke(self, reason: Fault | EndReason) -> list[Output]:
         """An operator ends it, or the service stops. Nor has a request to precede this end."""
-        return [] if self.state is State.CLOSED else self._close(Ended(reason))
+        return [] if self.state is SubscriptionState.CLOSED else self._close(SubscriptionEnded(reason))
 
-    def _end(self, ended: Ended) -> list[Output]:
-        if self.state is State.CLOSED or self._held:
+    def _end(self, ended: SubscriptionEnded) -> list[Output]:
+        if self.state is SubscriptionState.CLOSED or self._held:
             return []
-        if self.state is State.WAITING and self._patient:
+        if self.state is SubscriptionState.WAITING and self._patient:
             self._held = ended
             return []
         return self._close(ended)
 
-    def _close(self, ended: Ended) -> list[Output]:
-        self.state = State.CLOSED
+    def _close(self, ended: SubscriptionEnded) -> list[Output]:
+        self.state = SubscriptionState.CLOSED
         return [ended]

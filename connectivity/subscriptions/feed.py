@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from mappings.errors import Fault
 
 
-class Then(Enum):
+class PageEnd(Enum):
     """What follows a page."""
 
     MORE = "ask again"
@@ -31,7 +31,7 @@ class Page(NamedTuple):
 
     elements: Sequence[Any]
     position: Position
-    then: Then
+    then: PageEnd
 
 
 class FeedFailed(Exception):
@@ -57,7 +57,7 @@ class _Nothing:
     """The feed without elements."""
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:  # noqa: ARG002
-        return Page((), position, Then.END)
+        return Page((), position, PageEnd.END)
 
     def wake(self, ready: Callable[[], None]) -> None:
         ready()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import Page, Then
+from connectivity.subscriptions.feed import Page, PageEnd
 from mappings.model.signals import HistoryQuery
 from spark_store.history.history import HistoryRange
 
@@ -31,7 +31,7 @@ class HistoryFeed(HistoryRange):
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
         found = await self.store.page(self, position, limit, max_bytes)
-        return Page(found.events, found.position, Then.END if found.ended else Then.MORE)
+        return Page(found.events, found.position, PageEnd.END if found.ended else PageEnd.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
         """A history never waits."""

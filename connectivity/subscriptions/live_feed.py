@@ -5,9 +5,9 @@ memory that is bounded for all entities together; whoever lags behind it reads p
 lake. So a feed that begins in the past goes over into the present by itself, without a gap and without a repeat at the seam.
 
 Who takes less than there is falls behind. A follower that can ask for what it misses, because its protocol tells it by the
-next event, may leap: when it has been too far behind for too long (`Leeway`) it goes on with the newest event, so that what
-is live stays live. A burst is no reason to leave anything out, nor are many of them, as long as it catches up in between
-(Streamr protocol, skipped broadcasts).
+next event, may leap: when it has been too far behind for too long (`LagTolerance`) it goes on with the newest event, so that
+what is live stays live. A burst is no reason to leave anything out, nor are many of them, as long as it catches up in
+between (Streamr protocol, skipped broadcasts).
 
 While nobody follows an entity nothing of it is kept, and while nobody follows any, a commit costs nothing. The first who
 follows an entity, and the last who leaves it, are told to whoever wants to know (Streamr protocol, server events).
@@ -23,14 +23,14 @@ from typing import NamedTuple
 
 import structlog
 
-from connectivity.monitoring.prometheus import Figure
+from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import Page, Then
+from connectivity.subscriptions.feed import Page, PageEnd
 from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.errors import StoreUnavailable
 from spark_store.history.history import HistoryRange
-from spark_store.records import Followed, event_size
+from spark_store.records import PublishedEvent, event_size
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ AGAIN_SECONDS = 1.0
 """After so long a store that could not be read is asked again."""
 
 
-class Leeway(NamedTuple):
+class LagTolerance(NamedTuple):
     """How far a follower may be behind, in events or bytes, for longer than so many seconds."""
 
     events: int = 1000
@@ -58,7 +58,7 @@ class Leeway(NamedTuple):
         return events > 1 and (events > self.events or bytes > self.bytes)
 
 
-class Audience(NamedTuple):
+class FollowerStats(NamedTuple):
     """How many entities are followed, by how many followers, and how many events these have left out by leaping."""
 
     entities: int
@@ -70,7 +70,7 @@ def _nobody(entity: EntityId, followers: int) -> None:
     """Nobody wants to know."""
 
 
-class Following:
+class LiveFeeds:
     """Everybody who follows something in this service."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Following:
         store: Store,
         most: int = MOST,
         most_bytes: int = MOST_BYTES,
-        leeway: Leeway | None = None,
+        leeway: LagTolerance | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         """`clock` gives monotonic seconds."""
@@ -86,13 +86,13 @@ class Following:
         """Told when an entity has its first follower, with how many it has then."""
         self.on_deleted: Callable[[EntityId, int], object] = _nobody
         """Told when an entity has lost its last follower, with how many are left: none."""
-        self.leeway = leeway or Leeway()
+        self.leeway = leeway or LagTolerance()
         self.clock = clock
         self._left_out = 0
         self._store = store
         self._most, self._most_bytes = most, most_bytes
-        self._lines: dict[EntityId, _Line] = {}
-        self._kept: deque[tuple[_Line, Event]] = deque()
+        self._lines: dict[EntityId, _EntityBuffer] = {}
+        self._kept: deque[tuple[_EntityBuffer, Event]] = deque()
         """Every event that was put into a line, oldest first."""
         self._bytes = 0
         self._seq = 0
@@ -110,10 +110,10 @@ class Following:
         line = self._lines.get(entity)
         return 0 if line is None else len(line.feeds)
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[GaugeReading]:
         """For a scrape."""
         return live_figures(
-            Audience(len(self._lines), sum(len(it.feeds) for it in self._lines.values()), self._left_out)
+            FollowerStats(len(self._lines), sum(len(it.feeds) for it in self._lines.values()), self._left_out)
         )
 
     def leave_out(self, events: int) -> None:
@@ -133,7 +133,7 @@ class Following:
             if not self._lines:
                 self._store.tail.follow(self._look)
                 self._seq, self._forgotten = self._store.tail.newest, self._store.tail.forgotten
-            line = self._lines[entity] = _Line()
+            line = self._lines[entity] = _EntityBuffer()
         try:
             line.newest = max(line.newest, self._store.newest_durable(entity))
         except StoreUnavailable:
@@ -155,22 +155,22 @@ class Following:
             self._end(feed.entity, line)
             self.on_deleted(feed.entity, 0)
 
-    async def read(self, entity: EntityId, line: _Line, after: int, limit: int, max_bytes: int) -> Page:
+    async def read(self, entity: EntityId, line: _EntityBuffer, after: int, limit: int, max_bytes: int) -> Page:
         """What of a line follows a revision, out of memory or out of the history.
 
         Raises StoreUnavailable, HistoryUnavailable.
         """
         self.refresh()
         if (newest := line.newest) <= after:
-            return Page((), after, Then.WAIT)
+            return Page((), after, PageEnd.WAIT)
         if events := line.behind(after, limit, max_bytes):
             revision = events[-1].revision
-            return Page(events, revision, Then.MORE if revision < newest else Then.WAIT)
+            return Page(events, revision, PageEnd.MORE if revision < newest else PageEnd.WAIT)
         range = HistoryRange(entity, after + 1, newest, None, None)
         found = await self._store.page(range, after, limit, max_bytes)
         # What is not there any more, because it was erased or its time was over, nobody gets.
         position = newest if found.ended else found.position
-        return Page(found.events, max(after, position), Then.MORE)
+        return Page(found.events, max(after, position), PageEnd.MORE)
 
     def refresh(self) -> None:
         """Where the journal knows better now than what is in memory, keep nothing of that.
@@ -208,7 +208,7 @@ class Following:
         if not self._lines:
             return
         tail = self._store.tail
-        changed: dict[_Line, None] = {}
+        changed: dict[_EntityBuffer, None] = {}
         try:
             while self._seq < (newest := tail.newest):
                 events = tail.after(self._seq, MOST)
@@ -228,7 +228,7 @@ class Following:
         self._again = None
         self._look()
 
-    def _take(self, events: Sequence[Followed], changed: dict[_Line, None]) -> None:
+    def _take(self, events: Sequence[PublishedEvent], changed: dict[_EntityBuffer, None]) -> None:
         lines = self._lines
         for _, event, _ in events:
             if (line := lines.get(event.entity)) is not None:
@@ -241,7 +241,7 @@ class Following:
 
     def _shorten(self) -> None:
         """Let go of more than has to go, so that this is seldom done."""
-        gone: Counter[_Line] = Counter()
+        gone: Counter[_EntityBuffer] = Counter()
         while self._kept and (len(self._kept) > self._most * 7 // 8 or self._bytes > self._most_bytes * 7 // 8):
             line, event = self._kept.popleft()
             self._bytes -= event_size(event)
@@ -251,7 +251,7 @@ class Following:
         for line, number in gone.items():
             del line.events[:number]
 
-    def _end(self, entity: EntityId, line: _Line) -> None:
+    def _end(self, entity: EntityId, line: _EntityBuffer) -> None:
         """Nobody follows an entity."""
         if line.feeds:
             return
@@ -269,7 +269,7 @@ class Following:
         self._bytes = 0
 
 
-class _Line:
+class _EntityBuffer:
     """What is in memory of one entity that is followed: events without a gap. `newest` is its newest durable revision."""
 
     __slots__ = ("events", "feeds", "newest")
@@ -318,8 +318,10 @@ class LiveFeed:
         "entity",
     )
 
-    def __init__(self, following: Following, entity: EntityId, line: _Line, after: int, *, may_leap: bool) -> None:
-        """Feeds are made by `Following.feed`."""
+    def __init__(
+        self, following: LiveFeeds, entity: EntityId, line: _EntityBuffer, after: int, *, may_leap: bool
+    ) -> None:
+        """Feeds are made by `LiveFeeds.feed`."""
         self.entity = entity
         self._following = following
         self._line = line
@@ -359,9 +361,9 @@ class LiveFeed:
         if self._may_leap:
             self._leap_if_too_far(max(position, self._after))
         page = await self._following.read(self.entity, self._line, max(position, self._after), limit, max_bytes)
-        if page.then is Then.WAIT and not page.elements:
+        if page.then is PageEnd.WAIT and not page.elements:
             # Where it begins may still turn out to be further back.
-            return Page((), position, Then.WAIT)
+            return Page((), position, PageEnd.WAIT)
         if page.elements and page.elements[0].revision <= self._after:
             # It leapt while the page was read.
             kept = [event for event in page.elements if event.revision > self._after]
@@ -414,11 +416,11 @@ class LiveFeed:
             self._following.leave(self)
 
 
-def live_figures(audience: Audience) -> Iterator[Figure]:
+def live_figures(audience: FollowerStats) -> Iterator[GaugeReading]:
     """What a scrape shows of those who follow something live."""
-    yield Figure("connectivity_live_entities", "Entities that somebody follows live.", {(): audience.entities})
-    yield Figure("connectivity_live_followers", "Subscriptions to what is live.", {(): audience.followers})
-    yield Figure(
+    yield GaugeReading("connectivity_live_entities", "Entities that somebody follows live.", {(): audience.entities})
+    yield GaugeReading("connectivity_live_followers", "Subscriptions to what is live.", {(): audience.followers})
+    yield GaugeReading(
         "connectivity_live_left_out",
         "Events that followers were not sent since the start, because they did not keep up.",
         {(): audience.left_out},

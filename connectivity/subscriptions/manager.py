@@ -22,10 +22,10 @@ import msgspec
 import structlog
 
 from connectivity.errors import ConnectivityError, PublishFailed
-from connectivity.monitoring.log_context import conversation
-from connectivity.subscriptions.engine import Emitted, Output, State, Subscription
-from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, Position, Then
-from connectivity.targets.outbox import Posting
+from connectivity.monitoring.log_context import log_context
+from connectivity.subscriptions.engine import ElementsEmitted, Output, Subscription, SubscriptionState
+from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, PageEnd, Position
+from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, new_subscription_id
@@ -33,15 +33,15 @@ from mappings.model.signals import (
     Cancel,
     Complete,
     Created,
-    Ending,
+    EndReason,
     ErrorResponse,
     Failed,
     Headers,
-    Kind,
     Next,
     Outbound,
     Request,
     Subscribe,
+    SubscriptionKind,
 )
 from spark_store.errors import HistoryUnavailable, StoreError
 
@@ -58,18 +58,18 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-class Reply(Protocol):
+class SubscriberSink(Protocol):
     """Where the answers to one source's commands go."""
 
     connection_id: str
     terminal_needs_request: bool
 
-    def post(self, signal: Outbound, ended: Done | None = None) -> Posting | None:
+    def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
         """Send a signal; None where nobody receives it. `ended` is told whether the broker took it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class Subscriber:
     """Who speaks: the reply, the authorization subjects, and the scope in which subscription ids are unique.
 
     `has_session`: the scope is a session that has a lifetime of its own. Its subscriptions end when whoever keeps the
@@ -79,7 +79,7 @@ class Peer:
     subscription of it that has ended, so nothing is kept to answer by.
     """
 
-    reply: Reply
+    reply: SubscriberSink
     subjects: tuple[str, ...]
     scope: Hashable
     has_session: bool = False
@@ -90,7 +90,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class SubscriptionLimits:
     """The timers (seconds) and sizes of subscriptions."""
 
     idle_timeout: float = 60.0
@@ -100,11 +100,11 @@ class Bounds:
     page_bytes: int = 1 << 20
 
 
-Open = Callable[[Subscribe, tuple[str, ...]], Feed | Fault]
+FeedFactory = Callable[[Subscribe, tuple[str, ...]], Feed | Fault]
 """The feed of a subscribe for these subjects, or why there is none: told at the first request."""
 
 
-class _Due(list["Live"]):
+class _Due(list["ActiveSubscription"]):
     """Who is looked at in one second. Those that are looked at in another one by now are `stale`."""
 
     __slots__ = ("stale",)
@@ -121,7 +121,7 @@ class _Due(list["Live"]):
             self.stale = 0
 
 
-class Live(Subscription):
+class ActiveSubscription(Subscription):
     """One open subscription, or one that ended a moment ago.
 
     There may be very many, and most of them wait: headers rest as JSON text, and whatever can be shared is.
@@ -143,7 +143,7 @@ class Live(Subscription):
         "touched",
     )
 
-    def __init__(self, signal: Subscribe, key: str, peer: Peer, now: int) -> None:
+    def __init__(self, signal: Subscribe, key: str, peer: Subscriber, now: int) -> None:
         super().__init__(terminal_needs_request=peer.reply.terminal_needs_request, demand=signal.demand)
         self.kind = signal.kind
         self.key = key
@@ -153,7 +153,7 @@ class Live(Subscription):
         self.subjects = peer.subjects
         self.feed: Feed | None = None
         self.position: Position = 0
-        self.posting: Posting | None = None
+        self.posting: PendingPublish | None = None
         self.pump: asyncio.Task[None] | None = None
         self.touched = now
         self.due: _Due | None = None
@@ -166,30 +166,30 @@ class Live(Subscription):
         return f"<{self.kind.value} {self.key[:6]}… of {self.entity}, {self.state.value}, demand {self.demand}>"
 
 
-class Streams:
+class SubscriptionManager:
     """Every subscription of the service."""
 
-    def __init__(self, open_feed: Open, bounds: Bounds, clock: Callable[[], float]) -> None:
+    def __init__(self, open_feed: FeedFactory, bounds: SubscriptionLimits, clock: Callable[[], float]) -> None:
         """`clock` gives monotonic seconds."""
         self._open = open_feed
         self._bounds = bounds
         self._clock = clock
-        self._scopes: defaultdict[tuple[Hashable, Kind], dict[str, Live]] = defaultdict(dict)
+        self._scopes: defaultdict[tuple[Hashable, SubscriptionKind], dict[str, ActiveSubscription]] = defaultdict(dict)
         self._due: defaultdict[int, _Due] = defaultdict(_Due)
         """By second: who is looked at then. Only the list that a subscription was put into last counts."""
         self._second = int(clock())
         """The second of the last sweep. Idle times are counted in such seconds: one number that all can share."""
         self.open_by_connection: Counter[str] = Counter()
-        self._read_by: dict[tuple[str, str], set[Live]] = {}
+        self._read_by: dict[tuple[str, str], set[ActiveSubscription]] = {}
         """By connection and reader: what ends when that one has gone."""
 
-    def __iter__(self) -> Iterator[Live]:
+    def __iter__(self) -> Iterator[ActiveSubscription]:
         """Those that have not ended."""
         return (live for scope in self._scopes.values() for live in scope.values() if not live.is_closed)
 
     # commands
 
-    def subscribe(self, signal: Subscribe, peer: Peer) -> None:
+    def subscribe(self, signal: Subscribe, peer: Subscriber) -> None:
         """Open a subscription and say so; whatever is wrong with its query is told at the first request."""
         connection = peer.reply.connection_id
         if self.open_by_connection[connection] >= self._bounds.max_per_connection:
@@ -201,7 +201,7 @@ class Streams:
         key = signal.key or new_subscription_id()
         if (former := scope.get(key)) is not None and not former.is_closed:
             self._cancel(former)
-        live = scope[key] = Live(signal, key, peer, self._second)
+        live = scope[key] = ActiveSubscription(signal, key, peer, self._second)
         self.open_by_connection[connection] += 1
         self._lead(live, peer)
         if not peer.has_session:
@@ -224,31 +224,33 @@ class Streams:
         """The feed of a subscribe for a desk that makes another one of it. Raises StoreError."""
         return self._open(signal, subjects)
 
-    def request(self, signal: Request, peer: Peer) -> None:
+    def request(self, signal: Request, peer: Subscriber) -> None:
         """Add demand, or answer why it cannot be added."""
         if (live := self._find(signal, peer)) is None:
             return
         if live.is_closed:
             (ended,) = live.request(signal.demand)
-            assert not isinstance(ended, Emitted)
-            peer.reply.post(Failed(live.kind, live.key, live.entity, signal.headers, ended.reason or Ending.CANCELLED))
+            assert not isinstance(ended, ElementsEmitted)
+            peer.reply.post(
+                Failed(live.kind, live.key, live.entity, signal.headers, ended.reason or EndReason.CANCELLED)
+            )
             return
         self._touch(live, signal.headers, peer)
         self._send(live, live.request(signal.demand))
         self._start(live)
 
-    def cancel(self, signal: Cancel, peer: Peer) -> None:
+    def cancel(self, signal: Cancel, peer: Subscriber) -> None:
         """End a subscription without an answer."""
         if (live := self._find(signal, peer)) is not None and not live.is_closed:
             self._cancel(live)
 
     # lifetimes
 
-    def idle(self, live: Live) -> int:
+    def idle(self, live: ActiveSubscription) -> int:
         """For how many seconds nothing has happened to a subscription. Elements that wait for a broker happen to it."""
         return 0 if live.pump is not None else self._second - live.touched
 
-    def revoke(self, live: Live, fault: Fault) -> None:
+    def revoke(self, live: ActiveSubscription, fault: Fault) -> None:
         """An operator ends a subscription; its client is sent `failed`."""
         self._send(live, live.revoke(fault))
 
@@ -275,11 +277,11 @@ class Streams:
             self._send(live, live.fail(fault))
         return len(failed)
 
-    def abort(self, kind: Kind) -> None:
+    def abort(self, kind: SubscriptionKind) -> None:
         """The service stops: those of a kind that have been requested from are told so."""
         for live in list(self):
-            if live.kind is kind and live.state is State.FLOWING:
-                self._send(live, live.revoke(Ending.ABORTED))
+            if live.kind is kind and live.state is SubscriptionState.FLOWING:
+                self._send(live, live.revoke(EndReason.ABORTED))
 
     def close_connection(self, connection_id: str) -> None:
         """The connection is closed or deleted: its subscriptions end without a word."""
@@ -292,7 +294,7 @@ class Streams:
                     live.pump.cancel()
                 self._forget(live, scope, kind)
 
-    def _look_at(self, live: Live, now: int) -> None:
+    def _look_at(self, live: ActiveSubscription, now: int) -> None:
         if live.is_closed:
             self._forget(live, live.peer.scope, live.kind)
         elif live.pump is not None:
@@ -304,32 +306,32 @@ class Streams:
         else:
             self._send(live, live.expire())
 
-    def _schedule(self, live: Live, seconds: float) -> None:
+    def _schedule(self, live: ActiveSubscription, seconds: float) -> None:
         former, live.due = live.due, self._due[self._second + math.ceil(seconds) + 1]
         live.due.append(live)
         if former is not None:
             former.leave()
 
-    def _forget(self, live: Live, scope: Hashable, kind: Kind) -> None:
+    def _forget(self, live: ActiveSubscription, scope: Hashable, kind: SubscriptionKind) -> None:
         lives = self._scopes.get((scope, kind))
         if lives is not None and lives.get(live.key) is live:
             del lives[live.key]
             if not lives:
                 del self._scopes[scope, kind]
 
-    def _touch(self, live: Live, headers: Headers, peer: Peer) -> None:
+    def _touch(self, live: ActiveSubscription, headers: Headers, peer: Subscriber) -> None:
         live.headers, live.touched = encode(headers), self._second
         if peer is not live.peer:
             self._lead(live, peer)
 
-    def _lead(self, live: Live, peer: Peer) -> None:
+    def _lead(self, live: ActiveSubscription, peer: Subscriber) -> None:
         """The answers go to this peer from now on."""
         self._unread(live)
         live.peer = peer
         if peer.reader is not None:
             self._read_by.setdefault((live.connection_id, peer.reader), set()).add(live)
 
-    def _unread(self, live: Live) -> None:
+    def _unread(self, live: ActiveSubscription) -> None:
         """Nobody's going ends it any more."""
         if live.peer.reader is None:
             return
@@ -339,30 +341,30 @@ class Streams:
             if not read:
                 del self._read_by[place]
 
-    def _find(self, signal: Request | Cancel, peer: Peer) -> Live | None:
+    def _find(self, signal: Request | Cancel, peer: Subscriber) -> ActiveSubscription | None:
         """The subscription that is meant. Answers `not found` itself where there is none for this peer."""
         live = self._scopes.get((peer.scope, signal.kind), {}).get(signal.key)
         if live is not None and not set(live.subjects).isdisjoint(peer.subjects):
             return live
-        peer.reply.post(Failed(signal.kind, signal.key, signal.entity, signal.headers, Ending.NOT_FOUND))
+        peer.reply.post(Failed(signal.kind, signal.key, signal.entity, signal.headers, EndReason.NOT_FOUND))
         return None
 
-    def _limit_fault(self, kind: Kind) -> Fault:
+    def _limit_fault(self, kind: SubscriptionKind) -> Fault:
         return Fault(
             429,
-            "thing-search:subscription.limit" if kind is Kind.SEARCH else "streaming.subscription.limit",
+            "thing-search:subscription.limit" if kind is SubscriptionKind.SEARCH else "streaming.subscription.limit",
             f"This connection has {self._bounds.max_per_connection} open subscriptions, the most it may have.",
             "Cancel subscriptions that are no longer needed, or let them end.",
         )
 
     # elements
 
-    def _start(self, live: Live) -> None:
+    def _start(self, live: ActiveSubscription) -> None:
         if live.wanted and live.pump is None and live.feed is not None:
             live.pump = asyncio.get_running_loop().create_task(self._run(live))
 
-    async def _run(self, live: Live) -> None:
-        then = Then.MORE
+    async def _run(self, live: ActiveSubscription) -> None:
+        then = PageEnd.MORE
         try:
             then = await self._pump(live)
         except FeedFailed as error:
@@ -377,10 +379,10 @@ class Streams:
         finally:
             live.pump = live.posting = None
             live.touched = self._second
-        if then is Then.WAIT and live.feed is not None:
+        if then is PageEnd.WAIT and live.feed is not None:
             live.feed.wake(lambda: self._start(live))
 
-    async def _pump(self, live: Live) -> Then:
+    async def _pump(self, live: ActiveSubscription) -> PageEnd:
         """Draw and send pages while there is demand; the next one when the broker has taken the last one."""
         while live.wanted and (feed := live.feed) is not None:
             limit = min(live.wanted, max(self._bounds.page_items, live.peer.page_items))
@@ -393,7 +395,7 @@ class Streams:
             del page
             if live.is_closed:
                 break
-            if then is Then.END:
+            if then is PageEnd.END:
                 if live.posting is not None:
                     # An element that the broker refuses leaves a gap, and there must be no `complete` behind one.
                     await live.posting.over()
@@ -402,12 +404,12 @@ class Streams:
                 continue
             if live.posting is not None:
                 await live.posting.taken()
-            if then is Then.WAIT:
-                return Then.WAIT
+            if then is PageEnd.WAIT:
+                return PageEnd.WAIT
             await asyncio.sleep(0)
-        return Then.MORE
+        return PageEnd.MORE
 
-    async def _send_in_turns(self, live: Live, elements: Sequence[Any]) -> None:
+    async def _send_in_turns(self, live: ActiveSubscription, elements: Sequence[Any]) -> None:
         """Send a page in parts, so that other subscriptions, and the brokers' confirms, get their turn in between."""
         at_once = live.peer.at_once
         live.posting = self._send(live, live.offer(elements[:at_once]))
@@ -419,12 +421,12 @@ class Streams:
                 return
             live.posting = self._send(live, live.offer(elements[start : start + at_once]))
 
-    def _send(self, live: Live, outputs: Sequence[Output]) -> Posting | None:
+    def _send(self, live: ActiveSubscription, outputs: Sequence[Output]) -> PendingPublish | None:
         """Turn what the engine decided into signals with the headers of the latest command."""
         posting = None
         for output in outputs:
             headers = decode(live.headers)
-            if isinstance(output, Emitted):
+            if isinstance(output, ElementsEmitted):
                 subscribed = decode(live.subscribed)
                 posting = live.peer.reply.post(
                     Next(live.kind, live.key, live.entity, headers, output.elements, subscribed),
@@ -439,23 +441,23 @@ class Streams:
                 self._retire(live)
         return posting
 
-    def _sent(self, live: Live, error: ConnectivityError | None) -> None:
+    def _sent(self, live: ActiveSubscription, error: ConnectivityError | None) -> None:
         """Elements that the broker refused leave a gap: nothing may follow them but the failure."""
         if error is not None and not live.is_closed:
             fault = error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR
             self._send(live, live.fail(fault))
 
-    def _cancel(self, live: Live) -> None:
+    def _cancel(self, live: ActiveSubscription) -> None:
         live.cancel()
         self._withdraw(live)
         self._retire(live)
 
-    def _withdraw(self, live: Live) -> None:
+    def _withdraw(self, live: ActiveSubscription) -> None:
         """Elements that the broker has not taken yet are not sent any more."""
         if live.posting is not None:
             live.posting.withdrawn = True
 
-    def _retire(self, live: Live) -> None:
+    def _retire(self, live: ActiveSubscription) -> None:
         """Let go of everything but what answers late commands during the after-life."""
         if live.feed is not None:
             live.feed.close()
@@ -468,7 +470,7 @@ class Streams:
             self._schedule(live, self._bounds.after_life)
 
 
-def _about(live: Live) -> dict[str, Any]:
+def _about(live: ActiveSubscription) -> dict[str, Any]:
     """What log lines say about a subscription and the conversation that it belongs to."""
     entity = str(live.entity) if live.entity is not None else None
-    return {"connection": live.connection_id, "entity": entity, **conversation(decode(live.headers))}
+    return {"connection": live.connection_id, "entity": entity, **log_context(decode(live.headers))}

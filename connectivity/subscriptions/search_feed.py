@@ -1,7 +1,7 @@
 """Searches: what a subscribe asks, and the feeds that answer it page by page (Ditto protocol, search).
 
-A search that names the thing it is about is answered on the loop, from the states that everything else is decided with;
-any other one by a worker thread, over a reading connection of its own (`spark_store.rql.query.Search`), in slices, so that
+A search that names the thing it is about is answered on the loop, from the states that everything else is decided with; any
+other one by a worker thread, over a reading connection of its own (`spark_store.rql.query.ThingSearch`), in slices, so that
 neither the loop nor another search ever waits for a long one. Whatever was decided before a page is asked for is durable
 before it is answered: a client finds its own writes.
 
@@ -24,9 +24,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import Feed, FeedFailed, Page, Position, Then
+from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd, Position
 from connectivity.twins.access import ThingRights
-from connectivity.twins.context import PresentWorld, World
+from connectivity.twins.context import CurrentStateLookup, StateLookup
 from connectivity.twins.retrieval import TIMESTAMP, shortened
 from mappings.ditto.timestamps import parse_instant
 from mappings.errors import Fault
@@ -38,16 +38,16 @@ from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql import Predicate
 from spark_store.rql.options import read_options
-from spark_store.rql.query import Budget, Hit, Place, Question, Rights, Search
+from spark_store.rql.query import Budget, Place, ReadRights, SearchHit, ThingQuery, ThingSearch
 from spark_store.rql.search_evaluator import read
-from spark_store.search.planner import Plan
-from spark_store.search.point_lookup import NamedThing, named_thing
+from spark_store.search.planner import QueryPlan
+from spark_store.search.point_lookup import PointLookup, named_thing
 
 _TIMES: Final = ("_created", "_modified")
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def item(hit: Hit, selection: Selection | None) -> bytes:
+def item(hit: SearchHit, selection: Selection | None) -> bytes:
     """A thing as a page has it: those fields of it that were selected, or its document without the fields beside it."""
     if selection is None and hit.text is not None:
         return hit.text
@@ -61,7 +61,7 @@ def item(hit: Hit, selection: Selection | None) -> bytes:
     return _encode(select(found, selection))
 
 
-class Pages:
+class PageBuilder:
     """Things on their way into pages of `size` things and at most `max_bytes`."""
 
     __slots__ = ("_items", "_left", "_max_bytes", "done", "size")
@@ -123,22 +123,22 @@ NO_PAST: Final = Fault(
 )
 
 
-class Reading(Search, Protocol):
+class SearchConnection(ThingSearch, Protocol):
     """A connection that reads the present for searches. It is used by one thread at a time."""
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """The durable state of an entity; within a page, that which the page is made from. Raises StoreUnavailable."""
 
-    def explain(self, question: Question, rights: Rights, limit: int) -> Plan:
+    def explain(self, question: ThingQuery, rights: ReadRights, limit: int) -> QueryPlan:
         """How the first `limit` things would be come by now. Raises StoreUnavailable."""
 
     def close(self) -> None: ...
 
 
-class Asked(NamedTuple):
+class SearchRequest(NamedTuple):
     """What a client wants to know: `size` things on a page, and of each what `selection` says, or its document."""
 
-    question: Question
+    question: ThingQuery
     size: int
     selection: Selection | None
     subjects: tuple[str, ...]
@@ -154,29 +154,29 @@ class SearchOptions:
     """Threads that look."""
 
 
-class Looking(NamedTuple):
+class SearchWorker(NamedTuple):
     """What a thread that looks has at hand: a connection, and the present as that reads it."""
 
-    reading: Reading
-    world: World
+    reading: SearchConnection
+    world: StateLookup
 
 
-class Searching:
+class SearchService:
     """Opens the feeds of searches, and has the threads that look for things."""
 
     def __init__(
         self,
         store: Store,
-        world: World,
+        world: StateLookup,
         now: Callable[[], datetime],
-        open_reading: Callable[[], Reading],
+        open_reading: Callable[[], SearchConnection],
         options: SearchOptions | None = None,
     ) -> None:
         """`world` is the present on the loop; `open_reading` is called once in each thread that looks."""
         self.options = options or SearchOptions()
         self.store = store
         self.world = world
-        self.as_of: Callable[[Asked, int], Feed | Fault] | None = None
+        self.as_of: Callable[[SearchRequest, int], Feed | Fault] | None = None
         """Opens the feed of a search in the past, before an instant in nanoseconds since 1970; None without a lake."""
         self._now = now
         self._workers = _Workers(open_reading, now, self.options.workers)
@@ -194,20 +194,20 @@ class Searching:
             return NO_PAST if self.as_of is None else self.as_of(asked, at)
         return SearchFeed(self, asked)
 
-    def understand(self, query: SearchQuery, subjects: Sequence[str]) -> Asked:
+    def understand(self, query: SearchQuery, subjects: Sequence[str]) -> SearchRequest:
         """What a query means now. Raises QueryError."""
         options = read_options(query.options)
         predicate = self._read(query.filter) if query.filter is not None else None
-        question = Question(predicate, options.order, frozenset(query.namespaces))
+        question = ThingQuery(predicate, options.order, frozenset(query.namespaces))
         selection = None if query.fields is None else parse_fields(query.fields)
-        return Asked(question, options.size, selection, tuple(subjects))
+        return SearchRequest(question, options.size, selection, tuple(subjects))
 
     def _read(self, filter: str) -> Predicate:
         if "time:" in filter or len(filter) > LONGEST_KNOWN:
             return read(filter, self._now())
         return _read_once(filter)
 
-    async def look(self, look: Callable[[Looking], Answered]) -> Answered:
+    async def look(self, look: Callable[[SearchWorker], Answered]) -> Answered:
         """What `look` comes to in a thread that looks, for which everything that was decided until now is durable.
 
         Raises StoreUnavailable, and what `look` raises.
@@ -239,7 +239,7 @@ class SearchFeed:
 
     __slots__ = ("_asked", "_is_closed", "_named", "_searching")
 
-    def __init__(self, searching: Searching, asked: Asked) -> None:
+    def __init__(self, searching: SearchService, asked: SearchRequest) -> None:
         self._searching = searching
         self._asked = asked
         self._named = named_thing(asked.question.predicate)
@@ -248,7 +248,7 @@ class SearchFeed:
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """At most `limit` pages from `position` on, of about `max_bytes` together. Raises FeedFailed, StoreUnavailable."""
         size, place = self._asked.size, position or None
-        pages, budget = Pages(size, max_bytes), Budget(self._searching.options.budget)
+        pages, budget = PageBuilder(size, max_bytes), Budget(self._searching.options.budget)
         wanted = size * max(1, min(limit, AT_ONCE // size))
         while True:
             try:
@@ -257,23 +257,23 @@ class SearchFeed:
                 pages.end()
                 if not pages.done:
                     raise FeedFailed(error.fault) from error
-                return Page(pages.done, place, Then.MORE)
+                return Page(pages.done, place, PageEnd.MORE)
             for each in found.items:
                 pages.add(each)
             place = found.place
             if found.is_last or self._is_closed:
                 pages.end()
-                return Page(pages.done, place, Then.END)
+                return Page(pages.done, place, PageEnd.END)
             pages.end_if_heavy()
             if pages.done and not pages.is_open:
-                return Page(pages.done, place, Then.MORE)
+                return Page(pages.done, place, PageEnd.MORE)
             wanted = pages.missing
 
     async def _find(self, place: Place | None, limit: int, budget: Budget, max_bytes: int) -> _Found:
         """Things behind a place, as pages have them. Raises BudgetExceeded, StoreUnavailable."""
         searching = self._searching
         if self._named is not None:
-            named = NamedThing(self._named, searching.world.snapshot)
+            named = PointLookup(self._named, searching.world.snapshot)
             found = self._look(named, searching.world, place, limit, budget, max_bytes)
             await searching.store.barrier()
             return found
@@ -282,7 +282,7 @@ class SearchFeed:
         )
 
     def _look(
-        self, search: Search, world: World, place: Place | None, limit: int, budget: Budget, max_bytes: int
+        self, search: ThingSearch, world: StateLookup, place: Place | None, limit: int, budget: Budget, max_bytes: int
     ) -> _Found:
         question, _, selection, subjects = self._asked
         if self._is_closed:
@@ -303,15 +303,15 @@ class SearchFeed:
 class _Workers:
     """Threads that look, each with a connection of its own. What asks first is answered first."""
 
-    def __init__(self, open_reading: Callable[[], Reading], now: Callable[[], datetime], number: int) -> None:
+    def __init__(self, open_reading: Callable[[], SearchConnection], now: Callable[[], datetime], number: int) -> None:
         self._open = open_reading
         self._now = now
         self._threads = ThreadPoolExecutor(max_workers=number, thread_name_prefix="search")
         self._own = threading.local()
-        self._opened: list[Reading] = []
+        self._opened: list[SearchConnection] = []
         self._is_closed = False
 
-    async def run(self, look: Callable[[Looking], Answered]) -> Answered:
+    async def run(self, look: Callable[[SearchWorker], Answered]) -> Answered:
         if self._is_closed:
             raise StoreUnavailable(_STOPPED)
         looked = asyncio.get_running_loop().run_in_executor(self._threads, self._run, look)
@@ -330,12 +330,12 @@ class _Workers:
         for reading in self._opened:
             reading.close()
 
-    def _run(self, look: Callable[[Looking], Answered]) -> Answered:
-        looking: Looking | None = getattr(self._own, "looking", None)
+    def _run(self, look: Callable[[SearchWorker], Answered]) -> Answered:
+        looking: SearchWorker | None = getattr(self._own, "looking", None)
         if looking is None:
             reading = self._open()
             self._opened.append(reading)
-            looking = self._own.looking = Looking(reading, PresentWorld(reading.snapshot, self._timestamp))
+            looking = self._own.looking = SearchWorker(reading, CurrentStateLookup(reading.snapshot, self._timestamp))
         try:
             return look(looking)
         except StoreUnavailable:

@@ -28,22 +28,22 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from connectivity.errors import OperationRefused
-from connectivity.subscriptions.aggregation_feed import Everything
-from connectivity.subscriptions.feed import FeedFailed, Then
-from connectivity.subscriptions.search_feed import Asked, Looking, SearchFeed, Searching
+from connectivity.subscriptions.aggregation_feed import FullScan
+from connectivity.subscriptions.feed import FeedFailed, PageEnd
+from connectivity.subscriptions.search_feed import SearchFeed, SearchRequest, SearchService, SearchWorker
 from connectivity.twins.access import ThingRights
 from mappings.errors import Fault
 from mappings.model.field_selector import Selection
 from spark_store.errors import InvalidOption, QueryError, StoreError
 from spark_store.records import AuditEntry
 from spark_store.rql.options import read_options
-from spark_store.rql.order import Rank
-from spark_store.rql.query import Hit, Place, Question, Value
+from spark_store.rql.order import TypeRank
+from spark_store.rql.query import Place, SearchHit, SortValue, ThingQuery
 from spark_store.rql.search_evaluator import read
 
 
 @dataclass(frozen=True, slots=True)
-class Inquiry:
+class HttpSearch:
     """One question, as it was asked: `filter` is RQL, `options` are those of a search, perhaps with a cursor.
 
     It is asked in the name of all `subjects` together. `namespaces` of None are all of them. `seconds` is how long
@@ -60,7 +60,7 @@ class Inquiry:
     instead: str | None = None
 
 
-class Findings(NamedTuple):
+class HttpSearchPage(NamedTuple):
     """A page of things, as whoever asked may see them, and what leads to the next one; None where nothing follows.
 
     `items` is a JSON array as text.
@@ -77,13 +77,13 @@ class Inquiries(Protocol):
     `thing-search:budget.exceeded`, `api:store.unavailable` (503).
     """
 
-    async def things(self, inquiry: Inquiry) -> Findings:
+    async def things(self, inquiry: HttpSearch) -> HttpSearchPage:
         """The things that match, in order."""
 
-    async def count(self, inquiry: Inquiry) -> int:
+    async def count(self, inquiry: HttpSearch) -> int:
         """How many there are. Options do not matter."""
 
-    async def plan(self, inquiry: Inquiry) -> Mapping[str, Any]:
+    async def plan(self, inquiry: HttpSearch) -> Mapping[str, Any]:
         """How the first page would be come by now: `way`, `order`, `things`, `candidates`, `isIndexed`, `text`.
 
         It tells how many things there are, whoever may see them.
@@ -105,18 +105,18 @@ _Payload: Final = msgspec.json.Decoder(tuple[float, list[tuple[int, Any]]])
 class _Read(NamedTuple):
     """An inquiry, understood: the question, the place where the page begins, and what its next cursor has to know."""
 
-    asked: Asked
+    asked: SearchRequest
     after: Place | None
     now: datetime
     bound: bytes
 
 
-class Inquirer:
+class SearchRequests:
     """Answers inquiries by searching."""
 
     def __init__(
         self,
-        searching: Searching,
+        searching: SearchService,
         now: Callable[[], datetime],
         *,
         page_bytes: int,
@@ -128,37 +128,37 @@ class Inquirer:
         self._now = now
         self._page_bytes = page_bytes
         self._seconds_for_all = seconds_for_all
-        self._cursors = Cursors()
+        self._cursors = CursorCipher()
         self._note = note
         self._noted: dict[tuple[str, frozenset[str]], datetime] = {}
 
-    async def things(self, inquiry: Inquiry) -> Findings:
+    async def things(self, inquiry: HttpSearch) -> HttpSearchPage:
         """The things that match, in order. Raises OperationRefused."""
         async with _refusing(inquiry.seconds):
             found = await self._understood(inquiry)
             feed = SearchFeed(self._searching, found.asked)
             page = await feed.page(found.after or 0, 1, self._page_bytes)
             cursor = None
-            if page.then is not Then.END:
+            if page.then is not PageEnd.END:
                 cursor = self._cursors.seal(page.position, found.now, found.bound)
-            return Findings(page.elements[0] if page.elements else b"[]", cursor)
+            return HttpSearchPage(page.elements[0] if page.elements else b"[]", cursor)
 
-    async def count(self, inquiry: Inquiry) -> int:
+    async def count(self, inquiry: HttpSearch) -> int:
         """How many things match. Raises OperationRefused."""
         number = 0
 
-        def add(hits: Sequence[Hit], _looking: Looking, _rights: ThingRights) -> None:
+        def add(hits: Sequence[SearchHit], _looking: SearchWorker, _rights: ThingRights) -> None:
             nonlocal number
             number += len(hits)
 
         async with _refusing(inquiry.seconds):
             asked = (await self._understood(inquiry)).asked
-            everything = Everything(self._searching, asked.question, asked.subjects, self._seconds_for_all)
+            everything = FullScan(self._searching, asked.question, asked.subjects, self._seconds_for_all)
             while not everything.is_over:
                 await everything.slice(add)
         return number
 
-    async def plan(self, inquiry: Inquiry) -> Mapping[str, Any]:
+    async def plan(self, inquiry: HttpSearch) -> Mapping[str, Any]:
         """How the first page would be come by now. Raises OperationRefused."""
         async with _refusing(inquiry.seconds):
             asked = (await self._understood(inquiry)).asked
@@ -176,7 +176,7 @@ class Inquirer:
             "text": str(plan),
         }
 
-    async def _understood(self, inquiry: Inquiry) -> _Read:
+    async def _understood(self, inquiry: HttpSearch) -> _Read:
         """What is asked, and that it is asked in the name of others noted. Raises QueryError, StoreError."""
         found = self._read(inquiry)
         if (by := inquiry.instead) is not None:
@@ -189,7 +189,7 @@ class Inquirer:
                 self._noted[key] = now
         return found
 
-    def _read(self, inquiry: Inquiry) -> _Read:
+    def _read(self, inquiry: HttpSearch) -> _Read:
         """What is asked. Raises QueryError."""
         text, cursor = split_options(inquiry.options)
         options = read_options(text)
@@ -198,8 +198,8 @@ class Inquirer:
         bound = sha256(msgspec.json.encode(known)).digest()
         now, after = (self._now(), None) if cursor is None else self._cursors.open(cursor, bound, len(options.order))
         predicate = None if inquiry.filter is None else read(inquiry.filter, now)
-        question = Question(predicate, options.order, namespaces)
-        return _Read(Asked(question, options.size, inquiry.selection, inquiry.subjects), after, now, bound)
+        question = ThingQuery(predicate, options.order, namespaces)
+        return _Read(SearchRequest(question, options.size, inquiry.selection, inquiry.subjects), after, now, bound)
 
 
 def _spelled(sorting: Any) -> list[Any]:
@@ -242,7 +242,7 @@ def split_options(text: str | None) -> tuple[str | None, str | None]:
     return (rest.removeprefix(",") if cursor.start() == 0 else rest) or None, cursor["cursor"]
 
 
-class Cursors:
+class CursorCipher:
     """Places as texts that nobody else can read or make."""
 
     def __init__(self) -> None:
@@ -273,4 +273,4 @@ class Cursors:
             ) from None
         seconds, values = _Payload.decode(plain)
         assert len(values) == length, "the order is bound to the cursor"
-        return datetime.fromtimestamp(seconds, UTC), tuple(Value(Rank(rank), value) for rank, value in values)
+        return datetime.fromtimestamp(seconds, UTC), tuple(SortValue(TypeRank(rank), value) for rank, value in values)

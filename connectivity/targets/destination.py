@@ -1,7 +1,7 @@
 """An address to publish to, and the headers that go with it: the templates of a reply-target or of a target, compiled.
 
-`Publication.resolve` says where a signal goes and which headers it gets beside those of its wire protocol; nothing is sent
-here. An address that does not resolve means that nothing is published, and one that a client's value would turn into
+`DestinationTemplate.resolve` says where a signal goes and which headers it gets beside those of its wire protocol; nothing
+is sent here. An address that does not resolve means that nothing is published, and one that a client's value would turn into
 something else than an address is an error (Ditto connections, header mapping and addresses).
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from connectivity.transports.base import Outgoing
+from connectivity.transports.base import OutboundMessage
 from mappings.errors import DecodeError
 from mappings.model.envelope import Envelope
 from mappings.model.field_selector import joined
@@ -35,28 +35,28 @@ _WITH_FEATURES = (TwinEvent, LiveEvent, LiveCommand)
 _decode = msgspec.json.Decoder().decode
 
 
-class Resolved(NamedTuple):
+class Destination(NamedTuple):
     """Where a signal goes, and its mapped headers."""
 
     address: str
     headers: Mapping[str, str]
 
-    def outgoing(self, envelopes: Sequence[Envelope], qos: int) -> list[Outgoing]:
+    def outgoing(self, envelopes: Sequence[Envelope], qos: int) -> list[OutboundMessage]:
         """The messages to publish. A mapped header replaces one of the codec's; envelopes that share their headers go on
         sharing them."""
         if not self.headers:
-            return [Outgoing(self.address, envelope, qos) for envelope in envelopes]
+            return [OutboundMessage(self.address, envelope, qos) for envelope in envelopes]
         merged: dict[int, dict[str, str]] = {}
         messages = []
         for envelope in envelopes:
             headers = merged.get(id(envelope.headers))
             if headers is None:
                 headers = merged[id(envelope.headers)] = {**envelope.headers, **self.headers}
-            messages.append(Outgoing(self.address, Envelope(envelope.payload, headers), qos))
+            messages.append(OutboundMessage(self.address, Envelope(envelope.payload, headers), qos))
         return messages
 
 
-class Publication:
+class DestinationTemplate:
     """One reply-target or target. Raises PlaceholderError for templates that are not understood."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Publication:
         """Whether there is only one address."""
         return self._address.is_constant
 
-    def resolve(self, context: PlaceholderContext) -> Resolved | None:
+    def resolve(self, context: PlaceholderContext) -> Destination | None:
         """None where the address has no value. Raises UnsafeAddress, Unresolved. `context` is that of the signal."""
         address = resolve_address(self._address, context)
         if address is None:
@@ -97,7 +97,7 @@ class Publication:
         mapped = self._mapping.apply(context)
         if self._override is not None and (override := resolve_address(self._override, context)) is not None:
             mapped[ADDRESS_HEADER] = override
-        return Resolved(address, mapped)
+        return Destination(address, mapped)
 
     def context(self, signal: Outbound, *, has_topic: bool = False, has_features: bool = False) -> PlaceholderContext:
         """What templates see of a signal: its topic and features where these ask for them, or whoever else says so."""

@@ -1,8 +1,8 @@
 """The open connections as they see each other: their targets, the labels that they answer for, whose answers they take.
 
 What one connection brings in, others may be sent: live signals go to the targets that subscribe to them, and answers may be
-diverted to another connection. A `Member` joins when its connection is opened and leaves when it is closed; a link that
-comes and goes in between changes nothing here.
+diverted to another connection. A `OpenConnection` joins when its connection is opened and leaves when it is closed; a link
+that comes and goes in between changes nothing here.
 
 Diversion (Ditto connections, response diversion): a command with the header `divert-response-to-connection`, consumed by a
 connection that is a diversion source, is answered at a target of the named connection, if that one is a diversion target
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from connectivity.connections.model import Connection, ResponseType
 from connectivity.connections.templates import DIVERT_TO, DIVERTED_TYPES
-from connectivity.targets.target import TargetRoute
+from connectivity.targets.target import TargetPublisher
 from mappings.model.signals import Answer
 
 DIVERTED_FROM = "diverted-response-from-connection"
@@ -52,10 +52,10 @@ class DivertingOptions:
         )
 
 
-class Member:
+class OpenConnection:
     """One open connection. `declared`: the labels that its sources declare."""
 
-    def __init__(self, connection: Connection, targets: Sequence[TargetRoute], declared: frozenset[str]) -> None:
+    def __init__(self, connection: Connection, targets: Sequence[TargetPublisher], declared: frozenset[str]) -> None:
         self.connection_id = connection.id
         self.targets = tuple(targets)
         self.declared = declared
@@ -65,24 +65,24 @@ class Member:
         return f"<Member {self.connection_id}, {len(self.targets)} targets>"
 
 
-class Diverted(NamedTuple):
+class ResponseDiversion(NamedTuple):
     """Where an answer goes instead of, or beside, its reply-target. `target` of None: nobody takes it, for this `reason`."""
 
-    target: TargetRoute | None
+    target: TargetPublisher | None
     is_preserved: bool
     reason: str = ""
 
 
-class Members:
+class ConnectionDirectory:
     """Those that are open now, in the order in which they came."""
 
     def __init__(self) -> None:
-        self._members: dict[str, Member] = {}
+        self._members: dict[str, OpenConnection] = {}
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[OpenConnection]:
         return iter(tuple(self._members.values()))
 
-    def join(self, member: Member) -> None:
+    def join(self, member: OpenConnection) -> None:
         self._members[member.connection_id] = member
 
     def leave(self, connection_id: str) -> None:
@@ -91,7 +91,7 @@ class Members:
         for target in member.targets if member is not None else ():
             target.close()
 
-    def diverted(self, answer: Answer, kind: str, origin: str, source: int) -> Diverted | None:
+    def diverted(self, answer: Answer, kind: str, origin: str, source: int) -> ResponseDiversion | None:
         """Where an answer of this kind is diverted to that belongs to a source of the connection `origin`; None if not."""
         headers = answer.headers
         member = self._members.get(origin)
@@ -103,9 +103,9 @@ class Members:
         if kind not in types or to == origin:
             return None
         target, reason = self._target(str(to), origin, source)
-        return Diverted(target, member.diverting.preserves, reason)
+        return ResponseDiversion(target, member.diverting.preserves, reason)
 
-    def _target(self, to: str, origin: str, source: int) -> tuple[TargetRoute | None, str]:
+    def _target(self, to: str, origin: str, source: int) -> tuple[TargetPublisher | None, str]:
         member = self._members.get(to)
         if member is None:
             return None, "that connection is not open"

@@ -1,9 +1,9 @@
 """One target on its way through all events: which of them it is sent, and how far it has come.
 
-A `Cursor` takes events in the order in which they were stored, judges each by what is the case now, and posts those that
-its target is meant to have; at most `WINDOW` of them wait for the broker. Its place is the last event before the first one
-that is still open: everything up to there needs nothing more. So the place may be written down late, and what is sent again
-after a crash is what had not been written down: at least once, in the order of revisions (Ditto connections, targets).
+A `EventCursor` takes events in the order in which they were stored, judges each by what is the case now, and posts those
+that its target is meant to have; at most `WINDOW` of them wait for the broker. Its place is the last event before the first
+one that is still open: everything up to there needs nothing more. So the place may be written down late, and what is sent
+again after a crash is what had not been written down: at least once, in the order of revisions (Ditto connections, targets).
 
 While the broker is away nothing is judged or posted; the journal keeps what comes. What the broker can never take, or what
 cannot be written, is counted, logged and passed over. What it may take later is tried again after a pause that grows: the
@@ -24,12 +24,12 @@ from typing import Any, Final, TypeAlias
 import structlog
 
 from connectivity.connections.lifecycle import back_off
-from connectivity.errors import ConnectivityError, GivenUp, PublishFailed
-from connectivity.monitoring.log_context import conversation
-from connectivity.targets.target import TargetRoute
-from connectivity.targets.topic_filter import Happening, Kept
+from connectivity.errors import ConnectivityError, DeliveryGivenUp, PublishFailed
+from connectivity.monitoring.log_context import log_context
+from connectivity.targets.signal_context import SignalContext, SuppressionReason
+from connectivity.targets.target import TargetPublisher
 from mappings.model.signals import TwinEvent
-from spark_store.records import Followed, Place
+from spark_store.records import CursorPosition, PublishedEvent
 
 log = structlog.get_logger(__name__)
 
@@ -48,16 +48,18 @@ ENRICHMENT_FAILED: Final = "signal.enrichment.failed"
 _LATER: Final = frozenset({408, 424, 429})
 _OWN_FAULT: Final = 500
 
-Result: TypeAlias = ConnectivityError | Kept | None
+Result: TypeAlias = ConnectivityError | SuppressionReason | None
 """What became of an event at a target: the broker has it (None), or did not take it, or it was kept from the target."""
 
 Told = Callable[[Result], None]
 
 
-class Cursor:
+class EventCursor:
     """One target's way. `seq` and `skipped` are what is worth writing down."""
 
-    def __init__(self, route: TargetRoute, place: Place, wake: Callable[[], None], window: int = WINDOW) -> None:
+    def __init__(
+        self, route: TargetPublisher, place: CursorPosition, wake: Callable[[], None], window: int = WINDOW
+    ) -> None:
         """`wake` is called when the cursor could go on."""
         self.route = route
         self.skipped = place.skipped
@@ -90,7 +92,7 @@ class Cursor:
         return (first if self._failed is None else min(first, self._failed)) - 1
 
     @property
-    def place(self) -> Place:
+    def place(self) -> CursorPosition:
         return self._place._replace(seq=self.seq, skipped=self.skipped)
 
     @property
@@ -132,7 +134,7 @@ class Cursor:
         self._is_full = len(self._open) >= window or self._open_bytes >= WINDOW_BYTES
         return not self._is_full
 
-    def take(self, found: Followed, happening: Happening[TwinEvent]) -> None:
+    def take(self, found: PublishedEvent, happening: SignalContext[TwinEvent]) -> None:
         """The next event, which is behind `taken`; nothing but gaps lies between. Raises StoreUnavailable."""
         seq = found.seq
         if found.cause is not None and found.cause.origin == self.route.connection_id:
@@ -142,8 +144,8 @@ class Cursor:
             return
         judged = self.route.judge(happening)
         self.taken = seq
-        if isinstance(judged, Kept):
-            if judged is Kept.ENRICHMENT:
+        if isinstance(judged, SuppressionReason):
+            if judged is SuppressionReason.ENRICHMENT:
                 self.skipped += 1
                 self._log(ENRICHMENT_FAILED, judged.value, **_about(happening.signal))
             if self._listeners:
@@ -151,8 +153,11 @@ class Cursor:
             return
         self._open[seq] = judged
         self._open_bytes += _size(judged)
-        if self.route.post(judged, partial(self._ended, seq), partial(self._over, seq, Kept.EMPTY)) is None:
-            self._over(seq, Kept.EMPTY)
+        if (
+            self.route.post(judged, partial(self._ended, seq), partial(self._over, seq, SuppressionReason.EMPTY))
+            is None
+        ):
+            self._over(seq, SuppressionReason.EMPTY)
 
     def fail(self, seq: int) -> None:
         """The next event cannot be judged or posted: it is missed, like one that can never be sent."""
@@ -230,8 +235,8 @@ class Cursor:
         """Send an event once more that is passed, and tell what becomes of it."""
         if self._is_closed or not self.route.outbox.is_attached:
             told(PublishFailed("the broker is away"))
-        elif self.route.post(event, told, partial(told, Kept.EMPTY)) is None:
-            told(Kept.EMPTY)
+        elif self.route.post(event, told, partial(told, SuppressionReason.EMPTY)) is None:
+            told(SuppressionReason.EMPTY)
 
     async def stop(self) -> None:
         """Take no more events; wait until the broker has confirmed those that are on their way."""
@@ -258,7 +263,7 @@ class Cursor:
 
 
 def _about(event: TwinEvent) -> dict[str, Any]:
-    return {"entity": str(event.entity), "revision": event.revision, **conversation(event.headers)}
+    return {"entity": str(event.entity), "revision": event.revision, **log_context(event.headers)}
 
 
 def _size(event: TwinEvent) -> int:
@@ -270,4 +275,4 @@ def is_final(error: ConnectivityError) -> bool:
     if not isinstance(error, PublishFailed):
         return False
     status = error.fault.status
-    return isinstance(error, GivenUp) or status == _OWN_FAULT or (400 <= status < 500 and status not in _LATER)
+    return isinstance(error, DeliveryGivenUp) or status == _OWN_FAULT or (400 <= status < 500 and status not in _LATER)

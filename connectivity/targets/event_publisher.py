@@ -22,16 +22,15 @@ from typing import Final, NamedTuple
 import structlog
 
 from connectivity.connections.model import Connection, Target
-from connectivity.monitoring.prometheus import Figure
+from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.store.store import Store
-from connectivity.targets.event_cursor import Cursor
-from connectivity.targets.signal_context import TWIN_EVENTS, NowWorld
-from connectivity.targets.target import TargetRoute
-from connectivity.targets.topic_filter import Happening
+from connectivity.targets.event_cursor import EventCursor
+from connectivity.targets.signal_context import TWIN_EVENTS, ClockedState, SignalContext
+from connectivity.targets.target import TargetPublisher
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import TwinEvent
 from spark_store.errors import StoreUnavailable
-from spark_store.records import Followed, Place
+from spark_store.records import CursorPosition, PublishedEvent
 
 log = structlog.get_logger(__name__)
 
@@ -53,25 +52,25 @@ BEHIND_EVENTS, BEHIND_SECONDS = 1000, 5.0
 """From here on the status of a connection says that a target is behind."""
 
 
-class Lag(NamedTuple):
+class TargetLag(NamedTuple):
     """How far a target is behind: events that it has not passed, seconds since the oldest of them was stored."""
 
     events: int
     seconds: float
 
 
-class Cursors:
+class EventPublisher:
     """Every target that events go to."""
 
-    def __init__(self, store: Store, present: NowWorld) -> None:
+    def __init__(self, store: Store, present: ClockedState) -> None:
         """Raises StoreUnavailable."""
         self.on_skip: Callable[[str, str, int], object] = lambda connection, target, events: None  # noqa: ARG005
         """Told connection, target and number of events that a target has missed."""
         self._store = store
         self._present = present
-        self._cursors: dict[str, list[Cursor]] = {}
+        self._cursors: dict[str, list[EventCursor]] = {}
         """By connection, those that are open."""
-        self._places: dict[tuple[str, str], Place] = {place[:2]: place for place in store.tail.places()}
+        self._places: dict[tuple[str, str], CursorPosition] = {place[:2]: place for place in store.tail.places()}
         """As they are worth writing down."""
         self._written = dict(self._places)
         self._dropped: set[str] = set()
@@ -93,7 +92,7 @@ class Cursors:
         """Whether anybody is to be sent events, now or later: then they are stored with their causes."""
         return bool(self._places or self._joining)
 
-    def of(self, connection_id: str) -> Sequence[Cursor]:
+    def of(self, connection_id: str) -> Sequence[EventCursor]:
         """The open cursors of a connection."""
         return self._cursors.get(connection_id, ())
 
@@ -134,13 +133,13 @@ class Cursors:
             self._joining += Counter()
             self._look_whether_wanted()
 
-    def join(self, connection: Connection, targets: Sequence[TargetRoute]) -> None:
+    def join(self, connection: Connection, targets: Sequence[TargetPublisher]) -> None:
         """A connection is being opened, whose targets have places: events go to them from there on."""
         opened = []
         for index, key in keys(connection).items():
             if (place := self._places.get((connection.id, key))) is None:
                 continue
-            opened.append(Cursor(targets[index], place, self.wake))
+            opened.append(EventCursor(targets[index], place, self.wake))
             # So that the first one that is skipped is seen as one more.
             self.on_skip(connection.id, str(index), 0)
         if opened:
@@ -195,7 +194,7 @@ class Cursors:
         tail = self._store.tail
         newest = tail.newest
         # Those that are at the same event go on together: nearly always all of them.
-        groups: dict[int, list[Cursor]] = {}
+        groups: dict[int, list[EventCursor]] = {}
         for cursors in self._cursors.values():
             for cursor in cursors:
                 if cursor.taken < newest and cursor.can_go_on:
@@ -223,7 +222,7 @@ class Cursors:
         start = self._served % len(places)
         return [first, *places[start:], *places[:start]]
 
-    def _advance(self, taken: int, group: list[Cursor], until: float) -> bool:
+    def _advance(self, taken: int, group: list[EventCursor], until: float) -> bool:
         """Have cursors that are at the same event go on for a while; whether one could go on further at once.
 
         Raises StoreUnavailable.
@@ -255,7 +254,7 @@ class Cursors:
                 break
         return any(cursor.can_go_on for cursor in group)
 
-    def _offer(self, cursor: Cursor, found: Followed, happening: Happening[TwinEvent]) -> bool:
+    def _offer(self, cursor: EventCursor, found: PublishedEvent, happening: SignalContext[TwinEvent]) -> bool:
         """Whether the cursor has passed the event, be it by a mistake of ours. One that has not is tried again later."""
         try:
             cursor.take(found, happening)
@@ -279,17 +278,17 @@ class Cursors:
         if self._cursors:
             self.wake()
 
-    def followed(self, entity: EntityId, revision: int) -> Followed | None:
+    def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
         """One durable event. Raises StoreUnavailable."""
         return self._store.tail.followed(entity, revision)
 
-    def happening(self, found: Followed) -> Happening[TwinEvent]:
+    def happening(self, found: PublishedEvent) -> SignalContext[TwinEvent]:
         """An event as it is judged in this turn."""
-        return Happening(twin_event(found), self._present)
+        return SignalContext(twin_event(found), self._present)
 
     # what is written down
 
-    def _note(self, cursor: Cursor) -> bool:
+    def _note(self, cursor: EventCursor) -> bool:
         """Whether the cursor has moved since that was written down last."""
         place = cursor.place
         key = place[:2]
@@ -301,7 +300,7 @@ class Cursors:
         self._places[key] = place
         return place != self._written[key]
 
-    def _moved(self) -> list[Place]:
+    def _moved(self) -> list[CursorPosition]:
         for cursors in self._cursors.values():
             for cursor in cursors:
                 self._note(cursor)
@@ -318,7 +317,7 @@ class Cursors:
         if moved or any(cursor.is_underway for cursors in self._cursors.values() for cursor in cursors):
             self._write_soon()
 
-    async def _move(self, moved: Sequence[Place]) -> None:
+    async def _move(self, moved: Sequence[CursorPosition]) -> None:
         await self._store.move(moved)
         for place in moved:
             if place[:2] in self._places:
@@ -347,16 +346,16 @@ class Cursors:
 
     # what operators see
 
-    def lag(self, cursor: Cursor) -> Lag:
+    def lag(self, cursor: EventCursor) -> TargetLag:
         """Raises StoreUnavailable."""
         newest, seq = self._store.tail.newest, cursor.seq
         if newest <= seq:
-            return Lag(0, 0.0)
+            return TargetLag(0, 0.0)
         oldest = self._store.tail.one(seq + 1)
         if oldest is None:
-            return Lag(0, 0.0)
+            return TargetLag(0, 0.0)
         stored = datetime.fromisoformat(oldest.event.timestamp).astimezone(UTC)
-        return Lag(newest - seq, max(0.0, (self._present.now() - stored).total_seconds()))
+        return TargetLag(newest - seq, max(0.0, (self._present.now() - stored).total_seconds()))
 
     def conditions(self, connection_id: str) -> Iterator[tuple[int, str]]:
         """What the status of a connection says of its targets, by their index."""
@@ -370,7 +369,7 @@ class Cursors:
             if cursor.skipped:
                 yield index, f"has missed {cursor.skipped} events"
 
-    def figures(self) -> Iterator[Figure]:
+    def figures(self) -> Iterator[GaugeReading]:
         """For a scrape."""
         lags: dict[tuple[str, ...], tuple[int, float]] = {}
         with contextlib.suppress(StoreUnavailable):
@@ -380,13 +379,15 @@ class Cursors:
         yield from lag_figures(lags)
 
 
-def lag_figures(lags: Mapping[tuple[str, ...], tuple[int, float]]) -> Iterator[Figure]:
+def lag_figures(lags: Mapping[tuple[str, ...], tuple[int, float]]) -> Iterator[GaugeReading]:
     """What a scrape shows of targets that are so many events and seconds behind, by connection and index."""
     names = ("connection", "target")
     events: dict[tuple[str, ...], float] = {labels: lag[0] for labels, lag in lags.items()}
     seconds = {labels: lag[1] for labels, lag in lags.items()}
-    yield Figure("connectivity_target_lag_events", "Stored events that a target has not passed yet.", events, names)
-    yield Figure("connectivity_target_lag_seconds", "How long ago the oldest of them was stored.", seconds, names)
+    yield GaugeReading(
+        "connectivity_target_lag_events", "Stored events that a target has not passed yet.", events, names
+    )
+    yield GaugeReading("connectivity_target_lag_seconds", "How long ago the oldest of them was stored.", seconds, names)
 
 
 def keys(connection: Connection) -> dict[int, str]:
@@ -408,7 +409,7 @@ def wants_events(target: Target) -> bool:
     return any(topic.partition("?")[0] == TWIN_EVENTS for topic in target.topics)
 
 
-def twin_event(found: Followed) -> TwinEvent:
+def twin_event(found: PublishedEvent) -> TwinEvent:
     """An event as it goes to targets."""
     event = found.event
     headers = found.cause.headers if found.cause is not None else {}

@@ -10,7 +10,7 @@ Messages that scripts are still making hold their place: what the same party (a 
 with them, what others post goes by.
 
 At a door each address is somebody else's socket, and some are read slowly. There each address has a lane of its own
-(`AddressedOutbox`), with a window of its own on the link, so that nobody waits for what another one does not read.
+(`PerAddressOutbox`), with a window of its own on the link, so that nobody waits for what another one does not read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from time import monotonic
 
-from connectivity.errors import ConnectivityError, GivenUp, PublishFailed
-from connectivity.transports.base import Done, Link, Outgoing
+from connectivity.errors import ConnectivityError, DeliveryGivenUp, PublishFailed
+from connectivity.transports.base import Done, Link, OutboundMessage
 
 MOST_BARREN = 5
 """Links that may die upon the same message."""
@@ -33,7 +33,7 @@ LARGE = 4096
 _TIMED_OUT = 408
 
 
-class Posting:
+class PendingPublish:
     """Messages that were posted together. `error` is the first refusal among those that have ended.
 
     Setting `withdrawn` keeps those back that the link has not taken yet; the `deadline`, in monotonic seconds, does so by
@@ -87,19 +87,19 @@ class _Place:
 
     __slots__ = ("messages", "posting")
 
-    def __init__(self, posting: Posting, messages: Sequence[Outgoing | None] | None = None) -> None:
+    def __init__(self, posting: PendingPublish, messages: Sequence[OutboundMessage | None] | None = None) -> None:
         self.posting = posting
         self.messages = messages
 
 
-class Carrier:
+class LinkWindow:
     """A living link, as the lanes on it share it."""
 
     __slots__ = ("_is_flushing", "in_flight", "is_behind", "lanes", "link")
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self.lanes: list[Lane] = []
+        self.lanes: list[OrderedQueue] = []
         self.in_flight = 0
         self.is_behind = False
         """Whether something waits for a confirm before it can be sent."""
@@ -124,19 +124,19 @@ class Carrier:
             self.lanes.append(self.lanes.pop(0))
 
 
-class Lane:
+class OrderedQueue:
     """Messages that keep their order."""
 
     __slots__ = ("_barren", "_carrier", "_empty", "_held", "_in_flight", "_number", "_suspects", "_waiting", "_wanted")
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Outgoing | None, Posting]] = deque()
+        self._waiting: deque[tuple[OutboundMessage | None, PendingPublish]] = deque()
         self._held: dict[Hashable, deque[_Place]] = {}
         """Party → what it has posted, from the first place on whose messages are not known."""
-        self._in_flight: dict[int, tuple[Outgoing, Posting]] = {}
+        self._in_flight: dict[int, tuple[OutboundMessage, PendingPublish]] = {}
         self._number = 0
-        self._carrier: Carrier | None = None
-        self._wanted: Carrier | None = None
+        self._carrier: LinkWindow | None = None
+        self._wanted: LinkWindow | None = None
         """Where the lane is to be; it goes there when nothing is in flight."""
         self._suspects = 0
         """How many messages at the front have been in flight when a link died; they go out one by one."""
@@ -164,7 +164,7 @@ class Lane:
         """Whether links seem to die of what this lane sends."""
         return self._barren > 1
 
-    def post(self, messages: Sequence[Outgoing], posting: Posting, party: Hashable = None) -> None:
+    def post(self, messages: Sequence[OutboundMessage], posting: PendingPublish, party: Hashable = None) -> None:
         """Queue messages behind those that are there."""
         if self._held and party in self._held:
             self._held[party].append(_Place(posting, messages))
@@ -173,11 +173,11 @@ class Lane:
         if self._carrier is not None:
             self._carrier.flush()
 
-    def hold(self, posting: Posting, party: Hashable) -> None:
+    def hold(self, posting: PendingPublish, party: Hashable) -> None:
         """Queue a posting of one message that is not known yet. `fill` follows."""
         self._held.setdefault(party, deque()).append(_Place(posting))
 
-    def fill(self, messages: Sequence[Outgoing], posting: Posting, party: Hashable) -> None:
+    def fill(self, messages: Sequence[OutboundMessage], posting: PendingPublish, party: Hashable) -> None:
         """The messages of a posting that was held, however many they are."""
         places = self._held[party]
         # Without messages the place alone goes its way.
@@ -191,14 +191,14 @@ class Lane:
         if self._carrier is not None:
             self._carrier.flush()
 
-    def mark(self, posting: Posting, party: Hashable = None) -> None:
+    def mark(self, posting: PendingPublish, party: Hashable = None) -> None:
         """Queue no message, but a place behind those that are there: it ends when it is reached."""
         if party in self._held:
             self._held[party].append(_Place(posting, (None,)))
         else:
             self._waiting.append((None, posting))
 
-    def use(self, carrier: Carrier | None) -> None:
+    def use(self, carrier: LinkWindow | None) -> None:
         """Go on over this link, as soon as what is in flight on another living one is confirmed."""
         self._wanted = carrier
         if carrier is self._carrier:
@@ -230,7 +230,7 @@ class Lane:
                 self._empty = asyncio.get_running_loop().create_future()
             await self._empty
 
-    def send(self, carrier: Carrier) -> bool:
+    def send(self, carrier: LinkWindow) -> bool:
         """Send as much as may be sent over this link now. Whether that was anything."""
         link, in_flight, number = carrier.link, self._in_flight, self._number
         while self._waiting and self._carrier is self._wanted is carrier and carrier.in_flight < link.window:
@@ -266,9 +266,9 @@ class Lane:
         # Why, it does not say. The usual reason is a bound on the size, and a small message is not tried in its place.
         status = 413 if size > LARGE else 503
         words = f"the broker ended {MOST_BARREN} links upon this message of {size} bytes"
-        self._end(posting, GivenUp(words, status=status))
+        self._end(posting, DeliveryGivenUp(words, status=status))
 
-    def _done(self, carrier: Carrier, number: int, error: ConnectivityError | None) -> None:
+    def _done(self, carrier: LinkWindow, number: int, error: ConnectivityError | None) -> None:
         if carrier is not self._carrier or (entry := self._in_flight.pop(number, None)) is None:
             return
         carrier.in_flight -= 1
@@ -281,7 +281,7 @@ class Lane:
         if carrier.is_behind:
             carrier.flush()
 
-    def _end(self, posting: Posting, error: ConnectivityError | None) -> None:
+    def _end(self, posting: PendingPublish, error: ConnectivityError | None) -> None:
         """One message of a posting has ended, which may have been the lane's last one."""
         posting.confirm(error)
         if self._empty is not None and not len(self):
@@ -299,9 +299,9 @@ class Outbox:
     """The lanes of a connection with so many clients."""
 
     def __init__(self, clients: int = 1) -> None:
-        self._lanes = [Lane() for _ in range(clients)]
-        self._carriers: dict[int, Carrier] = {}
-        self._making: set[asyncio.Future[Sequence[Outgoing]]] = set()
+        self._lanes = [OrderedQueue() for _ in range(clients)]
+        self._carriers: dict[int, LinkWindow] = {}
+        self._making: set[asyncio.Future[Sequence[OutboundMessage]]] = set()
 
     def __repr__(self) -> str:
         return f"<Outbox {self._lanes!r}>"
@@ -316,13 +316,13 @@ class Outbox:
 
     def post(
         self,
-        messages: Sequence[Outgoing],
+        messages: Sequence[OutboundMessage],
         ended: Done | None = None,
         about: Hashable = None,
         party: Hashable = None,
-    ) -> Posting:
+    ) -> PendingPublish:
         """Queue messages behind those that are about the same. Without messages `ended` is called at once."""
-        posting = Posting(len(messages), ended)
+        posting = PendingPublish(len(messages), ended)
         if messages:
             self.put(messages, posting, about, party)
         elif ended is not None:
@@ -330,15 +330,19 @@ class Outbox:
         return posting
 
     def put(
-        self, messages: Sequence[Outgoing], posting: Posting, about: Hashable = None, party: Hashable = None
+        self,
+        messages: Sequence[OutboundMessage],
+        posting: PendingPublish,
+        about: Hashable = None,
+        party: Hashable = None,
     ) -> None:
         """The same with a posting that the caller knows already, since a link may confirm within the call."""
         self._lane(about, messages[0].address).post(messages, posting, party)
 
     def hold(
         self,
-        making: asyncio.Future[Sequence[Outgoing]],
-        posting: Posting,
+        making: asyncio.Future[Sequence[OutboundMessage]],
+        posting: PendingPublish,
         about: Hashable,
         party: Hashable,
         address: str = "",
@@ -351,7 +355,7 @@ class Outbox:
         lane.hold(posting, party)
         self._making.add(making)
 
-        def made(making: asyncio.Future[Sequence[Outgoing]]) -> None:
+        def made(making: asyncio.Future[Sequence[OutboundMessage]]) -> None:
             self._making.discard(making)
             lane.fill(() if making.cancelled() else making.result(), posting, party)
 
@@ -363,7 +367,7 @@ class Outbox:
         What is still being made counts if it is this party's.
         """
         if busy := [lane for lane in self._lanes if lane.is_waiting(party)]:
-            posting = Posting(len(busy), ended)
+            posting = PendingPublish(len(busy), ended)
             for lane in busy:
                 lane.mark(posting, party)
         else:
@@ -371,7 +375,7 @@ class Outbox:
 
     def attach(self, link: Link, client: int = 0) -> None:
         """A client has a link: what waits goes out through it."""
-        self._carriers[client] = Carrier(link)
+        self._carriers[client] = LinkWindow(link)
         self._place_lanes()
 
     def detach(self, client: int = 0, *, was_silent: bool = False) -> None:
@@ -389,7 +393,7 @@ class Outbox:
         for lane in self._lanes:
             await lane.drained()
 
-    def _lane(self, about: Hashable, address: str) -> Lane:  # noqa: ARG002 - what it is about says where it leaves
+    def _lane(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - what it is about says where it leaves
         lanes = self._lanes
         return lanes[0] if len(lanes) == 1 else lanes[hash(about) % len(lanes)]
 
@@ -397,7 +401,7 @@ class Outbox:
         for home, lane in enumerate(self._lanes):
             lane.use(self._carriers.get(home) or self._host(home, lane))
 
-    def _host(self, home: int, lane: Lane) -> Carrier | None:
+    def _host(self, home: int, lane: OrderedQueue) -> LinkWindow | None:
         """The link that a lane may use whose own client has none."""
         if lane.is_suspect or not self._carriers:
             return None
@@ -405,12 +409,12 @@ class Outbox:
         return self._carriers[others[home % len(others)]]
 
 
-class AddressedOutbox(Outbox):
+class PerAddressOutbox(Outbox):
     """The lanes of a door, one for each address that something waits for or was sent to a while ago."""
 
     def __init__(self) -> None:
         super().__init__(0)
-        self._by_address: dict[str, Lane] = {}
+        self._by_address: dict[str, OrderedQueue] = {}
         self._link: Link | None = None
         self._most = FEW_LANES
 
@@ -428,7 +432,7 @@ class AddressedOutbox(Outbox):
         """Call `ended` when what is being made for this party is there and taken. Else at once: a door stops reading from
         whoever does not read, so that nothing has to be held back here."""
         if busy := [lane for lane in self._by_address.values() if lane.is_making(party)]:
-            posting = Posting(len(busy), ended)
+            posting = PendingPublish(len(busy), ended)
             for lane in busy:
                 lane.mark(posting, party)
         else:
@@ -437,7 +441,7 @@ class AddressedOutbox(Outbox):
     def attach(self, link: Link, client: int = 0) -> None:  # noqa: ARG002 - a door has one
         self._link = link
         for lane in list(self._by_address.values()):
-            lane.use(Carrier(link))
+            lane.use(LinkWindow(link))
 
     def detach(self, client: int = 0, *, was_silent: bool = False) -> None:  # noqa: ARG002 - a door has one
         """The door is closed. What was for its peers finds nobody at the next one, and ends."""
@@ -450,13 +454,13 @@ class AddressedOutbox(Outbox):
         for lane in list(self._by_address.values()):
             await lane.drained()
 
-    def _lane(self, about: Hashable, address: str) -> Lane:  # noqa: ARG002 - the address says where it leaves
+    def _lane(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - the address says where it leaves
         if (lane := self._by_address.get(address)) is None:
             if len(self._by_address) >= self._most:
                 self._forget_empty()
-            lane = self._by_address[address] = Lane()
+            lane = self._by_address[address] = OrderedQueue()
             if self._link is not None:
-                lane.use(Carrier(self._link))
+                lane.use(LinkWindow(self._link))
         return lane
 
     def _forget_empty(self) -> None:

@@ -1,12 +1,12 @@
 """Answers on their way out: which of them are wanted at which reply-target.
 
-A `Route` is one source seen through one of its payload mappers, with everything about it compiled: the mapper, the
-templates, the reply-target. An answer leaves by the route that its command came in by. `Route.messages` decides and is
-pure; posting is the caller's. Responses pass only if the requester wants an answer and the reply-target
-expects that kind; events of subscriptions always pass (Ditto connections, reply-targets). An address that does not resolve
-drops the message, and so does one that a client's value would turn into something else than an address. An answer that is
-larger than the broker takes is followed by an error response that says so. Where scripts have the last word about the
-messages, the posting holds its place until they are known.
+A `ReplyTargetPublisher` is one source seen through one of its payload mappers, with everything about it compiled: the
+mapper, the templates, the reply-target. An answer leaves by the route that its command came in by.
+`ReplyTargetPublisher.messages` decides and is pure; posting is the caller's. Responses pass only if the requester wants an
+answer and the reply-target expects that kind; events of subscriptions always pass (Ditto connections, reply-targets). An
+address that does not resolve drops the message, and so does one that a client's value would turn into something else than an
+address. An answer that is larger than the broker takes is followed by an error response that says so. Where scripts have the
+last word about the messages, the posting holds its place until they are known.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ import structlog
 from connectivity.connections.model import DEFAULT_CONTENT_TYPE, Connection, Source
 from connectivity.connections.templates import with_connection_id
 from connectivity.errors import ConnectivityError, PublishFailed
-from connectivity.mapping.mapper import Mapper, mappers_of
+from connectivity.mapping.mapper import ConfiguredMapper, mappers_of
 from connectivity.mapping.script_host import ScriptHost
-from connectivity.monitoring.counters import Fact
-from connectivity.monitoring.log_context import conversation
+from connectivity.monitoring.counters import EventCounter
+from connectivity.monitoring.log_context import log_context
 from connectivity.monitoring.meter import Meter
-from connectivity.targets.destination import Publication, Resolved
-from connectivity.targets.outbox import Outbox, Posting
-from connectivity.transports import load_broker
-from connectivity.transports.base import Done, Outgoing
+from connectivity.targets.destination import Destination, DestinationTemplate
+from connectivity.targets.outbox import Outbox, PendingPublish
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import Done, OutboundMessage
 from mappings.errors import Fault, MappingError
 from mappings.model.envelope import Envelope
 from mappings.model.headers import response_required
@@ -53,7 +53,7 @@ from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import PlaceholderContext, Scope
 
 if TYPE_CHECKING:
-    from connectivity.monitoring.tracing import Sending, Tracer
+    from connectivity.monitoring.tracing import SendSpan, Tracer
 
 
 log = structlog.get_logger(__name__)
@@ -65,13 +65,13 @@ NO_REPLY_TARGET, NOT_EXPECTED, ADDRESS_UNRESOLVED = "no_reply_target", "not_expe
 UNWRITTEN = "unwritten"
 """Why nothing is sent to say a signal, as metrics name it."""
 
-_Written: TypeAlias = tuple[Resolved, Sequence[Envelope]]
+_Written: TypeAlias = tuple[Destination, Sequence[Envelope]]
 
 _FAILURES = 400
 """From this status on an answer tells of a failure."""
 
 
-class Route:
+class ReplyTargetPublisher:
     """One source of a connection, seen through one of its payload mappers: the first one, or the one that is given."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Route:
         outbox: Outbox,
         meter: Meter,
         now: Callable[[], datetime],
-        mapper: Mapper | None = None,
+        mapper: ConfiguredMapper | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         """`tracer` makes spans of what comes in and leaves; None: there are none."""
@@ -101,8 +101,8 @@ class Route:
             NOT_EXPECTED: facts.not_expected,
             ADDRESS_UNRESOLVED: facts.unresolved,
         }
-        broker = load_broker(connection.connection_type)
-        self.is_door, self.is_stream = broker.is_door, broker.is_stream
+        broker = load_connection_type(connection.connection_type)
+        self.is_listener, self.is_stream = broker.is_listener, broker.is_stream
         self.arriving = meter.source(source.addresses, broker.matches)
         """What is told of deliveries."""
         self.now = now
@@ -114,12 +114,12 @@ class Route:
         """The labels of acknowledgements that may come by this source."""
         self._use(mapper or mappers_of(connection, source.payload_mapping)[0])
 
-    def _use(self, mapper: Mapper) -> None:
+    def _use(self, mapper: ConfiguredMapper) -> None:
         self.mapper = mapper
         self.terminal_needs_request = mapper.codec.terminal_needs_request
         self._publication = self._published_through(mapper)
 
-    def _published_through(self, mapper: Mapper) -> Publication | None:
+    def _published_through(self, mapper: ConfiguredMapper) -> DestinationTemplate | None:
         """The reply-target. A content type that its author has not asked for does not replace that of a protocol."""
         target = self.source.reply_target
         if not target.enabled:
@@ -127,9 +127,9 @@ class Route:
         mapping = dict(target.header_mapping)
         if mapper.codec.owns_content_type and mapping.get("content-type") == DEFAULT_CONTENT_TYPE:
             del mapping["content-type"]
-        return Publication(target.address, mapping, self.connection_id, self.now, Scope.SOURCE)
+        return DestinationTemplate(target.address, mapping, self.connection_id, self.now, Scope.SOURCE)
 
-    def through(self, mapper: Mapper) -> Route:
+    def through(self, mapper: ConfiguredMapper) -> ReplyTargetPublisher:
         """The same source through another mapper: the same reply-target, the same outbox."""
         route = copy.copy(self)
         route._use(mapper)
@@ -145,7 +145,7 @@ class Route:
         """Whether the reply-target is one address, whatever a message says."""
         return self._publication is not None and self._publication.is_fixed
 
-    def place_of_reply(self, headers: Headers, source_address: str, subjects: tuple[str, ...]) -> Resolved | None:
+    def place_of_reply(self, headers: Headers, source_address: str, subjects: tuple[str, ...]) -> Destination | None:
         """Where the reply-target leads with these headers of a request, which came in at that address.
 
         None where it leads nowhere. Raises MappingError for values that cannot be part of an address.
@@ -164,7 +164,7 @@ class Route:
     def __repr__(self) -> str:
         return f"<Route {self.connection_id}[{self.index}] through {self.mapper.name}>"
 
-    def post(self, signal: Outbound, ended: Done | None = None, *, unasked: bool = False) -> Posting:
+    def post(self, signal: Outbound, ended: Done | None = None, *, unasked: bool = False) -> PendingPublish:
         """Send a signal to the reply-target. `unasked`: an answer to something that could not even be read.
 
         `ended` is told how it went; counting and logging is done here.
@@ -179,12 +179,12 @@ class Route:
             messages, told = self.tracer.sent(signal, self.source.reply_target.address, messages, told)
         return self.outbox.post(messages, told, subject_of(signal), self.place)
 
-    def _post_unfinished(self, signal: Outbound, ended: Done | None, unasked: bool) -> Posting:
+    def _post_unfinished(self, signal: Outbound, ended: Done | None, unasked: bool) -> PendingPublish:
         """Send what scripts will make of a signal, in the place that the signal has now."""
         written = self._write(signal, unasked)
         if written is None or not written[1]:
             return self.outbox.post((), ended)
-        messages: list[Outgoing] = []
+        messages: list[OutboundMessage] = []
         sending = self.tracer.sending(signal, self.source.reply_target.address) if self.tracer is not None else None
 
         def told(error: ConnectivityError | None) -> None:
@@ -195,7 +195,7 @@ class Route:
             elif ended is not None:
                 ended(error)
 
-        posting = Posting(1, told)
+        posting = PendingPublish(1, told)
         making = asyncio.ensure_future(self._finish(signal, *written, messages, sending))
         self.outbox.hold(making, posting, subject_of(signal), self.place, written[0].address)
         return posting
@@ -203,11 +203,11 @@ class Route:
     async def _finish(
         self,
         signal: Outbound,
-        resolved: Resolved,
+        resolved: Destination,
         envelopes: Sequence[Envelope],
-        messages: list[Outgoing],
-        sending: Sending | None,
-    ) -> Sequence[Outgoing]:
+        messages: list[OutboundMessage],
+        sending: SendSpan | None,
+    ) -> Sequence[OutboundMessage]:
         """Put the messages that scripts make of what was written into the list, and return it."""
         try:
             made = resolved.outgoing(await self.mapper.finish(envelopes), self.qos)
@@ -240,12 +240,12 @@ class Route:
         if ended is not None:
             ended(error)
 
-    def messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[Outgoing]:
+    def messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage]:
         """What has to be published to say `signal`; nothing where nobody wants it or no address resolves."""
         written = self._write(signal, unasked)
         return written[0].outgoing(written[1], self.qos) if written is not None else ()
 
-    async def rehearse(self, signal: Outbound, *, unasked: bool = False) -> Sequence[Outgoing] | str:
+    async def rehearse(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage] | str:
         """What `post` would send, or why it would send nothing, as metrics name it. Sends, counts and logs nothing.
 
         Raises MappingError where the signal cannot be written.
@@ -300,11 +300,11 @@ class Route:
             self.mapper.encode(signal, self._context(self._publication, signal))
         )
 
-    def _context(self, publication: Publication, signal: Outbound) -> PlaceholderContext:
+    def _context(self, publication: DestinationTemplate, signal: Outbound) -> PlaceholderContext:
         mapper = self.mapper
         return publication.context(signal, has_topic=mapper.needs_topic, has_features=mapper.needs_features)
 
-    def _drop(self, signal: Outbound, reason: Fact, *, is_said: bool = False) -> None:
+    def _drop(self, signal: Outbound, reason: EventCounter, *, is_said: bool = False) -> None:
         """Tell that a signal is not sent, which is no fault. `is_said`: there are words for it."""
         self._note_dispatched(signal)
         if is_said:
@@ -325,7 +325,7 @@ class Route:
             "an answer has no address",
             connection=self.connection_id,
             source=self.index,
-            **conversation(signal.headers),
+            **log_context(signal.headers),
             address=self.source.reply_target.address,
             hint="its headers are those of the signal: map what the address needs in the source's headerMapping",
         )
@@ -341,7 +341,7 @@ class Route:
             "an answer could not be written",
             connection=self.connection_id,
             source=self.index,
-            **conversation(signal.headers),
+            **log_context(signal.headers),
         )
 
     def _wants(self, signal: Answer, unasked: bool) -> bool:
@@ -349,7 +349,7 @@ class Route:
 
     def _warn(self, what: str, signal: Outbound, error: Exception) -> None:
         log.warning(
-            what, connection=self.connection_id, source=self.index, error=str(error), **conversation(signal.headers)
+            what, connection=self.connection_id, source=self.index, error=str(error), **log_context(signal.headers)
         )
 
 
@@ -405,8 +405,8 @@ def routes_of(
     now: Callable[[], datetime],
     host: ScriptHost | None = None,
     tracer: Tracer | None = None,
-) -> list[Route]:
+) -> list[ReplyTargetPublisher]:
     """A source's routes: one for each entry of its `payloadMapping`, in order. `host` runs their scripts."""
     first, *others = mappers_of(connection, connection.sources[index].payload_mapping, host)
-    route = Route(connection, index, outbox, meter, now, first, tracer)
+    route = ReplyTargetPublisher(connection, index, outbox, meter, now, first, tracer)
     return [route, *(route.through(mapper) for mapper in others)]

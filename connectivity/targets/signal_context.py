@@ -1,7 +1,7 @@
 """A signal on its way to targets, with everything that several of them ask about it, each worked out once.
 
 One event may concern many targets, and most of what is asked is the same for all of them: its value parsed, the policy of
-its thing, what a filter sees of it, what certain subjects see of it. A `Happening` is made when a signal is at hand, is
+its thing, what a filter sees of it, what certain subjects see of it. A `SignalContext` is made when a signal is at hand, is
 asked by every `Interest`, and is thrown away before anything else happens in the world: it keeps what the present was like
 when it was first asked.
 """
@@ -18,8 +18,8 @@ import msgspec
 
 from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.targets.destination import context_of
-from connectivity.twins.access import Sight, may_receive, readable, sight
-from connectivity.twins.context import World
+from connectivity.twins.access import Visibility, may_receive, readable, sight
+from connectivity.twins.context import StateLookup
 from connectivity.twins.retrieval import hidden
 from mappings.ids import EntityId, EntityType
 from mappings.model.field_selector import Selection
@@ -44,7 +44,7 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-class Present(Protocol):
+class CurrentState(Protocol):
     """The world as it is now. It knows the entity of the signal and its policy without having to wait for them."""
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
@@ -57,10 +57,10 @@ class Present(Protocol):
         """An aware time."""
 
 
-class NowWorld(NamedTuple):
+class ClockedState(NamedTuple):
     """A world with a clock, as those see it who are told of signals."""
 
-    world: World
+    world: StateLookup
     clock: Callable[[], datetime]
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
@@ -73,7 +73,7 @@ class NowWorld(NamedTuple):
         return self.clock()
 
 
-class Kept(Enum):
+class SuppressionReason(Enum):
     """Why a target is not told of a signal."""
 
     TOPIC = "no topic of the target has such signals"
@@ -87,12 +87,12 @@ class Kept(Enum):
 S = TypeVar("S", bound=TwinEvent | Live)
 
 
-class Seen(Generic[S]):
+class SubjectView(Generic[S]):
     """A signal as certain subjects see it. `document` is what a filter sees: the thing as far as the signal tells it."""
 
     __slots__ = ("_context", "_document", "_happening", "_part", "_readable", "_signal", "subjects")
 
-    def __init__(self, happening: Happening[S], subjects: tuple[str, ...], part: Any) -> None:
+    def __init__(self, happening: SignalContext[S], subjects: tuple[str, ...], part: Any) -> None:
         """`part`: what is readable of the value, parsed; MISSING where the value is seen as it is."""
         self.subjects = subjects
         self._happening = happening
@@ -155,17 +155,17 @@ class Seen(Generic[S]):
         return _with(self.signal, extra=_encode(extra)) if extra else self.signal
 
 
-class Happening(Generic[S]):
+class SignalContext(Generic[S]):
     """One signal and the present in which it is judged."""
 
     __slots__ = ("_context", "_enforcer", "_operands", "_seen", "_snapshot", "_value", "present", "signal", "topic")
 
-    def __init__(self, signal: S, present: Present) -> None:
+    def __init__(self, signal: S, present: CurrentState) -> None:
         self.signal: S = signal
         self.present = present
         self.topic = _TOPICS[type(signal)] if signal.entity.type is EntityType.THING else None
         """The topic of a target that has such signals; None for what no target is told of."""
-        self._seen: dict[tuple[str, ...], Seen[S] | Kept] = {}
+        self._seen: dict[tuple[str, ...], SubjectView[S] | SuppressionReason] = {}
         self._operands: dict[str, Any] = {}
         self._context: PlaceholderContext | None = None
         self._value: Any = ...
@@ -225,25 +225,29 @@ class Happening(Generic[S]):
             document["_modified"] = signal.timestamp
         return document
 
-    def seen(self, subjects: tuple[str, ...]) -> Seen[S] | Kept:
+    def seen(self, subjects: tuple[str, ...]) -> SubjectView[S] | SuppressionReason:
         """The signal as the subjects see it together, or why they do not."""
         found = self._seen.get(subjects)
         if found is None:
             found = self._seen[subjects] = self._see(subjects)
         return found
 
-    def _see(self, subjects: tuple[str, ...]) -> Seen[S] | Kept:
+    def _see(self, subjects: tuple[str, ...]) -> SubjectView[S] | SuppressionReason:
         signal = self.signal
         if not isinstance(signal, TwinEvent):
-            return Seen(self, subjects, MISSING) if may_receive(signal, subjects, self.present) else Kept.FORBIDDEN
+            return (
+                SubjectView(self, subjects, MISSING)
+                if may_receive(signal, subjects, self.present)
+                else SuppressionReason.FORBIDDEN
+            )
         enforcer = self.enforcer
-        much = sight(enforcer, subjects, signal.path) if enforcer is not None else Sight.NOTHING
-        if enforcer is None or much is Sight.NOTHING:
-            return Kept.FORBIDDEN
-        if much is Sight.WHOLE or signal.value is None:
-            return Seen(self, subjects, MISSING)
+        much = sight(enforcer, subjects, signal.path) if enforcer is not None else Visibility.NOTHING
+        if enforcer is None or much is Visibility.NOTHING:
+            return SuppressionReason.FORBIDDEN
+        if much is Visibility.WHOLE or signal.value is None:
+            return SubjectView(self, subjects, MISSING)
         part = readable(enforcer, subjects, signal.path, self.value)
-        return Kept.EMPTY if part is DROP else Seen(self, subjects, part)
+        return SuppressionReason.EMPTY if part is DROP else SubjectView(self, subjects, part)
 
 
 def _value_of(template: Template, context: PlaceholderContext) -> Any:

@@ -1,6 +1,6 @@
 """Signals on their way to a target: what is published to say them, and where.
 
-A `TargetRoute` is one target of a connection with everything about it compiled: its topics with their filters
+A `TargetPublisher` is one target of a connection with everything about it compiled: its topics with their filters
 (`connectivity.targets.topic_filter`, which judges what it is sent), its codec, its templates (Ditto connections, targets).
 
 Where scripts have the last word about the messages, the posting holds its place until they are known; if they make none, it
@@ -25,30 +25,30 @@ import structlog
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import with_connection_id
 from connectivity.errors import ConnectivityError, Detail, PublishFailed
-from connectivity.mapping.mapper import Mapper, mappers_of
+from connectivity.mapping.mapper import ConfiguredMapper, mappers_of
 from connectivity.mapping.script_host import ScriptHost
-from connectivity.monitoring.log_context import conversation
+from connectivity.monitoring.log_context import log_context
 from connectivity.monitoring.meter import Meter
-from connectivity.targets.destination import Publication, Resolved
-from connectivity.targets.outbox import Outbox, Posting
+from connectivity.targets.destination import Destination, DestinationTemplate
+from connectivity.targets.outbox import Outbox, PendingPublish
 from connectivity.targets.reply_target import subject_of
-from connectivity.targets.signal_context import Happening, Kept, S
-from connectivity.targets.topic_filter import Interest
-from connectivity.transports import load_broker
-from connectivity.transports.base import Done, Outgoing
+from connectivity.targets.signal_context import S, SignalContext, SuppressionReason
+from connectivity.targets.topic_filter import TopicFilter
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import Done, OutboundMessage
 from mappings.errors import MappingError
 from mappings.ids import EntityId
 from mappings.model.envelope import Envelope
 from mappings.model.signals import LONGEST_TIMEOUT, Acknowledgement, Live, Outbound
 
 if TYPE_CHECKING:
-    from connectivity.monitoring.tracing import Sending, Tracer
+    from connectivity.monitoring.tracing import SendSpan, Tracer
 
 
 log = structlog.get_logger(__name__)
 
 
-_Written: TypeAlias = tuple[Resolved, Sequence[tuple[Mapper, Sequence[Envelope]]]]
+_Written: TypeAlias = tuple[Destination, Sequence[tuple[ConfiguredMapper, Sequence[Envelope]]]]
 """Where a signal goes, and the envelopes as each mapper has written them."""
 
 _AGAINST_ADDRESSES: Final = (Detail.MISSING_ADDRESS.value, Detail.NOT_AUTHORIZED.value)
@@ -61,7 +61,7 @@ class _NotWritten(PublishFailed):
     """A signal that there are no words for, or no address; counted and logged."""
 
 
-class TargetRoute:
+class TargetPublisher:
     """One target of a connection, ready for use."""
 
     def __init__(
@@ -85,8 +85,8 @@ class TargetRoute:
         label = target.issued_acknowledgement_label
         self.label = with_connection_id(label, connection.id) if label is not None else None
         """The label of the acknowledgement that is given when the broker has confirmed; None for none."""
-        self.confirmed_status = load_broker(connection.connection_type).confirmed_status
-        self.interest = Interest(target.topics, target.authorization_context)
+        self.confirmed_status = load_connection_type(connection.connection_type).confirmed_status
+        self.interest = TopicFilter(target.topics, target.authorization_context)
         self._mappers = mappers_of(connection, target.payload_mapping, host)
         self._must_finish = any(mapper.must_finish for mapper in self._mappers)
         self._has_topic = any(mapper.needs_topic for mapper in self._mappers)
@@ -95,8 +95,8 @@ class TargetRoute:
         self.trouble: str | None = None
         """What the broker says against the address, since it has taken something there last."""
         self._has_told = False
-        self._publication = Publication(target.address, target.header_mapping, connection.id, now)
-        self._open: dict[int, tuple[Posting, Done]] = {}
+        self._publication = DestinationTemplate(target.address, target.header_mapping, connection.id, now)
+        self._open: dict[int, tuple[PendingPublish, Done]] = {}
         self._number = 0
 
     def issued(
@@ -117,17 +117,17 @@ class TargetRoute:
     def __repr__(self) -> str:
         return f"<TargetRoute {self.connection_id}[{self.index}], {len(self._open)} signals on their way>"
 
-    def judge(self, happening: Happening[S]) -> S | Kept:
+    def judge(self, happening: SignalContext[S]) -> S | SuppressionReason:
         """The signal as the target is sent it, or why it is not. What is sent is `post`ed then."""
         judged = self.interest.judge_shared(happening)
-        if judged is Kept.FILTER:
+        if judged is SuppressionReason.FILTER:
             self.facts.dispatched.note(happening.signal)
-        elif judged is Kept.ENRICHMENT:
+        elif judged is SuppressionReason.ENRICHMENT:
             self.facts.dispatched.note(happening.signal)
             self.facts.not_filtered.note(happening.signal, words=judged.value)
         return judged
 
-    def messages(self, signal: Outbound) -> Sequence[Outgoing]:
+    def messages(self, signal: Outbound) -> Sequence[OutboundMessage]:
         """What has to be published to say `signal`; nothing where no address resolves or all mappers drop it.
 
         Raises PublishFailed where it cannot be written.
@@ -135,7 +135,7 @@ class TargetRoute:
         written = self._write(signal)
         return self._outgoing(written) if written is not None else ()
 
-    def _outgoing(self, written: _Written) -> list[Outgoing]:
+    def _outgoing(self, written: _Written) -> list[OutboundMessage]:
         resolved, parts = written
         return resolved.outgoing([envelope for _, envelopes in parts for envelope in envelopes], self.qos)
 
@@ -174,13 +174,13 @@ class TargetRoute:
         self,
         signal: Outbound,
         written: _Written,
-        messages: list[Outgoing],
-        posting: Posting,
-        sending: Sending | None,
-    ) -> Sequence[Outgoing]:
+        messages: list[OutboundMessage],
+        posting: PendingPublish,
+        sending: SendSpan | None,
+    ) -> Sequence[OutboundMessage]:
         """Put the messages that scripts make of what was written into the list, and return it."""
         resolved, parts = written
-        made: list[Outgoing] = []
+        made: list[OutboundMessage] = []
         try:
             for mapper, envelopes in parts:
                 finished = await mapper.finish(envelopes) if mapper.must_finish else envelopes
@@ -204,7 +204,7 @@ class TargetRoute:
         log.exception("a signal could not be written", **self._about(signal))
         return _NotWritten("the signal could not be written", status=500)
 
-    def post(self, signal: Outbound, ended: Done, dropped: Callable[[], None] | None = None) -> Posting | None:
+    def post(self, signal: Outbound, ended: Done, dropped: Callable[[], None] | None = None) -> PendingPublish | None:
         """Send a signal. None where there is nothing to publish: then `ended` is never called, otherwise once.
 
         Where scripts have the last word and make nothing of it, `dropped` is called in the place of `ended`, if it is given.
@@ -214,7 +214,7 @@ class TargetRoute:
             written = self._write(signal)
         except PublishFailed as error:
             ended(error)
-            return Posting(0, None)
+            return PendingPublish(0, None)
         if written is None:
             return None
         messages = self._outgoing(written) if not self._must_finish else []
@@ -223,7 +223,7 @@ class TargetRoute:
             self._warn("a signal is lost", signal, lost)
             self.facts.not_published.note(signal, words=lost)
             ended(PublishFailed("too many signals wait for the broker"))
-            return Posting(0, None)
+            return PendingPublish(0, None)
         self._number += 1
         number = self._number
         sending = self._tracer.sending(signal, self.address) if self._tracer is not None else None
@@ -255,7 +255,7 @@ class TargetRoute:
 
         # A link may confirm within the call; what is open has to be known before.
         deadline = monotonic() + LONGEST_TIMEOUT if isinstance(signal, Live) else None
-        posting = Posting(len(messages) or 1, over, deadline)
+        posting = PendingPublish(len(messages) or 1, over, deadline)
         self._open[number] = posting, ended
         if self._must_finish:
             making = asyncio.ensure_future(self._finish(signal, written, messages, posting, sending))
@@ -276,4 +276,4 @@ class TargetRoute:
         log.warning(what, error=why, **self._about(signal))
 
     def _about(self, signal: Outbound) -> dict[str, Any]:
-        return {"connection": self.connection_id, "target": self.index, **conversation(signal.headers)}
+        return {"connection": self.connection_id, "target": self.index, **log_context(signal.headers)}

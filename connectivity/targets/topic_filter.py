@@ -1,6 +1,6 @@
 """What a target wants to hear of: its topics with namespaces, filters and extra fields, compiled once.
 
-`Interest.judge` decides about one signal (Ditto connections, targets): may the target's subjects read it, does a topic of
+`TopicFilter.judge` decides about one signal (Ditto connections, targets): may the target's subjects read it, does a topic of
 the target have such signals, is its namespace wanted, does the filter let it through, now that the extra fields are known.
 The answer is the signal as this target is sent it, or why it is kept from it. Pure; where the signal came from, and what
 becomes of the answer, are the caller's business.
@@ -21,18 +21,16 @@ from typing import Any
 
 from connectivity.connections.target_topics import TargetTopic, parse_target_topic
 from connectivity.targets.enrichment import ExtraFields, covers, extra_of
-from connectivity.targets.signal_context import Happening, Kept, Present, S, Seen
+from connectivity.targets.signal_context import CurrentState, S, SignalContext, SubjectView, SuppressionReason
 from mappings.model.field_selector import Selection, joined
 from mappings.model.signals import TwinEvent
 from mappings.placeholders.template import Template, is_operand, parse_operand
 from spark_store import rql
 from spark_store.rql.ast import FieldKind, Predicate
 
-__all__ = ["Happening", "Interest", "Kept", "Present"]
-
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _CompiledTopic:
     """One topic of a target. `operands`: what its filter asks about the signal itself; `has_times`: whether it asks the
     clock."""
 
@@ -45,7 +43,7 @@ class _Wish:
     """The predicate, compiled, unless it asks the clock."""
 
     @classmethod
-    def of(cls, topic: TargetTopic) -> _Wish:
+    def of(cls, topic: TargetTopic) -> _CompiledTopic:
         predicate = rql.parse(topic.filter, is_operand) if topic.filter is not None else None
         fields = rql.fields(predicate) if predicate is not None else ()
         names = dict.fromkeys(field.path[0] for field in fields if field.kind is FieldKind.OPERAND)
@@ -64,46 +62,46 @@ class _Wish:
         """Topics with extra fields are asked first, in the order of their selectors."""
         return (self.extra is None, self.extra.text if self.extra is not None else "")
 
-    def answer(self, seen: Seen[S], happening: Happening[S]) -> S | Kept:
+    def answer(self, seen: SubjectView[S], happening: SignalContext[S]) -> S | SuppressionReason:
         """The signal as this topic has it, or why it is kept."""
         extra = self.extra
         predicate = self.predicate
         if extra is None and self.test is not None:
-            return seen.signal if self.test(seen.document(self.operands)) else Kept.FILTER
+            return seen.signal if self.test(seen.document(self.operands)) else SuppressionReason.FILTER
         if predicate is None and extra is None:
             return seen.signal
         if predicate is not None and self.has_times:
             predicate = rql.resolve_times(predicate, happening.present.now())
         if extra is None or _is_end(happening.signal):
             passes = predicate is None or rql.evaluate(predicate, seen.document(self.operands))
-            return seen.signal if passes else Kept.FILTER
+            return seen.signal if passes else SuppressionReason.FILTER
         selection = extra.selection(lambda: seen.context)
         if predicate is not None and self._is_hopeless(predicate, seen, selection):
-            return Kept.FILTER
+            return SuppressionReason.FILTER
         thing = seen.readable_thing(selection)
         if thing is None:
-            return Kept.ENRICHMENT
+            return SuppressionReason.ENRICHMENT
         found = extra_of(thing, selection)
         if predicate is not None and not rql.evaluate(predicate, joined(seen.document(self.operands), found)):
-            return Kept.FILTER
+            return SuppressionReason.FILTER
         return seen.with_extra(found)
 
-    def _is_hopeless(self, predicate: Predicate, seen: Seen[S], selection: Selection) -> bool:
+    def _is_hopeless(self, predicate: Predicate, seen: SubjectView[S], selection: Selection) -> bool:
         """Whether the filter keeps the signal whatever the extra fields are."""
         document: Mapping[str, Any] = seen.document(self.operands)
-        return rql.foresee(predicate, document, lambda field: covers(selection, field)) is False
+        return rql.partial_evaluate(predicate, document, lambda field: covers(selection, field)) is False
 
 
-class Interest:
+class TopicFilter:
     """The interest of one target. Raises UnknownTopic, QueryError, SelectorRefused, PlaceholderError for topics that cannot
     be understood; a connection document with such a one is refused before."""
 
     def __init__(self, topics: Sequence[str], subjects: Sequence[str]) -> None:
         self.subjects = tuple(subjects)
-        self._wishes: dict[str, list[_Wish]] = {}
+        self._wishes: dict[str, list[_CompiledTopic]] = {}
         for text in topics:
             topic = parse_target_topic(text)
-            self._wishes.setdefault(topic.topic, []).append(_Wish.of(topic))
+            self._wishes.setdefault(topic.topic, []).append(_CompiledTopic.of(topic))
         for wishes in self._wishes.values():
             wishes.sort(key=lambda wish: wish.order)
 
@@ -118,25 +116,25 @@ class Interest:
         """Whether signals of a topic that has no filters, such as announcements, are wanted from a namespace."""
         return any(not wish.namespaces or namespace in wish.namespaces for wish in self._wishes.get(topic, ()))
 
-    def judge(self, signal: S, present: Present) -> S | Kept:
+    def judge(self, signal: S, present: CurrentState) -> S | SuppressionReason:
         """The signal as the target is sent it, with what is readable of its value and with its extra fields, or why it
         is not sent."""
-        return self.judge_shared(Happening(signal, present))
+        return self.judge_shared(SignalContext(signal, present))
 
-    def judge_shared(self, happening: Happening[S]) -> S | Kept:
+    def judge_shared(self, happening: SignalContext[S]) -> S | SuppressionReason:
         """The same for a signal that others are asked about too."""
         wishes = self._wishes.get(happening.topic) if happening.topic is not None else None
         if wishes is None:
-            return Kept.TOPIC
+            return SuppressionReason.TOPIC
         seen = happening.seen(self.subjects)
-        if isinstance(seen, Kept):
+        if isinstance(seen, SuppressionReason):
             return seen
         namespace = happening.signal.entity.namespace
-        answer: S | Kept = Kept.NAMESPACE
+        answer: S | SuppressionReason = SuppressionReason.NAMESPACE
         for wish in wishes:
             if not wish.namespaces or namespace in wish.namespaces:
                 answer = wish.answer(seen, happening)
-                if answer is not Kept.FILTER:
+                if answer is not SuppressionReason.FILTER:
                     return answer
         return answer
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import cast
 
-from connectivity.transports.base import BrokerType
+from connectivity.transports.base import ConnectionType
 
-__all__ = ["BrokerType", "broker_names", "load_broker"]
+__all__ = ["ConnectionType", "connection_types", "load_connection_type"]
 
 
 def _declared() -> Iterator[tuple[str, str]]:
@@ -24,15 +24,15 @@ MODULES = dict(_declared())
 connection needs it, with the library of its broker."""
 
 
-def broker_names() -> tuple[str, ...]:
+def connection_types() -> tuple[str, ...]:
     """The connection types that the service knows: `amqp-091`, `kafka`, …"""
     return tuple(sorted(MODULES))
 
 
-def load_broker(name: str) -> BrokerType:
+def load_connection_type(name: str) -> ConnectionType:
     """The connection type of this name. Raises LookupError, which names the nearest known one."""
     if name not in MODULES:
         nearest = get_close_matches(name, MODULES, 1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        raise LookupError(f"no connection type {name!r}: known are {', '.join(broker_names())}{hint}")
-    return cast(BrokerType, importlib.import_module(MODULES[name]).CONNECTION_TYPE)
+        raise LookupError(f"no connection type {name!r}: known are {', '.join(connection_types())}{hint}")
+    return cast(ConnectionType, importlib.import_module(MODULES[name]).CONNECTION_TYPE)

@@ -1,8 +1,8 @@
 """What a broker is to the rest of the service.
 
-A broker file says how documents of its type look (`BrokerType.options`, `.check`) and makes links (`.connect`). A `Link` is
-one live connection: it consumes, publishes, settles, and dies once. Reconnecting is the supervisor's business; a dead link
-is thrown away. Everything is called on the event loop; a client library's threads and types end in the broker's file.
+A broker file says how documents of its type look (`ConnectionType.options`, `.check`) and makes links (`.connect`). A `Link`
+is one live connection: it consumes, publishes, settles, and dies once. Reconnecting is the supervisor's business; a dead
+link is thrown away. Everything is called on the event loop; a client library's threads and types end in the broker's file.
 `.examine` looks at a connection's addresses for a trial, in a way that nobody else who uses the broker notices.
 """
 
@@ -40,7 +40,7 @@ class Delivery:
 
     `name` is what the broker calls the delivery, the same when it comes again (None: nothing names it); `redelivered` is
     the broker's own mark. `address` is the concrete address it arrived on. `reader` is the address of who has sent it and
-    reads the answers, where the link tells when that one has gone (`Sign.GONE`).
+    reads the answers, where the link tells when that one has gone (`ReaderStatus.GONE`).
 
     A door may tell of a peer before that one has said anything: by a delivery without octets.
     """
@@ -62,7 +62,7 @@ class Delivery:
 AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
 
 
-class Sign(Enum):
+class ReaderStatus(Enum):
     """What is to be seen of those who read at an address that something was published to."""
 
     HEARD = "somebody received it"
@@ -71,15 +71,15 @@ class Sign(Enum):
     GONE = "whoever read there has left for good"
 
 
-Readers = Callable[[str, Sign], None]
+Readers = Callable[[str, ReaderStatus], None]
 """Told of an address, and of a sign of those who read there."""
 
 
-def nobody_asks(_address: str, _sign: Sign) -> None:
+def nobody_asks(_address: str, _sign: ReaderStatus) -> None:
     """What links tell whom before anybody wants to know."""
 
 
-class Parting(Enum):
+class CloseReason(Enum):
     """Why nothing follows a message."""
 
     DONE = "all is said"
@@ -87,7 +87,7 @@ class Parting(Enum):
     UNFIT = "what was heard is of a kind that is not taken here"
 
 
-class Outgoing(msgspec.Struct, frozen=True):
+class OutboundMessage(msgspec.Struct, frozen=True):
     """One envelope on its way to `address`. `qos` is the quality of service of the source that it answers.
 
     Messages with the same `order` stay in their order also where one address is several queues. Behind a message with a
@@ -99,7 +99,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     envelope: Envelope
     qos: int = 1
     order: str | None = None
-    parting: Parting | None = None
+    parting: CloseReason | None = None
 
 
 Done = Callable[[ConnectivityError | None], None]
@@ -133,14 +133,14 @@ class Link(Protocol):
         Unsettled deliveries are bounded by the link; at the bound it stops taking from the broker. Ends when the link ends.
         """
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         """Hand a message to the broker, in order. Never blocks, never raises: the outcome comes to `done`."""
 
     async def close(self) -> None:
         """Leave the broker in an orderly way; unsettled deliveries stay the broker's. Safe to call twice."""
 
 
-class Connect(Protocol):
+class Connector(Protocol):
     """Makes links."""
 
     async def __call__(self, connection: Connection, client: int = 0) -> Link:
@@ -151,7 +151,7 @@ class Connect(Protocol):
         """
 
 
-class Finding(NamedTuple):
+class AddressCheck(NamedTuple):
     """What a broker says about one address: that it is fine, why it is not, or nothing.
 
     `note` is told besides; with `is_known` False it says what nobody can tell before the address is used.
@@ -163,20 +163,20 @@ class Finding(NamedTuple):
     is_known: bool = True
 
 
-class Examination(NamedTuple):
+class ProbeReport(NamedTuple):
     """What was found at the addresses of a connection: of each source in the order of its addresses, of each source's
     reply-target, of each target. `note`: what the broker does otherwise than the document may expect."""
 
-    sources: Sequence[Sequence[Finding]]
-    replies: Sequence[Finding]
-    targets: Sequence[Finding]
+    sources: Sequence[Sequence[AddressCheck]]
+    replies: Sequence[AddressCheck]
+    targets: Sequence[AddressCheck]
     note: str = ""
 
 
-class Examine(Protocol):
+class Probe(Protocol):
     """Looks at the addresses of a connection."""
 
-    async def __call__(self, connection: Connection, name: str) -> Examination:
+    async def __call__(self, connection: Connection, name: str) -> ProbeReport:
         """Log in, look, and leave. Raises NotConnected or ConnectionRefused where the broker does not let us in.
 
         The connection may run meanwhile, here or elsewhere: no delivery is taken from anybody or marked as redelivered,
@@ -186,7 +186,7 @@ class Examine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerType:
+class ConnectionType:
     """A connection type: what its documents may say, and how to connect.
 
     `connect` is None where this version of the service checks the documents of a type but does not carry it yet.
@@ -198,8 +198,8 @@ class BrokerType:
     options: type[BaseModel]
     check: Callable[[Connection], Sequence[Problem]]
     has_headers: bool
-    connect: Connect | None
-    examine: Examine | None = None
+    connect: Connector | None
+    examine: Probe | None = None
     """How addresses are looked at for a trial; None where `connect` is None."""
     confirmed_status: int = 200
     """The status of the acknowledgement that a target issues when the broker has confirmed."""
@@ -207,7 +207,7 @@ class BrokerType:
     """Whether what arrives at the second address was asked for by the first, which is one of a source."""
     parts_by_key: bool = False
     """Whether several consumers of an address part it by the keys of messages, so that those of one key keep their order."""
-    is_door: bool = False
+    is_listener: bool = False
     """Whether the service listens at the `uri` and its peers connect, so that no broker stands in between."""
     is_stream: bool = False
     """Whether its deliveries are pieces of streams of octets, one stream from each peer, and no messages."""
@@ -257,7 +257,7 @@ class Inbox:
         self.wake()
 
 
-class Shared(Generic[AnyDelivery]):
+class SharedDelivery(Generic[AnyDelivery]):
     """One message in the hands of several sources: it has ended when each of them has ended its copy."""
 
     __slots__ = ("first", "open", "outcome")
@@ -273,7 +273,7 @@ class Shared(Generic[AnyDelivery]):
         return not self.open
 
 
-class Watermark:
+class InOrderSettlement:
     """Settles in the order of arrival: an outcome is passed on once everything before it has one.
 
     Brokers want acknowledgements in order (MQTT 4.6.0-2) or in multiples, and an offset may only move over what is done.

@@ -31,7 +31,7 @@ class RefusedAddress(OSError):
     """The host's name leads to an address that connections may never reach."""
 
 
-async def in_thread(name: str, work: Callable[[], T], undo: Callable[[T | None], None] = lambda _: None) -> T:
+async def run_in_thread(name: str, work: Callable[[], T], undo: Callable[[T | None], None] = lambda _: None) -> T:
     """Run `work` in a thread of its own and raise what it raises.
 
     The event loop's pool would not do: a few dead name servers would keep all of its threads. If nobody waits for `work`

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from connectivity.authorization.enforcer import ALWAYS_VISIBLE, DROP, READ, WRITE, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import paths
-from connectivity.twins.context import World
+from connectivity.twins.context import StateLookup
 from connectivity.twins.errors import fault
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
@@ -30,7 +30,7 @@ from mappings.model.metadata import METADATA
 from mappings.model.signals import Live, LiveCommand, Message
 from mappings.streamr import access, errors
 from mappings.streamr.options import StreamOptions, StreamrOptions
-from mappings.streamr.requests import Publish, Resend, Subscribe
+from mappings.streamr.requests import Publish, Resend, SubscribeRequest
 from mappings.streamr.streams import OwnStream, Place, PolicyStream, ThingStream, place_of, resource_of
 from spark_store.rql.query import Access, Thing
 
@@ -39,11 +39,11 @@ _PARTED: Final = ":"
 _ONE_PARTITION: Final = 1
 """Of the events of a thing or policy, whose order is that of its revisions."""
 
-Judged: TypeAlias = Publish | Subscribe | Resend
+Judged: TypeAlias = Publish | SubscribeRequest | Resend
 """The requests that need a permission."""
 
 
-class Permit(NamedTuple):
+class StreamPermission(NamedTuple):
     """What a request may: the stream, in how many partitions it lies, and the subjects that it was allowed to, those of
     its source in front of that of its key."""
 
@@ -52,7 +52,9 @@ class Permit(NamedTuple):
     subjects: tuple[str, ...]
 
 
-def judge(request: Judged, options: StreamrOptions, given: Sequence[str], world: World) -> Permit | Fault:
+def judge(
+    request: Judged, options: StreamrOptions, given: Sequence[str], world: StateLookup
+) -> StreamPermission | Fault:
     """What a request may, or what it is answered with.
 
     `given` are the subjects of its source or peer. That a stream does not exist is told to publishers alone; that it has no
@@ -74,10 +76,10 @@ def judge(request: Judged, options: StreamrOptions, given: Sequence[str], world:
     partitions = _ONE_PARTITION if stream is None else stream.partitions
     if not isinstance(request, Publish) and request.partition >= partitions:
         return errors.invalid_partition(request.stream, request.partition)
-    return Permit(place, partitions, subjects)
+    return StreamPermission(place, partitions, subjects)
 
 
-def may_follow(stream: str, options: StreamrOptions, subjects: frozenset[str], world: World) -> bool:
+def may_follow(stream: str, options: StreamrOptions, subjects: frozenset[str], world: StateLookup) -> bool:
     """Whether these subjects may still read a stream."""
     place = place_of(stream)
     own = options.streams.get(stream)
@@ -86,7 +88,7 @@ def may_follow(stream: str, options: StreamrOptions, subjects: frozenset[str], w
     return _may(READ, place, own, tuple(subjects), world)
 
 
-def concerning(stream: str, options: StreamrOptions, world: World) -> frozenset[EntityId]:
+def concerning(stream: str, options: StreamrOptions, world: StateLookup) -> frozenset[EntityId]:
     """The policies, and the thing, a change of which may change who may read a stream."""
     place = place_of(stream)
     if isinstance(place, ThingStream | PolicyStream):
@@ -97,18 +99,20 @@ def concerning(stream: str, options: StreamrOptions, world: World) -> frozenset[
     return frozenset() if own is None else frozenset({own.policy}) | _made_of(str(own.policy), None, world)
 
 
-def _made_of(policy_id: str | None, namespace: str | None, world: World) -> frozenset[EntityId]:
+def _made_of(policy_id: str | None, namespace: str | None, world: StateLookup) -> frozenset[EntityId]:
     enforcer = world.enforcer(policy_id, namespace) if policy_id is not None else None
     return enforcer.made_of if enforcer is not None else frozenset()
 
 
-def _may(permission: str, place: Place, stream: StreamOptions | None, subjects: tuple[str, ...], world: World) -> bool:
+def _may(
+    permission: str, place: Place, stream: StreamOptions | None, subjects: tuple[str, ...], world: StateLookup
+) -> bool:
     if isinstance(place, ThingStream | PolicyStream):
         return may_read_events(place.entity, subjects, world)
     return stream is not None and may_use_stream(place.id, str(stream.policy), permission, subjects, world)
 
 
-def may_use_stream(stream: str, policy_id: str, permission: str, subjects: Sequence[str], world: World) -> bool:
+def may_use_stream(stream: str, policy_id: str, permission: str, subjects: Sequence[str], world: StateLookup) -> bool:
     """Whether the subjects hold `READ` or `WRITE` on a stream, by the policy that is named for it.
 
     Policy entries that count in some namespaces only count for a stream whose id begins with one of these and a colon.
@@ -118,7 +122,7 @@ def may_use_stream(stream: str, policy_id: str, permission: str, subjects: Seque
     return enforcer is not None and enforcer.has(subjects, permission, resource_of(stream))
 
 
-def may_read_events(entity: EntityId, subjects: Sequence[str], world: World) -> bool:
+def may_read_events(entity: EntityId, subjects: Sequence[str], world: StateLookup) -> bool:
     """Whether the subjects may read all events of a thing or policy, those to come included."""
     snapshot = world.snapshot(entity)
     policy = snapshot.policy if snapshot is not None else None
@@ -133,7 +137,7 @@ _BESIDE = frozenset({"_revision", "_created", "_modified", METADATA})
 class ThingRights:
     """`Rights` of some subjects in a world. What was found of a policy is kept: make one for every page."""
 
-    def __init__(self, world: World, subjects: Sequence[str]) -> None:
+    def __init__(self, world: StateLookup, subjects: Sequence[str]) -> None:
         self.subjects = frozenset(subjects)
         self._subjects = tuple(subjects)
         self._world = world
@@ -202,7 +206,7 @@ def _resource(path: Sequence[str]) -> str:
     return "thing:/" + "/".join([segment.replace("~", "~0") for segment in places])
 
 
-def may_send(signal: Live, subjects: Sequence[str], world: World) -> Fault | None:
+def may_send(signal: Live, subjects: Sequence[str], world: StateLookup) -> Fault | None:
     """None where the subjects may send this signal, else why not."""
     snapshot = world.snapshot(signal.entity)
     if snapshot is None or snapshot.is_deleted:
@@ -226,7 +230,7 @@ def may_send(signal: Live, subjects: Sequence[str], world: World) -> Fault | Non
     return fault(_forbidden(signal, name), signal.entity, address.pointer)
 
 
-def may_receive(signal: Live, subjects: Sequence[str], world: World) -> bool:
+def may_receive(signal: Live, subjects: Sequence[str], world: StateLookup) -> bool:
     """Whether the subjects may read this signal."""
     enforcer = _enforcer(signal.entity, world)
     if enforcer is None:
@@ -239,7 +243,7 @@ def may_receive(signal: Live, subjects: Sequence[str], world: World) -> bool:
     return enforcer.unrestricted(subjects, READ, f"thing:{signal.path}")
 
 
-def _enforcer(entity: EntityId, world: World) -> Enforcer | None:
+def _enforcer(entity: EntityId, world: StateLookup) -> Enforcer | None:
     snapshot = world.snapshot(entity)
     policy = snapshot.policy if snapshot is not None else None
     return world.enforcer(policy, entity.namespace) if policy is not None else None
@@ -255,7 +259,7 @@ def _forbidden(signal: Live, name: str) -> str:
     )
 
 
-class Sight(Enum):
+class Visibility(Enum):
     """How much may be seen at a place."""
 
     WHOLE = "all of it"
@@ -263,12 +267,12 @@ class Sight(Enum):
     NOTHING = "nothing"
 
 
-def sight(enforcer: Enforcer, subjects: Sequence[str], path: str) -> Sight:
+def sight(enforcer: Enforcer, subjects: Sequence[str], path: str) -> Visibility:
     """How much the subjects see at a path of a thing."""
     place = f"thing:{path}"
     if enforcer.unrestricted(subjects, READ, place):
-        return Sight.WHOLE
-    return Sight.PART if enforcer.partial(subjects, READ, place) else Sight.NOTHING
+        return Visibility.WHOLE
+    return Visibility.PART if enforcer.partial(subjects, READ, place) else Visibility.NOTHING
 
 
 def readable(enforcer: Enforcer, subjects: Sequence[str], path: str, value: Any) -> Any:
@@ -287,7 +291,7 @@ def readable(enforcer: Enforcer, subjects: Sequence[str], path: str, value: Any)
     return DROP if is_emptied else seen
 
 
-def may_stream(entity: EntityId, subjects: Sequence[str], world: World) -> Fault | None:
+def may_stream(entity: EntityId, subjects: Sequence[str], world: StateLookup) -> Fault | None:
     """None where the subjects may read the whole history of the entity, else why not."""
     snapshot = world.snapshot(entity)
     policy = snapshot.policy if snapshot is not None else None

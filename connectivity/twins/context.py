@@ -1,7 +1,7 @@
 """What a decision is made from, and what it is made of.
 
-A `Case` is one command together with everything that is known when it is decided; the modules beside this one ask it and
-build their `Decision` with it. Nothing here stores, sends or waits.
+A `CommandContext` is one command together with everything that is known when it is decided; the modules beside this one ask
+it and build their `Decision` with it. Nothing here stores, sends or waits.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from connectivity.authorization.enforcer import Enforcer
 from connectivity.authorization.policy_imports import Policy
 from connectivity.errors import TwinError
 from connectivity.twins import errors
-from connectivity.twins.paths import Address
+from connectivity.twins.paths import ResourcePath
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.model.metadata import METADATA, Change, evolved, without_changes
 from mappings.model.signals import Command, Event, Headers, PolicyAnnouncement, Response
 from spark_store.history.replay import data_of, evolve_parsed
-from spark_store.records import Past, Snapshot
+from spark_store.records import PastState, Snapshot
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -34,7 +34,7 @@ _decode: Final = msgspec.json.Decoder().decode
 _canonical: Final = msgspec.json.Encoder(order="sorted").encode
 
 
-class World(Protocol):
+class StateLookup(Protocol):
     """The present, as decisions see it."""
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
@@ -48,7 +48,7 @@ class World(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TwinLimits:
     """What is refused for its size, and which headers of a command its event keeps.
 
     `thing`, `policy`: bytes of compact JSON; `headers`: characters of all names and values; the rest are numbers.
@@ -79,14 +79,14 @@ class Decision(msgspec.Struct, frozen=True):
     announcements: tuple[PolicyAnnouncement, ...] = ()
 
 
-class Step(NamedTuple):
+class EventStep(NamedTuple):
     """One event and the state after it."""
 
     event: Event
     snapshot: Snapshot
 
 
-class Case(msgspec.Struct, frozen=True):
+class CommandContext(msgspec.Struct, frozen=True):
     """One command, who sent it, and the world at that moment. `address` is the command's path, understood.
 
     `past` is what a retrieve is to show instead of the present, if it has asked for that.
@@ -94,11 +94,11 @@ class Case(msgspec.Struct, frozen=True):
 
     command: Command
     subjects: tuple[str, ...]
-    world: World
+    world: StateLookup
     now: str
-    limits: Limits
-    address: Address
-    past: Past | None = None
+    limits: TwinLimits
+    address: ResourcePath
+    past: PastState | None = None
 
     @property
     def entity(self) -> EntityId:
@@ -144,7 +144,7 @@ class Case(msgspec.Struct, frozen=True):
         *,
         entity: EntityId | None = None,
         metadata: Sequence[Change] = (),
-    ) -> Step:
+    ) -> EventStep:
         """The next event of the addressed entity (or of `entity`, at its root) and the state it leads to.
 
         `metadata` is how the event changes what is said about a thing. What replaces a whole thing carries all of that, so
@@ -163,7 +163,7 @@ class Case(msgspec.Struct, frozen=True):
             value=value,
             headers=self._stored_headers(metadata),
         )
-        return Step(event, evolve_parsed(before, event, parsed))
+        return EventStep(event, evolve_parsed(before, event, parsed))
 
     def _stored_headers(self, metadata: Sequence[Change]) -> bytes:
         """What an event keeps: the headers that the operator names, and how it changes the metadata."""
@@ -208,7 +208,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def decision(
-    steps: Sequence[Step],
+    steps: Sequence[EventStep],
     response: Response,
     announcements: Sequence[PolicyAnnouncement] = (),
     *,
@@ -260,8 +260,8 @@ class _Compiled:
         self.enforcers: dict[str | None, Enforcer] = {}
 
 
-class PresentWorld:
-    """A `World` over a function that knows the newest snapshots, and a clock (text, as in `Event.timestamp`)."""
+class CurrentStateLookup:
+    """A `StateLookup` over a function that knows the newest snapshots, and a clock (text, as in `Event.timestamp`)."""
 
     def __init__(
         self, snapshot: Callable[[EntityId], Snapshot | None], now: Callable[[], str], kept: int = KEPT

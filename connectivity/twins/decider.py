@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from connectivity.twins import paths
-from connectivity.twins.context import Case, Decision, Limits, PresentWorld, World, encode
+from connectivity.twins.context import CommandContext, CurrentStateLookup, Decision, StateLookup, TwinLimits, encode
 from connectivity.twins.errors import refusal
 from connectivity.twins.policies import decide_policy
 from connectivity.twins.policy_values import with_subject
@@ -24,9 +24,9 @@ from connectivity.twins.retrieval import REVISION, TIMESTAMP, asks_for_past, pas
 from connectivity.twins.things import decide_thing
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Command, Headers
-from spark_store.records import Past, PastQuery, Snapshot
+from spark_store.records import PastQuery, PastState, Snapshot
 
-__all__ = ["LIVE_CONDITION", "Decider", "Decision", "Limits", "World", "asks_for_past", "decide", "past_wanted"]
+__all__ = ["LIVE_CONDITION", "Decider", "Decision", "StateLookup", "asks_for_past", "decide", "past_wanted"]
 
 
 NO_NAME: Final = "_"
@@ -36,17 +36,17 @@ NO_NAME: Final = "_"
 def decide(
     command: Command,
     subjects: Sequence[str],
-    world: World,
+    world: StateLookup,
     now: str,
-    limits: Limits | None = None,
-    past: Past | None = None,
+    limits: TwinLimits | None = None,
+    past: PastState | None = None,
 ) -> Decision:
     """What `command` does, sent by `subjects` (the first of which stands for them all) at `now`.
 
     `now` is UTC with six digits, as in `Event.timestamp`. `past` is what a retrieve shows instead of the present. Raises
     TwinError for a command that is refused.
     """
-    case = _case(command, subjects, world, now, limits or Limits(), past)
+    case = _case(command, subjects, world, now, limits or TwinLimits(), past)
     if command.entity.type is EntityType.POLICY:
         return decide_policy(case)
     if command.entity.name == NO_NAME:
@@ -55,10 +55,10 @@ def decide(
 
 
 def past_wanted(
-    command: Command, subjects: Sequence[str], world: World, now: str, limits: Limits | None = None
+    command: Command, subjects: Sequence[str], world: StateLookup, now: str, limits: TwinLimits | None = None
 ) -> PastQuery | None:
     """Which past a retrieve needs that `asks_for_past`; None where it is answered with the present. Raises TwinError."""
-    case = _case(command, subjects, world, now, limits or Limits(), None)
+    case = _case(command, subjects, world, now, limits or TwinLimits(), None)
     if command.entity.name == NO_NAME:
         raise case.refuse(
             "header.notsupported", next(name for name in (REVISION, TIMESTAMP) if name in command.headers)
@@ -66,10 +66,14 @@ def past_wanted(
     return past_query(case)
 
 
-def _case(command: Command, subjects: Sequence[str], world: World, now: str, limits: Limits, past: Past | None) -> Case:
+def _case(
+    command: Command, subjects: Sequence[str], world: StateLookup, now: str, limits: TwinLimits, past: PastState | None
+) -> CommandContext:
     _check_entity(command)
     _check_headers(command, subjects, limits)
-    case = Case(command, tuple(subjects), world, now, limits, paths.address(command.entity, command.path), past)
+    case = CommandContext(
+        command, tuple(subjects), world, now, limits, paths.address(command.entity, command.path), past
+    )
     return with_subject(case)
 
 
@@ -82,7 +86,7 @@ def _check_entity(command: Command) -> None:
         raise refusal(f"{entity.type.group}:id.invalid", entity, command.path, f"'{entity}'")
 
 
-def _check_headers(command: Command, subjects: Sequence[str], limits: Limits) -> None:
+def _check_headers(command: Command, subjects: Sequence[str], limits: TwinLimits) -> None:
     headers, entity, path = command.headers, command.entity, command.path
     size = sum(len(name) + _length(value) for name, value in headers.items())
     if size > limits.headers:
@@ -111,7 +115,7 @@ class Snapshots(Protocol):
     """Whoever knows the present states."""
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
-        """As `World.snapshot`."""
+        """As `StateLookup.snapshot`."""
 
 
 class Decider:
@@ -123,11 +127,11 @@ class Decider:
         *,
         now: Callable[[], datetime],
         historical_headers: tuple[str, ...] = (),
-        limits: Limits | None = None,
+        limits: TwinLimits | None = None,
     ) -> None:
-        self.limits = limits or Limits(historical_headers=historical_headers)
+        self.limits = limits or TwinLimits(historical_headers=historical_headers)
         self.now = now
-        self.world: World = PresentWorld(snapshots.snapshot, self._timestamp)
+        self.world: StateLookup = CurrentStateLookup(snapshots.snapshot, self._timestamp)
 
     def decide(self, command: Command, subjects: Sequence[str]) -> Decision:
         """As the function `decide`. Raises TwinError."""
@@ -137,7 +141,7 @@ class Decider:
         """As the function `past_wanted`. Raises TwinError."""
         return past_wanted(command, subjects, self.world, self._timestamp(), self.limits)
 
-    def show_past(self, command: Command, subjects: Sequence[str], past: Past | None) -> Decision:
+    def show_past(self, command: Command, subjects: Sequence[str], past: PastState | None) -> Decision:
         """Answer a retrieve with what was found of the past that it wanted, None for nothing. Raises TwinError."""
         now = self._timestamp()
         if past is None:

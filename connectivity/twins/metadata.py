@@ -17,7 +17,7 @@ import msgspec
 
 from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.twins import values
-from connectivity.twins.context import Case, encode
+from connectivity.twins.context import CommandContext, encode
 from connectivity.twins.paths import is_key
 from mappings.errors import DecodeError
 from mappings.ids import EntityType
@@ -46,26 +46,26 @@ _WILDCARD_PARENTS: Final = (
 """Below which places of a thing a `*` may stand; None is any feature."""
 
 
-class Put(NamedTuple):
+class MetadataWrite(NamedTuple):
     """One thing to say: where, relative to the command's path, and what."""
 
     key: Segments
     value: Any
 
 
-class Asked(msgspec.Struct, frozen=True):
+class MetadataRequest(msgspec.Struct, frozen=True):
     """What a command says about metadata. `read` makes one."""
 
-    put: tuple[Put, ...] = ()
+    put: tuple[MetadataWrite, ...] = ()
     delete: tuple[Segments, ...] = ()
     get: tuple[Segments, ...] | None = None
     is_header: bool = False
 
 
-NOTHING: Final = Asked()
+NOTHING: Final = MetadataRequest()
 
 
-def read(case: Case) -> Asked:
+def read(case: CommandContext) -> MetadataRequest:
     """What the headers of a command on a thing ask for. Raises TwinError for what cannot be understood."""
     if HEADERS.isdisjoint(case.headers) or case.entity.type is EntityType.POLICY:
         return NOTHING
@@ -76,12 +76,12 @@ def read(case: Case) -> Asked:
         raise case.refuse("header.notsupported", name)
     value = case.headers[name]
     if name == PUT:
-        return Asked(put=_read_puts(case, value), is_header=True)
+        return MetadataRequest(put=_read_puts(case, value), is_header=True)
     keys = _read_keys(case, name, value)
-    return Asked(delete=keys, is_header=True) if name == DELETE else Asked(get=keys, is_header=True)
+    return MetadataRequest(delete=keys, is_header=True) if name == DELETE else MetadataRequest(get=keys, is_header=True)
 
 
-def _read_puts(case: Case, value: Any) -> tuple[Put, ...]:
+def _read_puts(case: CommandContext, value: Any) -> tuple[MetadataWrite, ...]:
     if not isinstance(value, list):
         raise case.refuse("header.invalid", PUT)
     puts = []
@@ -92,11 +92,11 @@ def _read_puts(case: Case, value: Any) -> tuple[Put, ...]:
             key = parse_pointer(entry["key"])
         except DecodeError as error:
             raise case.refuse("header.invalid", PUT) from error
-        puts.append(Put(_checked_key(case, PUT, key), entry["value"]))
+        puts.append(MetadataWrite(_checked_key(case, PUT, key), entry["value"]))
     return tuple(puts)
 
 
-def _read_keys(case: Case, name: str, value: Any) -> tuple[Segments, ...]:
+def _read_keys(case: CommandContext, name: str, value: Any) -> tuple[Segments, ...]:
     if not isinstance(value, str):
         raise case.refuse("header.invalid", name)
     try:
@@ -106,7 +106,7 @@ def _read_keys(case: Case, name: str, value: Any) -> tuple[Segments, ...]:
     return tuple(_checked_key(case, name, key) for key in keys)
 
 
-def _checked_key(case: Case, name: str, key: Segments) -> Segments:
+def _checked_key(case: CommandContext, name: str, key: Segments) -> Segments:
     """A key that may stand there, or a refusal."""
     is_wild = _EVERY in key
     if not key or not all(is_key(segment) for segment in key) or (is_wild and not _may_be_wild(case, key)):
@@ -114,7 +114,7 @@ def _checked_key(case: Case, name: str, key: Segments) -> Segments:
     return key
 
 
-def _may_be_wild(case: Case, key: Segments) -> bool:
+def _may_be_wild(case: CommandContext, key: Segments) -> bool:
     if key[-1] == _EVERY or _is_for_all(key):
         return key[-1] != _EVERY
     whole = (*case.address.segments, *key)
@@ -134,7 +134,13 @@ def _is_at(path: Segments, parent: Sequence[str | None]) -> bool:
 
 
 def changes(
-    case: Case, asked: Asked, written: Any, given: Any, before: Snapshot | None, *, is_patch: bool = False
+    case: CommandContext,
+    asked: MetadataRequest,
+    written: Any,
+    given: Any,
+    before: Snapshot | None,
+    *,
+    is_patch: bool = False,
 ) -> list[Change]:
     """How a command changes the metadata that writes `written` at its path and was `given` with this value.
 
@@ -168,7 +174,7 @@ def changes(
     return found
 
 
-def _checked_inline(case: Case, inline: Any) -> Any:
+def _checked_inline(case: CommandContext, inline: Any) -> Any:
     if not isinstance(inline, Mapping):
         raise case.refuse("json.invalid", f"expected an object as {METADATA}")
     values.check_keys(case, inline)
@@ -213,7 +219,7 @@ def _spread(value: Any, key: Segments, path: Segments = ()) -> Iterator[Segments
 # --- reading ------------------------------------------------------------------------------------------------------------
 
 
-def readable(case: Case, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str, Any]:
+def readable(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str, Any]:
     """What is said about the parts that the caller may read."""
     said = snapshot.state.get(METADATA) if snapshot.state is not None else None
     if said is None:
@@ -222,7 +228,9 @@ def readable(case: Case, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str,
     return {} if seen is DROP else seen
 
 
-def answer(case: Case, asked: Asked, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str, Any] | None:
+def answer(
+    case: CommandContext, asked: MetadataRequest, enforcer: Enforcer, snapshot: Snapshot
+) -> Mapping[str, Any] | None:
     """The value of `ditto-metadata`, relative to the command's path; None where it was not asked for."""
     if asked.get is None:
         return None

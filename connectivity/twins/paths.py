@@ -38,7 +38,7 @@ class Resource(NamedTuple):
     is_created: bool = False
 
 
-class Address(NamedTuple):
+class ResourcePath(NamedTuple):
     """A path, understood. `pointer` is the path as answers and events write it, `guarded` as policies do."""
 
     resource: Resource
@@ -111,7 +111,7 @@ def _is_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None and utf16_length(text) <= MAX_ID_LENGTH
 
 
-def address(entity: EntityId, path: str) -> Address:
+def address(entity: EntityId, path: str) -> ResourcePath:
     """What `path` names. Raises TwinError: `json.pointer.invalid`, `json.key.invalid` or an unknown path."""
     if len(path) > LONGEST_KNOWN:
         return _address(entity, path)
@@ -120,7 +120,7 @@ def address(entity: EntityId, path: str) -> Address:
     return found if found is not None else _address(entity, path)
 
 
-def _address(entity: EntityId, path: str) -> Address:
+def _address(entity: EntityId, path: str) -> ResourcePath:
     try:
         found = _read(entity.type, path)
     except DecodeError as error:
@@ -139,7 +139,7 @@ def _address(entity: EntityId, path: str) -> Address:
     return found
 
 
-def _check_policy_keys(entity: EntityId, found: Address) -> None:
+def _check_policy_keys(entity: EntityId, found: ResourcePath) -> None:
     """Refuse a label or a policy's id that is none; subjects and resources are checked with their values."""
     match found.segments:
         case ("entries", label, *_) if not is_key(label):
@@ -151,7 +151,7 @@ def _check_policy_keys(entity: EntityId, found: Address) -> None:
 
 
 @lru_cache(maxsize=8192)
-def _known(type: EntityType, path: str) -> Address | None:
+def _known(type: EntityType, path: str) -> ResourcePath | None:
     """The address of a path in which nothing is wrong, or None."""
     try:
         return _address(EntityId(type, "", ""), path)
@@ -159,7 +159,7 @@ def _known(type: EntityType, path: str) -> Address | None:
         return None
 
 
-def _read(type: EntityType, path: str) -> Address | None:
+def _read(type: EntityType, path: str) -> ResourcePath | None:
     if type is EntityType.POLICY:
         return _read_policy_path(path)
     segments = parse_pointer(path)
@@ -167,10 +167,10 @@ def _read(type: EntityType, path: str) -> Address | None:
     if resource is None:
         return None
     pointer = format_pointer(segments)
-    return Address(resource, segments, pointer, f"thing:{pointer}")
+    return ResourcePath(resource, segments, pointer, f"thing:{pointer}")
 
 
-def _read_policy_path(path: str) -> Address | None:
+def _read_policy_path(path: str) -> ResourcePath | None:
     parts = path.removeprefix("/").split("/", 3)
     match parts:
         case ["entries", label, "subjects" | "resources" as kind, key] if label and key:
@@ -180,13 +180,13 @@ def _read_policy_path(path: str) -> Address | None:
     if resource is None:
         return None
     pointer = format_pointer(segments)
-    return Address(resource, segments, pointer, f"policy:{pointer}")
+    return ResourcePath(resource, segments, pointer, f"policy:{pointer}")
 
 
-def below_entry(label: str, kind: str, key: str) -> Address:
+def below_entry(label: str, kind: str, key: str) -> ResourcePath:
     """The address of one subject or resource of an entry: `kind` is `subjects` or `resources`."""
     pointer = f"{format_pointer(('entries', label, kind))}/{key}"
-    return Address(_OF_SUBJECTS[kind], ("entries", label, kind, key), pointer, f"policy:{pointer}")
+    return ResourcePath(_OF_SUBJECTS[kind], ("entries", label, kind, key), pointer, f"policy:{pointer}")
 
 
 def _policy_resource(segments: Segments) -> Resource | None:

@@ -16,9 +16,9 @@ from connectivity.authorization import policy_imports
 from connectivity.authorization.enforcer import DROP, READ, WRITE, Enforcer
 from connectivity.twins import policy_values, preconditions, values
 from connectivity.twins.context import (
-    Case,
+    CommandContext,
     Decision,
-    Step,
+    EventStep,
     decision,
     encode,
     hash_tag,
@@ -39,7 +39,7 @@ VIEW = "policy-view"
 _ORIGINAL, _RESOLVED = "original", "resolved"
 
 
-def decide_policy(case: Case) -> Decision:
+def decide_policy(case: CommandContext) -> Decision:
     """Carry out a command on a policy. Raises TwinError."""
     action = case.command.action
     if action not in case.address.resource.actions:
@@ -60,7 +60,7 @@ def decide_policy(case: Case) -> Decision:
 # --- the whole policy ---
 
 
-def _write(case: Case, asked: Preconditions) -> Decision:
+def _write(case: CommandContext, asked: Preconditions) -> Decision:
     value = values.parse(case)
     if not isinstance(value, dict):
         raise case.refuse("json.format.invalid", "expected an object")
@@ -76,7 +76,7 @@ def _write(case: Case, asked: Preconditions) -> Decision:
     return _create(case, asked, before, policy, raw)
 
 
-def _check_own_id(case: Case, value: Mapping[str, Any]) -> None:
+def _check_own_id(case: CommandContext, value: Mapping[str, Any]) -> None:
     own = value.get("policyId")
     if not isinstance(own, str) or parse_entity_id(EntityType.POLICY, own) is None:
         raise case.refuse("policies:id.invalid", shown(own) if isinstance(own, str) else "A missing policyId")
@@ -85,7 +85,7 @@ def _check_own_id(case: Case, value: Mapping[str, Any]) -> None:
 
 
 def _create(
-    case: Case, asked: Preconditions, before: Snapshot | None, policy: Mapping[str, Any], raw: bytes
+    case: CommandContext, asked: Preconditions, before: Snapshot | None, policy: Mapping[str, Any], raw: bytes
 ) -> Decision:
     policy_values.check(case, policy)
     if not policy_values.may_administer(case, policy):
@@ -102,7 +102,9 @@ def _create(
     return decision([step], case.respond(201, raw, revision=step.snapshot.revision, tag=tag, action="create"))
 
 
-def _replace(case: Case, asked: Preconditions, before: Snapshot, policy: Mapping[str, Any], raw: bytes) -> Decision:
+def _replace(
+    case: CommandContext, asked: Preconditions, before: Snapshot, policy: Mapping[str, Any], raw: bytes
+) -> Decision:
     _writable(case)
     asked.check_tags(case, lambda: revision_tag(before))
     if asked.if_equal == preconditions.SKIP and is_same_json(before.state, policy):
@@ -115,7 +117,7 @@ def _replace(case: Case, asked: Preconditions, before: Snapshot, policy: Mapping
 # --- its parts ---
 
 
-def _modify(case: Case, asked: Preconditions) -> Decision:
+def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     value = policy_values.read(case)
     before = _living(case)
     enforcer = _writable(case)
@@ -133,7 +135,7 @@ def _modify(case: Case, asked: Preconditions) -> Decision:
     return decision([step], response, left(before, step.snapshot))
 
 
-def _delete(case: Case, asked: Preconditions) -> Decision:
+def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     before = _living(case)
     enforcer = _writable(case)
     state = state_of(before)
@@ -149,7 +151,7 @@ def _delete(case: Case, asked: Preconditions) -> Decision:
     return decision([step], response, left(before, step.snapshot))
 
 
-def _retrieve(case: Case, asked: Preconditions) -> Decision:
+def _retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     selection = read_selection(case)
     view = case.headers.get(VIEW, _ORIGINAL)
     if view not in (_ORIGINAL, _RESOLVED):
@@ -182,14 +184,14 @@ def _retrieve(case: Case, asked: Preconditions) -> Decision:
     return decision([], case.respond(200, encode(result), revision=snapshot.revision, tag=tag))
 
 
-def _living(case: Case) -> Snapshot:
+def _living(case: CommandContext) -> Snapshot:
     before = case.living()
     if before is None:
         raise case.refuse("policies:policy.notfound")
     return before
 
 
-def _writable(case: Case) -> Enforcer:
+def _writable(case: CommandContext) -> Enforcer:
     """The permissions of a policy of which the caller may write the addressed part."""
     enforcer = case.world.enforcer(str(case.entity))
     if enforcer is None or not enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
@@ -197,7 +199,7 @@ def _writable(case: Case) -> Enforcer:
     return enforcer
 
 
-def _check_parent(case: Case, state: Mapping[str, Any]) -> None:
+def _check_parent(case: CommandContext, state: Mapping[str, Any]) -> None:
     """Refuse what lies in an entry or import that is not there."""
     match case.address.segments:
         case ("entries", label, _, *_) if label not in state["entries"]:
@@ -206,7 +208,7 @@ def _check_parent(case: Case, state: Mapping[str, Any]) -> None:
             raise case.refuse("policies:import.notfound")
 
 
-def _tag(case: Case, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
+def _tag(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
     """The entity tag of the addressed part, as far as the caller may read it; None where he may read nothing."""
     if case.address.is_root:
         return revision_tag(snapshot)
@@ -214,7 +216,7 @@ def _tag(case: Case, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str 
     return None if seen is DROP else hash_tag(seen)
 
 
-def _checked(case: Case, before: Snapshot, step: Step) -> Step:
+def _checked(case: CommandContext, before: Snapshot, step: EventStep) -> EventStep:
     """The step, if the policy that it leads to may be."""
     after = state_of(step.snapshot)
     policy_values.check(case, after, state_of(before))

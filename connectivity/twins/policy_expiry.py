@@ -28,21 +28,21 @@ from spark_store.records import Snapshot
 SUBJECT_DELETION: Final = "subjectDeletion"
 
 
-class Told(NamedTuple):
+class ExpiryNotice(NamedTuple):
     """Somebody who was told ahead that he expires at that time, as the policy writes it."""
 
     subject: str
     expiry: str
 
 
-class Judged(NamedTuple):
+class ExpiryOutcome(NamedTuple):
     """What is due in a policy: the events and the state after them; who is told what; when to look again; who was told."""
 
     events: tuple[Event, ...]
     snapshot: Snapshot
     announcements: tuple[PolicyAnnouncement, ...]
     next: str | None
-    told: frozenset[Told]
+    told: frozenset[ExpiryNotice]
 
 
 class _Subject(NamedTuple):
@@ -58,17 +58,17 @@ class _Subject(NamedTuple):
         return found
 
 
-def judge(policy: Snapshot, now: str, told: frozenset[Told] = frozenset()) -> Judged:
+def judge(policy: Snapshot, now: str, told: frozenset[ExpiryNotice] = frozenset()) -> ExpiryOutcome:
     """What is due in a policy at `now`. Times are text as in `Event.timestamp`."""
     events: list[Event] = []
-    announcements: dict[Told, PolicyAnnouncement] = {}
+    announcements: dict[ExpiryNotice, PolicyAnnouncement] = {}
     moments: list[str] = []
-    kept: set[Told] = set()
+    kept: set[ExpiryNotice] = set()
     snapshot = policy
     for found in _subjects(policy):
         if (expiry := found.about.get("expiry")) is None:
             continue
-        about = Told(found.subject, expiry)
+        about = ExpiryNotice(found.subject, expiry)
         if (moment := six_digits(expiry)) <= now:
             event = _deleted(snapshot, found, now)
             snapshot = evolve_parsed(snapshot, event, None)
@@ -87,7 +87,9 @@ def judge(policy: Snapshot, now: str, told: frozenset[Told] = frozenset()) -> Ju
         else:
             announcements[about] = _announcement(policy.entity, found, expiry)
             kept.add(about)
-    return Judged(tuple(events), snapshot, tuple(announcements.values()), min(moments, default=None), frozenset(kept))
+    return ExpiryOutcome(
+        tuple(events), snapshot, tuple(announcements.values()), min(moments, default=None), frozenset(kept)
+    )
 
 
 def left(before: Snapshot | None, after: Snapshot) -> list[PolicyAnnouncement]:

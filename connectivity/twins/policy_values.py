@@ -18,9 +18,9 @@ import msgspec
 
 from connectivity.authorization import policy_imports
 from connectivity.authorization.enforcer import READ, WRITE, Enforcer
-from connectivity.authorization.policy_imports import Policy, Taken
+from connectivity.authorization.policy_imports import ImportedEntry, Policy
 from connectivity.twins import paths, values
-from connectivity.twins.context import Case, encode, state_of
+from connectivity.twins.context import CommandContext, encode, state_of
 from connectivity.twins.errors import shown
 from connectivity.twins.paths import is_key
 from connectivity.twins.retrieval import shortened
@@ -42,12 +42,12 @@ _PLACEHOLDER: Final = re.compile(r"\{\{\s*(?P<name>.*?)\s*\}\}|\$\{\s*(?P<old>.*
 _NAMESPACE: Final = re.compile(r"[a-zA-Z]\w*(?:[.\-][a-zA-Z]\w*)*(?:\.\*)?", re.ASCII)
 
 
-def read(case: Case) -> Any:
+def read(case: CommandContext) -> Any:
     """The command's value in the form in which it is stored. Raises TwinError."""
     return _READERS[case.address.resource.part](case, values.parse(case))
 
 
-def with_subject(case: Case) -> Case:
+def with_subject(case: CommandContext) -> CommandContext:
     """The case with the caller in place of the placeholder for him, where its path names a subject so."""
     if case.address.resource.part != "subject":
         return case
@@ -57,7 +57,7 @@ def with_subject(case: Case) -> Case:
     return msgspec.structs.replace(case, address=paths.below_entry(label, kind, resolved(case, subject)))
 
 
-def check_subject(case: Case) -> None:
+def check_subject(case: CommandContext) -> None:
     """Refuse a path that names a subject which cannot be, or a resource."""
     if case.address.resource.part == "subject":
         _subject_id(case, case.address.segments[-1])
@@ -68,7 +68,7 @@ def check_subject(case: Case) -> None:
 # --- whole policies, and their parts ---
 
 
-def policy(case: Case, value: Mapping[str, Any], policy_id: Any) -> dict[str, Any]:
+def policy(case: CommandContext, value: Mapping[str, Any], policy_id: Any) -> dict[str, Any]:
     """A whole policy of this id. Raises TwinError for what no policy may say."""
     if not isinstance(policy_id, str) or parse_entity_id(EntityType.POLICY, policy_id) is None:
         raise case.refuse("policies:id.invalid", shown(policy_id))
@@ -80,15 +80,15 @@ def policy(case: Case, value: Mapping[str, Any], policy_id: Any) -> dict[str, An
     }
 
 
-def _policy(case: Case, value: Any) -> dict[str, Any]:
+def _policy(case: CommandContext, value: Any) -> dict[str, Any]:
     return policy(case, _outer(case, value), str(case.entity))
 
 
-def _entries(case: Case, value: Any) -> dict[str, Any]:
+def _entries(case: CommandContext, value: Any) -> dict[str, Any]:
     return {_label(case, label): _entry(case, _inner(case, entry, label)) for label, entry in value.items()}
 
 
-def _label(case: Case, label: str) -> str:
+def _label(case: CommandContext, label: str) -> str:
     if label.startswith(RESERVED):
         raise case.refuse("policies:label.invalid", shown(label))
     if not is_key(label):
@@ -96,12 +96,12 @@ def _label(case: Case, label: str) -> str:
     return label
 
 
-def _own_entry(case: Case, value: Any) -> dict[str, Any]:
+def _own_entry(case: CommandContext, value: Any) -> dict[str, Any]:
     _label(case, case.address.segments[1])
     return _entry(case, _outer(case, value))
 
 
-def _entry(case: Case, entry: Mapping[str, Any]) -> dict[str, Any]:
+def _entry(case: CommandContext, entry: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("subjects", "resources"):
         if name not in entry:
             raise case.refuse("json.field.missing", name)
@@ -118,11 +118,11 @@ def _entry(case: Case, entry: Mapping[str, Any]) -> dict[str, Any]:
     return full
 
 
-def _subjects(case: Case, value: Mapping[str, Any]) -> dict[str, Any]:
+def _subjects(case: CommandContext, value: Mapping[str, Any]) -> dict[str, Any]:
     return {_subject_id(case, subject): _subject(case, about) for subject, about in value.items()}
 
 
-def _subject(case: Case, about: Any) -> dict[str, Any]:
+def _subject(case: CommandContext, about: Any) -> dict[str, Any]:
     about = _inner(case, about, "a subject")
     if "type" not in about:
         raise case.refuse("json.field.missing", "type")
@@ -136,11 +136,11 @@ def _subject(case: Case, about: Any) -> dict[str, Any]:
     return full
 
 
-def _own_subject(case: Case, value: Any) -> dict[str, Any]:
+def _own_subject(case: CommandContext, value: Any) -> dict[str, Any]:
     return _subject(case, _outer(case, value))
 
 
-def _subject_id(case: Case, text: str) -> str:
+def _subject_id(case: CommandContext, text: str) -> str:
     """The id of a subject, with the caller in place of the placeholder for him."""
     subject = resolved(case, text)
     scheme = subject.find("://")
@@ -153,19 +153,19 @@ def _subject_id(case: Case, text: str) -> str:
     return subject
 
 
-def resolved(case: Case, text: str) -> str:
+def resolved(case: CommandContext, text: str) -> str:
     """A subject's id with its placeholders resolved. Raises TwinError for one that is not known."""
     return _PLACEHOLDER.sub(lambda match: _caller(case, match), text)
 
 
-def _caller(case: Case, placeholder: re.Match[str]) -> str:
+def _caller(case: CommandContext, placeholder: re.Match[str]) -> str:
     known = placeholder["name"] == "request:subjectId" or placeholder["old"] == "request.subjectId"
     if not known or not case.subjects:
         raise case.refuse("placeholder:unresolved", shown(placeholder[0]))
     return case.subjects[0]
 
 
-def _expiry(case: Case, text: Any) -> str:
+def _expiry(case: CommandContext, text: Any) -> str:
     """When a subject expires: rounded up, and in the future."""
     try:
         instant = datetime.fromisoformat(text)
@@ -181,7 +181,7 @@ def _expiry(case: Case, text: Any) -> str:
     return shortened(timestamp)
 
 
-def _announcement(case: Case, value: Any) -> dict[str, Any]:
+def _announcement(case: CommandContext, value: Any) -> dict[str, Any]:
     """When and how the end of a subject is announced; members that no announcement has are dropped."""
     if not isinstance(value, dict):
         raise _no_announcement(case, "expected an object")
@@ -198,7 +198,7 @@ def _announcement(case: Case, value: Any) -> dict[str, Any]:
     return full
 
 
-def _requested(case: Case, value: Any) -> dict[str, Any]:
+def _requested(case: CommandContext, value: Any) -> dict[str, Any]:
     labels = value.get("labels") if isinstance(value, dict) else None
     if not isinstance(labels, list) or not all(isinstance(label, str) and is_label(label) for label in labels):
         raise _no_announcement(case, "expected labels of acknowledgements as requestedAcks")
@@ -208,7 +208,7 @@ def _requested(case: Case, value: Any) -> dict[str, Any]:
     return full
 
 
-def _duration(case: Case, value: Any, name: str) -> str:
+def _duration(case: CommandContext, value: Any, name: str) -> str:
     if not isinstance(value, str) or duration_of(value) is None:
         raise _no_announcement(case, f"expected a duration such as 1h as {name}")
     return value
@@ -223,15 +223,15 @@ def duration_of(text: str) -> timedelta | None:
         return None
 
 
-def _no_announcement(case: Case, why: str) -> Exception:
+def _no_announcement(case: CommandContext, why: str) -> Exception:
     return case.refuse("policies:subjectannouncement.invalid", why)
 
 
-def _resources(case: Case, value: Mapping[str, Any]) -> dict[str, Any]:
+def _resources(case: CommandContext, value: Mapping[str, Any]) -> dict[str, Any]:
     return {_resource(case, key): _permissions(case, _inner(case, found, key)) for key, found in value.items()}
 
 
-def _resource(case: Case, key: str) -> str:
+def _resource(case: CommandContext, key: str) -> str:
     if _RESOURCE.fullmatch(key) is None or _CONTROL.search(key) is not None:
         raise case.refuse("policies:entry.invalid", f"found the resource {shown(key)}, expected 'type:/path'")
     if "//" in key:
@@ -239,36 +239,36 @@ def _resource(case: Case, key: str) -> str:
     return key
 
 
-def _own_permissions(case: Case, value: Any) -> dict[str, Any]:
+def _own_permissions(case: CommandContext, value: Any) -> dict[str, Any]:
     return _permissions(case, _outer(case, value))
 
 
-def _permissions(case: Case, found: Mapping[str, Any]) -> dict[str, Any]:
+def _permissions(case: CommandContext, found: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("grant", "revoke"):
         if name not in found:
             raise case.refuse("json.field.missing", name)
     return {name: _strings(case, found[name], name) for name in ("grant", "revoke")}
 
 
-def _importable(case: Case, value: Any) -> str:
+def _importable(case: CommandContext, value: Any) -> str:
     if value not in _IMPORTABLE:
         raise case.refuse("policies:entry.invalid", f"expected one of {', '.join(_IMPORTABLE)} as importable")
     return str(value)
 
 
-def _additions(case: Case, value: Any) -> list[str]:
+def _additions(case: CommandContext, value: Any) -> list[str]:
     if not _ADDITIONS.issuperset(_strings(case, value, "allowedAdditions")):
         raise case.refuse("policies:entry.invalid", f"expected some of {', '.join(sorted(_ADDITIONS))}")
     return list(value)
 
 
-def _namespaces(case: Case, value: Any) -> list[str]:
+def _namespaces(case: CommandContext, value: Any) -> list[str]:
     if not all(_NAMESPACE.fullmatch(pattern) for pattern in _strings(case, value, "namespaces")):
         raise case.refuse("policies:entry.invalid", "expected namespaces such as acme.plant or acme.*")
     return list(value)
 
 
-def _references(case: Case, value: Sequence[Any]) -> list[dict[str, str]]:
+def _references(case: CommandContext, value: Sequence[Any]) -> list[dict[str, str]]:
     """The entries that an entry refers to, of this policy or of one that it imports."""
     references = []
     for reference in value:
@@ -288,7 +288,7 @@ def _references(case: Case, value: Sequence[Any]) -> list[dict[str, str]]:
 # --- imports ---
 
 
-def _imports(case: Case, value: Mapping[str, Any], policy_id: str) -> dict[str, Any]:
+def _imports(case: CommandContext, value: Mapping[str, Any], policy_id: str) -> dict[str, Any]:
     check_number_of_imports(case, value, policy_id)
     return {
         _imported(case, imported, policy_id): _import(case, _inner(case, found, imported), policy_id)
@@ -296,13 +296,13 @@ def _imports(case: Case, value: Mapping[str, Any], policy_id: str) -> dict[str, 
     }
 
 
-def check_number_of_imports(case: Case, imports: Mapping[str, Any], policy_id: str) -> None:
+def check_number_of_imports(case: CommandContext, imports: Mapping[str, Any], policy_id: str) -> None:
     if len(imports) > case.limits.imports:
         detail = f"found {len(imports)}, expected at most {case.limits.imports}"
         raise case.refuse("policies:imports.toolarge", detail, about=policy_id)
 
 
-def _imported(case: Case, id: str, policy_id: str) -> str:
+def _imported(case: CommandContext, id: str, policy_id: str) -> str:
     """The id of a policy that is imported; never the one that imports."""
     if parse_entity_id(EntityType.POLICY, id) is None:
         raise case.refuse("policies:id.invalid", shown(id))
@@ -311,7 +311,7 @@ def _imported(case: Case, id: str, policy_id: str) -> str:
     return id
 
 
-def _import(case: Case, value: Mapping[str, Any], policy_id: str) -> dict[str, Any]:
+def _import(case: CommandContext, value: Mapping[str, Any], policy_id: str) -> dict[str, Any]:
     labels, transitive = value.get("entries"), value.get("transitiveImports")
     full: dict[str, Any] = {"entries": [] if labels is None else _strings(case, labels, "entries")}
     if transitive is not None:
@@ -319,14 +319,14 @@ def _import(case: Case, value: Mapping[str, Any], policy_id: str) -> dict[str, A
     return full
 
 
-def _transitive(case: Case, ids: Sequence[str], policy_id: str) -> list[str]:
+def _transitive(case: CommandContext, ids: Sequence[str], policy_id: str) -> list[str]:
     if len(ids) > case.limits.imports:
         detail = f"found {len(ids)} transitive ones, expected at most {case.limits.imports}"
         raise case.refuse("policies:imports.toolarge", detail, about=policy_id)
     return [_imported(case, id, policy_id) for id in ids]
 
 
-def _own_import(case: Case, value: Any) -> dict[str, Any]:
+def _own_import(case: CommandContext, value: Any) -> dict[str, Any]:
     _imported(case, case.address.segments[1], str(case.entity))
     return _import(case, _outer(case, value), str(case.entity))
 
@@ -334,31 +334,31 @@ def _own_import(case: Case, value: Any) -> dict[str, Any]:
 # --- types ---
 
 
-def _outer(case: Case, value: Any) -> dict[str, Any]:
+def _outer(case: CommandContext, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise case.refuse("json.format.invalid", "expected an object")
     return value
 
 
-def _inner(case: Case, value: Any, name: str) -> dict[str, Any]:
+def _inner(case: CommandContext, value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise case.refuse("json.invalid", f"expected an object as {shown(name)}")
     return value
 
 
-def _array(case: Case, value: Any) -> list[Any]:
+def _array(case: CommandContext, value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise case.refuse("json.format.invalid", "expected an array")
     return value
 
 
-def _strings(case: Case, value: Any, name: str) -> list[str]:
+def _strings(case: CommandContext, value: Any, name: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
         raise case.refuse("json.invalid", f"expected an array of strings as {name}")
     return value
 
 
-_READERS: Final[Mapping[str, Callable[[Case, Any], Any]]] = {
+_READERS: Final[Mapping[str, Callable[[CommandContext, Any], Any]]] = {
     "policy": _policy,
     "entries": lambda case, value: _entries(case, _outer(case, value)),
     "entry": _own_entry,
@@ -379,7 +379,7 @@ _READERS: Final[Mapping[str, Callable[[Case, Any], Any]]] = {
 }
 
 
-def lookup_of(case: Case) -> policy_imports.Lookup:
+def lookup_of(case: CommandContext) -> policy_imports.Lookup:
     """The states of policies as the case's world knows them."""
 
     def lookup(policy_id: str) -> Policy | None:
@@ -390,7 +390,7 @@ def lookup_of(case: Case) -> policy_imports.Lookup:
     return lookup
 
 
-def enforcer_of(case: Case, policy: Policy, namespace: str) -> Enforcer:
+def enforcer_of(case: CommandContext, policy: Policy, namespace: str) -> Enforcer:
     """The permissions of a policy that is not stored yet, for entities of a namespace."""
     return Enforcer(policy_imports.effective(policy, lookup_of(case)), case.now, namespace)
 
@@ -414,7 +414,7 @@ def is_administered(policy: Policy) -> bool:
     return bool(granted - revoked)
 
 
-def may_administer(case: Case, policy: Policy) -> bool:
+def may_administer(case: CommandContext, policy: Policy) -> bool:
     """Whether the creator could change his policy afterwards, or does not care."""
     if case.flag("allow-policy-lockout"):
         return True
@@ -422,7 +422,7 @@ def may_administer(case: Case, policy: Policy) -> bool:
     return enforcer_of(case, policy, namespace).unrestricted(case.subjects, WRITE, "policy:/")
 
 
-def check(case: Case, policy: Policy, before: Policy | None = None) -> None:
+def check(case: CommandContext, policy: Policy, before: Policy | None = None) -> None:
     """Refuse a policy that is too large, refers to nothing, or imports what the caller may not read.
 
     Of the imports those are judged that are not in the policy `before`. Raises TwinError.
@@ -434,7 +434,7 @@ def check(case: Case, policy: Policy, before: Policy | None = None) -> None:
     _check_imports(case, policy, before)
 
 
-def _check_references(case: Case, policy: Policy, before: Policy | None) -> None:
+def _check_references(case: CommandContext, policy: Policy, before: Policy | None) -> None:
     for label, reference in _labelled_references(policy):
         imported, referred = reference.get("import"), reference["entry"]
         if imported is not None:
@@ -460,7 +460,7 @@ def _check_references(case: Case, policy: Policy, before: Policy | None) -> None
             raise case.refuse("policies:entry.referenceconflict", referred)
 
 
-def _is_about(case: Case, label: str) -> bool:
+def _is_about(case: CommandContext, label: str) -> bool:
     """Whether the command is about this very entry."""
     return case.address.segments[:2] == ("entries", label)
 
@@ -471,7 +471,7 @@ def _labelled_references(policy: Policy) -> Iterator[tuple[str, Mapping[str, Any
             yield label, reference
 
 
-def _check_imports(case: Case, policy: Policy, before: Policy | None) -> None:
+def _check_imports(case: CommandContext, policy: Policy, before: Policy | None) -> None:
     """Refuse an import of what is not there, or of what the caller may not read: both are one answer."""
     known = before["imports"] if before is not None else {}
     added = {id: wanted for id, wanted in policy["imports"].items() if known.get(id) != wanted}
@@ -488,7 +488,7 @@ def _check_imports(case: Case, policy: Policy, before: Policy | None) -> None:
             raise case.refuse("policies:policy.notfound", about=found.policy_id)
 
 
-def may_take(case: Case, found: Taken) -> bool:
+def may_take(case: CommandContext, found: ImportedEntry) -> bool:
     """Whether the caller may read an entry in the policy that it is taken of."""
     enforcer = case.world.enforcer(found.policy_id)
     label = found.label.replace("~", "~0")

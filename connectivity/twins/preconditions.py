@@ -21,7 +21,7 @@ import msgspec
 from connectivity.authorization.enforcer import ALWAYS_VISIBLE, READ, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata
-from connectivity.twins.context import Case
+from connectivity.twins.context import CommandContext
 from mappings.errors import DecodeError
 from mappings.ids import EntityType
 from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
@@ -82,9 +82,9 @@ class Preconditions(msgspec.Struct, frozen=True):
     """What has to be true of the twin for a query to go to the device."""
     patch_conditions: tuple[tuple[Segments, rql.Predicate], ...] = ()
     """Places in a patch, and what has to be true of the thing for them to be merged."""
-    metadata: metadata.Asked = metadata.NOTHING
+    metadata: metadata.MetadataRequest = metadata.NOTHING
 
-    def check_readable(self, case: Case, enforcer: Enforcer, state: Mapping[str, Any]) -> None:
+    def check_readable(self, case: CommandContext, enforcer: Enforcer, state: Mapping[str, Any]) -> None:
         """Refuse a condition on what the caller may not read."""
         if self.condition is None and self.live_condition is None and not self.patch_conditions:
             return
@@ -94,22 +94,22 @@ class Preconditions(msgspec.Struct, frozen=True):
                 if not all(_is_readable(case, enforcer, path) for path in _places(field.path, state)):
                     raise case.refuse("things:condition.failed")
 
-    def check_condition(self, case: Case, snapshot: Snapshot) -> None:
+    def check_condition(self, case: CommandContext, snapshot: Snapshot) -> None:
         """Refuse unless the condition is true of the thing as it is."""
         if self.condition is None:
             return
         if not _holds(case, self.condition, snapshot):
             raise case.refuse("things:condition.failed")
 
-    def is_for_device(self, case: Case, snapshot: Snapshot) -> bool:
+    def is_for_device(self, case: CommandContext, snapshot: Snapshot) -> bool:
         """Whether the twin is as it has to be for the device to be asked."""
         return self.live_condition is not None and _holds(case, self.live_condition, snapshot)
 
-    def refused_places(self, case: Case, snapshot: Snapshot) -> list[Segments]:
+    def refused_places(self, case: CommandContext, snapshot: Snapshot) -> list[Segments]:
         """The places of a patch whose condition is not true of the thing as it is."""
         return [place for place, predicate in self.patch_conditions if not _holds(case, predicate, snapshot)]
 
-    def check_tags(self, case: Case, present: Callable[[], str | None] | None) -> None:
+    def check_tags(self, case: CommandContext, present: Callable[[], str | None] | None) -> None:
         """Refuse unless the entity tags agree. `present` gives the part's tag, and is None where the part is missing.
 
         A part that the caller may not read has no tag for him: then only `*` matches it.
@@ -137,7 +137,7 @@ class Preconditions(msgspec.Struct, frozen=True):
 _NONE: Final = Preconditions()
 
 
-def read(case: Case) -> Preconditions:
+def read(case: CommandContext) -> Preconditions:
     """The preconditions of a command. Raises TwinError for headers that cannot be understood."""
     headers = case.headers
     if _HEADERS.isdisjoint(headers):
@@ -156,7 +156,7 @@ def read(case: Case) -> Preconditions:
     )
 
 
-def _tags(case: Case, name: str) -> Tags | None:
+def _tags(case: CommandContext, name: str) -> Tags | None:
     value = case.headers.get(name)
     if value is None:
         return None
@@ -166,7 +166,7 @@ def _tags(case: Case, name: str) -> Tags | None:
     return tags
 
 
-def _condition(case: Case) -> rql.Predicate | None:
+def _condition(case: CommandContext) -> rql.Predicate | None:
     """The parsed condition of a thing command; policies have none, and nothing that exists not yet has."""
     text = case.headers.get("condition")
     if text is None or case.entity.type is EntityType.POLICY:
@@ -174,14 +174,14 @@ def _condition(case: Case) -> rql.Predicate | None:
     return _predicate(case, "condition", text)
 
 
-def _live_condition(case: Case) -> rql.Predicate | None:
+def _live_condition(case: CommandContext) -> rql.Predicate | None:
     text = case.headers.get(LIVE_CONDITION)
     if text is None or case.entity.type is EntityType.POLICY:
         return None
     return _predicate(case, LIVE_CONDITION, text)
 
 
-def _predicate(case: Case, header: str, text: Any) -> rql.Predicate:
+def _predicate(case: CommandContext, header: str, text: Any) -> rql.Predicate:
     if not isinstance(text, str):
         raise case.refuse("header.invalid", header)
     try:
@@ -190,7 +190,7 @@ def _predicate(case: Case, header: str, text: Any) -> rql.Predicate:
         raise TwinError(error.fault, case.entity.type.group) from error
 
 
-def _patch_conditions(case: Case) -> Iterator[tuple[Segments, rql.Predicate]]:
+def _patch_conditions(case: CommandContext) -> Iterator[tuple[Segments, rql.Predicate]]:
     """The conditions for parts of a merge's patch; nothing else has parts that could be left out."""
     conditions = case.headers.get(PATCH_CONDITIONS)
     if conditions is None or case.entity.type is EntityType.POLICY:
@@ -210,7 +210,7 @@ def _patch_conditions(case: Case) -> Iterator[tuple[Segments, rql.Predicate]]:
         yield place, _predicate(case, PATCH_CONDITIONS, text)
 
 
-def _holds(case: Case, predicate: rql.Predicate, snapshot: Snapshot) -> bool:
+def _holds(case: CommandContext, predicate: rql.Predicate, snapshot: Snapshot) -> bool:
     return rql.evaluate(rql.resolve_times(predicate, datetime.fromisoformat(case.now)), whole_thing(snapshot))
 
 
@@ -223,7 +223,7 @@ def _places(path: Segments, state: Mapping[str, Any]) -> list[Segments]:
     return [("features", feature, *path[2:]) for feature in known]
 
 
-def _is_readable(case: Case, enforcer: Enforcer, path: Segments) -> bool:
+def _is_readable(case: CommandContext, enforcer: Enforcer, path: Segments) -> bool:
     if path[0] in ALWAYS_VISIBLE["thing"]:
         return enforcer.partial(case.subjects, READ, "thing:/")
     if path[0] == METADATA:

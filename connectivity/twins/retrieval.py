@@ -13,7 +13,16 @@ from typing import Any, Final
 from connectivity.authorization.enforcer import DROP, READ, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata, values
-from connectivity.twins.context import Case, Decision, World, decision, encode, hash_tag, revision_tag, state_of
+from connectivity.twins.context import (
+    CommandContext,
+    Decision,
+    StateLookup,
+    decision,
+    encode,
+    hash_tag,
+    revision_tag,
+    state_of,
+)
 from connectivity.twins.errors import shown
 from connectivity.twins.preconditions import Preconditions
 from mappings.ditto.timestamps import parse_instant
@@ -26,7 +35,7 @@ from mappings.model.signals import Command
 from spark_store.records import PastQuery, Snapshot
 
 
-def retrieve(case: Case, asked: Preconditions) -> Decision:
+def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     """Answer what a thing is, or what is at a path of it. Raises TwinError."""
     selection = read_selection(case)
     snapshot = case.living()
@@ -59,7 +68,7 @@ def retrieve(case: Case, asked: Preconditions) -> Decision:
     return decision([], response, is_for_device=asked.is_for_device(case, snapshot))
 
 
-def view_of(case: Case, enforcer: Enforcer, present: Any) -> Any:
+def view_of(case: CommandContext, enforcer: Enforcer, present: Any) -> Any:
     """What the caller may read of what is there: perhaps none of an object's members, but never none of a scalar.
 
     Raises TwinError.
@@ -72,7 +81,7 @@ def view_of(case: Case, enforcer: Enforcer, present: Any) -> Any:
     raise case.refuse(f"{case.entity.type.group}:{case.address.resource.name}.notfound")
 
 
-def _missing(case: Case, state: Mapping[str, Any]) -> Exception:
+def _missing(case: CommandContext, state: Mapping[str, Any]) -> Exception:
     """The refusal for a readable place with nothing there: the nearest part that is missing gives its name."""
     path, name = case.address.segments, case.address.resource.name
     if name == "attribute" and "attributes" not in state:
@@ -85,7 +94,7 @@ def _missing(case: Case, state: Mapping[str, Any]) -> Exception:
     return case.refuse(f"things:{name}.notfound")
 
 
-def read_selection(case: Case) -> Selection | None:
+def read_selection(case: CommandContext) -> Selection | None:
     """What the command's `fields` select, where it may have any."""
     fields = case.command.fields
     if fields is None or not case.address.resource.is_selectable:
@@ -97,7 +106,7 @@ def read_selection(case: Case) -> Selection | None:
 
 
 def _with_hidden(
-    case: Case, seen: Mapping[str, Any], snapshot: Snapshot, selection: Selection, enforcer: Enforcer
+    case: CommandContext, seen: Mapping[str, Any], snapshot: Snapshot, selection: Selection, enforcer: Enforcer
 ) -> Mapping[str, Any]:
     """A thing with those fields beside its document that are selected, as far as the caller may read them."""
     found = with_hidden(case, seen, snapshot, selection)
@@ -105,12 +114,14 @@ def _with_hidden(
     return {**found, METADATA: said} if said else found
 
 
-def with_hidden(case: Case, seen: Mapping[str, Any], snapshot: Snapshot, selection: Selection) -> dict[str, Any]:
+def with_hidden(
+    case: CommandContext, seen: Mapping[str, Any], snapshot: Snapshot, selection: Selection
+) -> dict[str, Any]:
     """An entity with those fields beside its document that are selected."""
     return {**seen, **hidden(snapshot, selection, case.subjects, case.world)}
 
 
-def hidden(snapshot: Snapshot, selection: Selection, subjects: Sequence[str], world: World) -> dict[str, Any]:
+def hidden(snapshot: Snapshot, selection: Selection, subjects: Sequence[str], world: StateLookup) -> dict[str, Any]:
     """The fields beside the document of an entity; the policy only where it is selected, and as far as it is readable."""
     found: dict[str, Any] = {
         "_namespace": snapshot.entity.namespace,
@@ -123,7 +134,7 @@ def hidden(snapshot: Snapshot, selection: Selection, subjects: Sequence[str], wo
     return found
 
 
-def _readable_policy(snapshot: Snapshot, subjects: Sequence[str], world: World) -> Any:
+def _readable_policy(snapshot: Snapshot, subjects: Sequence[str], world: StateLookup) -> Any:
     """The thing's policy as far as the subjects may read it, or None."""
     entity = parse_entity_id(EntityType.POLICY, snapshot.policy or "")
     policy = world.snapshot(entity) if entity is not None else None
@@ -142,7 +153,7 @@ def shortened(timestamp: str) -> str:
     return f"{whole}.{fraction}Z" if fraction else f"{whole}Z"
 
 
-def retrieve_several(case: Case) -> Decision:
+def retrieve_several(case: CommandContext) -> Decision:
     """Answer those of several things that are there and readable, in the order in which they were named."""
     entities = _named_things(case)
     selection = read_selection(case)
@@ -150,7 +161,7 @@ def retrieve_several(case: Case) -> Decision:
     return decision([], case.respond(200, encode([thing for thing in found if thing is not None])))
 
 
-def _named_things(case: Case) -> list[EntityId]:
+def _named_things(case: CommandContext) -> list[EntityId]:
     value = values.parse(case)
     if not isinstance(value, dict):
         raise case.refuse("json.format.invalid", "expected an object")
@@ -167,7 +178,7 @@ def _named_things(case: Case) -> list[EntityId]:
     return [_named_thing(case, text) for text in ids]
 
 
-def _named_thing(case: Case, text: str) -> EntityId:
+def _named_thing(case: CommandContext, text: str) -> EntityId:
     """A thing of the namespace that the topic names; `_` names all of them."""
     entity = parse_entity_id(EntityType.THING, text)
     if entity is None or case.entity.namespace not in ("_", entity.namespace):
@@ -175,7 +186,7 @@ def _named_thing(case: Case, text: str) -> EntityId:
     return entity
 
 
-def _one_of_several(case: Case, entity: EntityId, selection: Selection | None) -> Any:
+def _one_of_several(case: CommandContext, entity: EntityId, selection: Selection | None) -> Any:
     snapshot = case.world.snapshot(entity)
     if snapshot is None or snapshot.state is None or snapshot.policy is None:
         return None
@@ -199,7 +210,7 @@ def asks_for_past(command: Command) -> bool:
     return command.action == "retrieve" and not _HEADERS.isdisjoint(command.headers)
 
 
-def past_query(case: Case) -> PastQuery | None:
+def past_query(case: CommandContext) -> PastQuery | None:
     """What a retrieve of the past asks for; None where that is the present. Raises TwinError."""
     revision, before = case.headers.get(REVISION), _instant(case)
     newest = _visible(case)
@@ -212,7 +223,7 @@ def past_query(case: Case) -> PastQuery | None:
     return PastQuery(case.entity, newest if revision is None else revision, before)
 
 
-def unknown_past(case: Case) -> TwinError:
+def unknown_past(case: CommandContext) -> TwinError:
     """The refusal where what was asked for is not known: never was, is to come, or is forgotten."""
     revision, before = case.headers.get(REVISION), case.headers.get(TIMESTAMP)
     asked = f"timestamp '{before}'" if revision is None else f"revision '{revision}'"
@@ -220,7 +231,7 @@ def unknown_past(case: Case) -> TwinError:
     return case.refuse(f"{case.entity.type.group}:{kind}.history.notfound", asked)
 
 
-def _instant(case: Case) -> int | None:
+def _instant(case: CommandContext) -> int | None:
     text = case.headers.get(TIMESTAMP)
     if text is None:
         return None
@@ -229,7 +240,7 @@ def _instant(case: Case) -> int | None:
     return instant
 
 
-def _visible(case: Case) -> int:
+def _visible(case: CommandContext) -> int:
     """The newest revision of an entity that is there and may be read. Who may not learns nothing of its past."""
     is_thing = case.entity.type is EntityType.THING
     snapshot = case.living()

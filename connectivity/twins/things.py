@@ -18,9 +18,9 @@ from connectivity.errors import TwinError
 from connectivity.twins import metadata, policy_values, preconditions, values
 from connectivity.twins.context import (
     MERGE_PATCH,
-    Case,
+    CommandContext,
     Decision,
-    Step,
+    EventStep,
     decision,
     encode,
     hash_tag,
@@ -31,11 +31,11 @@ from connectivity.twins.context import (
 from connectivity.twins.errors import shown
 from connectivity.twins.preconditions import SKIP_MINIMIZING, Preconditions
 from connectivity.twins.retrieval import retrieve
-from connectivity.twins.values import Value
+from connectivity.twins.values import CheckedValue
 from mappings.ids import EntityType, parse_entity_id
 from mappings.model.json_pointer import MISSING, Segments, format_pointer, get, parse_pointer, remove
 from mappings.model.metadata import Change
-from spark_store.history.replay import MatchBudget, PatternRefused, is_delete_pattern, matching_keys, merge
+from spark_store.history.replay import DeletePatternRefused, MatchBudget, is_delete_pattern, matching_keys, merge
 from spark_store.records import Snapshot
 
 _REFERENCE: Final = re.compile(r"\{\{\s*ref:things/(?P<id>.+)/(?P<field>[^/\s]+)\s*\}\}", re.DOTALL)
@@ -47,10 +47,10 @@ class _Guard(NamedTuple):
 
     policy_id: str
     enforcer: Enforcer
-    step: Step | None = None
+    step: EventStep | None = None
 
 
-def create(case: Case, value: Value, asked: Preconditions) -> Decision:
+def create(case: CommandContext, value: CheckedValue, asked: Preconditions) -> Decision:
     """Create a thing; the answer is that of a create, whatever the action was. Raises TwinError."""
     given = value.given or {}
     guard = _requested_policy(case, given, (value.parsed or {}).get("policyId"))
@@ -71,14 +71,14 @@ def create(case: Case, value: Value, asked: Preconditions) -> Decision:
     return decision([step] if guard.step is None else [guard.step, step], response)
 
 
-def _check_tags(case: Case, asked: Preconditions, before: Snapshot | None) -> None:
+def _check_tags(case: CommandContext, asked: Preconditions, before: Snapshot | None) -> None:
     if before is None or before.is_deleted:
         asked.check_tags(case, None)
     else:
         asked.check_tags(case, lambda: revision_tag(before))
 
 
-def _requested_policy(case: Case, given: Mapping[str, Any], policy_id: str | None) -> _Guard:
+def _requested_policy(case: CommandContext, given: Mapping[str, Any], policy_id: str | None) -> _Guard:
     """The policy that the command asks for."""
     inline, copied = given.get("_policy"), given.get("_copyPolicyFrom")
     if inline is not None and copied is not None:
@@ -92,7 +92,7 @@ def _requested_policy(case: Case, given: Mapping[str, Any], policy_id: str | Non
     return _default(case)
 
 
-def _existing(case: Case, policy_id: str) -> _Guard:
+def _existing(case: CommandContext, policy_id: str) -> _Guard:
     readable = case.world.enforcer(policy_id)
     enforcer = case.world.enforcer(policy_id, case.entity.namespace)
     if readable is None or enforcer is None or not readable.partial(case.subjects, READ, "policy:/"):
@@ -100,7 +100,7 @@ def _existing(case: Case, policy_id: str) -> _Guard:
     return _Guard(policy_id, enforcer)
 
 
-def _default(case: Case) -> _Guard:
+def _default(case: CommandContext) -> _Guard:
     """A policy with the thing's id, under which the creator alone may do everything."""
     if not case.subjects:
         raise case.refuse("things:thing.notcreatable", str(case.entity), status=403)
@@ -118,7 +118,7 @@ def _default(case: Case) -> _Guard:
     return _made(case, policy)
 
 
-def _inline(case: Case, inline: Any, policy_id: str | None) -> _Guard:
+def _inline(case: CommandContext, inline: Any, policy_id: str | None) -> _Guard:
     """The policy under `_policy`. Its id is the thing's `policyId`, else its own, else the thing's."""
     if not isinstance(inline, dict):
         raise case.refuse("json.invalid", "expected an object as _policy")
@@ -129,7 +129,7 @@ def _inline(case: Case, inline: Any, policy_id: str | None) -> _Guard:
     return _made(case, policy)
 
 
-def _copy(case: Case, source: Any, policy_id: str | None) -> _Guard:
+def _copy(case: CommandContext, source: Any, policy_id: str | None) -> _Guard:
     """A copy of another policy, which the caller must be able to read, and whose copy he must be able to change."""
     if not isinstance(source, str):
         raise case.refuse("json.invalid", "expected a string as _copyPolicyFrom")
@@ -150,7 +150,7 @@ def _copy(case: Case, source: Any, policy_id: str | None) -> _Guard:
     return _made(case, copy)
 
 
-def _policy_of_other(case: Case, text: str) -> str:
+def _policy_of_other(case: CommandContext, text: str) -> str:
     """The id of the policy of the thing that a reference names; the caller must be able to read it there."""
     reference = _REFERENCE.fullmatch(text)
     other = parse_entity_id(EntityType.THING, reference["id"]) if reference is not None else None
@@ -166,7 +166,7 @@ def _policy_of_other(case: Case, text: str) -> str:
     return policy_id
 
 
-def _made(case: Case, policy: Mapping[str, Any]) -> _Guard:
+def _made(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
     """The step that makes a policy; what hinders it is told as what hinders the thing, with its own status."""
     policy_id = policy["policyId"]
     entity = parse_entity_id(EntityType.POLICY, policy_id)
@@ -226,7 +226,7 @@ def _minimized(target: Any, patch: Any, budget: MatchBudget) -> Any:
     return kept or NOTHING
 
 
-def decide_thing(case: Case) -> Decision:
+def decide_thing(case: CommandContext) -> Decision:
     """Carry out a command on a thing. Raises TwinError."""
     action = case.command.action
     if action not in case.address.resource.actions:
@@ -245,7 +245,7 @@ def decide_thing(case: Case) -> Decision:
             return retrieve(case, asked)
 
 
-def _modify(case: Case, asked: Preconditions) -> Decision:
+def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     value = values.read(case)
     before = case.living()
     if before is None:
@@ -276,7 +276,7 @@ def _modify(case: Case, asked: Preconditions) -> Decision:
     return decision([step], response)
 
 
-def _merge(case: Case, asked: Preconditions) -> Decision:
+def _merge(case: CommandContext, asked: Preconditions) -> Decision:
     _check_content_type(case)
     patch = values.read(case, is_patch=True)
     before = case.living()
@@ -284,7 +284,7 @@ def _merge(case: Case, asked: Preconditions) -> Decision:
         if not case.address.is_root:
             raise case.refuse("things:thing.notfound")
         given, stripped = values.strip_nulls(patch.given), values.strip_nulls(patch.parsed)
-        return create(case, Value(stripped, encode(stripped), given), asked)
+        return create(case, CheckedValue(stripped, encode(stripped), given), asked)
     enforcer = _guard(case, before)
     state = state_of(before)
     asked.check_readable(case, enforcer, state)
@@ -301,14 +301,14 @@ def _merge(case: Case, asked: Preconditions) -> Decision:
         if not _may_say(case, enforcer, said):
             raise case.refuse("things:thing.notmodifiable")
         step = _checked(case, case.step(before, "merged", patch.raw, patch.parsed, metadata=said))
-    except PatternRefused as error:
+    except DeletePatternRefused as error:
         raise case.refuse("things:merge.invalid", str(error)) from error
     after = get(state_of(step.snapshot), case.address.segments)
     tag = None if after is MISSING else _tag(case, enforcer, step.snapshot, after)
     return decision([step], case.respond(204, None, revision=step.snapshot.revision, tag=tag))
 
 
-def _delete(case: Case, asked: Preconditions) -> Decision:
+def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     before = case.living()
     if before is None:
         raise case.refuse("things:thing.notfound")
@@ -326,7 +326,7 @@ def _delete(case: Case, asked: Preconditions) -> Decision:
     return decision([step], case.respond(204, None, revision=step.snapshot.revision))
 
 
-def _guard(case: Case, snapshot: Snapshot) -> Enforcer:
+def _guard(case: CommandContext, snapshot: Snapshot) -> Enforcer:
     """Who may write the thing. Without its policy nobody may."""
     enforcer = case.world.enforcer(snapshot.policy, case.entity.namespace) if snapshot.policy is not None else None
     if enforcer is None:
@@ -334,7 +334,7 @@ def _guard(case: Case, snapshot: Snapshot) -> Enforcer:
     return enforcer
 
 
-def _check_present(case: Case, asked: Preconditions, enforcer: Enforcer, before: Snapshot) -> Any:
+def _check_present(case: CommandContext, asked: Preconditions, enforcer: Enforcer, before: Snapshot) -> Any:
     """What is at the addressed place now, or MISSING, once the preconditions agree with it."""
     asked.check_condition(case, before)
     present = get(state_of(before), case.address.segments)
@@ -342,7 +342,7 @@ def _check_present(case: Case, asked: Preconditions, enforcer: Enforcer, before:
     return present
 
 
-def _tag(case: Case, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
+def _tag(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
     """The entity tag of the addressed part, as far as the caller may read it; None where he may read nothing."""
     if case.address.is_root:
         return revision_tag(snapshot)
@@ -350,24 +350,24 @@ def _tag(case: Case, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str 
     return None if seen is DROP else hash_tag(seen)
 
 
-def _checked(case: Case, step: Step) -> Step:
+def _checked(case: CommandContext, step: EventStep) -> EventStep:
     """The step, if the thing it leads to is not too large."""
     if len(encode(step.snapshot.state)) > case.limits.thing:
         raise case.refuse("things:thing.toolarge", f"expected at most {case.limits.thing} bytes")
     return step
 
 
-def _has_feature(case: Case, snapshot: Snapshot) -> bool:
+def _has_feature(case: CommandContext, snapshot: Snapshot) -> bool:
     return get(snapshot.state, case.address.segments[:2]) is not MISSING
 
 
-def _check_content_type(case: Case) -> None:
+def _check_content_type(case: CommandContext) -> None:
     found = case.headers.get("content-type")
     if not isinstance(found, str) or found.partition(";")[0].strip().lower() != MERGE_PATCH:
         raise case.refuse("mediatype.unsupported", "(missing)" if found is None else f"'{str(found)[:80]}'")
 
 
-def _may_merge(case: Case, enforcer: Enforcer, patch: Any) -> bool:
+def _may_merge(case: CommandContext, enforcer: Enforcer, patch: Any) -> bool:
     """Whether the caller may write everywhere at the path, or at least wherever the patch does."""
     if enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
         return True
@@ -377,7 +377,7 @@ def _may_merge(case: Case, enforcer: Enforcer, patch: Any) -> bool:
     )
 
 
-def _may_say(case: Case, enforcer: Enforcer, said: Sequence[Change]) -> bool:
+def _may_say(case: CommandContext, enforcer: Enforcer, said: Sequence[Change]) -> bool:
     """Whether the caller may write every part about which a merge says something: it may name others than the patch does."""
     return enforcer.unrestricted(case.subjects, WRITE, case.address.guarded) or all(
         enforcer.unrestricted(case.subjects, WRITE, f"thing:{format_pointer(parse_pointer(pointer)[:-1])}")
@@ -385,7 +385,7 @@ def _may_say(case: Case, enforcer: Enforcer, said: Sequence[Change]) -> bool:
     )
 
 
-def _keep_ids(case: Case, patch: Mapping[str, Any]) -> None:
+def _keep_ids(case: CommandContext, patch: Mapping[str, Any]) -> None:
     """Refuse a delete pattern that would take one of the ids."""
     budget = MatchBudget()
     for key, member in patch.items():
@@ -395,14 +395,14 @@ def _keep_ids(case: Case, patch: Mapping[str, Any]) -> None:
                 raise case.refuse("things:id.notdeletable" if "thingId" in taken else "things:policyId.notdeletable")
 
 
-def _conditional(case: Case, asked: Preconditions, before: Snapshot, patch: Value) -> Value:
+def _conditional(case: CommandContext, asked: Preconditions, before: Snapshot, patch: CheckedValue) -> CheckedValue:
     """The patch without the places whose own condition does not hold. Objects that lose all members stay, empty."""
     refused = asked.refused_places(case, before) if asked.patch_conditions else ()
     kept = reduce(remove, refused, patch.parsed)
     return patch if kept is patch.parsed else patch._replace(parsed=kept, raw=encode(kept))
 
 
-def _reduced(case: Case, asked: Preconditions, present: Any, patch: Value) -> Value:
+def _reduced(case: CommandContext, asked: Preconditions, present: Any, patch: CheckedValue) -> CheckedValue:
     """The patch as `if-equal` wants it; refused where it would change nothing."""
     changed = _changes(present, patch.parsed)
     if changed is NOTHING:

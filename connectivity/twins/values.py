@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from connectivity.twins.context import Case, encode
+from connectivity.twins.context import CommandContext, encode
 from connectivity.twins.errors import shown
 from connectivity.twins.paths import MAX_NESTING, is_key
 from mappings.ids import EntityType, parse_entity_id
@@ -32,7 +32,7 @@ _parse: Final = msgspec.json.Decoder().decode
 _parse_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-class Value(NamedTuple):
+class CheckedValue(NamedTuple):
     """A command's value, checked: parsed, as the bytes to store, and as it was before members were dropped."""
 
     parsed: Any
@@ -40,16 +40,16 @@ class Value(NamedTuple):
     given: Any = None
 
 
-def read(case: Case, *, is_patch: bool = False) -> Value:
+def read(case: CommandContext, *, is_patch: bool = False) -> CheckedValue:
     """The command's value, fit for its path. Raises TwinError."""
     found = parse(case)
     parsed = _CHECKS[case.address.resource.name](case, found, is_patch)
     check_keys(case, parsed)
     raw = case.command.value or b"null"
-    return Value(parsed, raw if parsed is found else encode(parsed), found)
+    return CheckedValue(parsed, raw if parsed is found else encode(parsed), found)
 
 
-def parse(case: Case) -> Any:
+def parse(case: CommandContext) -> Any:
     """The command's value as JSON of any type. Raises TwinError: `json.invalid`, `json.key.invalid`."""
     raw = case.command.value
     if raw is None:
@@ -99,7 +99,7 @@ def _find_nul(value: Any) -> str | None:
     return next((code for member in value if (code := _find_nul(member)) is not None), None)
 
 
-def check_keys(case: Case, value: Any) -> None:
+def check_keys(case: CommandContext, value: Any) -> None:
     """Refuse an illegal key, in objects within objects; what lies inside arrays is free."""
     if isinstance(value, dict):
         for key, member in value.items():
@@ -112,7 +112,7 @@ def check_keys(case: Case, value: Any) -> None:
 # --- one check for each part of a thing; each returns the value itself where nothing was dropped from it ---
 
 
-def _thing(case: Case, value: Any, is_patch: bool) -> Any:
+def _thing(case: CommandContext, value: Any, is_patch: bool) -> Any:
     if value is None and case.command.action == "create":
         value = {}
     if is_patch and (value is None or value == {}):
@@ -127,7 +127,7 @@ def _thing(case: Case, value: Any, is_patch: bool) -> Any:
     return value if _is_unchanged(checked, members) else checked
 
 
-def _thing_id(case: Case, value: Any, is_patch: bool) -> Any:
+def _thing_id(case: CommandContext, value: Any, is_patch: bool) -> Any:
     if value is None and not is_patch:
         return None
     if value is None:
@@ -140,7 +140,7 @@ def _thing_id(case: Case, value: Any, is_patch: bool) -> Any:
     return value
 
 
-def _policy_id_member(case: Case, value: Any, is_patch: bool) -> Any:
+def _policy_id_member(case: CommandContext, value: Any, is_patch: bool) -> Any:
     if value is None:
         return _policy_id(case, value, is_patch) if is_patch else None
     if not isinstance(value, str):
@@ -148,7 +148,7 @@ def _policy_id_member(case: Case, value: Any, is_patch: bool) -> Any:
     return _policy_id(case, value, is_patch)
 
 
-def _policy_id(case: Case, value: Any, is_patch: bool) -> Any:
+def _policy_id(case: CommandContext, value: Any, is_patch: bool) -> Any:
     if value is None and is_patch:
         raise case.refuse("things:policyId.notdeletable")
     if not isinstance(value, str):
@@ -158,11 +158,11 @@ def _policy_id(case: Case, value: Any, is_patch: bool) -> Any:
     return value
 
 
-def _definition_member(case: Case, value: Any, is_patch: bool) -> Any:
+def _definition_member(case: CommandContext, value: Any, is_patch: bool) -> Any:
     return None if value is None else _definition(case, value, is_patch)
 
 
-def _definition(case: Case, value: Any, is_patch: bool) -> Any:
+def _definition(case: CommandContext, value: Any, is_patch: bool) -> Any:
     if value is None and is_patch:
         return None
     if not isinstance(value, str):
@@ -170,33 +170,33 @@ def _definition(case: Case, value: Any, is_patch: bool) -> Any:
     return _identifier(case, value)
 
 
-def _identifier(case: Case, value: str) -> str:
+def _identifier(case: CommandContext, value: str) -> str:
     if _IDENTIFIER.fullmatch(value) is None and _ADDRESS.fullmatch(value) is None:
         raise case.refuse("things:definition.identifier.invalid")
     return value
 
 
-def _open_object(case: Case, value: Any, is_patch: bool) -> Any:  # noqa: ARG001 one face for every check
+def _open_object(case: CommandContext, value: Any, is_patch: bool) -> Any:  # noqa: ARG001 one face for every check
     return None if value is None else _object(case, value)
 
 
-def _open_object_member(case: Case, value: Any, is_patch: bool) -> Any:  # noqa: ARG001
+def _open_object_member(case: CommandContext, value: Any, is_patch: bool) -> Any:  # noqa: ARG001
     return None if value is None else _nested_object(case, value)
 
 
-def _anything(case: Case, value: Any, is_patch: bool) -> Any:  # noqa: ARG001
+def _anything(case: CommandContext, value: Any, is_patch: bool) -> Any:  # noqa: ARG001
     return value
 
 
-def _features(case: Case, value: Any, is_patch: bool) -> Any:
+def _features(case: CommandContext, value: Any, is_patch: bool) -> Any:
     return None if value is None else _each_feature(case, _object(case, value), is_patch)
 
 
-def _features_member(case: Case, value: Any, is_patch: bool) -> Any:
+def _features_member(case: CommandContext, value: Any, is_patch: bool) -> Any:
     return None if value is None else _each_feature(case, _nested_object(case, value), is_patch)
 
 
-def _each_feature(case: Case, features: dict[str, Any], is_patch: bool) -> Any:
+def _each_feature(case: CommandContext, features: dict[str, Any], is_patch: bool) -> Any:
     checked = {
         name: None if feature is None else _feature_members(case, _nested_object(case, feature), is_patch)
         for name, feature in features.items()
@@ -204,11 +204,11 @@ def _each_feature(case: Case, features: dict[str, Any], is_patch: bool) -> Any:
     return features if _is_unchanged(checked, features) else checked
 
 
-def _feature(case: Case, value: Any, is_patch: bool) -> Any:
+def _feature(case: CommandContext, value: Any, is_patch: bool) -> Any:
     return None if value is None else _feature_members(case, _object(case, value), is_patch)
 
 
-def _feature_members(case: Case, feature: dict[str, Any], is_patch: bool) -> Any:
+def _feature_members(case: CommandContext, feature: dict[str, Any], is_patch: bool) -> Any:
     if (definition := feature.get("definition")) is not None:
         if not isinstance(definition, list):
             raise case.refuse("json.invalid", f"found {_type(definition)} as a feature's definition, expected an array")
@@ -225,7 +225,7 @@ def _feature_members(case: Case, feature: dict[str, Any], is_patch: bool) -> Any
     }
 
 
-def _feature_definition(case: Case, value: Any, is_patch: bool) -> Any:  # noqa: ARG001
+def _feature_definition(case: CommandContext, value: Any, is_patch: bool) -> Any:  # noqa: ARG001
     if value is None:
         return None
     if not isinstance(value, list):
@@ -234,7 +234,7 @@ def _feature_definition(case: Case, value: Any, is_patch: bool) -> Any:  # noqa:
     return value
 
 
-def _identifiers(case: Case, identifiers: list[Any]) -> None:
+def _identifiers(case: CommandContext, identifiers: list[Any]) -> None:
     if not identifiers:
         raise case.refuse("things:feature.definition.empty")
     for identifier in identifiers:
@@ -243,7 +243,7 @@ def _identifiers(case: Case, identifiers: list[Any]) -> None:
         _identifier(case, identifier)
 
 
-_Check = Callable[[Case, Any, bool], Any]
+_Check = Callable[[CommandContext, Any, bool], Any]
 
 _MEMBER_CHECKS: Final[Mapping[str, _Check]] = {
     "thingId": _thing_id,
@@ -269,13 +269,13 @@ _CHECKS: Final[Mapping[str, _Check]] = {
 }
 
 
-def _object(case: Case, value: Any) -> dict[str, Any]:
+def _object(case: CommandContext, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise case.refuse("json.format.invalid", f"found {_type(value)}, expected an object")
     return value
 
 
-def _nested_object(case: Case, value: Any) -> dict[str, Any]:
+def _nested_object(case: CommandContext, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise case.refuse("json.invalid", f"found {_type(value)} inside, expected an object")
     return value
@@ -294,12 +294,12 @@ def _type(value: Any) -> str:
 # --- whole things ---
 
 
-def whole_thing(case: Case, value: Value, policy_id: str) -> Value:
+def whole_thing(case: CommandContext, value: CheckedValue, policy_id: str) -> CheckedValue:
     """A thing as it is stored and answered: both ids and the members that were given, in their order."""
     given = value.parsed or {}
     members: dict[str, Any] = {"thingId": str(case.entity), "policyId": policy_id}
     members.update((name, given[name]) for name in THING_MEMBERS[2:] if name in given)
-    return Value(members, b"{" + b",".join(_spliced(members, value.raw)) + b"}", value.given)
+    return CheckedValue(members, b"{" + b",".join(_spliced(members, value.raw)) + b"}", value.given)
 
 
 def _spliced(members: dict[str, Any], raw: bytes) -> Iterator[bytes]:

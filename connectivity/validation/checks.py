@@ -26,7 +26,7 @@ from connectivity.connections.target_topics import (
     CONNECTION_ANNOUNCEMENTS,
     EXTRA_FIELDS,
     TargetTopic,
-    UnknownTopic,
+    UnknownTargetTopic,
     parse_target_topic,
 )
 from connectivity.connections.templates import (
@@ -44,7 +44,7 @@ from connectivity.mapping.script_check import script_problems
 from connectivity.security.egress import refusal
 from connectivity.security.tls import is_certificate_with_key, is_certificates, is_key
 from connectivity.security.uri import mask_uri, parse_tunnel_uri
-from connectivity.transports import BrokerType, broker_names, load_broker
+from connectivity.transports import ConnectionType, connection_types, load_connection_type
 from connectivity.validation.shape import problem_of
 from mappings.ids import LIVE_RESPONSE, is_label
 from mappings.mappers import Codec, load_codec, mapper_names
@@ -110,7 +110,7 @@ def check_topics(connection: Connection) -> Iterator[Problem]:
             path = json_path("targets", index, "topics", position)
             try:
                 topic = parse_target_topic(text)
-            except UnknownTopic as unknown:
+            except UnknownTargetTopic as unknown:
                 hint = f"did you mean {unknown.nearest}?" if unknown.nearest else None
                 yield Problem(path, show(text), str(unknown), hint, TOPIC_INVALID)
             else:
@@ -386,13 +386,15 @@ def _key_problem(path: str) -> Problem:
 
 def check_hosts(connection: Connection) -> Iterator[Problem]:
     # The `uri` of a door is where the service listens, and not whom it talks to.
-    if (broker := _broker(connection)) is None or not broker.is_door:
+    if (broker := _broker(connection)) is None or not broker.is_listener:
         yield from _check_host("uri", connection.broker_uri.host)
 
 
-def _broker(connection: Connection) -> BrokerType | None:
+def _broker(connection: Connection) -> ConnectionType | None:
     """The connection's type; None for one that nobody knows."""
-    return load_broker(connection.connection_type) if connection.connection_type in broker_names() else None
+    return (
+        load_connection_type(connection.connection_type) if connection.connection_type in connection_types() else None
+    )
 
 
 def _check_host(path: str, host: str) -> Iterator[Problem]:
@@ -477,17 +479,17 @@ _COMPARES_WITH_ID = (check_labels, check_diversion)
 def check_type(connection: Connection) -> Iterator[Problem]:
     """The rules of the connection type: its name, its schemes, its options, and what its broker's file adds."""
     name = connection.connection_type
-    if name not in broker_names():
-        known = list(broker_names())
+    if name not in connection_types():
+        known = list(connection_types())
         yield Problem("connectionType", show(name), f"one of: {', '.join(known)}", did_you_mean(name, known))
         return
-    broker = load_broker(name)
+    broker = load_connection_type(name)
     yield from _check_scheme(connection, broker)
     yield from _check_options(connection, broker)
     yield from broker.check(connection)
 
 
-def _check_scheme(connection: Connection, broker: BrokerType) -> Iterator[Problem]:
+def _check_scheme(connection: Connection, broker: ConnectionType) -> Iterator[Problem]:
     scheme, known = connection.broker_uri.scheme, tuple(dict.fromkeys((*broker.schemes, *broker.secure_schemes)))
     if scheme not in known:
         expected = f"one of the schemes {', '.join(known)}"
@@ -497,7 +499,7 @@ def _check_scheme(connection: Connection, broker: BrokerType) -> Iterator[Proble
         yield Problem("uri", f"the insecure scheme {scheme}", expected, code=URI_INVALID)
 
 
-def _check_options(connection: Connection, broker: BrokerType) -> Iterator[Problem]:
+def _check_options(connection: Connection, broker: ConnectionType) -> Iterator[Problem]:
     try:
         broker.options.model_validate(connection.own_options)
     except ValidationError as error:

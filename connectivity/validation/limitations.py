@@ -12,13 +12,13 @@ from difflib import get_close_matches
 
 from connectivity.connections.model import Connection, Target
 from connectivity.connections.target_topics import TOPICS, TargetTopic, parse_target_topic
-from connectivity.transports import load_broker
+from connectivity.transports import load_connection_type
 from mappings.ids import is_namespace
 
 
 def refusal(connection: Connection) -> str | None:
     """Why a connection cannot be opened by this version; None if it can."""
-    broker = load_broker(connection.connection_type)
+    broker = load_connection_type(connection.connection_type)
     if broker.connect is None:
         return f"this version of the service does not carry {broker.name} yet"
     if connection.ssh_tunnel is not None and connection.ssh_tunnel.enabled:
@@ -27,7 +27,7 @@ def refusal(connection: Connection) -> str | None:
     return None
 
 
-def shortfalls(connection: Connection) -> Iterator[str]:
+def ignored_parts(connection: Connection) -> Iterator[str]:
     """What the document says and nothing comes of."""
     for index, target in enumerate(connection.targets):
         yield from (f"targets[{index}].{what}" for what in _left_out(target))
@@ -54,10 +54,10 @@ def notes(connection: Connection) -> Iterator[str]:
     """What nothing comes of, as whoever checks the document reads that."""
     if (reason := refusal(connection)) is not None:
         yield f"{connection.id} will not be opened: {reason}"
-    yield from (f"{connection.id}: without effect: {shortfall}" for shortfall in shortfalls(connection))
+    yield from (f"{connection.id}: without effect: {shortfall}" for shortfall in ignored_parts(connection))
 
 
-def reservations(connection: Connection) -> Iterator[str]:
+def caveats(connection: Connection) -> Iterator[str]:
     """What the status of an open connection says besides: that it is not all that one may take it for."""
     if connection.broker_uri.is_secure and not connection.validate_certificates:
         yield "the broker's certificate is not checked"

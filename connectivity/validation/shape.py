@@ -26,7 +26,7 @@ _ROUNDS = 3
 _CODES = {"id": "connectivity:connection.id.invalid", "uri": URI_INVALID}
 
 
-class Shape(NamedTuple):
+class ShapeReport(NamedTuple):
     """What became of a document. `connection` is None only where nothing could be mended; `mended` are paths."""
 
     connection: Connection | None
@@ -34,16 +34,16 @@ class Shape(NamedTuple):
     mended: frozenset[str]
 
 
-def read_shape(written: object, resolved: Any) -> Shape:
+def read_shape(written: object, resolved: Any) -> ShapeReport:
     """Build the connection of `resolved`; `written` is the same document with its references, which is shown."""
     if not isinstance(written, dict):
-        return Shape(None, [Problem(ROOT, show(written), "an object")], frozenset())
+        return ShapeReport(None, [Problem(ROOT, show(written), "an object")], frozenset())
     document = copy.deepcopy(resolved)
     problems: list[Problem] = []
     mended: set[str] = set()
     for _ in range(_ROUNDS):
         try:
-            return Shape(Connection.model_validate(document), problems, frozenset(mended))
+            return ShapeReport(Connection.model_validate(document), problems, frozenset(mended))
         except ValidationError as error:
             for details in error.errors(include_url=False):
                 problem = problem_of(details, Connection, written)
@@ -52,7 +52,7 @@ def read_shape(written: object, resolved: Any) -> Shape:
                 # Of credentials of another kind no field means anything.
                 location = details["loc"][:-1] if details["type"] == "literal_error" else details["loc"]
                 mended.add(_mend(document, _place(Connection, location)))
-    return Shape(None, problems, frozenset(mended))
+    return ShapeReport(None, problems, frozenset(mended))
 
 
 def is_within(path: str, places: frozenset[str] | set[str]) -> bool:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from connectivity.config.documents import MAX_DEPTH, MAX_VALUES, is_reasonable, surrogates
 from connectivity.config.problems import ROOT, json_path
 from connectivity.connections.model import Connection, migrate_mapping_context
-from connectivity.connections.secret_references import Resolved, resolve
+from connectivity.connections.secret_references import ResolvedDocument, resolve
 from connectivity.errors import DefinitionError, Problem
 from connectivity.security import redaction
 from connectivity.security.uri import MASK, is_secret_option
@@ -32,14 +32,14 @@ from connectivity.validation.shape import is_within, read_shape
 from tools.docs.connections import reference_page
 from tools.docs.transports import broker_pages
 
-__all__ = ["broker_pages", "json_schema", "lint", "parse", "reference_page"]
+__all__ = ["broker_pages", "json_schema", "parse", "reference_page", "validate"]
 
 
 _LEGACY_PATH = "mappingDefinitions.javascript"
 _SHORTEST_SECRET = 3
 
 
-def lint(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> list[Problem]:
+def validate(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> list[Problem]:
     """Every problem of a connection document; an empty list means that it can be used.
 
     `environ` and `base` are where references to secrets are looked up: the process's environment and the folder that
@@ -49,7 +49,7 @@ def lint(document: object, *, environ: Mapping[str, str] | None = None, base: Pa
 
 
 def parse(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> Connection:
-    """The connection of a document. Raises DefinitionError with every problem; takes what `lint` takes.
+    """The connection of a document. Raises DefinitionError with every problem; takes what `validate` takes.
 
     Its secrets are hidden from now on wherever they may turn up (`connectivity.security.redaction`).
     """
@@ -95,7 +95,7 @@ def _read(document: object, environ: Mapping[str, str] | None, base: Path | None
     return _Reading(connection, problems, hidden)
 
 
-def _secrets(resolved: Resolved, connection: Connection | None) -> list[str]:
+def _secrets(resolved: ResolvedDocument, connection: Connection | None) -> list[str]:
     """All secret texts, longest first: a short one may be a part of a long one."""
     secrets = set(resolved.values)
     if connection is not None:

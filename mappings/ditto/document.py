@@ -25,31 +25,31 @@ from mappings.ids import LONGEST_KNOWN, EntityId, EntityType, parse_entity_id
 from mappings.model.topic_path import NONE, TopicPath, parse_topic, unknown_topic
 
 
-class Addressed(NamedTuple):
+class EntityTopic(NamedTuple):
     """A topic path and the entity that it names; None where it is about none."""
 
     topic: TopicPath
     entity: EntityId | None
 
 
-def read_topic(text: str) -> Addressed:
+def read_topic(text: str) -> EntityTopic:
     """The topic and its entity. Raises UnknownTopic, or DecodeError with `things:id.invalid` or `policies:id.invalid`."""
     return _known(text) if len(text) <= LONGEST_KNOWN else _read(text)
 
 
-def _read(text: str) -> Addressed:
+def _read(text: str) -> EntityTopic:
     topic = parse_topic(text)
     if topic.group == "connections":
         raise unknown_topic(text)
     if topic.criterion == "search":
-        return Addressed(topic, None)
+        return EntityTopic(topic, None)
     if topic.namespace == NONE and topic.name == NONE and topic.action == "retrieve" and topic.group == "things":
-        return Addressed(topic, EntityId(EntityType.THING, NONE, NONE))
+        return EntityTopic(topic, EntityId(EntityType.THING, NONE, NONE))
     id = f"{topic.namespace}:{topic.name}"
     entity = parse_entity_id(topic.entity_type, id)
     if entity is None and topic.criterion != "errors":
         raise DecodeError(errors.invalid_id(topic.group, id), group=topic.group)
-    return Addressed(topic, entity)
+    return EntityTopic(topic, entity)
 
 
 _known = lru_cache(maxsize=8192)(_read)
@@ -67,7 +67,7 @@ def entity_of(text: str) -> tuple[EntityId | None, str]:
 _LONG = 1 << 63
 
 
-class Message(msgspec.Struct):
+class DittoMessage(msgspec.Struct):
     """The members of a message; those of no interest here are dropped. `value` is empty where there is none."""
 
     topic: str
@@ -78,7 +78,7 @@ class Message(msgspec.Struct):
     status: Any = None
 
 
-_decode = msgspec.json.Decoder(Message).decode
+_decode = msgspec.json.Decoder(DittoMessage).decode
 _decode_any = msgspec.json.Decoder().decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -86,7 +86,7 @@ NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 """What the JSON library raises for bytes that it cannot read; half a character is a ValueError."""
 
 
-def read_message(payload: bytes) -> Message:
+def read_message(payload: bytes) -> DittoMessage:
     """The members of the message. Raises DecodeError: `json.invalid` or `json.field.missing`.
 
     The error carries the headers as they were sent and, where there is one, the topic's entity.

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from mappings.ditto import errors
-from mappings.ditto.document import Message as Document
+from mappings.ditto.document import DittoMessage as Document
 from mappings.ditto.document import compact, parse_value
 from mappings.ditto.paths import resource
 from mappings.errors import DecodeError, UnknownPath

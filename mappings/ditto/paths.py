@@ -33,19 +33,19 @@ _ENTRY_PARTS = {
 _IMPORT_PARTS = frozenset({"entries", "transitiveImports"})
 
 
-class Resource(NamedTuple):
+class DittoResource(NamedTuple):
     """A place in a thing or policy: its path as answers write it, and the actions that commands may have there."""
 
     path: str
     actions: frozenset[str]
 
 
-def resource(type: EntityType, path: str) -> Resource:
+def resource(type: EntityType, path: str) -> DittoResource:
     """The place that `path` names. Raises DecodeError: `json.pointer.invalid`, or UnknownPath."""
     return _known(type, path) if len(path) <= LONGEST_KNOWN else _read(type, path)
 
 
-def _read(type: EntityType, path: str) -> Resource:
+def _read(type: EntityType, path: str) -> DittoResource:
     try:
         found = _policy_resource(path) if type is EntityType.POLICY else _thing_resource(path)
     except DecodeError as error:
@@ -58,10 +58,10 @@ def _read(type: EntityType, path: str) -> Resource:
 _known = lru_cache(maxsize=8192)(_read)
 
 
-def _thing_resource(path: str) -> Resource | None:
+def _thing_resource(path: str) -> DittoResource | None:
     segments = parse_pointer(path)
     actions = _thing_actions(segments)
-    return Resource(format_pointer(segments), actions) if actions is not None else None
+    return DittoResource(format_pointer(segments), actions) if actions is not None else None
 
 
 def _thing_actions(segments: Sequence[str]) -> frozenset[str] | None:
@@ -80,16 +80,16 @@ def _thing_actions(segments: Sequence[str]) -> frozenset[str] | None:
             return None
 
 
-def _policy_resource(path: str) -> Resource | None:
+def _policy_resource(path: str) -> DittoResource | None:
     if path in ("", "/"):
-        return Resource("/", _CHANGE_AND_DELETE | {"create"})
+        return DittoResource("/", _CHANGE_AND_DELETE | {"create"})
     parts = path.removeprefix("/").split("/", 3)
     match parts:
         case ["entries", label, "subjects" | "resources" as kind, key] if label and key:
-            return Resource(f"/entries/{label}/{kind}/{key}", _CHANGE_AND_DELETE)
+            return DittoResource(f"/entries/{label}/{kind}/{key}", _CHANGE_AND_DELETE)
     segments = parse_pointer(path)
     actions = _policy_actions(segments)
-    return Resource(format_pointer(segments), actions) if actions is not None else None
+    return DittoResource(format_pointer(segments), actions) if actions is not None else None
 
 
 def _policy_actions(segments: Sequence[str]) -> frozenset[str] | None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from mappings.ditto import errors
 from mappings.ditto.document import (
-    Message,
+    DittoMessage,
     Value,
     as_object,
     compact,
@@ -28,10 +28,10 @@ from mappings.ditto.timestamps import parse_instant
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import EntityId
 from mappings.model.field_selector import SelectorRefused, parse_fields
-from mappings.model.signals import Cancel, Headers, HistoryQuery, Kind, Request, SearchQuery, Subscribe
+from mappings.model.signals import Cancel, Headers, HistoryQuery, Request, SearchQuery, Subscribe, SubscriptionKind
 
 
-def subscribe_to_search(message: Message, headers: Headers) -> Subscribe:
+def subscribe_to_search(message: DittoMessage, headers: Headers) -> Subscribe:
     """The subscribe of this message. Raises DecodeError."""
     value = parse_value(message.value)
     members = {} if value is None else as_object(value)
@@ -42,21 +42,21 @@ def subscribe_to_search(message: Message, headers: Headers) -> Subscribe:
         fields=_selector(message.fields),
         aggregation=_raw(message, "aggregation") if members.get("aggregation") is not None else None,
     )
-    return Subscribe(Kind.SEARCH, query, headers)
+    return Subscribe(SubscriptionKind.SEARCH, query, headers)
 
 
-def request_search(message: Message, headers: Headers) -> Request:
+def request_search(message: DittoMessage, headers: Headers) -> Request:
     """The request of this message. Raises DecodeError."""
     members = needed(parse_value(message.value))
-    return Request(Kind.SEARCH, subscription_id(members), long(members, "demand") or 0, headers)
+    return Request(SubscriptionKind.SEARCH, subscription_id(members), long(members, "demand") or 0, headers)
 
 
-def cancel_search(message: Message, headers: Headers) -> Cancel:
+def cancel_search(message: DittoMessage, headers: Headers) -> Cancel:
     """The cancel of this message. Raises DecodeError."""
-    return Cancel(Kind.SEARCH, subscription_id(needed(parse_value(message.value))), headers)
+    return Cancel(SubscriptionKind.SEARCH, subscription_id(needed(parse_value(message.value))), headers)
 
 
-_Read: TypeAlias = Callable[[Message, Headers], Subscribe | Request | Cancel]
+_Read: TypeAlias = Callable[[DittoMessage, Headers], Subscribe | Request | Cancel]
 
 SEARCH_COMMANDS: dict[str, _Read] = {
     "subscribe": subscribe_to_search,
@@ -77,7 +77,7 @@ def _selector(fields: str | None) -> str | None:
     return fields
 
 
-def _raw(message: Message, name: str) -> bytes:
+def _raw(message: DittoMessage, name: str) -> bytes:
     """A member of the value as it was written, without white space."""
     return compact(parse_members(message.value)[name])
 
@@ -95,18 +95,18 @@ def subscribe_to_history(entity: EntityId, path: str, value: Any, headers: Heade
         before=_instant(members, "toHistoricalTimestamp"),
         filter=text(members, "filter"),
     )
-    return Subscribe(Kind.HISTORY, query, headers)
+    return Subscribe(SubscriptionKind.HISTORY, query, headers)
 
 
 def request_history(entity: EntityId, path: str, value: Any, headers: Headers) -> Request:  # noqa: ARG001
     """The request with this parsed value. Raises DecodeError."""
     members = needed(value)
-    return Request(Kind.HISTORY, subscription_id(members), long(members, "demand") or 0, headers, entity)
+    return Request(SubscriptionKind.HISTORY, subscription_id(members), long(members, "demand") or 0, headers, entity)
 
 
 def cancel_history(entity: EntityId, path: str, value: Any, headers: Headers) -> Cancel:  # noqa: ARG001
     """The cancel with this parsed value. Raises DecodeError."""
-    return Cancel(Kind.HISTORY, subscription_id(needed(value)), headers, entity)
+    return Cancel(SubscriptionKind.HISTORY, subscription_id(needed(value)), headers, entity)
 
 
 HISTORY_COMMANDS: dict[str, Callable[[EntityId, str, Any, Headers], Subscribe | Request | Cancel]] = {

@@ -34,11 +34,10 @@ from mappings.model.signals import (
     Complete,
     ConnectionAnnouncement,
     Created,
-    Ending,
+    EndReason,
     ErrorResponse,
     Failed,
     Headers,
-    Kind,
     LiveCommand,
     LiveEvent,
     LiveResponse,
@@ -48,6 +47,7 @@ from mappings.model.signals import (
     Outbound,
     PolicyAnnouncement,
     Response,
+    SubscriptionKind,
     TwinEvent,
 )
 from mappings.model.topic_path import topic_of
@@ -58,32 +58,32 @@ VERSION = 2
 _OF_RESPONSES = ("etag", "entity-revision")
 """Headers of answers that no event has."""
 
-_ENDINGS: dict[Ending, tuple[int, str, str | None]] = {
-    Ending.NOT_FOUND: (404, "No subscription with ID '{key}' exists.", None),
-    Ending.INVALID_DEMAND: (
+_ENDINGS: dict[EndReason, tuple[int, str, str | None]] = {
+    EndReason.NOT_FOUND: (404, "No subscription with ID '{key}' exists.", None),
+    EndReason.INVALID_DEMAND: (
         400,
         "The number of requested elements must be > 0 (see reactive-streams specification, rule 3.9)",
         None,
     ),
-    Ending.CANCELLED: (400, "This subscription is considered cancelled. No more messages are processed.", None),
-    Ending.IDLE: (408, "The subscription '{key}' stopped due to a lack of interaction.", None),
-    Ending.ABORTED: (500, "The subscription is aborted due to a service restart.", "Please try again later."),
+    EndReason.CANCELLED: (400, "This subscription is considered cancelled. No more messages are processed.", None),
+    EndReason.IDLE: (408, "The subscription '{key}' stopped due to a lack of interaction.", None),
+    EndReason.ABORTED: (500, "The subscription is aborted due to a service restart.", "Please try again later."),
 }
 """Why a subscription ends → status, message and description."""
 
-_CODES: dict[Kind, dict[Ending, str]] = {
-    Kind.HISTORY: {
-        Ending.NOT_FOUND: "streaming.subscription.not.found",
-        Ending.INVALID_DEMAND: "streaming.subscription.protocol.error",
-        Ending.CANCELLED: "streaming.subscription.protocol.error",
-        Ending.IDLE: "streaming.subscription.timeout",
+_CODES: dict[SubscriptionKind, dict[EndReason, str]] = {
+    SubscriptionKind.HISTORY: {
+        EndReason.NOT_FOUND: "streaming.subscription.not.found",
+        EndReason.INVALID_DEMAND: "streaming.subscription.protocol.error",
+        EndReason.CANCELLED: "streaming.subscription.protocol.error",
+        EndReason.IDLE: "streaming.subscription.timeout",
     },
-    Kind.SEARCH: {
-        Ending.NOT_FOUND: "thing-search:subscription.not.found",
-        Ending.INVALID_DEMAND: "thing-search:subscription.protocol.error",
-        Ending.CANCELLED: "thing-search:subscription.protocol.error",
-        Ending.IDLE: "thing-search:subscription.timeout",
-        Ending.ABORTED: "thing-search:subscription.aborted",
+    SubscriptionKind.SEARCH: {
+        EndReason.NOT_FOUND: "thing-search:subscription.not.found",
+        EndReason.INVALID_DEMAND: "thing-search:subscription.protocol.error",
+        EndReason.CANCELLED: "thing-search:subscription.protocol.error",
+        EndReason.IDLE: "thing-search:subscription.timeout",
+        EndReason.ABORTED: "thing-search:subscription.aborted",
     },
 }
 """The code of each ending. A restart aborts no history: its client goes on behind the last revision that it has."""
@@ -202,7 +202,7 @@ def _subscription_event(signal: Created | Complete) -> list[Envelope]:
 
 def _failed(signal: Failed) -> list[Envelope]:
     reason = signal.reason
-    error = _ending_object(reason, signal) if isinstance(reason, Ending) else _fault_object(reason)
+    error = _ending_object(reason, signal) if isinstance(reason, EndReason) else _fault_object(reason)
     return _about_subscription(signal, {"subscriptionId": signal.key, "error": error})
 
 
@@ -211,13 +211,13 @@ def _about_subscription(signal: Created | Complete | Failed, value: dict[str, An
     return _envelope(message(str(topic_of(signal)), headers, "/", json_bytes(value)), signal.headers)
 
 
-def _ending_object(reason: Ending, signal: Failed) -> dict[str, Any]:
+def _ending_object(reason: EndReason, signal: Failed) -> dict[str, Any]:
     status, text, description = _ENDINGS[reason]
     return _fault_object(Fault(status, _CODES[signal.kind][reason], text.format(key=signal.key), description))
 
 
 def _next(signal: Next) -> list[Envelope]:
-    return page_envelopes(signal) if signal.kind is Kind.SEARCH else next_envelopes(signal)
+    return page_envelopes(signal) if signal.kind is SubscriptionKind.SEARCH else next_envelopes(signal)
 
 
 def _fault_object(fault: Fault) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mappings.ditto import errors
-from mappings.ditto.document import Message, compact, parse_value, read_message, read_topic, refuse_nul
+from mappings.ditto.document import DittoMessage, compact, parse_value, read_message, read_topic, refuse_nul
 from mappings.ditto.live import read_acknowledgements, read_live, status_of
 from mappings.ditto.paths import resource
 from mappings.ditto.subscriptions import HISTORY_COMMANDS, SEARCH_COMMANDS
@@ -72,7 +72,7 @@ class DittoCodec(PayloadMapper):
         return write(signal)
 
 
-def _signals(message: Message, topic: TopicPath, entity: EntityId | None, headers: Headers) -> Sequence[Inbound]:
+def _signals(message: DittoMessage, topic: TopicPath, entity: EntityId | None, headers: Headers) -> Sequence[Inbound]:
     if entity is not None:
         if topic.criterion == "commands" and topic.channel != "live":
             return (_command(message, topic, entity, headers),)
@@ -87,7 +87,7 @@ def _signals(message: Message, topic: TopicPath, entity: EntityId | None, header
     raise unknown_topic(message.topic)
 
 
-def _command(message: Message, topic: TopicPath, entity: EntityId, headers: Headers) -> Command:
+def _command(message: DittoMessage, topic: TopicPath, entity: EntityId, headers: Headers) -> Command:
     place = resource(entity.type, message.path)
     action = topic.action
     if action is None or action not in place.actions:

@@ -18,7 +18,7 @@ from mappings.mappers.base import Codec, TemplateMapper, blocklist, require
 from mappings.model.envelope import Envelope
 from mappings.model.headers import normalise
 from mappings.model.signals import Command, ErrorResponse, Inbound, Outbound
-from mappings.options import JsonTemplate, Option, OptionProblem, Refused, flag, json_template, templates
+from mappings.options import JsonTemplate, Option, OptionProblem, OptionRefused, flag, json_template, templates
 from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import Template
 from mappings.placeholders.values import PlaceholderContext
@@ -35,13 +35,13 @@ _IS_THERE = frozenset(
 def _thing(value: object) -> JsonTemplate:
     """The template of a thing: an object with at least an id that can be one."""
     if not isinstance(value, dict):
-        raise Refused(OptionProblem((), value, "an object: the thing to create"))
+        raise OptionRefused(OptionProblem((), value, "an object: the thing to create"))
     id = value.get("thingId")
     if not isinstance(id, str):
-        raise Refused(OptionProblem(("thingId",), id, "the id of the thing, or a template for it"))
+        raise OptionRefused(OptionProblem(("thingId",), id, "the id of the thing, or a template for it"))
     found = json_template(value)
     if not isinstance(found["thingId"], Template) and parse_entity_id(EntityType.THING, id) is None:
-        raise Refused(OptionProblem(("thingId",), id, "an id such as acme.depot:truck-19, or a template for it"))
+        raise OptionRefused(OptionProblem(("thingId",), id, "an id such as acme.depot:truck-19, or a template for it"))
     return found
 
 

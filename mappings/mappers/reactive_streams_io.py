@@ -1,8 +1,8 @@
 """The reactive-streams-io protocol, version 0: several reactive streams with one client, in binary frames.
 
 A message holds frames of a session, and what these mean depends on all that was said before. So nothing is read here: a
-message becomes `Spoken` as it is, and the protocol's desk (`connectivity.sessions`) has the sessions. Written here is what
-anybody may have to say about a delivery that could not be taken: the frame that ends a session. The parts are in
+message becomes `SessionMessage` as it is, and the protocol's desk (`connectivity.sessions`) has the sessions. Written here
+is what anybody may have to say about a delivery that could not be taken: the frame that ends a session. The parts are in
 `mappings/reactive_streams_io` (reactive-streams-io, brokers).
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Self
 from mappings.errors import EncodeError, Fault
 from mappings.mappers.base import Codec
 from mappings.model.envelope import Envelope
-from mappings.model.signals import ErrorResponse, Inbound, Outbound, Spoken
+from mappings.model.signals import ErrorResponse, Inbound, Outbound, SessionMessage
 from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.frames import ALPN, SUBPROTOCOL, Goodbye, encode, envelope
 from mappings.reactive_streams_io.options import OPTIONS, RsioOptions, read_rsio
@@ -51,7 +51,7 @@ class ReactiveStreamsIoCodec(Codec):
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
         """The message as it is."""
-        return (Spoken(envelope.payload, {}, has_parts=True),)
+        return (SessionMessage(envelope.payload, {}, has_parts=True),)
 
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
         """The goodbye for an error. Raises EncodeError for all else, which sessions are sent by their desk."""

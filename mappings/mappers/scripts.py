@@ -19,7 +19,7 @@ import msgspec
 
 from mappings.errors import DecodeError, EncodeError, Fault, mapping_failed
 from mappings.model.envelope import Envelope
-from mappings.options import FAILED, OptionProblem, Refused
+from mappings.options import FAILED, OptionProblem, OptionRefused
 
 INCOMING, OUTGOING = "incomingScript", "outgoingScript"
 """The options that hold scripts."""
@@ -53,13 +53,15 @@ class Scripts:
 def script(value: object) -> str:
     """A script as an option holds it; a blank one is none."""
     if not isinstance(value, str):
-        raise Refused(OptionProblem((), value, "a string"))
+        raise OptionRefused(OptionProblem((), value, "a string"))
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise Refused(OptionProblem((), value, "text without halves of characters", FAILED)) from error
+        raise OptionRefused(OptionProblem((), value, "text without halves of characters", FAILED)) from error
     if size > MAX_SCRIPT:
-        raise Refused(OptionProblem((), value, f"at most {MAX_SCRIPT} bytes", FAILED, f"a script of {size} bytes"))
+        raise OptionRefused(
+            OptionProblem((), value, f"at most {MAX_SCRIPT} bytes", FAILED, f"a script of {size} bytes")
+        )
     return value if value.strip() else ""
 
 

@@ -1,6 +1,6 @@
 """The Streamr protocol, control layer 0: JSON objects ask, JSON arrays of four items answer.
 
-Reading is all that is done here: a request becomes `Spoken`, and what it means is known at the protocol's desk
+Reading is all that is done here: a request becomes `SessionMessage`, and what it means is known at the protocol's desk
 (`connectivity.sessions`), which also writes what a session is sent. Written here is what anybody may have to say about a
 delivery that could not be read: an error frame, in the style that the operator has chosen. Streamr protocol, requests and
 errors; the parts are in `mappings/streamr`.
@@ -16,11 +16,11 @@ from typing import Any, Self
 from mappings.errors import DecodeError, EncodeError, Fault
 from mappings.mappers.base import Codec
 from mappings.model.envelope import Envelope
-from mappings.model.signals import ErrorResponse, Inbound, Outbound, Spoken
+from mappings.model.signals import ErrorResponse, Inbound, Outbound, SessionMessage
 from mappings.streamr.errors import RequestRefused
 from mappings.streamr.frames import FrameType, envelope, frame_of, write_frame
 from mappings.streamr.options import OPTIONS, StreamrOptions, read_streamr
-from mappings.streamr.requests import Limits, read_request, twin_of
+from mappings.streamr.requests import RequestLimits, read_request, twin_of
 
 
 class StreamrCodec(Codec):
@@ -56,7 +56,7 @@ class StreamrCodec(Codec):
         except RequestRefused as error:
             about = {name: value for name, value in error.about._asdict().items() if value is not None}
             raise DecodeError(replace(error.fault, extra=about)) from error
-        return (Spoken(request, {}, twin_of(request)),)
+        return (SessionMessage(request, {}, twin_of(request)),)
 
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
         """The frame of an error. Raises EncodeError for all else, which sessions are sent by their desk."""
@@ -68,6 +68,6 @@ class StreamrCodec(Codec):
         return (envelope(write_frame(frame, self.terms.style), FrameType.ERROR, correlation_id=correlation_id),)
 
 
-_LIMITS = Limits()
+_LIMITS = RequestLimits()
 
 CODEC: Codec = StreamrCodec()

@@ -10,7 +10,7 @@ MESSAGES = 3
 SECONDS = 30.0
 
 
-class Unheard:
+class AbsenceDetector:
     """The messages for one address that nobody received, since one was received last."""
 
     __slots__ = ("_count", "_since")

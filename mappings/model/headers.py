@@ -36,7 +36,7 @@ _Convert: TypeAlias = Callable[[object, bool], object]
 """Value as sent, whether it was mapped (then everything is text) → value of the type. Raises _Invalid."""
 
 
-class Kind(NamedTuple):
+class HeaderType(NamedTuple):
     """A type of header; `name` is what an error calls it."""
 
     name: str
@@ -141,23 +141,23 @@ def _timeout(value: object, _: bool) -> object:
     raise _Invalid
 
 
-BOOLEAN = Kind("boolean", _boolean)
-INT = Kind("int", _integer(32))
-LONG = Kind("long", _integer(64))
-TEXT = Kind("text", _text)
-FULL_TEXT = Kind("non-empty text", _full_text)
-LABELS = Kind("JSON array of labels", _labels)
-ARRAY = Kind("JSON array", _array)
-OBJECT = Kind("JSON object", _object)
-ENTITY_TAGS = Kind("entity-tag", _entity_tags)
-TIMEOUT = Kind("duration", _timeout)
-TIME = Kind("time (ISO-8601 with seconds and an offset, such as 2030-01-15T07:30:00Z)", _text)
+BOOLEAN = HeaderType("boolean", _boolean)
+INT = HeaderType("int", _integer(32))
+LONG = HeaderType("long", _integer(64))
+TEXT = HeaderType("text", _text)
+FULL_TEXT = HeaderType("non-empty text", _full_text)
+LABELS = HeaderType("JSON array of labels", _labels)
+ARRAY = HeaderType("JSON array", _array)
+OBJECT = HeaderType("JSON object", _object)
+ENTITY_TAGS = HeaderType("entity-tag", _entity_tags)
+TIMEOUT = HeaderType("duration", _timeout)
+TIME = HeaderType("time (ISO-8601 with seconds and an offset, such as 2030-01-15T07:30:00Z)", _text)
 """Read by those whom it concerns."""
-CHANNEL = Kind("channel (twin or live)", _one_of("twin", "live"))
-IF_EQUAL = Kind(
+CHANNEL = HeaderType("channel (twin or live)", _one_of("twin", "live"))
+IF_EQUAL = HeaderType(
     "if-equal option (update, skip or skip-minimizing-merge)", _one_of("update", "skip", "skip-minimizing-merge")
 )
-STRATEGY = Kind("live channel timeout strategy (fail or use-twin)", _one_of("fail", "use-twin"))
+STRATEGY = HeaderType("live channel timeout strategy (fail or use-twin)", _one_of("fail", "use-twin"))
 
 
 # --- the table ----------------------------------------------------------------------------------------------------------
@@ -169,10 +169,10 @@ class HeaderField(NamedTuple):
     name: str
     is_read: bool
     is_written: bool
-    kind: Kind
+    kind: HeaderType
 
 
-def _rows(is_read: bool, is_written: bool, **kinds: Kind) -> list[HeaderField]:
+def _rows(is_read: bool, is_written: bool, **kinds: HeaderType) -> list[HeaderField]:
     return [HeaderField(name.replace("_", "-"), is_read, is_written, kind) for name, kind in kinds.items()]
 
 

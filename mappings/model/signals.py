@@ -1,11 +1,11 @@
 """Signals: what the parties say to each other, whatever the wire protocol.
 
-Twin signals (`Command`, `Response`, `TwinEvent`, `ErrorResponse`), and `Event`, which rests in a history; the signals of
-the live channel, which go from one party to another and rest nowhere (`Message`, `LiveCommand`, `LiveEvent`, and their
-answers); acknowledgements, which tell a requester what became of its signal elsewhere; announcements of policies and
-connections; and the seven signals of a subscription (`Subscribe`, `Request`, `Cancel` from the client; `Created`, `Next`,
-`Complete`, `Failed` to it). What a client of a protocol with sessions of its own says comes in as `Spoken`. A codec reads
-and writes them; the rest of the service knows nothing else.
+Twin signals (`Command`, `Response`, `TwinEvent`, `ErrorResponse`), and `Event`, which rests in a history; the signals of the
+live channel, which go from one party to another and rest nowhere (`Message`, `LiveCommand`, `LiveEvent`, and their answers);
+acknowledgements, which tell a requester what became of its signal elsewhere; announcements of policies and connections; and
+the seven signals of a subscription (`Subscribe`, `Request`, `Cancel` from the client; `Created`, `Next`, `Complete`,
+`Failed` to it). What a client of a protocol with sessions of its own says comes in as `SessionMessage`. A codec reads and
+writes them; the rest of the service knows nothing else.
 
 JSON values travel as text: `value` holds the bytes that came in, white space removed, numbers and strings untouched.
 `None` means that there is no value; JSON null is `b"null"`.
@@ -211,7 +211,7 @@ class ConnectionAnnouncement:
     entity: None = None
 
 
-class Kind(str, Enum):
+class SubscriptionKind(str, Enum):
     """What a subscription delivers. Ids of different kinds never meet."""
 
     HISTORY = "history"
@@ -254,7 +254,7 @@ class SearchQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowQuery:
+class LiveQuery:
     """Every event of one entity behind revision `after`, without an end; None: behind the newest one of this moment.
 
     `may_leap`: who does not keep up for long goes on with the newest event, and asks for what was left out if it is wanted.
@@ -266,7 +266,7 @@ class FollowQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class DeskQuery:
+class SessionQuery:
     """A question for which a desk knows the feed itself: `open` gives it, or the fault for which there is none.
 
     `entity` is the one that it is about, if there is one.
@@ -276,7 +276,7 @@ class DeskQuery:
     entity: EntityId | None = None
 
 
-Query: TypeAlias = HistoryQuery | SearchQuery | FollowQuery | DeskQuery
+Query: TypeAlias = HistoryQuery | SearchQuery | LiveQuery | SessionQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +284,7 @@ class Subscribe:
     """Open a subscription. `key` is the client's own id, or None where the service chooses one; `demand` comes along in
     protocols that request with the subscribe itself."""
 
-    kind: Kind
+    kind: SubscriptionKind
     query: Query
     headers: Headers
     key: str | None = None
@@ -300,7 +300,7 @@ class Subscribe:
 class Request:
     """Ask for `demand` more elements. `entity` is the one the client named, which need not be the subscription's."""
 
-    kind: Kind
+    kind: SubscriptionKind
     key: str
     demand: int
     headers: Headers
@@ -309,14 +309,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    kind: Kind
+    kind: SubscriptionKind
     key: str
     headers: Headers
     entity: EntityId | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class SessionMessage:
     """What a client of a protocol with sessions of its own said; its desk knows what it means (`connectivity.sessions`).
 
     `has_parts`: what it is about only its parts say. The desk has each of them judged.
@@ -328,7 +328,7 @@ class Spoken:
     has_parts: bool = False
 
 
-class Ending(Enum):
+class EndReason(Enum):
     """Why a subscription ends for a reason of the subscription itself. Each wire protocol has its own words for it."""
 
     NOT_FOUND = "not found"
@@ -340,7 +340,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    kind: Kind
+    kind: SubscriptionKind
     key: str
     entity: EntityId | None
     headers: Headers
@@ -354,7 +354,7 @@ class Next:
     as text. `headers` are those of the client's latest command, `subscribed` those of its subscribe.
     """
 
-    kind: Kind
+    kind: SubscriptionKind
     key: str
     entity: EntityId | None
     headers: Headers
@@ -364,7 +364,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    kind: Kind
+    kind: SubscriptionKind
     key: str
     entity: EntityId | None
     headers: Headers
@@ -372,11 +372,11 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    kind: Kind
+    kind: SubscriptionKind
     key: str
     entity: EntityId | None
     headers: Headers
-    reason: Fault | Ending
+    reason: Fault | EndReason
 
 
 Live: TypeAlias = Message | LiveCommand | LiveEvent
@@ -384,7 +384,7 @@ Live: TypeAlias = Message | LiveCommand | LiveEvent
 
 LiveAnswer: TypeAlias = MessageResponse | LiveResponse
 
-Inbound: TypeAlias = Command | Live | LiveAnswer | Acknowledgement | Subscribe | Request | Cancel | Spoken
+Inbound: TypeAlias = Command | Live | LiveAnswer | Acknowledgement | Subscribe | Request | Cancel | SessionMessage
 Answer: TypeAlias = Response | LiveAnswer | ErrorResponse | Acknowledgements
 """What a requester is told once, at the end."""
 

@@ -27,7 +27,6 @@ from mappings.model.signals import (
     ErrorResponse,
     Failed,
     Inbound,
-    Kind,
     LiveCommand,
     LiveEvent,
     LiveResponse,
@@ -38,8 +37,9 @@ from mappings.model.signals import (
     PolicyAnnouncement,
     Request,
     Response,
-    Spoken,
+    SessionMessage,
     Subscribe,
+    SubscriptionKind,
     TwinEvent,
 )
 from mappings.texts import shortened
@@ -245,22 +245,24 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
             return TopicPath(entity.namespace, entity.name, entity.type.group, channel, "acks", subject=label)
         case Acknowledgements(entity=entity, channel=channel):
             return TopicPath(entity.namespace, entity.name, entity.type.group, channel, "acks")
-        case Subscribe(kind=Kind.SEARCH):
-            return subscription_topic(Kind.SEARCH, None, "subscribe")
+        case Subscribe(kind=SubscriptionKind.SEARCH):
+            return subscription_topic(SubscriptionKind.SEARCH, None, "subscribe")
         case Subscribe(kind=kind, query=query):
             return subscription_topic(kind, query.entity, "subscribeForPersistedEvents")
         case Request(kind=kind, entity=about):
             return subscription_topic(kind, about, "request")
         case Cancel(kind=kind, entity=about):
             return subscription_topic(kind, about, "cancel")
-        case Spoken(entity=about):
+        case SessionMessage(entity=about):
             return entity_topic(about, about.type.group if about is not None else "things", "commands")
         case _:
             return subscription_topic(signal.kind, signal.entity, _EVENT_ACTIONS[type(signal)])
 
 
-def subscription_topic(kind: Kind, entity: EntityId | None, action: str) -> TopicPath:
+def subscription_topic(kind: SubscriptionKind, entity: EntityId | None, action: str) -> TopicPath:
     """The topic of a subscription's command or event."""
-    if kind is Kind.SEARCH or entity is None:
-        return TopicPath(NONE, NONE, "things", "twin", "search" if kind is Kind.SEARCH else "streaming", action)
+    if kind is SubscriptionKind.SEARCH or entity is None:
+        return TopicPath(
+            NONE, NONE, "things", "twin", "search" if kind is SubscriptionKind.SEARCH else "streaming", action
+        )
     return entity_topic(entity, entity.type.group, "streaming", action)

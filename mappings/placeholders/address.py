@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from mappings.errors import Fault, UnsafeAddress
-from mappings.placeholders.resolution import State
+from mappings.placeholders.resolution import ResolutionState
 from mappings.placeholders.template import Template
 from mappings.placeholders.values import PlaceholderContext
 
@@ -52,7 +52,7 @@ def resolve_address(template: Template, context: PlaceholderContext) -> str | No
             address.append(part)
             continue
         resolution = part.resolve(context)
-        if resolution.state is State.UNRESOLVED:
+        if resolution.state is ResolutionState.UNRESOLVED:
             return None
         if resolution.first is not None:
             is_path = part.text == _PATH

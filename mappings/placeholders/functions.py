@@ -22,7 +22,15 @@ from urllib.parse import quote_plus, unquote_plus
 
 from mappings.errors import Fault, InvalidSignature
 from mappings.placeholders.format import parse_format
-from mappings.placeholders.resolution import DELETED, UNRESOLVED, Resolution, State, of_values, require_room, unresolved
+from mappings.placeholders.resolution import (
+    DELETED,
+    UNRESOLVED,
+    Resolution,
+    ResolutionState,
+    of_values,
+    require_room,
+    unresolved,
+)
 from mappings.placeholders.split_pattern import splitter
 from mappings.placeholders.values import PlaceholderContext, Reader
 
@@ -42,7 +50,7 @@ class Example(NamedTuple):
 
     expression: str
     headers: Mapping[str, object]
-    result: tuple[str, ...] | State
+    result: tuple[str, ...] | ResolutionState
 
 
 class Function(NamedTuple):
@@ -123,7 +131,7 @@ def _each(change: Callable[[str], str | None]) -> Stage:
     """A stage that changes each value by itself and leaves out those that come to None."""
 
     def stage(piped: Resolution, _: PlaceholderContext) -> Resolution:
-        if piped.state is not State.RESOLVED:
+        if piped.state is not ResolutionState.RESOLVED:
             return piped
         return of_values(changed for value in piped.values if (changed := change(value)) is not None)
 
@@ -179,7 +187,7 @@ def _filter(arguments: Sequence[Argument]) -> Stage:
     read_compared: Reader = arguments[2].read if len(arguments) == 3 else lambda _: ("true",)
 
     def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
-        if piped.state is not State.RESOLVED:
+        if piped.state is not ResolutionState.RESOLVED:
             return piped
         return piped if _some(operator, read_value(context), read_compared(context)) else UNRESOLVED
 
@@ -188,7 +196,7 @@ def _filter(arguments: Sequence[Argument]) -> Stage:
 
 def _filter_piped(operator: Callable[[str, str], bool], compared: Argument) -> Stage:
     def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
-        if piped.state is not State.RESOLVED:
+        if piped.state is not ResolutionState.RESOLVED:
             return piped
         wanted = compared.read(context) or ("",)
         _require_work(piped.values, wanted)
@@ -221,7 +229,7 @@ def _default(arguments: Sequence[Argument]) -> Stage:
     read = arguments[0].read
 
     def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
-        return of_values(read(context)) if piped.state is State.UNRESOLVED else piped
+        return of_values(read(context)) if piped.state is ResolutionState.UNRESOLVED else piped
 
     return stage
 
@@ -230,7 +238,7 @@ def _default(arguments: Sequence[Argument]) -> Stage:
     "delete",
     "()",
     "Deletes, whatever was piped: a header is left out, a message is not sent. No later function fills the gap.",
-    Example("{{ header:lang | fn:delete() }}", {"lang": "de"}, State.DELETED),
+    Example("{{ header:lang | fn:delete() }}", {"lang": "de"}, ResolutionState.DELETED),
 )
 def _delete(arguments: Sequence[Argument]) -> Stage:
     _count(arguments, 0)
@@ -273,7 +281,7 @@ def _replace(arguments: Sequence[Argument]) -> Stage:
     old, new = arguments
 
     def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
-        if piped.state is not State.RESOLVED:
+        if piped.state is not ResolutionState.RESOLVED:
             return piped
         found = next(iter(old.read(context)), "")
         put = next(iter(new.read(context)), "")
@@ -419,7 +427,7 @@ def _format(arguments: Sequence[Argument]) -> Stage:
     write = parse_format(_only_text(arguments))
 
     def stage(piped: Resolution, _: PlaceholderContext) -> Resolution:
-        if piped.state is State.UNRESOLVED:
+        if piped.state is ResolutionState.UNRESOLVED:
             return UNRESOLVED
         written = of_values(chain.from_iterable(map(write, piped.values)))
         return written if written.values else of_values(("",))

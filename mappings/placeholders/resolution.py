@@ -26,7 +26,7 @@ MAX_CHARACTERS = 1_048_576
 """The most characters that the values of one expression may have together."""
 
 
-class State(Enum):
+class ResolutionState(Enum):
     RESOLVED = "resolved"
     UNRESOLVED = "unresolved"
     DELETED = "deleted"
@@ -35,7 +35,7 @@ class State(Enum):
 class Resolution(NamedTuple):
     """The outcome of resolving a template or an expression; `values` is empty unless the state is RESOLVED."""
 
-    state: State
+    state: ResolutionState
     values: tuple[str, ...] = ()
 
     @property
@@ -45,11 +45,11 @@ class Resolution(NamedTuple):
 
     @property
     def is_resolved(self) -> bool:
-        return self.state is State.RESOLVED
+        return self.state is ResolutionState.RESOLVED
 
 
-UNRESOLVED = Resolution(State.UNRESOLVED)
-DELETED = Resolution(State.DELETED)
+UNRESOLVED = Resolution(ResolutionState.UNRESOLVED)
+DELETED = Resolution(ResolutionState.DELETED)
 
 
 def of_values(values: Iterable[str]) -> Resolution:
@@ -61,7 +61,7 @@ def of_values(values: Iterable[str]) -> Resolution:
         characters += len(value)
         if characters > MAX_CHARACTERS or len(found) > MAX_VALUES:
             require_room(len(found), characters)
-    return Resolution(State.RESOLVED, tuple(found)) if found else UNRESOLVED
+    return Resolution(ResolutionState.RESOLVED, tuple(found)) if found else UNRESOLVED
 
 
 def require_room(values: int, characters: int) -> None:

@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from mappings.errors import Fault, InvalidSignature, PlaceholderError, UnknownFunction, UnknownPlaceholder
 from mappings.placeholders.functions import FUNCTIONS, Argument, Stage, build_stage
-from mappings.placeholders.resolution import DELETED, UNRESOLVED, Resolution, State, combine
+from mappings.placeholders.resolution import DELETED, UNRESOLVED, Resolution, ResolutionState, combine
 from mappings.placeholders.values import PLACEHOLDERS, PlaceholderContext, Reader, Topic
 from mappings.texts import shortened
 
@@ -33,7 +33,6 @@ __all__ = [
     "PlaceholderError",
     "Resolution",
     "Scope",
-    "State",
     "Template",
     "Topic",
     "is_operand",
@@ -83,7 +82,7 @@ class Expression:
     def resolve(self, context: PlaceholderContext) -> Resolution:
         """What the expression comes to. Raises Unresolved for values that a function cannot work on."""
         values = self.start(context) if self.start is not None else ()
-        result = Resolution(State.RESOLVED, values) if values else UNRESOLVED
+        result = Resolution(ResolutionState.RESOLVED, values) if values else UNRESOLVED
         for stage in self.stages:
             result = stage(result, context)
         return result
@@ -137,11 +136,11 @@ class Template:
                 found.append((part,))
                 continue
             resolution = part.resolve(context)
-            if resolution.state is State.UNRESOLVED:
+            if resolution.state is ResolutionState.UNRESOLVED:
                 return UNRESOLVED
             if resolution.values:
                 found.append(resolution.values)
-        return Resolution(State.RESOLVED, tuple(combine(found))) if found else DELETED
+        return Resolution(ResolutionState.RESOLVED, tuple(combine(found))) if found else DELETED
 
 
 @lru_cache(maxsize=4096)
@@ -157,7 +156,7 @@ def parse(text: str, scope: Scope = Scope.COMMON) -> Template:
         text,
         parts,
         frozenset().union(*(expression.names for expression in expressions)),
-        None if expressions else Resolution(State.RESOLVED, (text,)),
+        None if expressions else Resolution(ResolutionState.RESOLVED, (text,)),
         _header(parts[0]) if len(parts) == 1 and isinstance(parts[0], Expression) else None,
     )
 

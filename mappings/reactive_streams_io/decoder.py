@@ -15,20 +15,20 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 from mappings.errors import ProtocolError
-from mappings.reactive_streams_io.errors import VERSION, Mistake, broken, unsupported
+from mappings.reactive_streams_io.errors import VERSION, ProtocolViolation, broken, unsupported
 from mappings.reactive_streams_io.frames import (
     CORE,
     HELLOS,
     LAYOUTS,
+    FieldEncoding,
     Frame,
+    IncompleteFrame,
     OnNext,
     OnNextPacked,
     OnSubscribe,
-    Shape,
-    Short,
     read_varint,
 )
-from mappings.reactive_streams_io.limits import IDS_OF_A_HELLO, LARGEST_ID, SHORTEST_TOKEN, Limits
+from mappings.reactive_streams_io.limits import IDS_OF_A_HELLO, LARGEST_ID, SHORTEST_TOKEN, EndpointLimits
 
 
 class Decoder:
@@ -37,7 +37,7 @@ class Decoder:
     __slots__ = ("_limits", "_needed", "_readers", "_waiting", "allowed", "expected_hello", "sizes")
 
     def __init__(
-        self, limits: Limits, allowed: Collection[int], expected_hello: int, sizes: dict[int, int] | None = None
+        self, limits: EndpointLimits, allowed: Collection[int], expected_hello: int, sizes: dict[int, int] | None = None
     ) -> None:
         self._limits = limits
         self._waiting = bytearray()
@@ -45,17 +45,17 @@ class Decoder:
         self.allowed = allowed
         self.expected_hello = expected_hello
         self.sizes: dict[int, int] = {} if sizes is None else sizes
-        self._readers: dict[Shape, Callable[[bytes, int, int], tuple[Any, int]]] = {
-            Shape.VERSION: _version,
-            Shape.LONG: _long,
-            Shape.ID: _id,
-            Shape.IDS: _ids,
-            Shape.SIZE: self._size,
-            Shape.NAME: self._name,
-            Shape.TEXT: self._text,
-            Shape.PART: self._part,
-            Shape.TOKEN: self._token,
-            Shape.DATA: self._data,
+        self._readers: dict[FieldEncoding, Callable[[bytes, int, int], tuple[Any, int]]] = {
+            FieldEncoding.VERSION: _version,
+            FieldEncoding.LONG: _long,
+            FieldEncoding.ID: _id,
+            FieldEncoding.IDS: _ids,
+            FieldEncoding.SIZE: self._size,
+            FieldEncoding.NAME: self._name,
+            FieldEncoding.TEXT: self._text,
+            FieldEncoding.PART: self._part,
+            FieldEncoding.TOKEN: self._token,
+            FieldEncoding.DATA: self._data,
         }
 
     def __repr__(self) -> str:
@@ -81,7 +81,7 @@ class Decoder:
         while at < len(octets):
             try:
                 frame, behind = self._read(octets, at)
-            except Short as short:
+            except IncompleteFrame as short:
                 self._waiting += memoryview(octets)[at:]
                 self._needed = short.needed - at
                 return
@@ -99,7 +99,9 @@ class Decoder:
         else:
             frame, at = self._by_table(octets, start)
         if at - start > self._limits.frame:
-            raise broken(Mistake.FRAME_TOO_LARGE, f"{at - start} octets, expected at most {self._limits.frame}")
+            raise broken(
+                ProtocolViolation.FRAME_TOO_LARGE, f"{at - start} octets, expected at most {self._limits.frame}"
+            )
         return frame, at
 
     def _by_table(self, octets: bytes, start: int) -> tuple[Frame, int]:
@@ -122,78 +124,90 @@ class Decoder:
             self._check_room(size, at - start)
         behind = at + size
         if behind > len(octets):
-            raise Short(behind)
+            raise IncompleteFrame(behind)
         return OnNext(subscriber, octets[at:behind]), behind
 
     def _on_next_packed(self, octets: bytes, start: int) -> tuple[Frame, int]:
         subscriber, at = _id(octets, start + 1, start)
         size = self._known_size(subscriber)
         if not size:
-            raise broken(Mistake.PACKED_WITHOUT_SIZE, f"one for the id {subscriber}")
+            raise broken(ProtocolViolation.PACKED_WITHOUT_SIZE, f"one for the id {subscriber}")
         count, at = read_varint(octets, at)
         if not count:
-            raise broken(Mistake.PACKED_NOTHING, f"one for the id {subscriber}")
+            raise broken(ProtocolViolation.PACKED_NOTHING, f"one for the id {subscriber}")
         self._check_room(count * size, at - start)
         behind = at + count * size
         if behind > len(octets):
-            raise Short(behind)
+            raise IncompleteFrame(behind)
         return OnNextPacked(subscriber, [octets[place : place + size] for place in range(at, behind, size)]), behind
 
     def _known_size(self, subscriber: int) -> int:
         size = self.sizes.get(subscriber)
         if size is None:
-            raise broken(Mistake.NO_ELEMENT_SIZE, f"the id {subscriber}")
+            raise broken(ProtocolViolation.NO_ELEMENT_SIZE, f"the id {subscriber}")
         return size
 
     def _check_room(self, length: int, before: int) -> None:
         if before + length > self._limits.frame:
-            raise broken(Mistake.FRAME_TOO_LARGE, f"{before + length} octets, expected at most {self._limits.frame}")
+            raise broken(
+                ProtocolViolation.FRAME_TOO_LARGE, f"{before + length} octets, expected at most {self._limits.frame}"
+            )
 
-    def _bounded(self, octets: bytes, at: int, mistake: Mistake, most: int, least: int = 0) -> tuple[bytes, int]:
+    def _bounded(
+        self, octets: bytes, at: int, mistake: ProtocolViolation, most: int, least: int = 0
+    ) -> tuple[bytes, int]:
         length, at = read_varint(octets, at)
         if not least <= length <= most:
             raise broken(mistake, f"{length} octets, expected {least} to {most}")
         if at + length > len(octets):
-            raise Short(at + length)
+            raise IncompleteFrame(at + length)
         return octets[at : at + length], at + length
 
     def _name(self, octets: bytes, at: int, start: int) -> tuple[str, int]:  # noqa: ARG002
-        found, at = self._bounded(octets, at, Mistake.FRAME_TOO_LARGE, self._limits.frame)
+        found, at = self._bounded(octets, at, ProtocolViolation.FRAME_TOO_LARGE, self._limits.frame)
         return _utf_8(found), at
 
     def _text(self, octets: bytes, at: int, start: int) -> tuple[str, int]:  # noqa: ARG002
-        found, at = self._bounded(octets, at, Mistake.TEXT_TOO_LONG, self._limits.text)
+        found, at = self._bounded(octets, at, ProtocolViolation.TEXT_TOO_LONG, self._limits.text)
         return _utf_8(found), at
 
     def _part(self, octets: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
-        return self._bounded(octets, at, Mistake.PART_TOO_LARGE, self._limits.part)
+        return self._bounded(octets, at, ProtocolViolation.PART_TOO_LARGE, self._limits.part)
 
     def _token(self, octets: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
-        return self._bounded(octets, at, Mistake.BYTES_OUT_OF_BOUNDS, self._limits.token, SHORTEST_TOKEN)
+        return self._bounded(octets, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.token, SHORTEST_TOKEN)
 
     def _data(self, octets: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
-        return self._bounded(octets, at, Mistake.BYTES_OUT_OF_BOUNDS, self._limits.ping)
+        return self._bounded(octets, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.ping)
 
     def _size(self, octets: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG002
         size, at = read_varint(octets, at)
         if size > self._limits.element_size:
-            raise broken(Mistake.ELEMENT_SIZE_TOO_LARGE, f"{size}, expected at most {self._limits.element_size}")
+            raise broken(
+                ProtocolViolation.ELEMENT_SIZE_TOO_LARGE, f"{size}, expected at most {self._limits.element_size}"
+            )
         return size, at
 
     def _refused(self, code: int) -> ProtocolError:
         if self.expected_hello in self.allowed:
             wrong = code in HELLOS
-            return broken(Mistake.HELLO_OF_THE_WRONG_KIND if wrong else Mistake.HELLO_MISSING, f"code 0x{code:02x}")
+            return broken(
+                ProtocolViolation.HELLO_OF_THE_WRONG_KIND if wrong else ProtocolViolation.HELLO_MISSING,
+                f"code 0x{code:02x}",
+            )
         if code in HELLOS:
             repeated = code == self.expected_hello
-            return broken(Mistake.HELLO_REPEATED if repeated else Mistake.HELLO_OF_THE_WRONG_KIND, f"code 0x{code:02x}")
+            return broken(
+                ProtocolViolation.HELLO_REPEATED if repeated else ProtocolViolation.HELLO_OF_THE_WRONG_KIND,
+                f"code 0x{code:02x}",
+            )
         known = code in LAYOUTS and code not in CORE
-        return broken(Mistake.NOT_IN_FORCE if known else Mistake.UNKNOWN_CODE, f"code 0x{code:02x}")
+        return broken(ProtocolViolation.NOT_IN_FORCE if known else ProtocolViolation.UNKNOWN_CODE, f"code 0x{code:02x}")
 
 
 def _version(octets: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG001
     if at >= len(octets):
-        raise Short(at + 1)
+        raise IncompleteFrame(at + 1)
     # What follows in another version, only that version knows.
     if octets[at] != VERSION:
         raise unsupported(octets[at])
@@ -207,14 +221,14 @@ def _long(octets: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG00
 def _id(octets: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG001
     found, at = read_varint(octets, at)
     if found > LARGEST_ID:
-        raise broken(Mistake.OUT_OF_RANGE, f"the id {found}, expected at most {LARGEST_ID}")
+        raise broken(ProtocolViolation.OUT_OF_RANGE, f"the id {found}, expected at most {LARGEST_ID}")
     return found, at
 
 
 def _ids(octets: bytes, at: int, start: int) -> tuple[tuple[int, ...], int]:
     count, at = read_varint(octets, at)
     if count > IDS_OF_A_HELLO:
-        raise broken(Mistake.TOO_MANY_EXTENSIONS, f"{count}, expected at most {IDS_OF_A_HELLO}")
+        raise broken(ProtocolViolation.TOO_MANY_EXTENSIONS, f"{count}, expected at most {IDS_OF_A_HELLO}")
     found = []
     for _ in range(count):
         each, at = _id(octets, at, start)
@@ -226,4 +240,4 @@ def _utf_8(octets: bytes) -> str:
     try:
         return octets.decode()
     except UnicodeDecodeError as error:
-        raise broken(Mistake.NOT_UTF_8, f"{error.reason} at octet {error.start}") from error
+        raise broken(ProtocolViolation.NOT_UTF_8, f"{error.reason} at octet {error.start}") from error

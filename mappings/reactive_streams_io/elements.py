@@ -18,8 +18,8 @@ from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.model.signals import Event
 from mappings.model.topic_path import entity_topic
-from mappings.reactive_streams_io.publisher import Run
-from mappings.reactive_streams_io.publisher_names import Projection, Trial
+from mappings.reactive_streams_io.publisher import PackedElements
+from mappings.reactive_streams_io.publisher_names import Projection, SyntheticName
 
 _encode = msgspec.json.Encoder().encode
 _FORMATS = {"i32": ">i", "i64": ">q", "f32": ">f", "f64": ">d"}
@@ -80,7 +80,7 @@ _LASTS = [bytes([last]) for last in range(256)]
 FAILURE = Fault(500, "rsio:tck.failed", "This publisher fails, as it was asked to.")
 
 
-def elements(trial: Trial) -> Iterator[bytes]:
+def elements(trial: SyntheticName) -> Iterator[bytes]:
     """The elements of a test publisher whose elements differ in size, counted from 1.
 
     That of `never` are none, which is not its end. Those of `fixed` come in runs (`numbers`).
@@ -95,29 +95,29 @@ def elements(trial: Trial) -> Iterator[bytes]:
             return iter(())
 
 
-def number(trial: Trial) -> int:
+def number(trial: SyntheticName) -> int:
     """How many elements a test publisher has."""
     return 1 if trial.kind == "big" else trial.count
 
 
-def numbers(first: int, count: int, size: int) -> Run:
+def numbers(first: int, count: int, size: int) -> PackedElements:
     """So many whole numbers, each in so many octets. One that its size cannot hold begins anew."""
     behind = first + count
     if size > _SMALL:
-        return Run(b"".join(number.to_bytes(size, "big") for number in range(first, behind)), size)
+        return PackedElements(b"".join(number.to_bytes(size, "big") for number in range(first, behind)), size)
     # All that differ in their last octet alone are made together: benchmarks read these by the million.
     modulus = 1 << 8 * (size - 1)
     heads = ((number % modulus).to_bytes(size - 1, "big") for number in range(first >> 8, (behind + 255) >> 8))
     octets = b"".join(head + head.join(_LASTS) for head in heads)
     start = (first & 255) * size
-    return Run(octets[start : start + count * size], size)
+    return PackedElements(octets[start : start + count * size], size)
 
 
-def element_size(trial: Trial) -> int:
+def element_size(trial: SyntheticName) -> int:
     """The size of all its elements, or 0."""
     return trial.size if trial.kind == "fixed" else 0
 
 
-def ending(trial: Trial) -> Fault | None:
+def ending(trial: SyntheticName) -> Fault | None:
     """How it ends behind its elements: None for complete. `never` does not."""
     return FAILURE if trial.kind == "fail" else None

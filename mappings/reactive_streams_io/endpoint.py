@@ -9,15 +9,10 @@
     CLOSED     nothing is read any more; what `take` still gives is sent, then the transport is closed
 
 A client is RESUMING between its `resume` and the answer. It is RESUMED, and silent, until the next token has come: its first
-frame makes the last one void. CLOSING is an end of ours that waits for the peer's goodbye. After a malformed frame there is
-nothing to wait for. `late` is what `tick` finds when nothing came in time.
+frame makes the last one void. CLOSING waits for the peer's goodbye. `late` is what `tick` finds when nothing came in time.
 
-After the handshake both sides are alike: each may subscribe to the other. What they agree on lives in a `Session`, which can
-go on over another transport; this file has what belongs to one transport: the hellos, the extensions in force, keepalive,
-the sequence numbers of messages, and parting (reactive-streams-io: handshake, extensions, closing).
-
-`receive`, `take`, `tick` and `lose` are all that a transport needs; `due` says when to call `tick` next. One that stops
-reading for a while says so (`unread`).
+What the two sides agree on lives in a `RsioSession`, which can go on over another transport. A transport needs `receive`,
+`take`, `tick` and `lose`; `due` says when to call `tick` next. One that stops reading for a while says so (`unread`).
 """
 
 from __future__ import annotations
@@ -29,21 +24,21 @@ from enum import Enum
 from mappings.errors import EncodeError, Fault, ProtocolError
 from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.decoder import Decoder
-from mappings.reactive_streams_io.errors import VERSION, Mistake, broken
-from mappings.reactive_streams_io.events import Closed, Event, Interrupted, NotResumed, Opened, Resumed
+from mappings.reactive_streams_io.errors import VERSION, ProtocolViolation, broken
+from mappings.reactive_streams_io.events import Closed, Event, Interrupted, NotResumed, Resumed, SessionOpened
 from mappings.reactive_streams_io.frames import (
     CODES,
     CORE,
     LAYOUTS,
     TRACKED,
-    Cancel,
+    CancelFrame,
     ClientHello,
     Extension,
     Frame,
     Goodbye,
     Ping,
     Pong,
-    Request,
+    RequestFrame,
     Resume,
     ResumeAck,
     ResumeFail,
@@ -51,15 +46,15 @@ from mappings.reactive_streams_io.frames import (
     ResumeOk,
     Seq,
     ServerHello,
-    Subscribe,
+    SubscribeFrame,
     encode,
 )
-from mappings.reactive_streams_io.limits import OBJECT, Limits
-from mappings.reactive_streams_io.resumption import Resumables, Ticket
-from mappings.reactive_streams_io.session import Session, Speaker
+from mappings.reactive_streams_io.limits import OBJECT, EndpointLimits
+from mappings.reactive_streams_io.resumption import Resumables, ResumeToken
+from mappings.reactive_streams_io.session import RsioSession, Speaker
 
 
-class State(Enum):
+class EndpointState(Enum):
     OPENING = "no hello yet"
     RESUMING = "asked to go on"
     RESUMED = "waits for its token"
@@ -68,7 +63,7 @@ class State(Enum):
     CLOSED = "over"
 
 
-class Role(Enum):
+class EndpointRole(Enum):
     """Who opened the connection; the value is the hello that this side says."""
 
     CLIENT = CODES[ClientHello]
@@ -86,25 +81,25 @@ class Endpoint(Speaker):
 
     def __init__(
         self,
-        role: Role,
+        role: EndpointRole,
         now: float,
         *,
-        limits: Limits | None = None,
+        limits: EndpointLimits | None = None,
         extensions: Iterable[Extension] = tuple(Extension),
         has_messages: bool = False,
         is_connected: bool | None = None,
         subject: str = "",
         resumables: Resumables | None = None,
-        ticket: Ticket | None = None,
+        ticket: ResumeToken | None = None,
     ) -> None:
         self.role = role
-        self.state = State.OPENING
+        self.state = EndpointState.OPENING
         self.subject = subject
         self.in_force: frozenset[int] = frozenset()
         self.offered: frozenset[int] = frozenset()
-        self._limits = limits or Limits()
+        self._limits = limits or EndpointLimits()
         ours = ticket.extensions if ticket else frozenset(extension.value for extension in extensions)
-        if role is Role.SERVER and resumables is None:
+        if role is EndpointRole.SERVER and resumables is None:
             ours -= {Extension.RESUME.value}
         self._ours = ours
         self._has_messages = has_messages
@@ -113,8 +108,8 @@ class Endpoint(Speaker):
         self._ticket = ticket
         self._token: bytes | None = None
         keeps = Extension.RESUME.value in ours
-        self.session = ticket.session if ticket else Session(self._limits, keeps_copies=keeps)
-        other = Role.CLIENT if role is Role.SERVER else Role.SERVER
+        self.session = ticket.session if ticket else RsioSession(self._limits, keeps_copies=keeps)
+        other = EndpointRole.CLIENT if role is EndpointRole.SERVER else EndpointRole.SERVER
         self._decoder = Decoder(self._limits, frozenset({other.value, CODES[Goodbye]}), other.value, self.session.sizes)
         self._events: list[Event] = []
         self._control: deque[bytes] = deque()
@@ -131,9 +126,9 @@ class Endpoint(Speaker):
         self._cut: float | None = None
         self._hello_is_said = False
         self._has_said_goodbye = False
-        self._may_resume = role is Role.SERVER
+        self._may_resume = role is EndpointRole.SERVER
         self._is_unproven = False
-        if role is Role.CLIENT or self._is_connected:
+        if role is EndpointRole.CLIENT or self._is_connected:
             self._say_hello()
 
     def __repr__(self) -> str:
@@ -144,7 +139,7 @@ class Endpoint(Speaker):
     @property
     def is_closed(self) -> bool:
         """Whether the transport is to be closed, once `take` gives nothing any more."""
-        return self.state is State.CLOSED
+        return self.state is EndpointState.CLOSED
 
     @property
     def is_spent(self) -> bool:
@@ -153,7 +148,7 @@ class Endpoint(Speaker):
 
     def receive(self, octets: bytes, now: float) -> list[Event]:
         """What came: any octets of a stream, or one message. What is wrong with it ends the connection, as an event."""
-        if self.state is State.CLOSED:
+        if self.state is EndpointState.CLOSED:
             return []
         self._wishes = 0
         try:
@@ -171,16 +166,16 @@ class Endpoint(Speaker):
             self._part(error.fault.message, is_fault=True)
         return self.take_events()
 
-    def reject(self, mistake: Mistake) -> list[Event]:
+    def reject(self, mistake: ProtocolViolation) -> list[Event]:
         """The transport has brought what holds no frames."""
-        if self.state is not State.CLOSED:
+        if self.state is not EndpointState.CLOSED:
             self._part(broken(mistake).fault.message, is_fault=True)
         return self.take_events()
 
     def take(self) -> bytes:
         """The next octets for the transport, a message where it has messages; empty where there is nothing to send.
 
-        At most `Limits.batch` octets, unless a single frame is larger. What was taken counts as sent.
+        At most `EndpointLimits.batch` octets, unless a single frame is larger. What was taken counts as sent.
         """
         batch: list[bytes] = []
         room = self._limits.batch
@@ -194,7 +189,7 @@ class Endpoint(Speaker):
                 break
             batch.append(frame)
             room -= len(frame)
-            if room > 0 and self.state is State.OPEN and not self._control and not self._afterwards:
+            if room > 0 and self.state is EndpointState.OPEN and not self._control and not self._afterwards:
                 more = self.session.more_frames(room)
                 batch += more
                 room -= sum(map(len, more))
@@ -206,7 +201,7 @@ class Endpoint(Speaker):
 
     def lose(self, now: float, reason: str = errors.LOST) -> list[Event]:
         """The transport is gone. A session that can be resumed is interrupted, any other one is over."""
-        if self.state is State.CLOSED:
+        if self.state is EndpointState.CLOSED:
             return self.take_events()
         if not self._interrupt(now, reason):
             self._end(reason)
@@ -214,18 +209,18 @@ class Endpoint(Speaker):
 
     def close(self, now: float, reason: str = errors.OK) -> list[Event]:
         """Part from the peer: all streams end, and the connection is over once the peer has said goodbye too."""
-        if self.state in (State.CLOSING, State.CLOSED):
+        if self.state in (EndpointState.CLOSING, EndpointState.CLOSED):
             return self.take_events()
         self._say_goodbye(reason)
         self._void()
         self._events += self.session.end_all(reason)
         self._begun = now
-        self.state = State.CLOSING
+        self.state = EndpointState.CLOSING
         return self.take_events()
 
     def tick(self, now: float) -> list[Event]:
         """The time has come that `due` named, or any other."""
-        if self.state is not State.CLOSED and (due := self.due) is not None and now >= due:
+        if self.state is not EndpointState.CLOSED and (due := self.due) is not None and now >= due:
             self._late(now)
         return self.take_events()
 
@@ -239,14 +234,14 @@ class Endpoint(Speaker):
     def due(self) -> float | None:
         """When to call `tick`, or None where nothing is waited for."""
         limits = self._limits
-        if self.state is State.OPENING:
-            answers = not self._is_connected and self.role is Role.SERVER
+        if self.state is EndpointState.OPENING:
+            answers = not self._is_connected and self.role is EndpointRole.SERVER
             return None if answers else self._begun + limits.hello_wait
-        if self.state in (State.RESUMING, State.RESUMED):
+        if self.state in (EndpointState.RESUMING, EndpointState.RESUMED):
             return self._begun + limits.hello_wait
-        if self.state is State.CLOSING:
+        if self.state is EndpointState.CLOSING:
             return self._begun + limits.goodbye_wait
-        if self.state is State.CLOSED:
+        if self.state is EndpointState.CLOSED:
             return None
         if Extension.KEEPALIVE.value in self.in_force:
             ping = max(self._heard, self._pinged) + limits.silence_before_ping
@@ -263,16 +258,16 @@ class Endpoint(Speaker):
 
     def subscribe(self, publisher: str, demand: int = 0) -> int:
         """Ask the peer for a stream. Raises EncodeError where the connection is over, too."""
-        if self.state in (State.CLOSING, State.CLOSED):
+        if self.state in (EndpointState.CLOSING, EndpointState.CLOSED):
             raise EncodeError(Fault(503, "rsio:connection.closed", f"found a connection that is {self.state.value}"))
         return self.session.subscribe(publisher, demand)
 
     # Resuming.
 
-    def ticket(self) -> Ticket | None:
+    def ticket(self) -> ResumeToken | None:
         """What a client goes on with after an interruption; None where it cannot."""
         if self._token is not None:
-            return Ticket(self.session, self._token, self._ours)
+            return ResumeToken(self.session, self._token, self._ours)
         return self._ticket
 
     def expires(self) -> float | None:
@@ -281,8 +276,8 @@ class Endpoint(Speaker):
 
     def yield_session(self, now: float) -> None:  # noqa: ARG002
         """The session goes on over another connection: part from the peer of this one, and leave the streams alone."""
-        if self.state is not State.CLOSED:
-            self.session = Session(self._limits, keeps_copies=False)
+        if self.state is not EndpointState.CLOSED:
+            self.session = RsioSession(self._limits, keeps_copies=False)
             self._part(errors.RESUMED_ELSEWHERE)
 
     # What comes in.
@@ -296,25 +291,25 @@ class Endpoint(Speaker):
             if self.is_closed:
                 return
         if self._decoder.waiting:
-            raise broken(Mistake.CUT_FRAME, f"{self._decoder.waiting} octets")
+            raise broken(ProtocolViolation.CUT_FRAME, f"{self._decoder.waiting} octets")
 
     def _is_next_message(self, first: Frame, now: float) -> bool:
         """Whether a message is to be processed, judged by its first frame."""
         if Extension.SEQUENCE.value not in self.in_force:
             return True
-        if self.role is Role.CLIENT and isinstance(first, Goodbye):
+        if self.role is EndpointRole.CLIENT and isinstance(first, Goodbye):
             # Whoever parts without a number does not know this session: somebody else may, or be told of it again.
             return not self._interrupt(now, first.reason)
         if not isinstance(first, Seq):
             # What the client sent before it knew of our hello has no number yet.
-            if self._numbered or self.role is Role.CLIENT:
-                raise broken(Mistake.NO_SEQUENCE_NUMBER)
+            if self._numbered or self.role is EndpointRole.CLIENT:
+                raise broken(ProtocolViolation.NO_SEQUENCE_NUMBER)
             return True
         self._numbered = True
         if first.number > self._next_received:
-            if self.role is Role.CLIENT and self._interrupt(now, Mistake.SEQUENCE_GAP.condition):
+            if self.role is EndpointRole.CLIENT and self._interrupt(now, ProtocolViolation.SEQUENCE_GAP.condition):
                 return False
-            raise broken(Mistake.SEQUENCE_GAP, f"message {first.number}, expected {self._next_received}")
+            raise broken(ProtocolViolation.SEQUENCE_GAP, f"message {first.number}, expected {self._next_received}")
         if first.number < self._next_received:
             return False
         self._next_received += 1
@@ -329,12 +324,12 @@ class Endpoint(Speaker):
             self._resumables.used(self.session)
         if isinstance(frame, Goodbye):
             self._goodbye(frame.reason)
-        elif self.state is State.CLOSING:
+        elif self.state is EndpointState.CLOSING:
             # Only the answer to our goodbye is waited for.
             if isinstance(frame, ClientHello | ServerHello):
                 self._decoder.allowed = self._allowed(frame)
         elif isinstance(frame, TRACKED):
-            if self.state is State.RESUMING:
+            if self.state is EndpointState.RESUMING:
                 self._hold_back(frame)
             else:
                 self._stream_frame(frame)
@@ -347,7 +342,7 @@ class Endpoint(Speaker):
         waiting = self._control_octets + self.session.said_octets
         waiting += OBJECT * (len(self._control) + self.session.said_frames + self._wishes)
         if waiting > self._limits.backlog:
-            raise broken(Mistake.UNREAD, f"what counts as {waiting} octets waits")
+            raise broken(ProtocolViolation.UNREAD, f"what counts as {waiting} octets waits")
 
     def _note_cut(self, now: float) -> None:
         """Since when a frame has been waiting for its end, on a transport without messages."""
@@ -359,7 +354,7 @@ class Endpoint(Speaker):
     def _stream_frame(self, frame: Frame) -> None:
         told = self.session.receive(frame)
         self._events += told
-        if isinstance(frame, Subscribe | Request | Cancel):
+        if isinstance(frame, SubscribeFrame | RequestFrame | CancelFrame):
             # They wait until this message is read to its end. Of elements there are only so many as were wanted.
             self._wishes += len(told)
             self._bound()
@@ -376,28 +371,31 @@ class Endpoint(Speaker):
                 pass
             case ResumeAck(received):
                 self.session.acknowledge(received)
-            case ResumeGrant() if self.role is Role.CLIENT and self.state in (State.OPEN, State.RESUMED):
+            case ResumeGrant() if self.role is EndpointRole.CLIENT and self.state in (
+                EndpointState.OPEN,
+                EndpointState.RESUMED,
+            ):
                 self._granted(frame)
-            case ResumeGrant() if self.state is State.RESUMING:
+            case ResumeGrant() if self.state is EndpointState.RESUMING:
                 # It is for the session that would begin here. Whatever the answer, another grant follows it.
                 pass
             case Resume() if self._may_resume and not self.session.received and self._resumables is not None:
                 self._resume(frame, self._resumables, now)
-            case ResumeOk(received) if self.state is State.RESUMING:
+            case ResumeOk(received) if self.state is EndpointState.RESUMING:
                 self._resumed(received, now)
-            case ResumeFail(reason) if self.state is State.RESUMING:
+            case ResumeFail(reason) if self.state is EndpointState.RESUMING:
                 self._not_resumed(reason)
             case Seq():
-                raise broken(Mistake.SEQUENCE_MISPLACED)
+                raise broken(ProtocolViolation.SEQUENCE_MISPLACED)
             case _:
-                raise broken(Mistake.RESUME_MISPLACED, type(frame).__name__)
+                raise broken(ProtocolViolation.RESUME_MISPLACED, type(frame).__name__)
 
     def _hello(self, hello: ClientHello | ServerHello, now: float) -> None:
         self._decoder.allowed = self._allowed(hello)
-        self.state = State.OPEN
+        self.state = EndpointState.OPEN
         if not self._hello_is_said:
             self._say_hello()
-        self._events.append(Opened(self.in_force))
+        self._events.append(SessionOpened(self.in_force))
         resumes = Extension.RESUME.value in self.in_force
         if self._ticket is not None:
             self._ask_to_go_on(self._ticket, now)
@@ -434,15 +432,15 @@ class Endpoint(Speaker):
     def _granted(self, grant: ResumeGrant) -> None:
         self._token, self._ticket = grant.token, None
         self.session.window = min(grant.window, self._limits.window)
-        self.state = State.OPEN
+        self.state = EndpointState.OPEN
         # Said at once, so that the token before this one is void.
         self._say(ResumeAck(self.session.acknowledge_all()))
 
-    def _ask_to_go_on(self, ticket: Ticket, now: float) -> None:
+    def _ask_to_go_on(self, ticket: ResumeToken, now: float) -> None:
         if Extension.RESUME.value not in self.in_force:
             self._not_resumed("the server does not resume")
             return
-        self.state = State.RESUMING
+        self.state = EndpointState.RESUMING
         self._begun = now
         self._say(Resume(ticket.token, self.session.received, self.session.first_available))
 
@@ -475,48 +473,48 @@ class Endpoint(Speaker):
 
     def _resumed(self, received: int, now: float) -> None:
         if not self.session.can_repeat(received):
-            raise broken(Mistake.ACKNOWLEDGED_TOO_MUCH, f"{received}, {self.session.sent} were sent")
+            raise broken(ProtocolViolation.ACKNOWLEDGED_TOO_MUCH, f"{received}, {self.session.sent} were sent")
         self.session.repeat(received)
         self._held.clear()
         self._begun = now
-        self.state = State.RESUMED
+        self.state = EndpointState.RESUMED
         self._events.append(Resumed(self.session.key))
 
     def _not_resumed(self, reason: str) -> None:
         self._events += [NotResumed(reason), *self.session.end_all(reason)]
         self._ticket = None
-        self._adopt(Session(self._limits, keeps_copies=Extension.RESUME.value in self.in_force))
-        self.state = State.OPEN
+        self._adopt(RsioSession(self._limits, keeps_copies=Extension.RESUME.value in self.in_force))
+        self.state = EndpointState.OPEN
         held, self._held = self._held, []
         for frame in held:
             self._stream_frame(frame)
 
-    def _adopt(self, session: Session) -> None:
+    def _adopt(self, session: RsioSession) -> None:
         self.session = session
         self._decoder.sizes = session.sizes
 
     def _hold_back(self, frame: Frame) -> None:
         """The server cannot know yet that it is asked to go on: what it asks for meanwhile counts only if it does not."""
-        if not isinstance(frame, Subscribe | Request | Cancel):
-            raise broken(Mistake.RESUME_MISPLACED, f"{type(frame).__name__} before the answer")
+        if not isinstance(frame, SubscribeFrame | RequestFrame | CancelFrame):
+            raise broken(ProtocolViolation.RESUME_MISPLACED, f"{type(frame).__name__} before the answer")
         self._held.append(frame)
         self._held_octets += len(encode(frame)) + OBJECT
         if self._held_octets > self._limits.backlog:
-            raise broken(Mistake.FRAME_TOO_LARGE, f"{self._held_octets} octets before the answer to a resume")
+            raise broken(ProtocolViolation.FRAME_TOO_LARGE, f"{self._held_octets} octets before the answer to a resume")
 
     def _interrupt(self, now: float, reason: str) -> bool:
         """Leave the session to be resumed. False where that cannot be."""
         if self._has_said_goodbye:
             return False
         if self._resumables is not None:
-            if self.state is not State.OPEN or not self._resumables.is_kept(self.session):
+            if self.state is not EndpointState.OPEN or not self._resumables.is_kept(self.session):
                 return False
             since = now if self._is_connected else self._heard
             self._resumables.lose(self.session, since + self._lifetime)
         elif self.ticket() is None:
             return False
         self._control.clear()
-        self.state = State.CLOSED
+        self.state = EndpointState.CLOSED
         self._events.append(Interrupted(reason))
         return True
 
@@ -528,15 +526,15 @@ class Endpoint(Speaker):
     # Time.
 
     def _late(self, now: float) -> None:
-        if self.state is State.OPENING:
+        if self.state is EndpointState.OPENING:
             if not self._interrupt(now, errors.LATE_HELLO):
                 self._part(errors.LATE_HELLO, is_fault=True)
-        elif self.state is State.CLOSING:
+        elif self.state is EndpointState.CLOSING:
             self._end("no goodbye in time")
-        elif self.state is State.RESUMING:
+        elif self.state is EndpointState.RESUMING:
             self._interrupt(now, "no answer in time")
-        elif self.state is State.RESUMED:
-            self.state = State.OPEN
+        elif self.state is EndpointState.RESUMED:
+            self.state = EndpointState.OPEN
         elif Extension.KEEPALIVE.value in self.in_force and now < self._heard + self._limits.silence_before_loss:
             self._pinged = now
             self._say(Ping(b""))
@@ -550,14 +548,16 @@ class Endpoint(Speaker):
         return self._has_messages and self._hello_is_sent and Extension.SEQUENCE.value in self.in_force
 
     def _next_frame(self) -> bytes | None:
-        if self.state is State.RESUMED:
+        if self.state is EndpointState.RESUMED:
             return None
         if self._control:
             frame = self._control.popleft()
             self._control_octets -= len(frame)
             return frame
-        is_optimistic = self.state is State.OPENING and self.role is Role.CLIENT and self._ticket is None
-        if self.state is not State.OPEN and not is_optimistic:
+        is_optimistic = (
+            self.state is EndpointState.OPENING and self.role is EndpointRole.CLIENT and self._ticket is None
+        )
+        if self.state is not EndpointState.OPEN and not is_optimistic:
             return None
         if self._carried:
             frame, self._carried = self._carried, b""
@@ -576,7 +576,9 @@ class Endpoint(Speaker):
     def _say_hello(self) -> None:
         self._hello_is_said = True
         extensions = tuple(sorted(self._ours))
-        self._say(ClientHello(VERSION, extensions) if self.role is Role.CLIENT else ServerHello(VERSION, extensions))
+        self._say(
+            ClientHello(VERSION, extensions) if self.role is EndpointRole.CLIENT else ServerHello(VERSION, extensions)
+        )
 
     def _say_goodbye(self, reason: str) -> None:
         self._say(Goodbye(errors.cut(reason, self._limits.text_sent)))
@@ -594,5 +596,5 @@ class Endpoint(Speaker):
         self._void()
         self._events += self.session.end_all(reason)
         self._held.clear()
-        self.state = State.CLOSED
+        self.state = EndpointState.CLOSED
         self._events.append(Closed(reason, is_fault))

@@ -1,8 +1,8 @@
 """What a peer can get wrong, and what becomes of it (reactive-streams-io, limits and malformed input).
 
-The table is `Mistake`: each row has its condition in words and its consequence. A fatal one ends the connection with
-`goodbye("protocol error: …")`, since an octet stream that was misread once cannot be read on; one of a subscription ends
-that subscription alone; the rest is part of life between two sides that talk at the same time, and is ignored.
+The table is `ProtocolViolation`: each row has its condition in words and its consequence. A fatal one ends the connection
+with `goodbye("protocol error: …")`, since an octet stream that was misread once cannot be read on; one of a subscription
+ends that subscription alone; the rest is part of life between two sides that talk at the same time, and is ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from enum import Enum
 
 from mappings.errors import Fault, ProtocolError, UnsupportedVersion
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 
 VERSION = 0
 """The version of the protocol that is spoken here."""
@@ -26,7 +26,7 @@ class Consequence(Enum):
 _F, _S, _I = Consequence.FATAL, Consequence.SUBSCRIPTION, Consequence.IGNORED
 
 
-class Mistake(Enum):
+class ProtocolViolation(Enum):
     """A condition and its consequence. `condition` is written so that it can follow `protocol error:`."""
 
     VARINT_TOO_LONG = ("a varint of more than 9 octets", _F)
@@ -77,7 +77,7 @@ class Mistake(Enum):
         self.consequence = consequence
 
 
-def broken(mistake: Mistake, found: object = None) -> ProtocolError:
+def broken(mistake: ProtocolViolation, found: object = None) -> ProtocolError:
     """The error of a fatal mistake; `found` is what stands in place of what was expected."""
     said = mistake.condition if found is None else f"{mistake.condition}: found {found}"
     return ProtocolError(Fault(400, "rsio:protocol.error", f"protocol error: {said}"))
@@ -101,7 +101,7 @@ LOST = "the connection was lost"
 GOODBYES = (OK, "protocol error:", "unsupported version", IDLE, SHUTDOWN, RESUMED_ELSEWHERE)
 """What the reasons of our goodbyes begin with."""
 
-LONGEST = Limits().text_sent
+LONGEST = EndpointLimits().text_sent
 _LINE = re.compile(
     r"(?P<status>[1-5][0-9]{2})(?: (?P<code>[a-z][\w\-]*(?:[:.][\w.\-]+)+))?(?: (?P<text>.*))?", re.DOTALL
 )

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 
-class Subscribed(msgspec.Struct, frozen=True):
+class SubscribeReceived(msgspec.Struct, frozen=True):
     """The peer wants a stream; it is to be accepted or refused. `demand` has been requested with it."""
 
     stream: int
@@ -21,7 +21,7 @@ class Subscribed(msgspec.Struct, frozen=True):
     demand: int
 
 
-class Requested(msgspec.Struct, frozen=True):
+class DemandReceived(msgspec.Struct, frozen=True):
     """The peer wants `demand` more elements of a stream."""
 
     stream: int
@@ -34,14 +34,14 @@ class Cancelled(msgspec.Struct, frozen=True):
     stream: int
 
 
-class Accepted(msgspec.Struct, frozen=True):
+class StreamAccepted(msgspec.Struct, frozen=True):
     """A stream that we asked for begins. With an `element_size` above 0 all its elements have that size."""
 
     stream: int
     element_size: int
 
 
-class Arrived(msgspec.Struct, frozen=True):
+class ElementsReceived(msgspec.Struct, frozen=True):
     """Elements of a stream, in order."""
 
     stream: int
@@ -54,14 +54,14 @@ class Completed(msgspec.Struct, frozen=True):
     stream: int
 
 
-class Failed(msgspec.Struct, frozen=True):
+class StreamFailed(msgspec.Struct, frozen=True):
     """A stream that we asked for ends early; `reasons.read` takes the reason apart."""
 
     stream: int
     reason: str
 
 
-class Opened(msgspec.Struct, frozen=True):
+class SessionOpened(msgspec.Struct, frozen=True):
     """Both hellos are said. `extensions` are those in force."""
 
     extensions: frozenset[int]
@@ -95,5 +95,7 @@ class Closed(msgspec.Struct, frozen=True):
     is_fault: bool = False
 
 
-StreamEvent: TypeAlias = Subscribed | Requested | Cancelled | Accepted | Arrived | Completed | Failed
-Event: TypeAlias = StreamEvent | Opened | Interrupted | Resumed | NotResumed | Closed
+StreamEvent: TypeAlias = (
+    SubscribeReceived | DemandReceived | Cancelled | StreamAccepted | ElementsReceived | Completed | StreamFailed
+)
+Event: TypeAlias = StreamEvent | SessionOpened | Interrupted | Resumed | NotResumed | Closed

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mappings.model.envelope import Envelope
-from mappings.reactive_streams_io.errors import Mistake, broken
+from mappings.reactive_streams_io.errors import ProtocolViolation, broken
 from mappings.reactive_streams_io.limits import UNBOUNDED
 
 LONGEST_VARINT = 9
@@ -25,7 +25,7 @@ _SMALL = [bytes([value]) if value < 128 else bytes([value & 127 | 128, value >> 
 """Those that are written again and again: ids, and the lengths of elements."""
 
 
-class Short(Exception):
+class IncompleteFrame(Exception):
     """The octets end inside a frame. `needed` is where they have to reach at least, counted as they were."""
 
     def __init__(self, needed: int) -> None:
@@ -52,15 +52,15 @@ def read_varint(octets: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     for index in range(at, at + LONGEST_VARINT):
         if index >= len(octets):
-            raise Short(index + 1)
+            raise IncompleteFrame(index + 1)
         octet = octets[index]
         if octet < 128:
             if not octet and shift:
-                raise broken(Mistake.VARINT_NOT_MINIMAL)
+                raise broken(ProtocolViolation.VARINT_NOT_MINIMAL)
             return value | octet << shift, index + 1
         value |= (octet & 127) << shift
         shift += 7
-    raise broken(Mistake.VARINT_TOO_LONG)
+    raise broken(ProtocolViolation.VARINT_TOO_LONG)
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -81,18 +81,18 @@ class Goodbye(Frame, frozen=True):
     reason: str
 
 
-class Subscribe(Frame, frozen=True):
+class SubscribeFrame(Frame, frozen=True):
     publisher: str
     subscriber: int
     demand: int
 
 
-class Request(Frame, frozen=True):
+class RequestFrame(Frame, frozen=True):
     subscriber: int
     demand: int
 
 
-class Cancel(Frame, frozen=True):
+class CancelFrame(Frame, frozen=True):
     subscriber: int
 
 
@@ -178,7 +178,7 @@ class Extension(Enum):
     SEQUENCE = 3
 
 
-class Shape(Enum):
+class FieldEncoding(Enum):
     """How a field lies on the wire."""
 
     VERSION = "one octet"
@@ -195,38 +195,38 @@ class Shape(Enum):
     PACK = "a number, then that many elements of the stream's size"
 
 
-class Layout(NamedTuple):
+class FrameLayout(NamedTuple):
     """What stands behind a code: the frame's type, its fields in order, and the extension that brings it, if one does."""
 
     kind: type[Frame]
-    fields: tuple[Shape, ...]
+    fields: tuple[FieldEncoding, ...]
     extension: Extension | None = None
 
 
-_ID, _LONG, _TEXT = Shape.ID, Shape.LONG, Shape.TEXT
+_ID, _LONG, _TEXT = FieldEncoding.ID, FieldEncoding.LONG, FieldEncoding.TEXT
 
-LAYOUTS: dict[int, Layout] = {
-    0x01: Layout(ClientHello, (Shape.VERSION, Shape.IDS)),
-    0x02: Layout(ServerHello, (Shape.VERSION, Shape.IDS)),
-    0x03: Layout(Goodbye, (_TEXT,)),
-    0x11: Layout(Subscribe, (Shape.NAME, _ID, _LONG)),
-    0x12: Layout(Request, (_ID, _LONG)),
-    0x13: Layout(Cancel, (_ID,)),
-    0x81: Layout(OnSubscribe, (_ID, Shape.SIZE)),
-    0x82: Layout(OnNext, (_ID, Shape.ELEMENT)),
-    0x83: Layout(OnNextPacked, (_ID, Shape.PACK)),
-    0x84: Layout(OnNextPart, (_ID, _ID, Shape.PART)),
-    0x85: Layout(OnNextLastPart, (_ID, _ID, Shape.PART)),
-    0x86: Layout(OnComplete, (_ID,)),
-    0x87: Layout(OnError, (_ID, _TEXT)),
-    0xA0: Layout(ResumeGrant, (Shape.TOKEN, _LONG, _LONG), Extension.RESUME),
-    0xA1: Layout(Resume, (Shape.TOKEN, _LONG, _LONG), Extension.RESUME),
-    0xA2: Layout(ResumeOk, (_LONG,), Extension.RESUME),
-    0xA3: Layout(ResumeFail, (_TEXT,), Extension.RESUME),
-    0xA4: Layout(ResumeAck, (_LONG,), Extension.RESUME),
-    0xA8: Layout(Ping, (Shape.DATA,), Extension.KEEPALIVE),
-    0xA9: Layout(Pong, (Shape.DATA,), Extension.KEEPALIVE),
-    0xB0: Layout(Seq, (_LONG,), Extension.SEQUENCE),
+LAYOUTS: dict[int, FrameLayout] = {
+    0x01: FrameLayout(ClientHello, (FieldEncoding.VERSION, FieldEncoding.IDS)),
+    0x02: FrameLayout(ServerHello, (FieldEncoding.VERSION, FieldEncoding.IDS)),
+    0x03: FrameLayout(Goodbye, (_TEXT,)),
+    0x11: FrameLayout(SubscribeFrame, (FieldEncoding.NAME, _ID, _LONG)),
+    0x12: FrameLayout(RequestFrame, (_ID, _LONG)),
+    0x13: FrameLayout(CancelFrame, (_ID,)),
+    0x81: FrameLayout(OnSubscribe, (_ID, FieldEncoding.SIZE)),
+    0x82: FrameLayout(OnNext, (_ID, FieldEncoding.ELEMENT)),
+    0x83: FrameLayout(OnNextPacked, (_ID, FieldEncoding.PACK)),
+    0x84: FrameLayout(OnNextPart, (_ID, _ID, FieldEncoding.PART)),
+    0x85: FrameLayout(OnNextLastPart, (_ID, _ID, FieldEncoding.PART)),
+    0x86: FrameLayout(OnComplete, (_ID,)),
+    0x87: FrameLayout(OnError, (_ID, _TEXT)),
+    0xA0: FrameLayout(ResumeGrant, (FieldEncoding.TOKEN, _LONG, _LONG), Extension.RESUME),
+    0xA1: FrameLayout(Resume, (FieldEncoding.TOKEN, _LONG, _LONG), Extension.RESUME),
+    0xA2: FrameLayout(ResumeOk, (_LONG,), Extension.RESUME),
+    0xA3: FrameLayout(ResumeFail, (_TEXT,), Extension.RESUME),
+    0xA4: FrameLayout(ResumeAck, (_LONG,), Extension.RESUME),
+    0xA8: FrameLayout(Ping, (FieldEncoding.DATA,), Extension.KEEPALIVE),
+    0xA9: FrameLayout(Pong, (FieldEncoding.DATA,), Extension.KEEPALIVE),
+    0xB0: FrameLayout(Seq, (_LONG,), Extension.SEQUENCE),
 }
 """The protocol's table of frames."""
 
@@ -253,21 +253,21 @@ def encode(frame: Frame, element_size: int = 0) -> bytes:
     return b"".join(written)
 
 
-def _written(shape: Shape, value: Any, element_size: int) -> bytes:
+def _written(shape: FieldEncoding, value: Any, element_size: int) -> bytes:
     match shape:
-        case Shape.VERSION:
+        case FieldEncoding.VERSION:
             return bytes([value])
-        case Shape.ID | Shape.LONG | Shape.SIZE:
+        case FieldEncoding.ID | FieldEncoding.LONG | FieldEncoding.SIZE:
             return varint(value)
-        case Shape.IDS:
+        case FieldEncoding.IDS:
             return varint(len(value)) + b"".join(map(varint, value))
-        case Shape.NAME | Shape.TEXT:
+        case FieldEncoding.NAME | FieldEncoding.TEXT:
             return prefixed(value.encode())
-        case Shape.PART | Shape.TOKEN | Shape.DATA:
+        case FieldEncoding.PART | FieldEncoding.TOKEN | FieldEncoding.DATA:
             return prefixed(value)
-        case Shape.ELEMENT:
+        case FieldEncoding.ELEMENT:
             return _of_size(value, element_size) if element_size else prefixed(value)
-        case Shape.PACK:
+        case FieldEncoding.PACK:
             if not value or not element_size:
                 raise ValueError(
                     f"found {len(value)} elements of size {element_size} to pack, expected at least 1 each"

@@ -21,7 +21,7 @@ OBJECT = 64
 """What a frame or an element that waits counts besides its octets: about what an object takes."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+class EndpointLimits(msgspec.Struct, frozen=True):
     """Sizes in octets, times in seconds, everything else a count."""
 
     frame: int = 1 << 20

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mappings.options import Option, OptionProblem, Refused, address, flag, read_options
+from mappings.options import Option, OptionProblem, OptionRefused, address, flag, read_options
 from mappings.placeholders.address import AddressPattern
 from mappings.placeholders.template import Template
 from mappings.reactive_streams_io.frames import Extension
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.streamr import options as streamr
 from mappings.streamr.options import StreamOptions
 
@@ -32,7 +32,7 @@ class RsioOptions:
 
     has_trials: bool = False
     extensions: frozenset[Extension] = frozenset(Extension)
-    limits: Limits = field(default_factory=Limits)
+    limits: EndpointLimits = field(default_factory=EndpointLimits)
     streams: Mapping[str, StreamOptions] = field(default_factory=dict)
     reply_addresses: AddressPattern | None = None
     allows_unreliable: bool = False
@@ -48,7 +48,7 @@ def read_rsio(written: Mapping[str, Any]) -> RsioOptions:
     return RsioOptions(
         has_trials=found["tck"],
         extensions=found["extensions"],
-        limits=Limits(element=found["elementLimit"], part=found["partLimit"], idle=found["sessionIdleTimeout"]),
+        limits=EndpointLimits(element=found["elementLimit"], part=found["partLimit"], idle=found["sessionIdleTimeout"]),
         streams=found["streams"],
         reply_addresses=found["replyAddressPattern"],
         allows_unreliable=found["allowUnreliable"],
@@ -60,34 +60,34 @@ def read_rsio(written: Mapping[str, Any]) -> RsioOptions:
 def _extensions(value: object) -> frozenset[Extension]:
     known = {extension.name.lower(): extension for extension in Extension}
     if not isinstance(value, list | tuple):
-        raise Refused(OptionProblem((), value, f"a list of extensions: {', '.join(known)}"))
+        raise OptionRefused(OptionProblem((), value, f"a list of extensions: {', '.join(known)}"))
     problems = [
         OptionProblem((number,), each, f"one of: {', '.join(known)}")
         for number, each in enumerate(value)
         if not isinstance(each, str) or each not in known
     ]
     if problems:
-        raise Refused(*problems)
+        raise OptionRefused(*problems)
     return frozenset(known[each] for each in value)
 
 
 def _names(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or len(value) > MOST_INGESTED:
-        raise Refused(OptionProblem((), value, f"a list of at most {MOST_INGESTED} names"))
+        raise OptionRefused(OptionProblem((), value, f"a list of at most {MOST_INGESTED} names"))
     problems = [
         OptionProblem((number,), each, f"a name of 1 to {LONGEST_NAME} characters that is not in the list yet")
         for number, each in enumerate(value)
         if not isinstance(each, str) or not 1 <= len(each) <= LONGEST_NAME or each in value[:number]
     ]
     if problems:
-        raise Refused(*problems)
+        raise OptionRefused(*problems)
     return tuple(value)
 
 
 def _octets(most: int) -> Any:
     def read(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            raise Refused(OptionProblem((), value, f"a number of octets from 1 to {most}"))
+            raise OptionRefused(OptionProblem((), value, f"a number of octets from 1 to {most}"))
         return value
 
     return read

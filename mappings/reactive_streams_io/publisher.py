@@ -12,11 +12,11 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from mappings.errors import EncodeError, Fault
-from mappings.reactive_streams_io.frames import Subscribe, varint
-from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
+from mappings.reactive_streams_io.frames import SubscribeFrame, varint
+from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 
 
-class Run(Sequence[bytes]):
+class PackedElements(Sequence[bytes]):
     """Elements of `size` octets each, next to each other."""
 
     __slots__ = ("octets", "size")
@@ -37,15 +37,15 @@ class Run(Sequence[bytes]):
     @overload
     def __getitem__(self, index: int) -> bytes: ...
     @overload
-    def __getitem__(self, index: slice) -> Run: ...
-    def __getitem__(self, index: int | slice) -> bytes | Run:
+    def __getitem__(self, index: slice) -> PackedElements: ...
+    def __getitem__(self, index: int | slice) -> bytes | PackedElements:
         """An element; or those next to each other from one to another, as a run. Raises ValueError for any other step."""
         size = self.size
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:
                 raise ValueError(f"found a step of {step}, expected 1")
-            return Run(self.octets[start * size : max(start, stop) * size], size)
+            return PackedElements(self.octets[start * size : max(start, stop) * size], size)
         start = range(len(self))[index] * size
         return self.octets[start : start + size]
 
@@ -58,7 +58,7 @@ _LARGEST_HEAD = 16
 """Octets that a packed frame has before its elements, at most."""
 
 
-class Publishing:
+class PublisherSide:
     """One stream that a peer asked for. `asked` is the frame that it came with; `octets` is what waits of its elements."""
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Publishing:
         "subscriber",
     )
 
-    def __init__(self, stream: int, asked: Subscribe, limits: Limits) -> None:
+    def __init__(self, stream: int, asked: SubscribeFrame, limits: EndpointLimits) -> None:
         self.stream = stream
         self.subscriber = asked.subscriber
         self.asked = asked
@@ -219,7 +219,7 @@ class Publishing:
 
 def _joined(elements: Sequence[bytes], size: int) -> bytes:
     """Elements of this size next to each other. Raises ValueError where one has another size."""
-    if isinstance(elements, Run):
+    if isinstance(elements, PackedElements):
         octets, is_fit = elements.octets, elements.size == size
     else:
         octets = b"".join(elements)

@@ -88,7 +88,7 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class SearchName:
     """The things that a filter finds; an element is a page of them, or one (`unit`)."""
 
     filter: str | None = None
@@ -100,7 +100,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamName:
     """One partition of a stream: at most one of the ways to look back, then what comes (`follow`).
 
     `since` is in milliseconds since 1970.
@@ -118,7 +118,7 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Ingest:
+class IngestName:
     """What the service asks of its client: messages to be carried out."""
 
     name: str
@@ -126,7 +126,7 @@ class Ingest:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class SyntheticName:
     """A test publisher: `range`, `never`, `fail`, `fixed` or `big`, with its numbers."""
 
     kind: str
@@ -135,7 +135,7 @@ class Trial:
     encoding: str = "json"
 
 
-Name: TypeAlias = History | Events | Search | Stream | Ingest | Trial
+Name: TypeAlias = History | Events | SearchName | StreamName | IngestName | SyntheticName
 
 _TRIALS = {
     "range": {"n": "count"},
@@ -187,7 +187,7 @@ def write(name: Name) -> str:
                 "extra-fields": name.extra_fields,
                 **_projected(name.projection),
             }
-        case Search():
+        case SearchName():
             segments = ["things", "search"]
             given = {
                 "filter": name.filter,
@@ -196,7 +196,7 @@ def write(name: Name) -> str:
                 "namespaces": name.namespaces,
                 "unit": None if name.unit == UNITS[0] else name.unit,
             }
-        case Stream():
+        case StreamName():
             segments = ["streams", name.id, str(name.partition)]
             given = {
                 "resend_all": name.all or None,
@@ -206,9 +206,9 @@ def write(name: Name) -> str:
                 "resend_from_time": name.since,
                 "follow": None if name.follow is (name.to_offset is None) else name.follow,
             }
-        case Ingest():
+        case IngestName():
             segments, given = ["ingest", name.name], {}
-        case Trial():
+        case SyntheticName():
             segments = ["tck", name.kind]
             given = {key: getattr(name, member) for key, member in _TRIALS[name.kind].items()}
     if name.encoding != ENCODINGS[0]:
@@ -238,7 +238,7 @@ def _named(segments: list[str], parameters: _Parameters, with_trials: bool) -> N
                 parameters.encoding(),
             )
         case ["things", "search"]:
-            return Search(
+            return SearchName(
                 parameters.text("filter"),
                 parameters.text("options"),
                 parameters.text("fields"),
@@ -249,7 +249,7 @@ def _named(segments: list[str], parameters: _Parameters, with_trials: bool) -> N
         case ["streams", id, partition]:
             return _stream(id, _number("partition", partition), parameters)
         case ["ingest", name]:
-            return Ingest(name, parameters.encoding())
+            return IngestName(name, parameters.encoding())
         case ["tck", kind] if with_trials and kind in _TRIALS:
             return _trial(kind, parameters)
         case _:
@@ -296,7 +296,7 @@ def _projection(parameters: _Parameters) -> Projection | None:
     return Projection(pointer, pack)
 
 
-def _stream(id: str, partition: int, parameters: _Parameters) -> Stream:
+def _stream(id: str, partition: int, parameters: _Parameters) -> StreamName:
     all = parameters.flag("resend_all", False)
     last, first = parameters.count("resend_last"), parameters.count("resend_from")
     to, since = parameters.count("resend_to"), parameters.count("resend_from_time")
@@ -309,17 +309,17 @@ def _stream(id: str, partition: int, parameters: _Parameters) -> Stream:
     follow = parameters.flag("follow", to is None)
     if follow and to is not None:
         raise _wrong("found follow with resend_to, which has an end")
-    return Stream(id, partition, all, last, first, to, since, follow, parameters.encoding())
+    return StreamName(id, partition, all, last, first, to, since, follow, parameters.encoding())
 
 
-def _trial(kind: str, parameters: _Parameters) -> Trial:
+def _trial(kind: str, parameters: _Parameters) -> SyntheticName:
     numbers = {member: parameters.count(key, needed=True) for key, member in _TRIALS[kind].items()}
     count, size = numbers.get("count") or 0, numbers.get("size") or 0
     if kind == "fixed" and not 1 <= size <= 65_535:
         raise _wrong(f"size: found {size}, expected 1 to 65535")
     if size > LARGEST_TRIAL:
         raise _wrong(f"bytes: found {size}, expected at most {LARGEST_TRIAL}")
-    return Trial(kind, count, size, parameters.encoding())
+    return SyntheticName(kind, count, size, parameters.encoding())
 
 
 class _Parameters:

@@ -18,17 +18,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mappings.reactive_streams_io.events import StreamEvent
-from mappings.reactive_streams_io.limits import SHORTEST_TOKEN, Limits
-from mappings.reactive_streams_io.session import Session
+from mappings.reactive_streams_io.limits import SHORTEST_TOKEN, EndpointLimits
+from mappings.reactive_streams_io.session import RsioSession
 
 GIVEN_UP = "503 rsio:session.lost The connection was lost and has not been resumed."
 
 
-class Holder(Protocol):
+class SessionHolder(Protocol):
     """The connection that a session belongs to."""
 
     @property
-    def session(self) -> Session: ...
+    def session(self) -> RsioSession: ...
 
     @property
     def subject(self) -> str: ...
@@ -49,8 +49,8 @@ class Holder(Protocol):
 
 @dataclass(slots=True)
 class _Kept:
-    holder: Holder
-    session: Session
+    holder: SessionHolder
+    session: RsioSession
     token: bytes
     former: bytes | None
     until: float | None = None
@@ -58,12 +58,12 @@ class _Kept:
     """What is kept of it, as far as is known."""
 
 
-class Ticket:
+class ResumeToken:
     """What a client needs to go on: its session, the token that the server gave, and the extensions that were said."""
 
     __slots__ = ("extensions", "session", "token")
 
-    def __init__(self, session: Session, token: bytes, extensions: frozenset[int]) -> None:
+    def __init__(self, session: RsioSession, token: bytes, extensions: frozenset[int]) -> None:
         self.session = session
         self.token = token
         self.extensions = extensions
@@ -82,9 +82,11 @@ class Resumables:
     __slots__ = ("_by_session", "_by_token", "_given_up", "_idle", "_limits", "_lost", "_octets", "_tokens")
 
     def __init__(
-        self, limits: Limits | None = None, tokens: Callable[[], bytes] = lambda: secrets.token_bytes(SHORTEST_TOKEN)
+        self,
+        limits: EndpointLimits | None = None,
+        tokens: Callable[[], bytes] = lambda: secrets.token_bytes(SHORTEST_TOKEN),
     ) -> None:
-        self._limits = limits or Limits()
+        self._limits = limits or EndpointLimits()
         self._tokens = tokens
         self._by_token: dict[bytes, _Kept] = {}
         self._by_session: dict[int, _Kept] = {}
@@ -98,7 +100,7 @@ class Resumables:
     def __repr__(self) -> str:
         return f"<Resumables {len(self._by_token)} tokens, {len(self._lost) + len(self._given_up)} lost>"
 
-    def grant(self, holder: Holder, former: bytes | None = None) -> bytes:
+    def grant(self, holder: SessionHolder, former: bytes | None = None) -> bytes:
         """A token for the session of a connection. Those before are void, but for the `former` one until it is `used`."""
         self.void(holder.session)
         kept = _Kept(holder, holder.session, self._tokens(), former)
@@ -107,14 +109,14 @@ class Resumables:
             self._by_token[former] = kept
         return kept.token
 
-    def used(self, session: Session) -> None:
+    def used(self, session: RsioSession) -> None:
         """The client has the answer to its resume: the token that it has presented is void."""
         kept = self._by_session.get(session.key)
         if kept is not None and kept.former is not None:
             del self._by_token[kept.former]
             kept.former = None
 
-    def void(self, session: Session) -> None:
+    def void(self, session: RsioSession) -> None:
         """The session cannot be resumed any more, or not by its token."""
         if (kept := self._by_session.get(session.key)) is not None:
             self.used(session)
@@ -122,11 +124,11 @@ class Resumables:
             self._given_up.pop(session.key, None)
             self._find(kept)
 
-    def is_kept(self, session: Session) -> bool:
+    def is_kept(self, session: RsioSession) -> bool:
         """Whether somebody may come back for a session."""
         return session.key in self._by_session
 
-    def lose(self, session: Session, until: float) -> None:
+    def lose(self, session: RsioSession, until: float) -> None:
         """The transport of a session is gone: keep it until then. Where there are too many, the oldest are next to go.
 
         Those without streams go first: whoever loses his transport while he resumes leaves one of these behind.
@@ -140,7 +142,7 @@ class Resumables:
             self._idle[session.key] = kept
         self._make_room()
 
-    def claim(self, token: bytes, subject: str, now: float) -> Holder | None:
+    def claim(self, token: bytes, subject: str, now: float) -> SessionHolder | None:
         """The connection whose session a token names, if it may still be claimed by this subject."""
         kept = self._by_token.get(token)
         if kept is None or kept.holder.subject != subject:
@@ -148,12 +150,12 @@ class Resumables:
         until = kept.until if kept.until is not None else kept.holder.expires()
         return None if until is not None and now > until else kept.holder
 
-    def give_up(self, session: Session) -> None:
+    def give_up(self, session: RsioSession) -> None:
         """A claim has failed: the session is over, which `expire` will tell."""
         if (kept := self._by_session.get(session.key)) is not None:
             self._give_up(kept)
 
-    def expire(self, now: float) -> list[tuple[Session, list[StreamEvent]]]:
+    def expire(self, now: float) -> list[tuple[RsioSession, list[StreamEvent]]]:
         """The sessions that nobody came back for in time, and what becomes of their streams."""
         for kept in self._lost.values():
             # Streams go on for a while when nobody is there.

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 from mappings.errors import EncodeError, Fault
 from mappings.reactive_streams_io import errors
-from mappings.reactive_streams_io.errors import Mistake, broken
-from mappings.reactive_streams_io.events import Cancelled, Requested, StreamEvent, Subscribed
+from mappings.reactive_streams_io.errors import ProtocolViolation, broken
+from mappings.reactive_streams_io.events import Cancelled, DemandReceived, StreamEvent, SubscribeReceived
 from mappings.reactive_streams_io.frames import (
-    Cancel,
+    CancelFrame,
     Frame,
     OnComplete,
     OnError,
@@ -28,18 +28,18 @@ from mappings.reactive_streams_io.frames import (
     OnNextPacked,
     OnNextPart,
     OnSubscribe,
-    Request,
-    Subscribe,
+    RequestFrame,
+    SubscribeFrame,
     encode,
 )
-from mappings.reactive_streams_io.limits import Limits
-from mappings.reactive_streams_io.publisher import Publishing
-from mappings.reactive_streams_io.subscriber import Subscribing
+from mappings.reactive_streams_io.limits import EndpointLimits
+from mappings.reactive_streams_io.publisher import PublisherSide
+from mappings.reactive_streams_io.subscriber import SubscriberSide
 
 _keys = itertools.count(1)
 
 
-class Session:
+class RsioSession:
     """The streams between two peers. `key` is its own in this process."""
 
     __slots__ = (
@@ -63,11 +63,11 @@ class Session:
         "window",
     )
 
-    def __init__(self, limits: Limits, *, keeps_copies: bool) -> None:
+    def __init__(self, limits: EndpointLimits, *, keeps_copies: bool) -> None:
         self.key = next(_keys)
-        self.publishing: dict[int, Publishing] = {}
-        self.by_stream: dict[int, Publishing] = {}
-        self.subscribing = Subscribing(limits)
+        self.publishing: dict[int, PublisherSide] = {}
+        self.by_stream: dict[int, PublisherSide] = {}
+        self.subscribing = SubscriberSide(limits)
         self.sizes: dict[int, int] = {}
         self.sent = self.received = 0
         self.keeps_copies = keeps_copies
@@ -76,7 +76,7 @@ class Session:
         self._acknowledged = 0
         self._limits = limits
         self._numbers = itertools.count(1)
-        self._order: deque[Publishing] = deque()
+        self._order: deque[PublisherSide] = deque()
         self._said: deque[bytes] = deque()
         self._again: deque[bytes] = deque()
         self._copies: deque[bytes] = deque()
@@ -98,22 +98,22 @@ class Session:
                 found = self.subscribing.comes(frame)
             case OnSubscribe():
                 found = self.subscribing.begins(frame.subscriber, frame.element_size)
-            case Subscribe():
+            case SubscribeFrame():
                 return self._subscribed(frame)
-            case Request():
+            case RequestFrame():
                 return self._requested(frame)
-            case Cancel():
+            case CancelFrame():
                 return self._cancelled(frame.subscriber)
             case _:
                 raise TypeError(f"{type(frame).__name__} belongs to no stream")
         while self.subscribing.to_cancel:
-            self._say(Cancel(self.subscribing.to_cancel.pop()))
+            self._say(CancelFrame(self.subscribing.to_cancel.pop()))
         return found
 
-    def _subscribed(self, frame: Subscribe) -> list[StreamEvent]:
+    def _subscribed(self, frame: SubscribeFrame) -> list[StreamEvent]:
         if (active := self.publishing.get(frame.subscriber)) is not None:
             if active.asked != frame:
-                raise broken(Mistake.ID_IN_USE, f"the id {frame.subscriber}")
+                raise broken(ProtocolViolation.ID_IN_USE, f"the id {frame.subscriber}")
             return []
         if (length := len(frame.publisher.encode())) > self._limits.publisher:
             said = f"The publisher string has {length} octets, expected at most {self._limits.publisher}."
@@ -121,16 +121,16 @@ class Session:
         if len(self.publishing) >= self._limits.subscriptions:
             said = f"There are {len(self.publishing)} subscriptions already, no more may be made."
             return self._refuse(frame.subscriber, f"429 rsio:subscriptions.limit {said}")
-        publishing = Publishing(next(self._numbers), frame, self._limits)
+        publishing = PublisherSide(next(self._numbers), frame, self._limits)
         self.publishing[frame.subscriber] = self.by_stream[publishing.stream] = publishing
-        return [Subscribed(publishing.stream, frame.publisher, frame.demand)]
+        return [SubscribeReceived(publishing.stream, frame.publisher, frame.demand)]
 
     def _refuse(self, subscriber: int, reason: str) -> list[StreamEvent]:
         self._say(OnSubscribe(subscriber, 0))
         self._say(OnError(subscriber, reason))
         return []
 
-    def _requested(self, frame: Request) -> list[StreamEvent]:
+    def _requested(self, frame: RequestFrame) -> list[StreamEvent]:
         publishing = self.publishing.get(frame.subscriber)
         if publishing is None or publishing.has_ended:
             return []
@@ -139,7 +139,7 @@ class Session:
             self._say(OnError(frame.subscriber, "400 rsio:demand.invalid The demand must be positive (RS 3.9)."))
             return ended
         publishing.request(frame.demand)
-        return [Requested(publishing.stream, frame.demand)]
+        return [DemandReceived(publishing.stream, frame.demand)]
 
     def _cancelled(self, subscriber: int) -> list[StreamEvent]:
         publishing = self.publishing.get(subscriber)
@@ -212,7 +212,7 @@ class Session:
             said = f"found a publisher string of {length} octets, expected at most {self._limits.publisher}"
             raise EncodeError(Fault(400, "rsio:publisher.invalid", said))
         generation = self.subscribing.subscribe(next(self._numbers), demand, above)
-        self._say(Subscribe(publisher, generation.subscriber, generation.demand))
+        self._say(SubscribeFrame(publisher, generation.subscriber, generation.demand))
         return generation.stream
 
     def id_of(self, stream: int) -> int | None:
@@ -224,7 +224,7 @@ class Session:
         generation = self.subscribing.request(stream, demand)
         if generation is None:
             return False
-        self._say(Request(generation.subscriber, demand))
+        self._say(RequestFrame(generation.subscriber, demand))
         return True
 
     def cancel(self, stream: int) -> bool:
@@ -232,7 +232,7 @@ class Session:
         generation = self.subscribing.cancel(stream)
         if generation is None:
             return False
-        self._say(Cancel(generation.subscriber))
+        self._say(CancelFrame(generation.subscriber))
         return True
 
     def end_all(self, reason: str) -> list[StreamEvent]:
@@ -323,7 +323,7 @@ class Session:
     def acknowledge(self, received: int) -> None:
         """The peer has so many frames. Raises ProtocolError for more than were sent."""
         if received > self.sent:
-            raise broken(Mistake.ACKNOWLEDGED_TOO_MUCH, f"{received}, {self.sent} were sent")
+            raise broken(ProtocolViolation.ACKNOWLEDGED_TOO_MUCH, f"{received}, {self.sent} were sent")
         while self._copies and self.first_available <= received:
             self._copies_octets -= len(self._copies.popleft())
 
@@ -358,12 +358,12 @@ class Session:
         while len(self._copies) > self.window or self._copies_octets > self._limits.copies:
             self._copies_octets -= len(self._copies.popleft())
 
-    def _queue(self, publishing: Publishing) -> None:
+    def _queue(self, publishing: PublisherSide) -> None:
         if not publishing.is_queued:
             publishing.is_queued = True
             self._order.append(publishing)
 
-    def _drop(self, publishing: Publishing) -> None:
+    def _drop(self, publishing: PublisherSide) -> None:
         self.publishing.pop(publishing.subscriber, None)
         self.by_stream.pop(publishing.stream, None)
         if publishing.is_queued:
@@ -381,7 +381,7 @@ class Session:
 class Speaker:
     """Speaks in whatever `session` the connection has. What answers with a bool says False where the stream is over."""
 
-    session: Session
+    session: RsioSession
 
     # Streams that the peer asked for.
 

@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from mappings.errors import EncodeError, Fault
-from mappings.reactive_streams_io.errors import Mistake, broken
-from mappings.reactive_streams_io.events import Accepted, Arrived, Completed, Failed, StreamEvent
+from mappings.reactive_streams_io.errors import ProtocolViolation, broken
+from mappings.reactive_streams_io.events import Completed, ElementsReceived, StreamAccepted, StreamEvent, StreamFailed
 from mappings.reactive_streams_io.frames import OnComplete, OnError, OnNext, OnNextLastPart, OnNextPacked, OnNextPart
-from mappings.reactive_streams_io.limits import LARGEST_ID, UNBOUNDED, Limits
+from mappings.reactive_streams_io.limits import LARGEST_ID, UNBOUNDED, EndpointLimits
 
 
 class Generation:
@@ -23,7 +23,7 @@ class Generation:
 
     __slots__ = ("_limits", "_open", "demand", "element_size", "is_over", "open_octets", "stream", "subscriber")
 
-    def __init__(self, stream: int, subscriber: int, demand: int, limits: Limits) -> None:
+    def __init__(self, stream: int, subscriber: int, demand: int, limits: EndpointLimits) -> None:
         self.stream = stream
         self.subscriber = subscriber
         self.demand = min(demand, UNBOUNDED)
@@ -54,29 +54,29 @@ class Generation:
             self.demand -= taken
         return taken
 
-    def part(self, element: int, data: bytes, *, is_last: bool) -> bytes | Mistake | None:
+    def part(self, element: int, data: bytes, *, is_last: bool) -> bytes | ProtocolViolation | None:
         """Join a part to its element: the whole element behind its last part, None before, or what is wrong."""
         joined = self._open.get(element)
         if joined is None:
             if not self.take(1):
-                return Mistake.MORE_THAN_DEMANDED
+                return ProtocolViolation.MORE_THAN_DEMANDED
             if not is_last and len(self._open) >= self._limits.open_elements:
-                return Mistake.TOO_MANY_OPEN_ELEMENTS
+                return ProtocolViolation.TOO_MANY_OPEN_ELEMENTS
             joined = self._open[element] = bytearray()
         joined += data
         self.open_octets += len(data)
         if len(joined) > self._limits.element:
-            return Mistake.ELEMENT_TOO_LARGE
+            return ProtocolViolation.ELEMENT_TOO_LARGE
         if not is_last:
             return None
         del self._open[element]
         self.open_octets -= len(joined)
         if self.element_size and len(joined) != self.element_size:
-            return Mistake.WRONG_ELEMENT_SIZE
+            return ProtocolViolation.WRONG_ELEMENT_SIZE
         return bytes(joined)
 
 
-class Subscribing:
+class SubscriberSide:
     """All streams that we asked one peer for. Frames go in, events come out.
 
     `to_cancel` holds the ids whose publisher broke a rule and is to be told; `open_octets` is what is kept of elements that
@@ -85,7 +85,7 @@ class Subscribing:
 
     __slots__ = ("_by_stream", "_current", "_limits", "_pending", "open_octets", "to_cancel")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: EndpointLimits) -> None:
         self._limits = limits
         self._by_stream: dict[int, Generation] = {}
         self._pending: dict[int, deque[Generation]] = {}
@@ -141,7 +141,7 @@ class Subscribing:
 
     def end_all(self, reason: str) -> list[StreamEvent]:
         """The peer is gone: what becomes of every stream. All ids are free again."""
-        ended: list[StreamEvent] = [Failed(stream, reason) for stream in self._by_stream]
+        ended: list[StreamEvent] = [StreamFailed(stream, reason) for stream in self._by_stream]
         for generation in self._by_stream.values():
             generation.end()
         self.open_octets = 0
@@ -154,7 +154,7 @@ class Subscribing:
         """An onSubscribe. Raises ProtocolError where nobody asked for it."""
         pending = self._pending.get(subscriber)
         if not pending:
-            raise broken(Mistake.NOT_ASKED_FOR, f"one for the id {subscriber}")
+            raise broken(ProtocolViolation.NOT_ASKED_FOR, f"one for the id {subscriber}")
         generation = pending.popleft()
         if not pending:
             del self._pending[subscriber]
@@ -162,7 +162,7 @@ class Subscribing:
         if generation.is_over:
             return []
         generation.element_size = element_size
-        return [Accepted(generation.stream, element_size)]
+        return [StreamAccepted(generation.stream, element_size)]
 
     def comes(
         self, frame: OnNext | OnNextPacked | OnNextPart | OnNextLastPart | OnComplete | OnError
@@ -170,7 +170,7 @@ class Subscribing:
         """Elements or an end. Raises ProtocolError for an id that never began."""
         generation = self._current.get(frame.subscriber)
         if generation is None:
-            raise broken(Mistake.NO_ELEMENT_SIZE, f"the id {frame.subscriber}")
+            raise broken(ProtocolViolation.NO_ELEMENT_SIZE, f"the id {frame.subscriber}")
         if generation.is_over:
             return []
         if isinstance(frame, OnNext):
@@ -184,33 +184,33 @@ class Subscribing:
     def _arrived(self, generation: Generation, elements: Sequence[bytes]) -> list[StreamEvent]:
         taken = generation.take(len(elements))
         if taken == len(elements):
-            return [Arrived(generation.stream, elements)]
-        arrived: list[StreamEvent] = [Arrived(generation.stream, elements[:taken])] if taken else []
-        return arrived + self._spoilt(generation, Mistake.MORE_THAN_DEMANDED)
+            return [ElementsReceived(generation.stream, elements)]
+        arrived: list[StreamEvent] = [ElementsReceived(generation.stream, elements[:taken])] if taken else []
+        return arrived + self._spoilt(generation, ProtocolViolation.MORE_THAN_DEMANDED)
 
     def _part(self, generation: Generation, frame: OnNextPart | OnNextLastPart) -> list[StreamEvent]:
         before = generation.open_octets
         joined = generation.part(frame.element, frame.data, is_last=isinstance(frame, OnNextLastPart))
         self.open_octets += generation.open_octets - before
         if self.open_octets > self._limits.joining:
-            joined = Mistake.ELEMENT_TOO_LARGE
-        if isinstance(joined, Mistake):
+            joined = ProtocolViolation.ELEMENT_TOO_LARGE
+        if isinstance(joined, ProtocolViolation):
             return self._spoilt(generation, joined)
-        return [] if joined is None else [Arrived(generation.stream, (joined,))]
+        return [] if joined is None else [ElementsReceived(generation.stream, (joined,))]
 
     def _ended(self, generation: Generation, frame: OnComplete | OnError) -> list[StreamEvent]:
         is_cut = generation.is_amid_an_element
         self._end(generation)
         if isinstance(frame, OnError):
-            return [Failed(generation.stream, frame.error)]
+            return [StreamFailed(generation.stream, frame.error)]
         if is_cut:
-            return [Failed(generation.stream, _line(Mistake.COMPLETE_AMID_AN_ELEMENT))]
+            return [StreamFailed(generation.stream, _line(ProtocolViolation.COMPLETE_AMID_AN_ELEMENT))]
         return [Completed(generation.stream)]
 
-    def _spoilt(self, generation: Generation, mistake: Mistake) -> list[StreamEvent]:
+    def _spoilt(self, generation: Generation, mistake: ProtocolViolation) -> list[StreamEvent]:
         self._end(generation)
         self.to_cancel.append(generation.subscriber)
-        return [Failed(generation.stream, _line(mistake))]
+        return [StreamFailed(generation.stream, _line(mistake))]
 
     def _end(self, generation: Generation) -> None:
         self.open_octets -= generation.open_octets
@@ -218,5 +218,5 @@ class Subscribing:
         self._by_stream.pop(generation.stream, None)
 
 
-def _line(mistake: Mistake) -> str:
+def _line(mistake: ProtocolViolation) -> str:
     return f"400 rsio:peer.mistaken The publisher sent {mistake.condition}."

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from mappings.errors import Fault
 from mappings.streamr import errors
-from mappings.streamr.requests import Publish, Request, Resend, Subscribe
+from mappings.streamr.requests import Publish, Request, Resend, SubscribeRequest
 
 ANONYMOUS = "anonymous"
 _ISSUER = "streamr"
@@ -52,7 +52,7 @@ def permission_of(request: Request) -> str | None:
     """The permission that a request needs on its stream, or None for one that concerns its own session alone."""
     if isinstance(request, Publish):
         return "WRITE"
-    return "READ" if isinstance(request, Subscribe | Resend) else None
+    return "READ" if isinstance(request, SubscribeRequest | Resend) else None
 
 
 def refused_as_unknown(request: Request) -> Fault:
@@ -70,7 +70,7 @@ def refused(request: Request) -> Fault:
     match request:
         case Publish():
             return errors.publish_forbidden(request.stream)
-        case Subscribe():
+        case SubscribeRequest():
             return errors.not_authorized(request.stream, request.partition)
         case Resend():
             return errors.resend_forbidden(request.stream, request.partition)

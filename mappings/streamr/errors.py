@@ -23,7 +23,7 @@ Sub = str | int | float
 _encode = msgspec.json.Encoder().encode
 
 
-class About(NamedTuple):
+class ErrorSubject(NamedTuple):
     """What an error is about, as far as it could be read: an error frame repeats it for those who wait for answers."""
 
     stream: str | None = None
@@ -31,13 +31,13 @@ class About(NamedTuple):
     sub: Sub | None = None
 
 
-NOTHING = About()
+NOTHING = ErrorSubject()
 
 
 class RequestRefused(DecodeError):
     """A request that cannot be carried out, or not for this client."""
 
-    def __init__(self, fault: Fault, about: About = NOTHING) -> None:
+    def __init__(self, fault: Fault, about: ErrorSubject = NOTHING) -> None:
         super().__init__(fault)
         self.about = about
 

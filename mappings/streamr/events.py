@@ -25,7 +25,7 @@ from mappings.model.metadata import without_changes
 from mappings.model.signals import Command, Event, Inbound
 from mappings.model.topic_path import entity_topic, parse_topic
 from mappings.streamr import errors
-from mappings.streamr.errors import About, FrameRefused, RequestRefused, shown
+from mappings.streamr.errors import ErrorSubject, FrameRefused, RequestRefused, shown
 from mappings.streamr.messages import StreamMessage, content_of, text_of
 from mappings.streamr.requests import Publish
 from mappings.streamr.streams import PolicyStream, ThingStream, partition_of, place_of, read_partition_name, stream_of
@@ -130,7 +130,7 @@ def command_of(request: Publish, entity: EntityId, read: Read, headers: dict[str
 
 
 def _no_command(request: Publish, why: str) -> RequestRefused:
-    return RequestRefused(errors.message_not_ditto(request.stream, why), About(request.stream))
+    return RequestRefused(errors.message_not_ditto(request.stream, why), ErrorSubject(request.stream))
 
 
 PUBLISHED = "published"

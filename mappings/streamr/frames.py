@@ -2,7 +2,7 @@
 
 `write_frame` says one, `read_frame` reads it back. A broadcast and a resend's unicast carry a message; the others name
 stream and partition, those of a resend its `sub` too, since clients tell resends apart by that. What is sent to many at once
-is written once: the bytes of a frame depend on nothing but the frame and the peer's `Style`.
+is written once: the bytes of a frame depend on nothing but the frame and the peer's `FrameStyle`.
 
 An error has one of three payloads, because clients of the protocol disagree: an object that says everything, a bare text, or
 the object as a text, which every one of them shows somehow. All three are read, and the two that older services wrote.
@@ -22,7 +22,7 @@ from mappings.ditto.document import NOT_JSON, is_sound
 from mappings.errors import Fault
 from mappings.model.envelope import Envelope
 from mappings.streamr import errors
-from mappings.streamr.errors import NOTHING, About, FrameRefused, Sub, UnknownVersion, shown
+from mappings.streamr.errors import NOTHING, ErrorSubject, FrameRefused, Sub, UnknownVersion, shown
 from mappings.streamr.messages import VERSIONS, StreamMessage, read_message, write_message
 
 CONTENT_TYPE = "application/json"
@@ -54,7 +54,7 @@ class ErrorPayload(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
+class FrameStyle:
     """How a peer wants its frames. `filler` stands where a frame has no `sub`: the empty text, or None for null."""
 
     version: int = 28
@@ -62,7 +62,7 @@ class Style:
     errors: ErrorPayload = ErrorPayload.OBJECT
 
 
-PLAIN = Style()
+PLAIN = FrameStyle()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Error:
     text: str
     status: int | None = None
     code: str | None = None
-    about: About = NOTHING
+    about: ErrorSubject = NOTHING
     correlation_id: str | None = None
 
 
@@ -149,7 +149,7 @@ _TYPES: dict[type, FrameType] = {
 }
 
 
-def error_of(fault: Fault, about: About = NOTHING, correlation_id: str | None = None) -> Error:
+def error_of(fault: Fault, about: ErrorSubject = NOTHING, correlation_id: str | None = None) -> Error:
     """The frame that says this fault."""
     return Error(fault.message, fault.status, fault.error, about, correlation_id)
 
@@ -161,14 +161,14 @@ TOO_LARGE = "connectivity:message.toolarge"
 def frame_of(fault: Fault, correlation_id: str | None = None) -> Error:
     """The frame of whatever is wrong with a message; members of the fault say what it is about."""
     said = errors.too_large() if fault.error == TOO_LARGE else fault
-    about = About(**{name: fault.extra[name] for name in About._fields if name in fault.extra})
+    about = ErrorSubject(**{name: fault.extra[name] for name in ErrorSubject._fields if name in fault.extra})
     return error_of(said, about, correlation_id)
 
 
 # --- writing ------------------------------------------------------------------------------------------------------------
 
 
-def write_frame(frame: Frame, style: Style = PLAIN) -> bytes:
+def write_frame(frame: Frame, style: FrameStyle = PLAIN) -> bytes:
     """The bytes of a frame, for a peer that wants it so."""
     if isinstance(frame, Unicast):
         # What nearly all of them are.
@@ -185,7 +185,7 @@ def write_frame(frame: Frame, style: Style = PLAIN) -> bytes:
     return _encode([CONTROL_LAYER, _TYPES[type(frame)], style.filler, payload])
 
 
-def broadcast(message: bytes, style: Style = PLAIN) -> bytes:
+def broadcast(message: bytes, style: FrameStyle = PLAIN) -> bytes:
     """The frame around a message that is an array of bytes already, for everybody who wants his frames in this style."""
     return b"[0,0,%b,%b]" % (_encode(style.filler), message)
 
@@ -278,7 +278,7 @@ def _error(_type: FrameType, _sub: Any, said: Any) -> Frame:
     if not isinstance(said, dict):
         raise _refused(f"the error is {shown(said)}, expected a text or an object")
     text = said.get("error")
-    about = About(_of(said, "stream", str), _of(said, "partition", int), _sub_of(said))
+    about = ErrorSubject(_of(said, "stream", str), _of(said, "partition", int), _sub_of(said))
     text = text if isinstance(text, str) else ""
     return Error(text, _of(said, "status", int), _of(said, "code", str), about, _of(said, "correlationId", str))
 

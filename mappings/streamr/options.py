@@ -14,11 +14,11 @@ from enum import Enum
 from typing import Any
 
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from mappings.options import FAILED, Option, OptionProblem, Refused, flag, read_options
+from mappings.options import FAILED, Option, OptionProblem, OptionRefused, flag, read_options
 from mappings.placeholders.address import AddressPattern, PatternRefused
 from mappings.streamr.access import ANONYMOUS
 from mappings.streamr.errors import LONGEST_STREAM
-from mappings.streamr.frames import ErrorPayload, Style
+from mappings.streamr.frames import ErrorPayload, FrameStyle
 from mappings.streamr.requests import LAST_PARTITION
 from mappings.streamr.streams import POLICIES, THINGS, KeyHash
 
@@ -49,7 +49,7 @@ class StreamrOptions:
     reply_addresses: AddressPattern | None = None
     idle_timeout: float = 3600
     most_caught_up: int = 1000
-    style: Style = field(default_factory=Style)
+    style: FrameStyle = field(default_factory=FrameStyle)
     hash: KeyHash = KeyHash.MURMUR3_SWAPPED
     accept_non_json: bool = False
 
@@ -65,7 +65,7 @@ def read_streamr(written: Mapping[str, Any]) -> StreamrOptions:
         reply_addresses=found["replyAddressPattern"],
         idle_timeout=found["sessionIdleTimeout"],
         most_caught_up=found["sessionCatchUpMax"],
-        style=Style(filler=filler, errors=found["errorPayload"]),
+        style=FrameStyle(filler=filler, errors=found["errorPayload"]),
         hash=found["hash"],
         accept_non_json=found["acceptNonJson"],
     )
@@ -84,7 +84,7 @@ def _whole(value: object, least: int, most: int) -> int | None:
 
 def _streams(value: object) -> dict[str, StreamOptions]:
     if not isinstance(value, dict):
-        raise Refused(_refused(value, "an object of stream ids and what each stream is"))
+        raise OptionRefused(_refused(value, "an object of stream ids and what each stream is"))
     problems: list[OptionProblem] = []
     found: dict[str, StreamOptions] = {}
     for name, about in value.items():
@@ -99,7 +99,7 @@ def _streams(value: object) -> dict[str, StreamOptions]:
         else:
             found[name] = _stream(name, about, problems)
     if problems:
-        raise Refused(*problems)
+        raise OptionRefused(*problems)
     return found
 
 
@@ -126,7 +126,7 @@ def _stream(name: str, about: Mapping[str, Any], problems: list[OptionProblem]) 
 
 def _auth_keys(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise Refused(_refused(value, "an object of names and the SHA-256 of their keys"))
+        raise OptionRefused(_refused(value, "an object of names and the SHA-256 of their keys"))
     problems: list[OptionProblem] = []
     for name, digest in value.items():
         if _NAME.fullmatch(name) is None or name == ANONYMOUS:
@@ -136,17 +136,17 @@ def _auth_keys(value: object) -> dict[str, str]:
             # What stands there may be the key itself, so it is not repeated.
             problems.append(_refused("***", "the SHA-256 of the key, as 64 hexadecimal digits", name))
     if problems:
-        raise Refused(*problems)
+        raise OptionRefused(*problems)
     return {name: digest.lower() for name, digest in value.items()}
 
 
 def _pattern(value: object) -> AddressPattern:
     if not isinstance(value, str) or not value:
-        raise Refused(_refused(value, "an address in which * stands for a part of it"))
+        raise OptionRefused(_refused(value, "an address in which * stands for a part of it"))
     try:
         return AddressPattern(value)
     except PatternRefused as error:
-        raise Refused(
+        raise OptionRefused(
             OptionProblem((), value, "an address in which * stands for a part of it", FAILED, str(error))
         ) from error
 
@@ -156,12 +156,12 @@ def _duration(value: object) -> float:
         return float(seconds)
     if isinstance(value, str) and (found := _DURATION.fullmatch(value)) is not None:
         return float(int(found["count"]) * _SECONDS[found["unit"]])
-    raise Refused(_refused(value, "a number of seconds, or a number and one of s, m, h, d, such as '90m'"))
+    raise OptionRefused(_refused(value, "a number of seconds, or a number and one of s, m, h, d, such as '90m'"))
 
 
 def _catch_up(value: object) -> int:
     if (messages := _whole(value, 0, MOST_CATCH_UP)) is None:
-        raise Refused(_refused(value, f"a whole number from 0 to {MOST_CATCH_UP}"))
+        raise OptionRefused(_refused(value, f"a whole number from 0 to {MOST_CATCH_UP}"))
     return messages
 
 
@@ -171,14 +171,14 @@ def _one_of(kinds: type[Enum]) -> Callable[[object], Enum]:
             return kinds(value)
         except ValueError:
             known = ", ".join(str(kind.value) for kind in kinds)
-            raise Refused(_refused(value, f"one of: {known}")) from None
+            raise OptionRefused(_refused(value, f"one of: {known}")) from None
 
     return read
 
 
 def _filler(value: object) -> str:
     if value != "":
-        raise Refused(_refused(value, "an empty string, or null"))
+        raise OptionRefused(_refused(value, "an empty string, or null"))
     return ""
 
 

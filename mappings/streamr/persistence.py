@@ -1,8 +1,8 @@
 """What of a session outlives a restart, as bytes (Streamr protocol, lifetime of a session).
 
-Clients do not see that the service was restarted. What a session follows goes on, so all of it is kept: `Following`; how far
-it has come is known to whoever sends. A resend does not go on, and its client has to hear of it: `Asked` is kept as long as
-the resend has no end.
+Clients do not see that the service was restarted. What a session follows goes on, so all of it is kept:
+`PersistedSubscription`; how far it has come is known to whoever sends. A resend does not go on, and its client has to hear
+of it: `PersistedResend` is kept as long as the resend has no end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from mappings.streamr.errors import Sub
 
 
-class Following(msgspec.Struct, frozen=True, array_like=True, tag="following"):
+class PersistedSubscription(msgspec.Struct, frozen=True, array_like=True, tag="following"):
     """A partition that a session follows, with the rights of `subjects`, for these clients.
 
     `owners`: whose session it is. `headers`: what broadcasts carry besides their own.
@@ -29,7 +29,7 @@ class Following(msgspec.Struct, frozen=True, array_like=True, tag="following"):
     headers: Mapping[str, str]
 
 
-class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
+class PersistedResend(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
     """A resend that has not ended; `headers` are those of its frames, which answer the request `correlation_id`."""
 
     stream: str
@@ -40,10 +40,10 @@ class Asked(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
     correlation_id: str | None
 
 
-Kept: TypeAlias = Following | Asked
+Kept: TypeAlias = PersistedSubscription | PersistedResend
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Following | Asked).decode
+_decode = msgspec.msgpack.Decoder(PersistedSubscription | PersistedResend).decode
 
 
 def pack(kept: Kept) -> bytes:

@@ -21,7 +21,7 @@ from mappings.ditto.document import NOT_JSON, is_sound
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.streamr import errors
-from mappings.streamr.errors import LONGEST_STREAM, About, RequestRefused, Sub
+from mappings.streamr.errors import LONGEST_STREAM, ErrorSubject, RequestRefused, Sub
 from mappings.streamr.streams import PolicyStream, ThingStream, place_of
 from mappings.streamr.timestamps import EARLIEST, LATEST, NoInstant, read_instant
 
@@ -36,7 +36,7 @@ LONGEST_SUB = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What a request may measure; each in bytes, but the messages that `resend_last` may ask for."""
 
     request: int = 1 << 20
@@ -60,7 +60,7 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Subscribe:
+class SubscribeRequest:
     """Send everything that is appended from now on."""
 
     stream: str
@@ -89,7 +89,7 @@ class Last:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class OffsetRange:
     """Offsets from `start` to `end`, both inclusive; an `end` of None is the newest."""
 
     start: int
@@ -103,7 +103,7 @@ class FromTime:
     instant: int
 
 
-Selection: TypeAlias = All | Last | Range | FromTime
+Selection: TypeAlias = All | Last | OffsetRange | FromTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Disconnect:
     """The session's client is gone, or soon will be."""
 
 
-Request: TypeAlias = Publish | Subscribe | Unsubscribe | Resend | Disconnect
+Request: TypeAlias = Publish | SubscribeRequest | Unsubscribe | Resend | Disconnect
 
 
 def twin_of(request: Request) -> EntityId | None:
@@ -139,7 +139,7 @@ _is_json = msgspec.json.Decoder(msgspec.Raw).decode
 Members: TypeAlias = Mapping[str, Any]
 
 
-def read_request(payload: bytes, limits: Limits = Limits(), *, accept_non_json: bool = False) -> Request:
+def read_request(payload: bytes, limits: RequestLimits = RequestLimits(), *, accept_non_json: bool = False) -> Request:
     """The request in this message. Raises RequestRefused, and nothing else.
 
     `accept_non_json` lets published contents be any text that is not empty.
@@ -178,13 +178,13 @@ def _integer(value: Any) -> int | None:
     return int(value)
 
 
-def _publish(members: Members, limits: Limits, accept_non_json: bool) -> Publish:
+def _publish(members: Members, limits: RequestLimits, accept_non_json: bool) -> Publish:
     stream = members.get("stream")
     if not isinstance(stream, str) or not stream:
         raise RequestRefused(errors.publish_without_stream())
     if not _is_lawful(stream):
         raise RequestRefused(errors.stream_not_found(stream))
-    about = About(stream)
+    about = ErrorSubject(stream)
     # A twin's events have the service's time, and one partition.
     is_twin = isinstance(place_of(stream), ThingStream | PolicyStream)
     instant = None if is_twin else _instant(members.get("ts"), about)
@@ -196,14 +196,14 @@ def _publish(members: Members, limits: Limits, accept_non_json: bool) -> Publish
     return Publish(stream, content, instant, key, auth_key)
 
 
-def _instant(value: Any, about: About) -> int | None:
+def _instant(value: Any, about: ErrorSubject) -> int | None:
     try:
         return read_instant(value)
     except NoInstant:
         raise RequestRefused(errors.invalid_timestamp(value), about) from None
 
 
-def _content(value: Any, limits: Limits, is_any_text: bool, about: About) -> str:
+def _content(value: Any, limits: RequestLimits, is_any_text: bool, about: ErrorSubject) -> str:
     if not isinstance(value, str):
         raise RequestRefused(errors.message_not_a_string(), about)
     if not value:
@@ -218,20 +218,20 @@ def _content(value: Any, limits: Limits, is_any_text: bool, about: About) -> str
     return value
 
 
-def _subscribe(members: Members, _limits: Limits, _accept_non_json: bool) -> Subscribe:
+def _subscribe(members: Members, _limits: RequestLimits, _accept_non_json: bool) -> SubscribeRequest:
     stream, partition = _stream(members), _partition(members) or 0
     refusal, about = errors.not_authorized(stream, partition), _about(stream, partition)
-    return Subscribe(stream, partition, _auth_key(members, refusal, about))
+    return SubscribeRequest(stream, partition, _auth_key(members, refusal, about))
 
 
-def _unsubscribe(members: Members, _limits: Limits, _accept_non_json: bool) -> Unsubscribe:
+def _unsubscribe(members: Members, _limits: RequestLimits, _accept_non_json: bool) -> Unsubscribe:
     stream, partition = _stream(members), _partition(members)
     if not _is_lawful(stream):
         raise RequestRefused(errors.not_subscribed(stream, partition or 0), _about(stream, partition or 0))
     return Unsubscribe(stream, partition)
 
 
-def _resend(members: Members, limits: Limits, _accept_non_json: bool) -> Resend:
+def _resend(members: Members, limits: RequestLimits, _accept_non_json: bool) -> Resend:
     stream, partition = _stream(members), _partition(members) or 0
     sub = _sub(members.get("sub"), _about(stream, partition))
     refusal, about = errors.resend_forbidden(stream, partition), _about(stream, partition, sub)
@@ -239,11 +239,11 @@ def _resend(members: Members, limits: Limits, _accept_non_json: bool) -> Resend:
     return Resend(stream, partition, sub, selection, _auth_key(members, refusal, about))
 
 
-def _disconnect(_members: Members, _limits: Limits, _accept_non_json: bool) -> Disconnect:
+def _disconnect(_members: Members, _limits: RequestLimits, _accept_non_json: bool) -> Disconnect:
     return Disconnect()
 
 
-_READERS: dict[str, Callable[[Members, Limits, bool], Request]] = {
+_READERS: dict[str, Callable[[Members, RequestLimits, bool], Request]] = {
     "publish": _publish,
     "subscribe": _subscribe,
     "unsubscribe": _unsubscribe,
@@ -284,12 +284,12 @@ def _is_lawful(stream: str) -> bool:
     return _size(stream) <= LONGEST_STREAM
 
 
-def _about(stream: str, partition: int | None = None, sub: Sub | None = None) -> About:
+def _about(stream: str, partition: int | None = None, sub: Sub | None = None) -> ErrorSubject:
     """What an error repeats: no stream id that nobody can have."""
-    return About(stream if _is_lawful(stream) else None, partition, sub)
+    return ErrorSubject(stream if _is_lawful(stream) else None, partition, sub)
 
 
-def _auth_key(members: Members, refusal: Fault, about: About) -> str | None:
+def _auth_key(members: Members, refusal: Fault, about: ErrorSubject) -> str | None:
     """The key of somebody who wants something of a stream; `refusal` for a key that is none, and where no stream can be."""
     key = members.get("authKey") or None
     if about.stream is None or (key is not None and not isinstance(key, str)):
@@ -297,7 +297,7 @@ def _auth_key(members: Members, refusal: Fault, about: About) -> str | None:
     return key
 
 
-def _sub(value: Any, about: About) -> Sub:
+def _sub(value: Any, about: ErrorSubject) -> Sub:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
         raise RequestRefused(errors.resend_without_sub(), about)
     if isinstance(value, str) and _size(value) > LONGEST_SUB:
@@ -308,7 +308,7 @@ def _sub(value: Any, about: About) -> Sub:
 _SELECTING = ("resend_all", "resend_from", "resend_to", "resend_last", "resend_from_time")
 
 
-def _selection(members: Members, limits: Limits, about: About) -> Selection:
+def _selection(members: Members, limits: RequestLimits, about: ErrorSubject) -> Selection:
     """Which messages are wanted: the first option counts, in the order of the protocol."""
     if members.get("resend_all") is True:
         return All()
@@ -327,9 +327,11 @@ def _selection(members: Members, limits: Limits, about: About) -> Selection:
     return selection
 
 
-def _range(start: Any, end: Any) -> Range | None:
+def _range(start: Any, end: Any) -> OffsetRange | None:
     """Offsets; those beyond what an offset can be are as good as the nearest one."""
     first, last = _integer(start), _integer(end)
     if first is None or (end is not None and last is None):
         return None
-    return Range(max(0, min(first, LARGEST_OFFSET + 1)), None if last is None else max(-1, min(last, LARGEST_OFFSET)))
+    return OffsetRange(
+        max(0, min(first, LARGEST_OFFSET + 1)), None if last is None else max(-1, min(last, LARGEST_OFFSET))
+    )

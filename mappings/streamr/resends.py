@@ -5,7 +5,7 @@ times in a second. So `Resends` lets a session begin only so many in a second an
 turn, and the answer to a question that has found nothing just now is kept back, longer each time. Nobody is refused before
 very many wait.
 
-`Conversation` is what one resend says: nothing before its first message, and one end, whatever it was.
+`ResendFrames` is what one resend says: nothing before its first message, and one end, whatever it was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from mappings.streamr import errors
-from mappings.streamr.errors import About, RequestRefused, Sub
+from mappings.streamr.errors import ErrorSubject, RequestRefused, Sub
 from mappings.streamr.frames import Error, Frame, NoResend, Resending, Resent, Unicast, error_of
 from mappings.streamr.messages import StreamMessage
 from mappings.streamr.requests import Resend, Selection
@@ -40,7 +40,7 @@ class ResendLimits:
     waiting: int = 64
 
 
-class Ticket(NamedTuple):
+class ResendTicket(NamedTuple):
     """One resend of a session; a client may use the same `sub` again while it runs."""
 
     number: int
@@ -56,8 +56,8 @@ class Resends:
     def __init__(self, limits: ResendLimits | None = None) -> None:
         self._limits = limits or ResendLimits()
         self._number = 0
-        self._waiting: deque[Ticket] = deque()
-        self._running: dict[int, Ticket] = {}
+        self._waiting: deque[ResendTicket] = deque()
+        self._running: dict[int, ResendTicket] = {}
         self._begun: deque[float] = deque(maxlen=self._limits.per_second)
         self._kept_back: dict[int, float] = {}
         self._fruitless: OrderedDict[_Question, tuple[int, float]] = OrderedDict()
@@ -66,19 +66,19 @@ class Resends:
         counts = f"{len(self._running)} running, {len(self._waiting)} waiting, {len(self._kept_back)} kept back"
         return f"<Resends: {counts}>"
 
-    def ask(self, request: Resend) -> Ticket:
+    def ask(self, request: Resend) -> ResendTicket:
         """Put a resend in the queue. Raises RequestRefused for one too many."""
         if len(self._waiting) + len(self._kept_back) >= self._limits.waiting:
             fault = errors.limit_exceeded(f"{self._limits.waiting} waiting resends of a session")
-            raise RequestRefused(fault, About(request.stream, request.partition, request.sub))
+            raise RequestRefused(fault, ErrorSubject(request.stream, request.partition, request.sub))
         self._number += 1
-        ticket = Ticket(self._number, request)
+        ticket = ResendTicket(self._number, request)
         self._waiting.append(ticket)
         return ticket
 
-    def begin(self, now: float) -> list[Ticket]:
+    def begin(self, now: float) -> list[ResendTicket]:
         """Those whose turn it is, in the order in which they were asked for."""
-        begun: list[Ticket] = []
+        begun: list[ResendTicket] = []
         while self._waiting and len(self._running) < self._limits.running and self._next_second() <= now:
             ticket = self._waiting.popleft()
             self._running[ticket.number] = ticket
@@ -90,7 +90,7 @@ class Resends:
         """When `begin` will have something to begin; None where that takes one that ends, or one that is asked for."""
         return self._next_second() if self._waiting and len(self._running) < self._limits.running else None
 
-    def finish(self, ticket: Ticket, found: bool, now: float) -> float:
+    def finish(self, ticket: ResendTicket, found: bool, now: float) -> float:
         """A resend has come to its end; the time from which its last frame may be sent. Then `answered` has to be called."""
         self._running.pop(ticket.number, None)
         at = now if found else now + self._delay(ticket.request, now)
@@ -99,11 +99,11 @@ class Resends:
             self._fruitless.pop(_question(ticket.request), None)
         return at
 
-    def answered(self, ticket: Ticket) -> None:
+    def answered(self, ticket: ResendTicket) -> None:
         """The last frame of a resend was sent."""
         self._kept_back.pop(ticket.number, None)
 
-    def stop(self) -> list[Ticket]:
+    def stop(self) -> list[ResendTicket]:
         """End all of them with the session: those that run, which have to be cancelled."""
         running = list(self._running.values())
         for each in (self._waiting, self._running, self._kept_back, self._fruitless):
@@ -131,7 +131,7 @@ def _question(request: Resend) -> _Question:
     return request.stream, request.partition, request.sub, request.selection
 
 
-class Conversation:
+class ResendFrames:
     """What one resend says."""
 
     __slots__ = ("_request", "has_found")
@@ -158,4 +158,4 @@ class Conversation:
         """The last frame of a resend that did not; `status` is 403, 404 or 503."""
         request = self._request
         fault = errors.resend_failed(request.stream, request.partition, reason, status)
-        return error_of(fault, About(request.stream, request.partition, request.sub))
+        return error_of(fault, ErrorSubject(request.stream, request.partition, request.sub))

@@ -2,8 +2,8 @@
 
 A broker has no sockets, so a session is whoever reads one reply address. `Sessions` are those of one connection: `admit`
 judges where a request comes from, `subscribe` and `unsubscribe` what a session follows, and each sign of its end takes all
-of it away. Nothing is done here: every call returns, in order, what is to be done (`Say`, `Follow`, `Leave`, `Ended`), and
-the time is an argument. Whether somebody may read a stream has been decided before.
+of it away. Nothing is done here: every call returns, in order, what is to be done (`SendFrame`, `FollowStream`,
+`LeaveStream`, `EndSession`), and the time is an argument. Whether somebody may read a stream has been decided before.
 
 A session belongs to the subjects that its source or peer gave whoever began it; keys in requests say what a request may do,
 not whose session it is, since clients send them with some requests and not with others. Where many share an address, each by
@@ -19,17 +19,17 @@ from functools import cache
 from typing import NamedTuple, TypeAlias
 
 from mappings.errors import Fault
-from mappings.model.absence import Unheard
+from mappings.model.absence import AbsenceDetector
 from mappings.streamr import errors
-from mappings.streamr.errors import About
+from mappings.streamr.errors import ErrorSubject
 from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of
-from mappings.streamr.requests import Publish, Request, Subscribe, Unsubscribe
+from mappings.streamr.requests import Publish, Request, SubscribeRequest, Unsubscribe
 
 Spot: TypeAlias = tuple[str, int]
 """A stream and one of its partitions."""
 
 
-class Verdict(Enum):
+class SenderDecision(Enum):
     """What becomes of a request because of where it comes from."""
 
     SERVED = "served"
@@ -50,38 +50,38 @@ class End(Enum):
     CLOSED = "the connection was closed"
 
 
-class Say(NamedTuple):
+class SendFrame(NamedTuple):
     """Send the session a frame."""
 
     address: str
     frame: Frame
 
 
-class Follow(NamedTuple):
+class FollowStream(NamedTuple):
     """Send the session what is appended from now on."""
 
     address: str
     spot: Spot
 
 
-class Leave(NamedTuple):
+class LeaveStream(NamedTuple):
     """Send it no more."""
 
     address: str
     spot: Spot
 
 
-class Ended(NamedTuple):
+class EndSession(NamedTuple):
     """Stop the session's resends and forget it."""
 
     address: str
     why: End
 
 
-Effect: TypeAlias = Say | Follow | Leave | Ended
+Effect: TypeAlias = SendFrame | FollowStream | LeaveStream | EndSession
 
 
-class Row(NamedTuple):
+class SubscriptionRow(NamedTuple):
     """What of a live subscription outlasts a restart; whoever sends keeps the last offset beside it."""
 
     address: str
@@ -109,14 +109,14 @@ class _Subscription:
 
 
 @dataclass(slots=True)
-class Session:
+class StreamrSession:
     """Whoever reads one address."""
 
     address: str
     owners: frozenset[str]
     seen: float
     subscriptions: dict[Spot, _Subscription] = field(default_factory=dict)
-    unheard: Unheard = field(default_factory=Unheard)
+    unheard: AbsenceDetector = field(default_factory=AbsenceDetector)
 
 
 class Sessions:
@@ -124,7 +124,7 @@ class Sessions:
 
     def __init__(self, limits: SessionLimits | None = None) -> None:
         self._limits = limits or SessionLimits()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, StreamrSession] = {}
 
     def __repr__(self) -> str:
         following = sum(len(session.subscriptions) for session in self._sessions.values())
@@ -133,7 +133,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def get(self, address: str) -> Session | None:
+    def get(self, address: str) -> StreamrSession | None:
         return self._sessions.get(address)
 
     def followed(self) -> set[str]:
@@ -150,30 +150,30 @@ class Sessions:
         now: float,
         *,
         is_allowed: Callable[[str], bool],
-    ) -> Verdict:
+    ) -> SenderDecision:
         """Judge where a request comes from. One that is served keeps its session alive.
 
         `address` is where its answers would go, None where the message names none; `owners` are the subjects of its source
         or peer; `is_allowed` says whether an address is one that the operator means.
         """
         if address is None:
-            return Verdict.SILENT if isinstance(request, Publish) else Verdict.NOWHERE
+            return SenderDecision.SILENT if isinstance(request, Publish) else SenderDecision.NOWHERE
         if not is_allowed(address):
-            return Verdict.OUTSIDE
+            return SenderDecision.OUTSIDE
         session = self._sessions.get(address)
         if session is not None:
             if session.owners != owners:
-                return Verdict.TAKEN
+                return SenderDecision.TAKEN
             self._saw(session, now)
-        return Verdict.SERVED
+        return SenderDecision.SERVED
 
-    def open(self, address: str, owners: frozenset[str], now: float) -> Session | None:
+    def open(self, address: str, owners: frozenset[str], now: float) -> StreamrSession | None:
         """The session that reads this address, begun if need be; None where there are too many."""
         session = self._sessions.get(address)
         if session is None:
             if len(self._sessions) >= self._limits.sessions:
                 return None
-            session = self._sessions[address] = Session(address, owners, now)
+            session = self._sessions[address] = StreamrSession(address, owners, now)
         return session
 
     @property
@@ -183,7 +183,7 @@ class Sessions:
 
     def subscribe(
         self,
-        request: Subscribe,
+        request: SubscribeRequest,
         address: str,
         owners: frozenset[str],
         subjects: frozenset[str],
@@ -192,20 +192,20 @@ class Sessions:
         client: str | None = None,
     ) -> list[Effect]:
         """Follow a partition, for somebody who may. Doing it again changes nothing but is answered again."""
-        spot, about = (request.stream, request.partition), About(request.stream, request.partition)
+        spot, about = (request.stream, request.partition), ErrorSubject(request.stream, request.partition)
         session = self.open(address, owners, now)
         if session is None:
-            return [Say(address, error_of(self.too_many, about))]
-        answer = Say(address, Subscribed(*spot))
+            return [SendFrame(address, error_of(self.too_many, about))]
+        answer = SendFrame(address, Subscribed(*spot))
         if (found := session.subscriptions.get(spot)) is not None:
             found.subjects = subjects
             found.clients.add(client)
             return [answer]
         if len(session.subscriptions) >= self._limits.subscriptions:
             fault = errors.limit_exceeded(f"{self._limits.subscriptions} subscriptions of a session")
-            return [Say(address, error_of(fault, about))]
+            return [SendFrame(address, error_of(fault, about))]
         session.subscriptions[spot] = _Subscription(subjects, {client})
-        return [Follow(address, spot), answer]
+        return [FollowStream(address, spot), answer]
 
     def unsubscribe(self, request: Unsubscribe, address: str, *, client: str | None = None) -> list[Effect]:
         """Follow a partition no longer: the one that is named; else the only one of the stream, or the first."""
@@ -221,9 +221,9 @@ class Sessions:
             partition = partitions[0] if len(partitions) == 1 else 0
         if session is None or partition not in partitions:
             fault = errors.not_subscribed(request.stream, partition)
-            return [Say(address, error_of(fault, About(request.stream, partition)))]
+            return [SendFrame(address, error_of(fault, ErrorSubject(request.stream, partition)))]
         spot = (request.stream, partition)
-        answer = Say(address, Unsubscribed(*spot))
+        answer = SendFrame(address, Unsubscribed(*spot))
         own[spot].clients.discard(client)
         return [answer] if own[spot].clients else [self._leave(session, spot), answer]
 
@@ -239,7 +239,7 @@ class Sessions:
         session = self._sessions.pop(address, None)
         if session is None:
             return []
-        return [*(self._leave(session, spot) for spot in list(session.subscriptions)), Ended(address, why)]
+        return [*(self._leave(session, spot) for spot in list(session.subscriptions)), EndSession(address, why)]
 
     def close(self) -> list[Effect]:
         """End all of them."""
@@ -276,32 +276,35 @@ class Sessions:
             ]
             for spot in lost:
                 fault = errors.not_authorized(*spot)
-                effects += (self._leave(session, spot), Say(session.address, error_of(fault, About(*spot))))
+                effects += (
+                    self._leave(session, spot),
+                    SendFrame(session.address, error_of(fault, ErrorSubject(*spot))),
+                )
         return effects
 
     # --- restarts -------------------------------------------------------------------------------------------------------
 
-    def row(self, address: str, spot: Spot) -> Row | None:
+    def row(self, address: str, spot: Spot) -> SubscriptionRow | None:
         """What of this subscription outlasts a restart; None where there is none."""
         session = self._sessions.get(address)
         found = session.subscriptions.get(spot) if session is not None else None
         if session is None or found is None:
             return None
-        return Row(address, session.owners, spot, found.subjects, frozenset(found.clients))
+        return SubscriptionRow(address, session.owners, spot, found.subjects, frozenset(found.clients))
 
-    def restore(self, rows: Iterable[Row], now: float) -> list[Effect]:
+    def restore(self, rows: Iterable[SubscriptionRow], now: float) -> list[Effect]:
         """Go on after a restart, without a frame. The sessions count as just seen."""
         effects: list[Effect] = []
         for row in rows:
-            session = self._sessions.setdefault(row.address, Session(row.address, row.owners, now))
+            session = self._sessions.setdefault(row.address, StreamrSession(row.address, row.owners, now))
             if row.spot not in session.subscriptions:
                 session.subscriptions[row.spot] = _Subscription(row.subjects, set(row.clients))
-                effects.append(Follow(row.address, row.spot))
+                effects.append(FollowStream(row.address, row.spot))
         return effects
 
     # --- inside ---------------------------------------------------------------------------------------------------------
 
-    def _saw(self, session: Session, now: float) -> None:
+    def _saw(self, session: StreamrSession, now: float) -> None:
         """Those seen last stand last."""
         session.seen = now
         self._sessions[session.address] = self._sessions.pop(session.address)
@@ -312,6 +315,6 @@ class Sessions:
                 return
             yield session.address
 
-    def _leave(self, session: Session, spot: Spot) -> Leave:
+    def _leave(self, session: StreamrSession, spot: Spot) -> LeaveStream:
         del session.subscriptions[spot]
-        return Leave(session.address, spot)
+        return LeaveStream(session.address, spot)

@@ -36,7 +36,7 @@ from spark_store.journal.journal import Journal
 from spark_store.records import Times, as_text, event_size
 
 if TYPE_CHECKING:
-    from spark_store.lake.history_reader import Cold, ColdEvents
+    from spark_store.lake.history_reader import ColdEvents, LakeHistory
 
 
 SCAN_ROWS = 200
@@ -219,7 +219,7 @@ class _Scan:
 
 
 def cold_page(
-    cold: Cold, range: HistoryRange, trimmed: Trimmed, limit: int, max_bytes: int, reaching: int
+    cold: LakeHistory, range: HistoryRange, trimmed: Trimmed, limit: int, max_bytes: int, reaching: int
 ) -> HistoryPage:
     """As `page`, of events that the journal has no more, which were numbered up to `reaching`.
 

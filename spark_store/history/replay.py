@@ -48,7 +48,7 @@ _WHOLE_KEY = re.compile(r"(/entries/[^/]+/(?:subjects|resources))/(.+)", re.DOTA
 _DELETE_KEY = re.compile(r"\{\{\s*(?:~(?P<tilde>.+)~|/(?P<slash>.+)/)\s*\}\}", re.DOTALL)
 
 
-class PatternRefused(ValueError):
+class DeletePatternRefused(ValueError):
     """A delete pattern that is no regular expression, or patterns that could take too long."""
 
 
@@ -64,7 +64,7 @@ class MatchBudget:
         """Raises PatternRefused where that is more than is left."""
         self.steps -= steps
         if self.steps < 0:
-            raise PatternRefused(f"found {pattern}, expected fewer patterns, with fewer repetitions and choices")
+            raise DeletePatternRefused(f"found {pattern}, expected fewer patterns, with fewer repetitions and choices")
 
 
 def fold(events: Iterable[Event]) -> Snapshot:
@@ -221,14 +221,14 @@ def _delete_pattern(key: str) -> _DeletePattern:
     match = _DELETE_KEY.fullmatch(key)
     text = (match["tilde"] or match["slash"]) if match else key
     if len(text) > MAX_ID_LENGTH:
-        raise PatternRefused(f"found an expression of {len(text)} characters, expected at most {MAX_ID_LENGTH}")
+        raise DeletePatternRefused(f"found an expression of {len(text)} characters, expected at most {MAX_ID_LENGTH}")
     variants, unbounded = _count_variations(text)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a client's odd spelling is none of the operator's business
             return _DeletePattern(re.compile(text), variants, unbounded)
     except (re.error, OverflowError, RecursionError) as error:
-        raise PatternRefused(f"found {text}, expected a regular expression: {error}") from error
+        raise DeletePatternRefused(f"found {text}, expected a regular expression: {error}") from error
 
 
 def _count_variations(text: str) -> tuple[int, int]:
@@ -240,9 +240,9 @@ def _count_variations(text: str) -> tuple[int, int]:
         atom_varies, varies = varies, False
         if token["open"]:
             if token["open"] == "(" and text.startswith("?", token.end()):
-                raise PatternRefused(f"found {text}, expected an expression without look-around and flags")
+                raise DeletePatternRefused(f"found {text}, expected an expression without look-around and flags")
             if text.startswith(")", token.end()):
-                raise PatternRefused(f"found {text}, expected something in every group")
+                raise DeletePatternRefused(f"found {text}, expected something in every group")
             groups.append(False)
         elif token["close"]:
             varies = groups.pop() if len(groups) > 1 else False
@@ -251,12 +251,12 @@ def _count_variations(text: str) -> tuple[int, int]:
             variants, groups[-1] = variants * 2, True
         elif token["repeat"]:
             if atom_varies:
-                raise PatternRefused(f"found {text}, expected no repetition or choice inside a repetition")
+                raise DeletePatternRefused(f"found {text}, expected no repetition or choice inside a repetition")
             groups[-1] = True
             factor, endless = _repetitions(text, token["repeat"])
             variants, unbounded = variants * factor, unbounded + endless
         elif token["escape"] and token["escape"].isdigit():
-            raise PatternRefused(f"found {text}, expected an expression without back references")
+            raise DeletePatternRefused(f"found {text}, expected an expression without back references")
         variants = min(variants, MATCH_BUDGET + 1)
     return variants, unbounded
 
@@ -270,7 +270,7 @@ def _repetitions(text: str, quantifier: str) -> tuple[int, bool]:
     low, comma, high = quantifier[1:-1].partition(",")
     least, most = int(low or 0), int(high or low or 0)
     if max(least, most) > MAX_ID_LENGTH:
-        raise PatternRefused(f"found {text}, expected at most {MAX_ID_LENGTH} repetitions")
+        raise DeletePatternRefused(f"found {text}, expected at most {MAX_ID_LENGTH} repetitions")
     if comma and not high:
         return 1, True
     return max(1, most - least + 1), False
@@ -280,7 +280,7 @@ FOLDABLE = frozenset(type.value for type in EntityType)
 """The types of entities that can be folded: the lake may have others, of a later version."""
 
 
-class Ground(str, Enum):
+class FoldBase(str, Enum):
     """What a state rests on: all events; a state known before and the events after it; nothing, so there is none."""
 
     EVENTS = "events"
@@ -288,14 +288,14 @@ class Ground(str, Enum):
     NOTHING = "nothing"
 
 
-class Folding:
+class StateFold:
     """Give it one entity's events in order of revision, and known states among them: after the event of their revision."""
 
     __slots__ = ("ground", "newest", "snapshot")
 
     def __init__(self) -> None:
         self.snapshot: Snapshot | None = None
-        self.ground = Ground.NOTHING
+        self.ground = FoldBase.NOTHING
         self.newest = 0
         """The revision of the newest event that was given."""
 
@@ -306,18 +306,18 @@ class Folding:
         if event.revision <= current:
             return
         if event.revision == current + 1:
-            self.ground = Ground.EVENTS if self.snapshot is None else self.ground
+            self.ground = FoldBase.EVENTS if self.snapshot is None else self.ground
             self.snapshot = evolve(self.snapshot, event)
         elif event.action == "created" and event.path == "/":
             # Made again after events that are gone, by an erasure for example: it brings all there is.
-            self.snapshot, self.ground = evolve(None, event), Ground.EVENTS
+            self.snapshot, self.ground = evolve(None, event), FoldBase.EVENTS
         else:
-            self.snapshot, self.ground = None, Ground.NOTHING
+            self.snapshot, self.ground = None, FoldBase.NOTHING
 
     def known(self, snapshot: Snapshot) -> None:
         """Used only where the events do not lead."""
         if self.snapshot is None:
-            self.snapshot, self.ground = snapshot, Ground.KNOWN
+            self.snapshot, self.ground = snapshot, FoldBase.KNOWN
 
 
 def is_same(one: Any, other: Any) -> bool:

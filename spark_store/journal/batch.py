@@ -15,14 +15,14 @@ from spark_store.errors import RevisionConflict, Unstorable
 from spark_store.records import Change, Snapshot
 
 
-class Planned(NamedTuple):
+class PlannedState(NamedTuple):
     """The state that a batch leaves an entity in: as a value, and as JSON (None once it is deleted)."""
 
     snapshot: Snapshot
     text: bytes | None
 
 
-def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[EntityId, Planned]:
+def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[EntityId, PlannedState]:
     """What a batch makes of the entities it touches; each state is encoded once, however many changes lead to it.
 
     `newest` says an entity's revision before the batch, 0 if it has none. Raises RevisionConflict and Unstorable.
@@ -48,7 +48,7 @@ def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[E
     for entity, revision in revisions.items():
         if entity not in snapshots or snapshots[entity].revision != revision:
             raise Unstorable(f"{entity}: expected the state at revision {revision}, found none")
-    return {entity: Planned(snapshot, _encode(snapshot)) for entity, snapshot in snapshots.items()}
+    return {entity: PlannedState(snapshot, _encode(snapshot)) for entity, snapshot in snapshots.items()}
 
 
 def _encode(snapshot: Snapshot) -> bytes | None:

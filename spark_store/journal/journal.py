@@ -32,22 +32,22 @@ from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.errors import DAMAGED_JOURNAL, StoreError, StoreUnavailable, Unstorable
 from spark_store.journal import schema, statements
-from spark_store.journal.batch import Planned, plan
+from spark_store.journal.batch import PlannedState, plan
 from spark_store.records import (
-    Beginning,
     Change,
+    CursorPosition,
     DeliveryName,
-    Due,
-    Followed,
-    Numbered,
-    Oldest,
-    Place,
+    HistoryStart,
+    NumberedEvent,
+    OldestEvent,
+    PolicyDue,
+    PublishedEvent,
     Snapshot,
     entity_of,
 )
 from spark_store.search import index
-from spark_store.search.index import Head, Index
-from spark_store.sqlite_errors import sqlite_fault
+from spark_store.search.index import EntityHead, SearchIndex
+from spark_store.sqlite_errors import translate_sqlite_error
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ class Journal(Protocol):
     def latest(self, entity: EntityId) -> int:
         """The newest committed revision; 0 for an entity that never was."""
 
-    def beginning(self, entity: EntityId) -> Beginning:
+    def beginning(self, entity: EntityId) -> HistoryStart:
         """Where the committed events of an entity begin: before the first one for an entity that never was."""
 
     def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
@@ -120,7 +120,7 @@ class Journal(Protocol):
     def newest_seq(self) -> int:
         """How many events have ever been committed: the running number of the newest one."""
 
-    def oldest(self) -> Oldest | None:
+    def oldest(self) -> OldestEvent | None:
         """The oldest event, of all entities, that is still here; None where there is none."""
 
     def trimmed(self) -> int:
@@ -128,19 +128,19 @@ class Journal(Protocol):
         oldest = self.oldest()
         return self.newest_seq() if oldest is None else oldest.seq - 1
 
-    def newest_until(self, seq: int) -> Numbered | None:
+    def newest_until(self, seq: int) -> NumberedEvent | None:
         """The newest committed event with a number up to this one, if it is still here."""
 
     def newest_written(self) -> int:
         """The number of the newest event in the open transaction, or before it."""
 
-    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[Followed]:
+    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
         """Committed events with numbers above `after`, of all entities, in ascending order; bounded as in `events`."""
 
-    def followed(self, entity: EntityId, revision: int) -> Followed | None:
+    def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
         """One committed event with its number and cause; None where it is not here."""
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[CursorPosition]:
         """How far each target has come, as far as that is committed."""
 
     def follow(self, connection: str, targets: Sequence[str]) -> None:
@@ -149,7 +149,7 @@ class Journal(Protocol):
         One that had none begins behind the newest event of the transaction.
         """
 
-    def move(self, places: Sequence[Place]) -> None:
+    def move(self, places: Sequence[CursorPosition]) -> None:
         """Note, in the open transaction, how far targets have come. One without a place gets none, and none goes back."""
 
     def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
@@ -158,7 +158,7 @@ class Journal(Protocol):
         At most `limit`, up to the first one that has to stay; how many. States stay, and so do numbers and revisions.
         """
 
-    def due(self, until: str, limit: int) -> list[Due]:
+    def due(self, until: str, limit: int) -> list[PolicyDue]:
         """Committed policies that have to be looked at by this timestamp, the longest due first; at most `limit`.
 
         A policy is due as soon as it is written with a subject that expires.
@@ -294,7 +294,7 @@ class SqliteJournal(Journal):
                 for pragma in _READER_PRAGMAS:
                     reader.execute(f"PRAGMA {pragma}").fetchall()
             except sqlite3.Error as error:
-                raise sqlite_fault(path, error) from error
+                raise translate_sqlite_error(path, error) from error
             undo.pop_all()
         return cls(path, writer, reader, clock)
 
@@ -303,7 +303,7 @@ class SqliteJournal(Journal):
     def write(self, changes: Sequence[Change]) -> None:
         with self._writing():
             self._begin()
-            heads: dict[EntityId, Head] = {}
+            heads: dict[EntityId, EntityHead] = {}
             states = plan(changes, lambda entity: self._head(entity, heads))
             self._writer.execute("SAVEPOINT batch")
             try:
@@ -359,7 +359,7 @@ class SqliteJournal(Journal):
     def follow(self, connection: str, targets: Sequence[str]) -> None:
         self.within(lambda it: statements.follow(it, connection, targets))
 
-    def move(self, places: Sequence[Place]) -> None:
+    def move(self, places: Sequence[CursorPosition]) -> None:
         self.within(lambda it: statements.move(it, places))
 
     def look_again(self, policy: EntityId, revision: int, at: str | None, note: bytes | None) -> None:
@@ -403,21 +403,23 @@ class SqliteJournal(Journal):
         if not self._writer.in_transaction:
             self._writer.execute("BEGIN IMMEDIATE")
 
-    def _head(self, entity: EntityId, heads: dict[EntityId, Head]) -> int:
+    def _head(self, entity: EntityId, heads: dict[EntityId, EntityHead]) -> int:
         """The newest revision as the open transaction sees it; notes the entity's row."""
         row = self._writer.execute(index.HEAD, (entity.type.value, entity.id)).fetchone()
         if row is None:
             return 0
-        heads[entity] = head = Head._make(row)
+        heads[entity] = head = EntityHead._make(row)
         return head.revision
 
-    def _store(self, changes: Sequence[Change], states: dict[EntityId, Planned], heads: dict[EntityId, Head]) -> None:
+    def _store(
+        self, changes: Sequence[Change], states: dict[EntityId, PlannedState], heads: dict[EntityId, EntityHead]
+    ) -> None:
         events = [event for change in changes for event in change.events]
         causes = [statements.columns(change.cause) for change in changes for _ in change.events]
         if events:
             (seq,) = self._writer.execute(_SEQ).fetchone()
             newest = {event.entity: n for n, event in enumerate(events, seq + 1)}
-        known, keys, indexing = [], {}, Index(self._writer)
+        known, keys, indexing = [], {}, SearchIndex(self._writer)
         for entity, (snapshot, text) in states.items():
             row = (snapshot.revision, snapshot.created, snapshot.modified, text, snapshot.policy, newest[entity])
             named = (entity.type.value, entity.id)
@@ -457,7 +459,7 @@ class SqliteJournal(Journal):
             yield
         except sqlite3.Error as error:
             self.rollback()
-            raise sqlite_fault(self.path, error) from error
+            raise translate_sqlite_error(self.path, error) from error
 
     # reading
 
@@ -475,9 +477,9 @@ class SqliteJournal(Journal):
         row = self._one(_LATEST, (entity.type.value, entity.id))
         return row[0] if row is not None else 0
 
-    def beginning(self, entity: EntityId) -> Beginning:
+    def beginning(self, entity: EntityId) -> HistoryStart:
         row = self._one(_BEGINNING, (entity.type.value, entity.id))
-        return Beginning(0, 1) if row is None else Beginning(*row)
+        return HistoryStart(0, 1) if row is None else HistoryStart(*row)
 
     def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
         found: list[Event] = []
@@ -493,7 +495,7 @@ class SqliteJournal(Journal):
             # An unfinished statement would keep the log from being moved into the file.
             rows.close()
         except sqlite3.Error as error:
-            raise sqlite_fault(self.path, error) from error
+            raise translate_sqlite_error(self.path, error) from error
         return found
 
     def first_published(self, entity: EntityId, first: int, last: int, instant: int) -> int:
@@ -502,36 +504,36 @@ class SqliteJournal(Journal):
             with contextlib.closing(_connect(self.path, sqlite3.Connection)) as it:
                 return statements.first(it, entity, first, last, instant)
         except sqlite3.Error as error:
-            raise sqlite_fault(self.path, error) from error
+            raise translate_sqlite_error(self.path, error) from error
 
     def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
         row = self._one(_ANSWER, name.place)
         return bytes(row[1]) if row is not None and row[0] == name.digest and row[2] >= since else None
 
-    def due(self, until: str, limit: int) -> list[Due]:
+    def due(self, until: str, limit: int) -> list[PolicyDue]:
         return self.read(lambda it: statements.due(it, until, limit))
 
     def newest_seq(self) -> int:
         row = self._one(_SEQ, ())
         return 0 if row is None else int(row[0])
 
-    def oldest(self) -> Oldest | None:
+    def oldest(self) -> OldestEvent | None:
         row = self._one(_OLDEST, ())
-        return None if row is None else Oldest(*row)
+        return None if row is None else OldestEvent(*row)
 
-    def newest_until(self, seq: int) -> Numbered | None:
+    def newest_until(self, seq: int) -> NumberedEvent | None:
         if (row := self._one(_NEWEST_UNTIL, (seq,))) is None:
             return None
         number, type, id, *others = row
-        return Numbered(number, Event(entity_of(type, id), *others))
+        return NumberedEvent(number, Event(entity_of(type, id), *others))
 
-    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[Followed]:
+    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
         return self.read(lambda it: statements.follow_on(it, after, limit, max_bytes))
 
-    def followed(self, entity: EntityId, revision: int) -> Followed | None:
+    def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
         return self.read(lambda it: statements.followed(it, entity, revision))
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[CursorPosition]:
         return self.read(statements.everyone)
 
     def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
@@ -539,13 +541,13 @@ class SqliteJournal(Journal):
         try:
             return ask(self._reader)
         except sqlite3.Error as error:
-            raise sqlite_fault(self.path, error) from error
+            raise translate_sqlite_error(self.path, error) from error
 
     def _one(self, statement: str, parameters: tuple[object, ...]) -> tuple[Any, ...] | None:
         try:
             row: tuple[Any, ...] | None = self._reader.execute(statement, parameters).fetchone()
         except sqlite3.Error as error:
-            raise sqlite_fault(self.path, error) from error
+            raise translate_sqlite_error(self.path, error) from error
         return row
 
     def close(self) -> None:
@@ -558,7 +560,7 @@ class SqliteJournal(Journal):
             self._reader.close()
             self._writer.close()
         except sqlite3.Error as error:
-            raise sqlite_fault(self.path, error) from error
+            raise translate_sqlite_error(self.path, error) from error
 
 
 def _owners(change: Change, keys: Mapping[EntityId, int]) -> tuple[int | None, str | None]:

@@ -1,8 +1,8 @@
 """Reading the journal in the order in which it was written: for whoever follows all of it, not one entity.
 
-A `Follower` reads the journal's file beside the service that writes it, over a connection of its own. It changes nothing.
-What it may rely on: numbers (`seq`) are given without gaps, an event that is committed keeps its number, and only the
-oldest ones are ever taken away, except those of an entity that is erased: their numbers are told as holes.
+A `JournalReader` reads the journal's file beside the service that writes it, over a connection of its own. It changes
+nothing. What it may rely on: numbers (`seq`) are given without gaps, an event that is committed keeps its number, and only
+the oldest ones are ever taken away, except those of an entity that is erased: their numbers are told as holes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from spark_store.errors import SchemaTooNew, StoreUnavailable, system_fault
+from spark_store.errors import SchemaTooNew, StoreUnavailable, translate_system_error
 from spark_store.journal.erasure import Erasure, records, unfinished
 from spark_store.journal.schema import STEPS
-from spark_store.sqlite_errors import sqlite_fault
+from spark_store.sqlite_errors import translate_sqlite_error
 
 _LOCK_SECONDS = 10.0
 _FETCH = 500
@@ -45,7 +45,7 @@ ENTRIES_BY_ENTITY = f"""{_ENTRY_COLUMNS}
     CROSS JOIN entries ON entries.entity = entities.key
          AND entries.revision BETWEEN entities.oldest AND entities.newest AND +entries.seq BETWEEN ?1 AND ?2
 """
-"""The events numbered ?1 to ?2 with the columns of `Entry`, by entity, as texts compare, and revision."""
+"""The events numbered ?1 to ?2 with the columns of `JournalEntry`, by entity, as texts compare, and revision."""
 
 _LONG_ENTRIES = f"{ENTRIES_BY_ENTITY} AND max(coalesce(length(value), 0), length(headers)) > ?3"
 _STATE_COLUMNS = "SELECT type, id, policy, revision, newest_seq, created, modified, state FROM entities"
@@ -73,7 +73,7 @@ _SIZES = """
 _STATES = f"{_ALL_STATES} AND key IN (SELECT entity FROM entries WHERE seq BETWEEN ? AND ?)"
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """One event as the journal has it."""
 
     entity_type: str
@@ -87,7 +87,7 @@ class Entry(NamedTuple):
     headers: bytes
 
 
-class State(NamedTuple):
+class EntityState(NamedTuple):
     """An entity after its newest event, whose number is `seq`; `state` is None once it is deleted."""
 
     entity_type: str
@@ -105,14 +105,14 @@ def expect_journal(path: Path) -> None:
     try:
         is_there = path.exists()
     except OSError as error:
-        raise system_fault(path, error) from error
+        raise translate_system_error(path, error) from error
     if not is_there:
         raise StoreUnavailable(
             f"{path}: found no journal; start the service once, or say with --settings which is meant"
         )
 
 
-class Follower:
+class JournalReader:
     """A reader of one journal file. Every method raises StoreUnavailable when it cannot be read now."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
@@ -193,19 +193,19 @@ class Follower:
         row = self._one(_NEXT, (seq,))
         return None if row is None else (int(row[0]), str(row[1]))
 
-    def entries(self, first: int, last: int) -> Iterator[Entry]:
+    def entries(self, first: int, last: int) -> Iterator[JournalEntry]:
         """The events with these numbers, both inclusive, in order."""
-        return map(Entry._make, self._rows(_ENTRIES, (first, last)))
+        return map(JournalEntry._make, self._rows(_ENTRIES, (first, last)))
 
-    def entries_by_entity(self, first: int, last: int) -> Iterator[Entry]:
+    def entries_by_entity(self, first: int, last: int) -> Iterator[JournalEntry]:
         """The same events, by entity and revision: a large range is read much faster this way."""
-        return map(Entry._make, self._rows(ENTRIES_BY_ENTITY, (first, last)))
+        return map(JournalEntry._make, self._rows(ENTRIES_BY_ENTITY, (first, last)))
 
-    def long_entries(self, first: int, last: int, longer: int) -> Iterator[Entry]:
+    def long_entries(self, first: int, last: int, longer: int) -> Iterator[JournalEntry]:
         """Those of the same events whose value or headers have more than so many bytes."""
-        return map(Entry._make, self._rows(_LONG_ENTRIES, (first, last, longer)))
+        return map(JournalEntry._make, self._rows(_LONG_ENTRIES, (first, last, longer)))
 
-    def states(self, first: int, last: int, part: int = 0, parts: int = 1) -> Iterator[State]:
+    def states(self, first: int, last: int, part: int = 0, parts: int = 1) -> Iterator[EntityState]:
         """The entities that the events with these numbers belong to, as they are now, each once.
 
         With `first` 1 they are all entities there are, also those whose first events are not here any more. Of `parts`
@@ -215,12 +215,12 @@ class Follower:
             rows = self._rows(_ALL_STATES, (parts, part))
         else:
             rows = self._rows(_STATES, (parts, part, first, last))
-        return map(State._make, rows)
+        return map(EntityState._make, rows)
 
-    def state(self, type: str, id: str) -> State | None:
+    def state(self, type: str, id: str) -> EntityState | None:
         """One entity as it is now; None for one that never was."""
         row = self._one(_STATE, (type, id))
-        return None if row is None else State._make(row)
+        return None if row is None else EntityState._make(row)
 
     def guards(self, type: str, ids: Iterable[str]) -> list[tuple[str | None, int]]:
         """The policy that each of these entities names now, or named when it was deleted, None for one that never was; and
@@ -282,4 +282,4 @@ def _translated(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise sqlite_fault(path, error) from error
+        raise translate_sqlite_error(path, error) from error

@@ -21,7 +21,7 @@ import msgspec
 from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.errors import Unstorable
-from spark_store.records import Cause, Due, Followed, Place, as_text, entity_of, event_size
+from spark_store.records import CursorPosition, EventCause, PolicyDue, PublishedEvent, as_text, entity_of, event_size
 
 _COLUMNS = """
     SELECT entries.seq, type, id, entries.revision, timestamp, action, path, value, headers, origin, cause
@@ -39,7 +39,7 @@ _MOVE = "UPDATE places SET seq = ?, skipped = ? WHERE connection = ? AND target 
 _REMOVE = "DELETE FROM places WHERE connection = ? AND target = ?"
 
 
-def columns(cause: Cause | None) -> tuple[str | None, bytes | None]:
+def columns(cause: EventCause | None) -> tuple[str | None, bytes | None]:
     """The columns `origin` and `cause` of an entry. Raises Unstorable."""
     if cause is None:
         return None, None
@@ -49,9 +49,9 @@ def columns(cause: Cause | None) -> tuple[str | None, bytes | None]:
         raise Unstorable(f"expected headers that are JSON: {error}") from error
 
 
-def follow_on(connection: sqlite3.Connection, after: int, limit: int, max_bytes: int) -> list[Followed]:
+def follow_on(connection: sqlite3.Connection, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
     """Events with numbers above `after`, bounded by their number and by the one with which they come to `max_bytes`."""
-    found: list[Followed] = []
+    found: list[PublishedEvent] = []
     with contextlib.closing(connection.execute(_FOLLOW_ON, (after, max(limit, 0)))) as rows:
         for row in rows:
             found.append(one := _followed(row))
@@ -61,21 +61,21 @@ def follow_on(connection: sqlite3.Connection, after: int, limit: int, max_bytes:
     return found
 
 
-def followed(connection: sqlite3.Connection, entity: EntityId, revision: int) -> Followed | None:
+def followed(connection: sqlite3.Connection, entity: EntityId, revision: int) -> PublishedEvent | None:
     """One event; None where it is not there."""
     row = connection.execute(_FOLLOWED, (entity.type.value, entity.id, revision)).fetchone()
     return None if row is None else _followed(row)
 
 
-def _followed(row: tuple[Any, ...]) -> Followed:
+def _followed(row: tuple[Any, ...]) -> PublishedEvent:
     seq, type, id, *event, origin, headers = row
-    cause = Cause(origin, msgspec.json.decode(headers)) if origin is not None else None
-    return Followed(seq, Event(entity_of(type, id), *event), cause)
+    cause = EventCause(origin, msgspec.json.decode(headers)) if origin is not None else None
+    return PublishedEvent(seq, Event(entity_of(type, id), *event), cause)
 
 
-def everyone(connection: sqlite3.Connection) -> list[Place]:
+def everyone(connection: sqlite3.Connection) -> list[CursorPosition]:
     """Every place there is."""
-    return [Place._make(row) for row in connection.execute(_ALL)]
+    return [CursorPosition._make(row) for row in connection.execute(_ALL)]
 
 
 def follow(connection: sqlite3.Connection, connection_id: str, targets: Sequence[str]) -> None:
@@ -89,7 +89,7 @@ def follow(connection: sqlite3.Connection, connection_id: str, targets: Sequence
         connection.executemany(_BEGIN, new)
 
 
-def move(connection: sqlite3.Connection, places: Sequence[Place]) -> None:
+def move(connection: sqlite3.Connection, places: Sequence[CursorPosition]) -> None:
     """These have come so far. One that is not there any more is not made again, and none goes back."""
     rows = [(place.seq, place.skipped, place.connection, place.target, place.seq) for place in places]
     connection.executemany(_MOVE, rows)
@@ -108,10 +108,10 @@ _LOOKED = """
 """
 
 
-def due(connection: sqlite3.Connection, until: str, limit: int) -> list[Due]:
+def due(connection: sqlite3.Connection, until: str, limit: int) -> list[PolicyDue]:
     """As `Journal.due`."""
     rows = connection.execute(_DUE, (until, limit)).fetchall()
-    return [Due(entity_of(type, id), note) for type, id, note in rows]
+    return [PolicyDue(entity_of(type, id), note) for type, id, note in rows]
 
 
 def look_again(

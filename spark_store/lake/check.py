@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_store.errors import LakeUnfit, damaged, lake_fault, system_fault
-from spark_store.journal.reader import Follower
+from spark_store.errors import LakeUnfit, damaged, translate_lake_error, translate_system_error
+from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.durability import is_complete
 from spark_store.lake.tables import EVENTS, TABLES, Lake, Table
@@ -27,7 +27,7 @@ _LOOKS = 2
 finds it."""
 
 
-def check_lake(place: Lake, follower: Follower, *, every_page: bool) -> None:
+def check_lake(place: Lake, follower: JournalReader, *, every_page: bool) -> None:
     """Raises LakeUnfit, naming what is missing or damaged and what to do about it, and StoreUnavailable."""
     there = [table for table in TABLES if _is_begun(Path(place.path(table)))]
     for table in there:
@@ -39,7 +39,7 @@ def check_lake(place: Lake, follower: Follower, *, every_page: bool) -> None:
             raise damaged(fault)
 
 
-def check_reach(place: Lake, follower: Follower) -> None:
+def check_reach(place: Lake, follower: JournalReader) -> None:
     """See that `events` has what the journal has trimmed. Raises LakeUnfit, StoreUnavailable."""
     # In this order: the lake only grows, and the journal is trimmed to what is in it.
     newest, oldest = follower.newest(), follower.oldest_known()
@@ -67,7 +67,7 @@ def _check_commits(log: Path) -> None:
         newest = max((int(it.stem) for it in log.glob("*.json") if it.stem.isdigit()), default=0)
         is_whole = any(is_complete(log, newest + 1) for _ in range(_LOOKS))
     except OSError as error:
-        raise system_fault(log, error) from error
+        raise translate_system_error(log, error) from error
     if not is_whole:
         raise damaged(f"{log}: expected every commit up to {newest} from a checkpoint or from 0 on, found some missing")
 
@@ -94,6 +94,6 @@ def _fault(file: Path, size: int, every_page: bool) -> str | None:
     except (OSError, pa.ArrowException) as error:
         # What is wrong with a page has no number.
         if isinstance(error, OSError) and error.errno is not None:
-            raise lake_fault(file, error) from error
+            raise translate_lake_error(file, error) from error
         return f"{file}: expected the pages that were written, found: {error}"
     return None

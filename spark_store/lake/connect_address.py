@@ -16,10 +16,10 @@ from pathlib import Path
 import msgspec
 
 from spark_store.errors import NoPipeline, StoreUnavailable
-from spark_store.files import write_whole
+from spark_store.files import write_atomically
 
 
-class Address(msgspec.Struct, frozen=True):
+class ConnectAddress(msgspec.Struct, frozen=True):
     """Where Spark Connect listens, as its clients write it, and the process that does."""
 
     url: str
@@ -30,12 +30,12 @@ class Address(msgspec.Struct, frozen=True):
         return f"Address({self.url.partition(';')[0]!r}, pid={self.pid})"
 
 
-def local_address(port: int, token: str, pid: int) -> Address:
+def local_address(port: int, token: str, pid: int) -> ConnectAddress:
     """Of a server on this machine's loopback interface. With `127.0.0.1` a client that has a token would insist on TLS."""
-    return Address(f"sc://localhost:{port}/;token={token}", pid)
+    return ConnectAddress(f"sc://localhost:{port}/;token={token}", pid)
 
 
-def read_address(path: Path) -> Address:
+def read_address(path: Path) -> ConnectAddress:
     """What a pipeline has published last. Raises NoPipeline where none runs, StoreUnavailable for a file that is spoilt."""
     try:
         content = path.read_bytes()
@@ -47,7 +47,7 @@ def read_address(path: Path) -> Address:
     except OSError as error:
         raise StoreUnavailable(f"{path}: expected a file that can be read, found: {error}") from error
     try:
-        return msgspec.json.decode(content, type=Address)
+        return msgspec.json.decode(content, type=ConnectAddress)
     except msgspec.MsgspecError as error:
         raise StoreUnavailable(
             f"{path}: expected an address, found {len(content)} bytes that are none: {error}"
@@ -55,10 +55,10 @@ def read_address(path: Path) -> Address:
 
 
 @contextlib.contextmanager
-def published(path: Path, address: Address) -> Iterator[None]:
+def published(path: Path, address: ConnectAddress) -> Iterator[None]:
     """Tell callers meanwhile. Raises StoreUnavailable where that cannot be written."""
     try:
-        write_whole(path, msgspec.json.encode(address), mode=0o600)
+        write_atomically(path, msgspec.json.encode(address), mode=0o600)
     except OSError as error:
         raise StoreUnavailable(f"{path}: the address for wide queries cannot be written: {error}") from error
     try:

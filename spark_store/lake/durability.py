@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from spark_store.errors import system_fault
+from spark_store.errors import translate_system_error
 from spark_store.lake.tables import TABLES, Lake
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -31,7 +31,7 @@ def sync(lake: Lake) -> None:
         for folder in _folders(lake):
             _sync_folder(folder)
     except OSError as error:
-        raise system_fault(error.filename or lake.folder, error, "the lake cannot be made durable") from error
+        raise translate_system_error(error.filename or lake.folder, error, "the lake cannot be made durable") from error
 
 
 def _folders(lake: Lake) -> Iterator[Path]:
@@ -88,7 +88,7 @@ def mend(lake: Lake) -> list[Path]:
         published = lake.watermark.stat().st_mtime_ns
         return [file for table in TABLES for file in _mended(Path(lake.path(table)), published)]
     except OSError as error:
-        raise system_fault(error.filename or lake.folder, error) from error
+        raise translate_system_error(error.filename or lake.folder, error) from error
 
 
 def _mended(table: Path, published: int) -> Iterator[Path]:

@@ -28,10 +28,20 @@ from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.errors import HistoryUnavailable
 from spark_store.journal.statements import TS, as_timestamp
-from spark_store.lake.table_scan import GONE, INSTANTS, Asked, Footers, OpenTable, Version, nothing, rows_of, values
+from spark_store.lake.table_scan import (
+    GONE,
+    INSTANTS,
+    DeltaTableReader,
+    Footers,
+    ScanFilter,
+    Version,
+    nothing,
+    rows_of,
+    values,
+)
 from spark_store.lake.table_scan import instant as as_datetime
 from spark_store.lake.tables import EVENTS, SNAPSHOTS, Lake
-from spark_store.records import Numbered, Snapshot, Times
+from spark_store.records import NumberedEvent, Snapshot, Times
 
 AHEAD: Final = 2000
 """How many events are read at once, if they are not large: what is left of them waits for who reads the next page."""
@@ -69,12 +79,12 @@ class _Place(NamedTuple):
     """Where a reader of one version goes on."""
 
     version: int
-    asked: Asked
+    asked: ScanFilter
     first: int
     last: int
 
 
-class Cold:
+class LakeHistory:
     """The tables `events` and `snapshots` of one lake."""
 
     def __init__(
@@ -92,8 +102,8 @@ class Cold:
         self._erased = erased
         self._footers = Footers()
         self._ahead = _Ahead()
-        self._events = OpenTable(lake.path(EVENTS), self._footers, clock)
-        self._snapshots = OpenTable(lake.path(SNAPSHOTS), self._footers, clock)
+        self._events = DeltaTableReader(lake.path(EVENTS), self._footers, clock)
+        self._snapshots = DeltaTableReader(lake.path(SNAPSHOTS), self._footers, clock)
 
     def __repr__(self) -> str:
         return f"<Cold {self._lake.folder}>"
@@ -188,7 +198,7 @@ class Cold:
                     return ColdEvents(found, found[-1].revision == last)
         return ColdEvents([], is_all=False)
 
-    def numbered(self, entity: EntityId, revision: int, *, reaching: int = 0) -> Numbered | None:
+    def numbered(self, entity: EntityId, revision: int, *, reaching: int = 0) -> NumberedEvent | None:
         """One event and its number, if it is there. Raises HistoryUnavailable."""
         asked = self._asked(entity)
         rows = self._events.read(
@@ -197,7 +207,7 @@ class Cold:
         if not rows.num_rows:
             return None
         (event,) = _events(entity, rows.slice(0, 1), 0)
-        return Numbered(int(rows["seq"][0].as_py()), event)
+        return NumberedEvent(int(rows["seq"][0].as_py()), event)
 
     def last_whole(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
         """The newest of these revisions whose event brings the whole entity, or takes it away; 0 where none does.
@@ -265,11 +275,11 @@ class Cold:
         except HistoryUnavailable:
             return None
 
-    def _asked(self, entity: EntityId, times: Times = Times()) -> Asked:  # noqa: B008 - a value
-        return Asked.of(entity, times, self._erased.get(entity, 0))
+    def _asked(self, entity: EntityId, times: Times = Times()) -> ScanFilter:  # noqa: B008 - a value
+        return ScanFilter.of(entity, times, self._erased.get(entity, 0))
 
 
-def _oldest(footers: Footers, version: Version, asked: Asked, first: int, last: int, limit: int) -> _Run:
+def _oldest(footers: Footers, version: Version, asked: ScanFilter, first: int, last: int, limit: int) -> _Run:
     """The first rows that there are, looked for in windows of revisions that grow while nothing is found."""
     window = limit
     while first <= last:
@@ -296,11 +306,11 @@ def _oldest(footers: Footers, version: Version, asked: Asked, first: int, last: 
     return _Run(nothing(_COLUMNS), is_all=True)
 
 
-def _may_hold(version: Version, asked: Asked, first: int, last: int) -> bool:
+def _may_hold(version: Version, asked: ScanFilter, first: int, last: int) -> bool:
     return any(file.may_hold(asked, first, last) for file in version.files)
 
 
-def _affordable(footers: Footers, version: Version, asked: Asked, first: int, last: int) -> int:
+def _affordable(footers: Footers, version: Version, asked: ScanFilter, first: int, last: int) -> int:
     """How many rows may be read at once, going by the average size of those around them."""
     rows, size = 1, 0
     for file in version.files:
@@ -311,7 +321,7 @@ def _affordable(footers: Footers, version: Version, asked: Asked, first: int, la
     return max(1, AHEAD_BYTES * rows // max(1, size))
 
 
-def _checked(asked: Asked, rows: pa.Table) -> pa.Table:
+def _checked(asked: ScanFilter, rows: pa.Table) -> pa.Table:
     """Raises HistoryUnavailable where a revision is missing in the midst of these rows, or is there twice."""
     revisions = values(rows["revision"])
     if revisions != list(range(revisions[0], revisions[0] + len(revisions))):

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_store.errors import damaged, lake_fault, system_fault
+from spark_store.errors import damaged, translate_lake_error, translate_system_error
 from spark_store.journal.erasure import Erasure
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import APP, ERASURES, EVENTS, MOMENTS, TABLES, Lake, Table
 from spark_store.lake.watermark import TableSize, read_watermark
 
@@ -57,18 +57,18 @@ def pending(lake: Lake) -> list[Erasure]:
     """The erasures that it, or one of its tables, has not carried out. Raises LakeUnfit, SchemaTooNew, StoreUnavailable."""
     noted = [last_transaction(lake, table, ERASURES) for table in TABLES if lake.has(table)]
     done = min([read_watermark(lake.watermark).erased, *noted])
-    with Follower.open(lake.journal) as follower:
+    with JournalReader.open(lake.journal) as follower:
         return follower.erasures(done)
 
 
-class Moment(NamedTuple):
+class FullSnapshot(NamedTuple):
     """A version of `moments`, and one of those that it holds; 0 for none."""
 
     version: int
     seq: int
 
 
-def moment_before(lake: Lake, before: datetime) -> Moment:
+def moment_before(lake: Lake, before: datetime) -> FullSnapshot:
     """The newest moment all of whose rows are from before an instant (`spark_store.pipeline.snapshots`): no row of it is
     read for that. Raises StoreUnavailable, LakeUnfit."""
     with opened(lake, MOMENTS) as delta:
@@ -82,7 +82,7 @@ def moment_before(lake: Lake, before: datetime) -> Moment:
                 newest[seq] = max(at, newest.get(seq, at))
     # What files say of times is cut to milliseconds.
     found = [seq for seq, at in newest.items() if at < before - _CUT]
-    return Moment(version, max(found, default=0))
+    return FullSnapshot(version, max(found, default=0))
 
 
 def moments(lake: Lake) -> dict[int, int]:
@@ -205,7 +205,7 @@ def check_log(lake: Lake, table: Table) -> None:
             # Whoever writes the table takes away what is old, and a checkpoint says it instead.
             continue
         except OSError as error:
-            raise system_fault(file, error) from error
+            raise translate_system_error(file, error) from error
         if is_empty:
             raise damaged(f"{file}: found an empty file, expected what was committed")
 
@@ -217,4 +217,4 @@ def opened(lake: Lake, table: Table) -> Iterator[DeltaTable]:
     try:
         yield DeltaTable(path)
     except (DeltaError, OSError, pa.ArrowException) as error:
-        raise lake_fault(path, error) from error
+        raise translate_lake_error(path, error) from error

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from spark_store.journal.reader import Entry, State
+from spark_store.journal.reader import EntityState, JournalEntry
 from spark_store.lake.reader import CHECKED, opened
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.records import as_text
@@ -28,7 +28,7 @@ _EVENT_COLUMNS = ("entity_type", "entity", "revision", "seq", "ts", "action", "p
 _STATE_COLUMNS = ("entity_type", "entity", "policy_id", "revision", "seq", "created", "modified", "state")
 
 
-class Part(NamedTuple):
+class EntityRange(NamedTuple):
     """Entities from `first` to before `end`, in the order of their ids; None is no bound."""
 
     first: str | None
@@ -41,17 +41,17 @@ class Part(NamedTuple):
         return " AND ".join(bounds) or "true"
 
 
-class Bound(NamedTuple):
+class MemoryBound(NamedTuple):
     """How many events, and how many bytes of their values and headers, may be held at once."""
 
     rows: int
     bytes: int
 
 
-UNBOUND = Bound(1 << 40, 1 << 60)
+UNBOUND = MemoryBound(1 << 40, 1 << 60)
 
 
-class TooMuch(Exception):
+class MemoryBoundExceeded(Exception):
     """What was asked for is more than may be held at once."""
 
 
@@ -61,20 +61,20 @@ def version(place: Lake, table: Table) -> int:
         return delta.version()
 
 
-def parts(place: Lake, rows: int) -> list[Part]:
+def parts(place: Lake, rows: int) -> list[EntityRange]:
     """All entities of `events`, cut into parts of about so many events, as far as the files' statistics tell that."""
     if not place.has(EVENTS):
-        return [Part(None, None)]
+        return [EntityRange(None, None)]
     with opened(place, EVENTS) as delta:
         files = delta.get_add_actions(flatten=True)
         names = files.schema.names
         if "min.entity" not in names or "num_records" not in names:
-            return [Part(None, None)]
+            return [EntityRange(None, None)]
         known = zip(files["min.entity"].to_pylist(), files["num_records"].to_pylist(), strict=True)
         return cut([(first, number) for first, number in known if first is not None and number], rows)
 
 
-def cut(files: Sequence[tuple[str, int]], rows: int) -> list[Part]:
+def cut(files: Sequence[tuple[str, int]], rows: int) -> list[EntityRange]:
     """Parts without hole or overlap, from where files begin and how many rows they have. A file is never cut."""
     edges: list[str] = []
     collected = 0
@@ -83,17 +83,17 @@ def cut(files: Sequence[tuple[str, int]], rows: int) -> list[Part]:
             edges.append(first)
             collected = 0
         collected += number
-    return [Part(first, end) for first, end in zip([None, *edges], [*edges, None], strict=True)]
+    return [EntityRange(first, end) for first, end in zip([None, *edges], [*edges, None], strict=True)]
 
 
-def snapshots(place: Lake) -> Iterator[State]:
+def snapshots(place: Lake) -> Iterator[EntityState]:
     """The rows of `snapshots`; none where there is no such table. Raises StoreUnavailable, LakeUnfit."""
     if place.has(SNAPSHOTS):
         for row in _rows(place, SNAPSHOTS, _STATE_COLUMNS, None):
             yield _state(*row)
 
 
-def snapshot_revisions(place: Lake, of: Part | Sequence[str]) -> dict[tuple[str, str], list[int]]:
+def snapshot_revisions(place: Lake, of: EntityRange | Sequence[str]) -> dict[tuple[str, str], list[int]]:
     """The revisions in `snapshots` of a part's entities, or of the named ones. Raises StoreUnavailable, LakeUnfit."""
     found: dict[tuple[str, str], list[int]] = {}
     if place.has(SNAPSHOTS):
@@ -102,26 +102,26 @@ def snapshot_revisions(place: Lake, of: Part | Sequence[str]) -> dict[tuple[str,
     return found
 
 
-def latest_states(place: Lake, entities: Sequence[str] | None = None) -> Iterator[State]:
+def latest_states(place: Lake, entities: Sequence[str] | None = None) -> Iterator[EntityState]:
     """The rows of `latest`, or those of the named entities. Raises StoreUnavailable, LakeUnfit."""
     condition = None if entities is None else pc.field("entity").isin(entities)
     for row in _rows(place, LATEST, _STATE_COLUMNS, condition):
         yield _state(*row)
 
 
-def events_between(place: Lake, first: int, last: int, bound: Bound = UNBOUND) -> list[Entry]:
+def events_between(place: Lake, first: int, last: int, bound: MemoryBound = UNBOUND) -> list[JournalEntry]:
     """The rows of `events` with these numbers, in order. Raises TooMuch, StoreUnavailable, LakeUnfit."""
     found = _entries(place, (pc.field("seq") >= first) & (pc.field("seq") <= last))
     return sorted(_within(found, bound), key=lambda entry: entry.seq)
 
 
-def events_of(place: Lake, of: Part | Sequence[str], bound: Bound = UNBOUND) -> list[Entry]:
+def events_of(place: Lake, of: EntityRange | Sequence[str], bound: MemoryBound = UNBOUND) -> list[JournalEntry]:
     """All events of a part, or of the named entities, by entity and revision. Raises TooMuch, StoreUnavailable,
     LakeUnfit."""
     return _in_order(_within(_entries(place, _condition(of)), bound))
 
 
-def history(place: Lake, entity_type: str, entity: str, last: int, bound: Bound) -> Iterator[Entry]:
+def history(place: Lake, entity_type: str, entity: str, last: int, bound: MemoryBound) -> Iterator[JournalEntry]:
     """One entity's events up to the revision `last`, in order, however many there are. Revisions that are not there cost
     nothing. Raises StoreUnavailable, LakeUnfit."""
     is_its = (pc.field("entity") == entity) & (pc.field("entity_type") == entity_type) & (pc.field("revision") <= last)
@@ -131,7 +131,7 @@ def history(place: Lake, entity_type: str, entity: str, last: int, bound: Bound)
         try:
             # One revision is read whatever it is.
             found = _in_order(_within(_entries(place, is_its & is_in_step), bound if step > 1 else UNBOUND))
-        except TooMuch:
+        except MemoryBoundExceeded:
             step //= 2
             continue
         yield from found
@@ -144,14 +144,14 @@ def _oldest(place: Lake, is_its: ds.Expression, first: int) -> int | None:
     return min((pc.min(batch.column(0)).as_py() for batch in found if batch.num_rows), default=None)
 
 
-def states_in(place: Lake, part: Part) -> Iterator[State]:
+def states_in(place: Lake, part: EntityRange) -> Iterator[EntityState]:
     """The rows of `latest` of a part. Raises StoreUnavailable, LakeUnfit."""
     for row in _rows(place, LATEST, _STATE_COLUMNS, _condition(part)):
         yield _state(*row)
 
 
-def _condition(of: Part | Sequence[str]) -> ds.Expression | None:
-    if not isinstance(of, Part):
+def _condition(of: EntityRange | Sequence[str]) -> ds.Expression | None:
+    if not isinstance(of, EntityRange):
         return pc.field("entity").isin(of)
     found: ds.Expression | None = None if of.first is None else pc.field("entity") >= of.first
     if of.end is not None:
@@ -160,25 +160,25 @@ def _condition(of: Part | Sequence[str]) -> ds.Expression | None:
     return found
 
 
-def _within(entries: Iterator[Entry], bound: Bound) -> Iterator[Entry]:
+def _within(entries: Iterator[JournalEntry], bound: MemoryBound) -> Iterator[JournalEntry]:
     bytes = 0
     for rows, entry in enumerate(entries, 1):
         bytes += size(entry)
         if rows > bound.rows or bytes > bound.bytes:
-            raise TooMuch
+            raise MemoryBoundExceeded
         yield entry
 
 
-def size(entry: Entry) -> int:
+def size(entry: JournalEntry) -> int:
     """The bytes of its value and its headers."""
     return len(entry.value or b"") + len(entry.headers)
 
 
-def _in_order(entries: Iterator[Entry]) -> list[Entry]:
+def _in_order(entries: Iterator[JournalEntry]) -> list[JournalEntry]:
     return sorted(entries, key=lambda entry: (entry.entity_type, entry.entity, entry.revision, entry.seq))
 
 
-def _entries(place: Lake, condition: ds.Expression | None) -> Iterator[Entry]:
+def _entries(place: Lake, condition: ds.Expression | None) -> Iterator[JournalEntry]:
     for row in _rows(place, EVENTS, _EVENT_COLUMNS, condition):
         yield _entry(*row)
 
@@ -207,14 +207,14 @@ def _batches(place: Lake, table: Table, columns: Sequence[str], condition: ds.Ex
 
 def _entry(
     type: str, id: str, revision: int, seq: int, ts: Any, action: str, path: str, value: str | None, headers: str
-) -> Entry:
-    return Entry(type, id, revision, seq, as_text(ts), action, path, _bytes(value), headers.encode())
+) -> JournalEntry:
+    return JournalEntry(type, id, revision, seq, as_text(ts), action, path, _bytes(value), headers.encode())
 
 
 def _state(
     type: str, id: str, policy: str | None, revision: int, seq: int, created: Any, modified: Any, state: str | None
-) -> State:
-    return State(type, id, policy, revision, seq, as_text(created), as_text(modified), _bytes(state))
+) -> EntityState:
+    return EntityState(type, id, policy, revision, seq, as_text(created), as_text(modified), _bytes(state))
 
 
 def _bytes(text: str | None) -> bytes | None:

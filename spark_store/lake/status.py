@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from spark_store.errors import StoreError, StoreUnavailable
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.check import check_reach
 from spark_store.lake.lag import measure
@@ -22,7 +22,7 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
     What of the lake cannot be read has the reason in its place: it is then that people ask for the rest.
     """
     watermark, reason = _watermark(place)
-    with Follower.open(place.journal) as follower:
+    with JournalReader.open(place.journal) as follower:
         lag, newest = measure(follower, watermark.seq, now), follower.newest()
         pending = len(follower.erasures(watermark.erased))
         lacking = _lacking(place, follower)
@@ -52,7 +52,7 @@ def _watermark(place: Lake) -> tuple[Watermark, str | None]:
         return Watermark(), str(error)
 
 
-def _lacking(place: Lake, follower: Follower) -> str | None:
+def _lacking(place: Lake, follower: JournalReader) -> str | None:
     """Why what the journal has trimmed is not in the lake, or cannot be looked for; None where it is there."""
     try:
         check_reach(place, follower)

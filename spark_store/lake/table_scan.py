@@ -32,7 +32,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem
 
 from mappings.ids import EntityId
-from spark_store.errors import HistoryUnavailable, lake_fault
+from spark_store.errors import HistoryUnavailable, translate_lake_error
 from spark_store.lake.tables import APP, is_table
 from spark_store.records import Times
 
@@ -74,7 +74,7 @@ GONE: Final = (DeltaError, OSError, pa.ArrowException)
 Found = TypeVar("Found")
 
 
-class Asked(NamedTuple):
+class ScanFilter(NamedTuple):
     """Whose rows are wanted, from which time, and above which number of the journal's events (`seq`)."""
 
     type: str
@@ -84,7 +84,7 @@ class Asked(NamedTuple):
     above: int = 0
 
     @classmethod
-    def of(cls, entity: EntityId, times: Times, above: int = 0) -> Asked:
+    def of(cls, entity: EntityId, times: Times, above: int = 0) -> ScanFilter:
         after, before = times
         return cls(
             entity.type.value,
@@ -141,7 +141,7 @@ class _File(NamedTuple):
     least_time: datetime | None
     most_time: datetime | None
 
-    def may_hold(self, asked: Asked, first: int, last: int) -> bool:
+    def may_hold(self, asked: ScanFilter, first: int, last: int) -> bool:
         return (
             self.bounds.may_hold(asked.id, first, last)
             and (asked.before is None or self.least_time is None or self.least_time < asked.before)
@@ -174,7 +174,7 @@ class Version(NamedTuple):
     reaches: int
 
 
-class OpenTable:
+class DeltaTableReader:
     """One Delta table, held open. Its newest known version is shared by all threads and never changed."""
 
     def __init__(self, path: str, footers: Footers, clock: Callable[[], float]) -> None:
@@ -230,7 +230,7 @@ class OpenTable:
             return list(reversed(self._former))
 
     def _unreadable(self, error: Exception) -> HistoryUnavailable:
-        return HistoryUnavailable(str(lake_fault(self._path, error)))
+        return HistoryUnavailable(str(translate_lake_error(self._path, error)))
 
     def _current(self, known: Version | None, reaching: int) -> Version:
         """The known version where that suffices, and is not too old."""
@@ -382,7 +382,9 @@ def _extremes(chunk: Any) -> tuple[Any, Any]:
     return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else (None, None)
 
 
-def rows_of(footers: Footers, version: Version, asked: Asked, first: int, last: int, columns: list[str]) -> pa.Table:
+def rows_of(
+    footers: Footers, version: Version, asked: ScanFilter, first: int, last: int, columns: list[str]
+) -> pa.Table:
     """The rows with these revisions. Files and row groups that cannot have any of them are left alone.
 
     Where times are asked for, `columns` has them.

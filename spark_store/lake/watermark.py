@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from spark_store.errors import StoreUnavailable, system_fault
-from spark_store.files import write_whole
+from spark_store.errors import StoreUnavailable, translate_system_error
+from spark_store.files import write_atomically
 
 UPKEEP = ("retention", "moment", "optimize", "vacuum")
 """The kinds of upkeep."""
@@ -38,7 +38,7 @@ class TableSize(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Forgetting(msgspec.Struct, frozen=True):
+class RetentionRun(msgspec.Struct, frozen=True):
     """What retention did last: when, by the time that it believes and by the clock; how many events went. `boot`, `seconds`,
     `steady` and `off` are of the same look (`spark_store.pipeline.clock`).
 
@@ -73,7 +73,7 @@ class Watermark(msgspec.Struct, frozen=True):
     batch: Batch | None = None
     optimized: str | None = None
     vacuumed: str | None = None
-    retention: Forgetting | None = None
+    retention: RetentionRun | None = None
     erased: int = 0
     erased_at: str | None = None
     erasure_failure: str | None = None
@@ -101,9 +101,9 @@ def read_watermark(path: Path) -> Watermark:
 def publish_watermark(path: Path, watermark: Watermark) -> None:
     """Put `watermark` in the file's place, durably. Raises StoreUnavailable; then the old one is still there."""
     try:
-        write_whole(path, msgspec.json.encode(watermark), is_durable=True)
+        write_atomically(path, msgspec.json.encode(watermark), is_durable=True)
     except OSError as error:
-        raise system_fault(path, error, "the watermark cannot be written") from error
+        raise translate_system_error(path, error, "the watermark cannot be written") from error
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ class Failure(msgspec.Struct, frozen=True):
 def note_failure(path: Path, failure: Failure) -> None:
     """Remember `failure`, if its folder is there."""
     with contextlib.suppress(OSError):
-        write_whole(path, msgspec.json.encode(failure))
+        write_atomically(path, msgspec.json.encode(failure))
 
 
 def read_failure(path: Path) -> Failure | None:

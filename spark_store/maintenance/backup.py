@@ -28,15 +28,15 @@ from pathlib import Path
 
 import msgspec
 
-from spark_store.errors import LakeUnfit, OutputUnusable, StoreUnavailable, system_fault
-from spark_store.files import write_whole
-from spark_store.journal.reader import Follower
+from spark_store.errors import LakeUnfit, OutputUnusable, StoreUnavailable, translate_system_error
+from spark_store.files import write_atomically
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.durability import sync
 from spark_store.lake.reader import files, position
 from spark_store.lake.rows import version
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.records import now_text
-from spark_store.sqlite_errors import sqlite_fault
+from spark_store.sqlite_errors import translate_sqlite_error
 
 MANIFEST = "backup.json"
 """Stands in a copy that is whole, and says what it holds."""
@@ -81,7 +81,7 @@ def back_up(source: Lake, folder: Path, earlier: Path | None = None) -> Backup:
                 folder.chmod(0o700)
             return _copy_all(source, folder, earlier, undo)
         except OSError as error:
-            raise system_fault(error.filename or folder, error, "cannot be copied") from error
+            raise translate_system_error(error.filename or folder, error, "cannot be copied") from error
 
 
 def _check(source: Lake, folder: Path, earlier: Path | None) -> None:
@@ -120,7 +120,7 @@ def _copy_all(source: Lake, folder: Path, earlier: Path | None, undo: contextlib
             error = again
             continue
         sync(target) if tables else os.sync()
-        write_whole(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(backup), indent=2), is_durable=True)
+        write_atomically(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(backup), indent=2), is_durable=True)
         undo.pop_all()
         return backup
     raise LakeUnfit(f"{folder}: journal and lake do not come to fit, after {ATTEMPTS} attempts: {error}")
@@ -184,7 +184,7 @@ class _Copying:
 
     def journal(self) -> None:
         """Copy the journal as it is now, and look whether the copy is sound. Raises StoreUnavailable, SchemaTooNew."""
-        with Follower.open(self._source.journal):
+        with JournalReader.open(self._source.journal):
             pass  # it is one, and of this version
         path = self._target.journal
         # Before anything is in it: whoever has opened it meanwhile would go on reading.
@@ -200,7 +200,7 @@ class _Copying:
                 ours.backup(copy)
                 (said,) = copy.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.Error as error:
-            raise sqlite_fault(path, error) from error
+            raise translate_sqlite_error(path, error) from error
         if said != "ok":
             raise StoreUnavailable(f"{path}: the copy is damaged: {said}")
         self.bytes += path.stat().st_size
@@ -222,7 +222,7 @@ def _is_same(file: Path, size: int) -> bool:
 
 def _held(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> Backup:
     """What the copies hold, once it is clear that they belong together. Raises _TakenAway, LakeUnfit, StoreError."""
-    with Follower.open(copy.journal) as journal:
+    with JournalReader.open(copy.journal) as journal:
         newest, oldest = journal.newest(), journal.oldest_known()
     for name in ("-wal", "-shm"):
         copy.journal.with_name(f"{copy.journal.name}{name}").unlink(missing_ok=True)

@@ -20,7 +20,7 @@ import msgspec
 
 from spark_store.search import index, index_builder
 from spark_store.search.index import LARGE
-from spark_store.sqlite_errors import sqlite_fault
+from spark_store.sqlite_errors import translate_sqlite_error
 
 SHOWN = 50
 """Of so many things the rows are compared one by one."""
@@ -57,7 +57,7 @@ _SUBJECTS = "SELECT subject, policy FROM search_subjects"
 _IMPORTS = "SELECT importer, imported FROM search_imports"
 
 
-class Disagreement(NamedTuple):
+class IndexDifference(NamedTuple):
     """What differs, for which entity at which revision (0 for one that is not there)."""
 
     what: str
@@ -65,16 +65,16 @@ class Disagreement(NamedTuple):
     revision: int
 
 
-class Compared(NamedTuple):
+class IndexComparison(NamedTuple):
     """How many entities were compared, how many the index has not reached yet, how many differ, and how some of them do."""
 
     entities: int
     waiting: int
     differing: int
-    examples: list[Disagreement]
+    examples: list[IndexDifference]
 
 
-def compare(path: Path) -> Compared:
+def compare(path: Path) -> IndexComparison:
     """Compare all of a journal's file. Raises StoreUnavailable."""
     connection = None
     try:
@@ -83,11 +83,11 @@ def compare(path: Path) -> Compared:
         connection.execute(_BEGIN)
         found = index_builder.progress(connection)
         # What is being taken away to begin anew is of no meaning to anybody.
-        compared = Compared(0, found.last, 0, []) if found.is_stale else _Comparing(connection, found).compare()
+        compared = IndexComparison(0, found.last, 0, []) if found.is_stale else _Comparing(connection, found).compare()
         connection.execute(_END)
         return compared
     except sqlite3.Error as error:
-        raise sqlite_fault(path, error) from error
+        raise translate_sqlite_error(path, error) from error
     finally:
         if connection is not None:
             connection.close()
@@ -111,7 +111,7 @@ def _parsed(text: bytes | str) -> Mapping[str, Any] | None:
 
 
 class _Comparing:
-    def __init__(self, connection: sqlite3.Connection, progress: index_builder.Progress) -> None:
+    def __init__(self, connection: sqlite3.Connection, progress: index_builder.IndexProgress) -> None:
         self._connection = connection
         self._reached, self._last = progress.indexed, progress.last
         # What each thing's state wants, less what is there for it; in the last place what belongs to nobody.
@@ -121,7 +121,7 @@ class _Comparing:
         self._imports: set[tuple[str, str]] = set()
         self._entities = 0
 
-    def compare(self) -> Compared:
+    def compare(self) -> IndexComparison:
         self._add_states()
         self._take_rows()
         differing = [key for key, sum in enumerate(self._sums) if sum]
@@ -131,12 +131,12 @@ class _Comparing:
             *self._of_things(differing[:SHOWN]),
             *(self._named(key, "its size") for key in sorted(large)[:SHOWN]),
         ]
-        examples += [Disagreement("whom it names or imports", policy, 0) for policy in sorted(policies)[:SHOWN]]
+        examples += [IndexDifference("whom it names or imports", policy, 0) for policy in sorted(policies)[:SHOWN]]
         declared = self._connection.execute(_DECLARED).fetchall()
         paths = {id: path for path, id in self._connection.execute(_PATHS)}
-        examples += [Disagreement(f"declared: {paths.get(path, path)}", id, 0) for path, id in declared[:SHOWN]]
+        examples += [IndexDifference(f"declared: {paths.get(path, path)}", id, 0) for path, id in declared[:SHOWN]]
         count = len(differing) + len(large) + len(policies) + len({id for _, id in declared})
-        return Compared(self._entities, self._last - self._reached, count, examples[:SHOWN])
+        return IndexComparison(self._entities, self._last - self._reached, count, examples[:SHOWN])
 
     def _add_states(self) -> None:
         ids = dict(self._connection.execute(_PATHS).fetchall())
@@ -168,13 +168,13 @@ class _Comparing:
         imports = self._imports ^ set(self._connection.execute(_IMPORTS).fetchall())
         return {policy for _, policy in subjects} | {policy for policy, _ in imports}
 
-    def _of_things(self, keys: list[int]) -> Iterator[Disagreement]:
+    def _of_things(self, keys: list[int]) -> Iterator[IndexDifference]:
         there: dict[int, set[index.Row]] = {key: set() for key in keys}
         for path, rank, value, key in self._connection.execute(_VALUES_OF, (msgspec.json.encode(keys).decode(),)):
             there[key].add((path, rank, value))
         for key in keys:
             if key > self._last:
-                yield Disagreement("rows that belong to nobody", "", 0)
+                yield IndexDifference("rows that belong to nobody", "", 0)
                 continue
             wanted = self._wanted(key)
             for what, rows in (("missing", wanted - there[key]), ("too much", there[key] - wanted)):
@@ -185,6 +185,6 @@ class _Comparing:
         _, _, created, text = self._connection.execute(_STATE, (LARGE, key)).fetchone() or (None, 0, "", None)
         return (_rows(text, created) if text is not None and key <= self._reached else None) or set()
 
-    def _named(self, key: int, what: str) -> Disagreement:
+    def _named(self, key: int, what: str) -> IndexDifference:
         id, revision, *_ = self._connection.execute(_STATE, (LARGE, key)).fetchone() or (f"entity {key}", 0)
-        return Disagreement(what, id, revision)
+        return IndexDifference(what, id, revision)

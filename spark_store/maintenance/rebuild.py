@@ -21,15 +21,15 @@ import msgspec
 
 from mappings.model.signals import Event
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.history.replay import FOLDABLE, Folding, Ground, is_same_text, state_text
+from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, is_same_text, state_text
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import State, expect_journal
+from spark_store.journal.reader import EntityState, expect_journal
 from spark_store.lake import reader
 from spark_store.lake import rows as lake_rows
 from spark_store.lake.tables import APP, EVENTS, LATEST, Lake
 from spark_store.records import Snapshot, entity_of
 from spark_store.search import index_builder
-from spark_store.sqlite_errors import sqlite_fault
+from spark_store.sqlite_errors import translate_sqlite_error
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ _SET_COUNT = "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)"
 _FORGET_COUNTS = "DELETE FROM counters WHERE name LIKE 'rebuild %'"
 
 
-class Rebuilt(NamedTuple):
+class RebuildReport(NamedTuple):
     """How many entities were looked at; whose state was changed, or added because only the lake knew it, or kept because
     nothing tells it; and some of their names."""
 
@@ -75,7 +75,7 @@ class _Row(NamedTuple):
 
     key: int
     erased: int
-    state: State
+    state: EntityState
 
 
 def rebuild_journal(
@@ -84,7 +84,7 @@ def rebuild_journal(
     say: Callable[[int], object] | None = None,
     *,
     factory: type[sqlite3.Connection] = sqlite3.Connection,
-) -> Rebuilt:
+) -> RebuildReport:
     """Make every current state anew. `say` is told how many entities have been looked at, after each transaction.
 
     Raises SchemaTooNew, StoreUnavailable; then another call goes on.
@@ -148,7 +148,7 @@ def _writing(place: Lake, factory: type[sqlite3.Connection]) -> Iterator[sqlite3
             connection.execute("PRAGMA synchronous = FULL")
             yield connection
     except sqlite3.Error as error:
-        raise sqlite_fault(place.journal, error) from error
+        raise translate_sqlite_error(place.journal, error) from error
 
 
 class _Run:
@@ -163,7 +163,7 @@ class _Run:
     def next_chunk(self, limit: int) -> bool:
         """One transaction; False when there was nothing left to look at."""
         rows = [
-            _Row(row[0], row[1], State._make(row[2:]))
+            _Row(row[0], row[1], EntityState._make(row[2:]))
             for row in self._connection.execute(_ENTITIES, (self._key, limit))
         ]
         if not rows:
@@ -187,27 +187,27 @@ class _Run:
             (self._key,) = self._connection.execute(_LAST).fetchone()
             self._set_count("key", self._key)
 
-    def end(self) -> Rebuilt:
+    def end(self) -> RebuildReport:
         """Forget how far this came."""
         self._connection.execute(_FORGET_COUNTS)
-        return Rebuilt(**self.counts, examples=tuple(self._examples))
+        return RebuildReport(**self.counts, examples=tuple(self._examples))
 
     def _is_trimmed(self, key: int) -> bool:
         (first,) = self._connection.execute(_FIRST, (key,)).fetchone()
         return bool(first != 1)
 
-    def _known(self, states: Sequence[State]) -> dict[tuple[str, str], State]:
+    def _known(self, states: Sequence[EntityState]) -> dict[tuple[str, str], EntityState]:
         if not states or not self._has_latest:
             return {}
         found = lake_rows.latest_states(self._place, sorted({state.entity for state in states}))
         return {(state.entity_type, state.entity): state for state in found}
 
-    def _rebuild(self, row: _Row, known: State | None) -> None:
+    def _rebuild(self, row: _Row, known: EntityState | None) -> None:
         self.counts["checked"] += 1
         folding, seq = self._folded(row, known)
         made = folding.snapshot
         # A state that is newer than every event which is left cannot be told by anything else.
-        if folding.ground is Ground.NOTHING or made is None or made.revision < row.state.revision:
+        if folding.ground is FoldBase.NOTHING or made is None or made.revision < row.state.revision:
             self._note("kept", row.state)
             return
         text = state_text(made)
@@ -217,9 +217,9 @@ class _Run:
         self._connection.execute(_UPDATE, (*values, text, row.key))
         self._note("changed", row.state)
 
-    def _folded(self, row: _Row, known: State | None) -> tuple[Folding, int]:
+    def _folded(self, row: _Row, known: EntityState | None) -> tuple[StateFold, int]:
         """The state, and the number of the newest event that it rests on."""
-        folding, newest, (type, id) = Folding(), 0, row.state[:2]
+        folding, newest, (type, id) = StateFold(), 0, row.state[:2]
         if type not in FOLDABLE:
             return folding, newest
         if known is not None and known.revision > row.erased:
@@ -231,7 +231,7 @@ class _Run:
             newest = max(newest, seq)
         return folding, newest
 
-    def _note(self, name: str, state: State) -> None:
+    def _note(self, name: str, state: EntityState) -> None:
         self.counts[name] += 1
         if len(self._examples) < _SHOWN:
             self._examples.append(f"{state.entity} {name}")
@@ -257,7 +257,7 @@ class _Run:
             raise
 
 
-def as_snapshot(state: State) -> Snapshot:
+def as_snapshot(state: EntityState) -> Snapshot:
     """A row of `latest` as what events are folded on. Raises StoreUnavailable for one that is no JSON."""
     try:
         parsed = None if state.state is None else msgspec.json.decode(state.state)

@@ -33,19 +33,19 @@ from typing import NamedTuple
 import msgspec
 
 from mappings.model.signals import Event
-from spark_store.errors import StoreUnavailable, system_fault
-from spark_store.files import write_whole
-from spark_store.history.replay import FOLDABLE, Folding, Ground, is_same_text, state_text
+from spark_store.errors import StoreUnavailable, translate_system_error
+from spark_store.files import write_atomically
+from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, is_same_text, state_text
 from spark_store.journal.erasure import Erasure
-from spark_store.journal.reader import Entry, Follower, State
+from spark_store.journal.reader import EntityState, JournalEntry, JournalReader
 from spark_store.lake import rows as lake_rows
 from spark_store.lake.check import check_lake
-from spark_store.lake.rows import Bound, Part, TooMuch, size
+from spark_store.lake.rows import EntityRange, MemoryBound, MemoryBoundExceeded, size
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.lake.watermark import read_watermark
 from spark_store.maintenance import index_check
 from spark_store.records import entity_of
-from spark_store.sqlite_errors import sqlite_fault
+from spark_store.sqlite_errors import translate_sqlite_error
 
 RANGE = 100_000
 """So many events are compared at once."""
@@ -63,7 +63,7 @@ _SAME = ("entity_type", "entity", "revision", "timestamp", "action", "path", "va
 _STATE_SAME = ("policy", "seq", "created", "modified")
 
 
-class Difference(msgspec.Struct, frozen=True):
+class LakeDifference(msgspec.Struct, frozen=True):
     """What differs where: the event's number (None for a row of `latest`), the entity, its revision."""
 
     table: str
@@ -77,7 +77,7 @@ class Difference(msgspec.Struct, frozen=True):
         return f"{self.table}: {self.what}: {self.entity} at revision {self.revision}{number}"
 
 
-class Verdict(msgspec.Struct):
+class VerifyReport(msgspec.Struct):
     """How far a comparison came, and what it found: also what is kept of one that was interrupted.
 
     `first` to `last` are the events that are compared, `compared` the last one that was; `latest` whether every row of
@@ -98,9 +98,9 @@ class Verdict(msgspec.Struct):
     waiting: int = 0
     indexed: int | None = None
     unindexed: int = 0
-    differences: list[Difference] = []
+    differences: list[LakeDifference] = []
 
-    def add(self, found: Iterable[Difference]) -> None:
+    def add(self, found: Iterable[LakeDifference]) -> None:
         for difference in found:
             self.count += 1
             if len(self.differences) < SHOWN:
@@ -112,30 +112,30 @@ class VerifyOptions:
     """`is_expired`: whether an event, of an entity with this newest revision, is past its time, so that the lake need not
     have it. `fold_all`: fold every entity, and read every page of the lake."""
 
-    is_expired: Callable[[Entry, int], bool] = lambda _entry, _newest: False
+    is_expired: Callable[[JournalEntry, int], bool] = lambda _entry, _newest: False
     fold_all: bool = False
     restart: bool = False
     range: int = RANGE
     bytes: int = RANGE_BYTES
 
     @property
-    def bound(self) -> Bound:
-        return Bound(self.range, self.bytes)
+    def bound(self) -> MemoryBound:
+        return MemoryBound(self.range, self.bytes)
 
 
-def verify(place: Lake, options: VerifyOptions, say: Callable[[Verdict], object] | None = None) -> Verdict:
+def verify(place: Lake, options: VerifyOptions, say: Callable[[VerifyReport], object] | None = None) -> VerifyReport:
     """Compare what the journal still has with the lake. `say` is told after each range and each part.
 
     Raises LakeUnfit, SchemaTooNew, StoreUnavailable; what was compared until then is remembered.
     """
     watermark = read_watermark(place.watermark)
     last = watermark.seq
-    with Follower.open(place.journal) as follower:
+    with JournalReader.open(place.journal) as follower:
         verdict = None if options.restart else _remembered(place.verified)
         if verdict is None:
             oldest = follower.oldest()
             first = last + 1 if oldest is None else oldest
-            verdict = Verdict(first, last, first - 1)
+            verdict = VerifyReport(first, last, first - 1)
         check_lake(place, follower, every_page=options.fold_all)
         for _ in _steps(_Work(place, follower, options, watermark.erased, _Erasures(follower)), verdict):
             _remember(place.verified, verdict)
@@ -150,7 +150,7 @@ def verify(place: Lake, options: VerifyOptions, say: Callable[[Verdict], object]
 class _Erasures:
     """The erasures of each entity: also those that have been asked for since the last question."""
 
-    def __init__(self, follower: Follower) -> None:
+    def __init__(self, follower: JournalReader) -> None:
         self._follower = follower
         self._newest = 0
         self._known: dict[tuple[str, str], list[Erasure]] = {}
@@ -175,13 +175,13 @@ class _Work(NamedTuple):
     """What is compared, and how. Erasures up to the number `erased` have left the lake, too."""
 
     place: Lake
-    follower: Follower
+    follower: JournalReader
     options: VerifyOptions
     erased: int
     erasures: _Erasures
 
 
-def _steps(work: _Work, verdict: Verdict) -> Iterator[None]:
+def _steps(work: _Work, verdict: VerifyReport) -> Iterator[None]:
     place, options = work.place, work.options
     if verdict.indexed is None:
         _compare_index(place, verdict)
@@ -208,14 +208,14 @@ def _steps(work: _Work, verdict: Verdict) -> Iterator[None]:
         yield
 
 
-def _compare_index(place: Lake, verdict: Verdict) -> None:
+def _compare_index(place: Lake, verdict: VerifyReport) -> None:
     found = index_check.compare(place.journal)
     verdict.indexed, verdict.unindexed = found.entities, found.waiting
-    verdict.add(Difference("search index", *it) for it in found.examples)
+    verdict.add(LakeDifference("search index", *it) for it in found.examples)
     verdict.count += max(0, found.differing - len(found.examples))
 
 
-def _compare_events(work: _Work, first: int, last: int) -> tuple[int, list[Difference]]:
+def _compare_events(work: _Work, first: int, last: int) -> tuple[int, list[LakeDifference]]:
     """Up to which number, where these are too many bytes, and what differs."""
     while True:
         last, journal = _range(work, first, last)
@@ -223,13 +223,13 @@ def _compare_events(work: _Work, first: int, last: int) -> tuple[int, list[Diffe
             # What the journal has not got may be in the lake. One number is read whatever it is.
             bound = work.options.bound if last > first else lake_rows.UNBOUND
             return last, list(_events_unlike(work, journal, lake_rows.events_between(work.place, first, last, bound)))
-        except TooMuch:
+        except MemoryBoundExceeded:
             last = (first + last) // 2
 
 
-def _range(work: _Work, first: int, last: int) -> tuple[int, dict[int, Entry]]:
+def _range(work: _Work, first: int, last: int) -> tuple[int, dict[int, JournalEntry]]:
     """The journal's events up to `last`, or to the one with which they are enough; and which that is."""
-    journal: dict[int, Entry] = {}
+    journal: dict[int, JournalEntry] = {}
     held = 0
     for entry in work.follower.entries(first, last):
         held += size(entry)
@@ -239,7 +239,9 @@ def _range(work: _Work, first: int, last: int) -> tuple[int, dict[int, Entry]]:
     return last, journal
 
 
-def _events_unlike(work: _Work, journal: dict[int, Entry], lake: Iterable[Entry]) -> Iterator[Difference]:
+def _events_unlike(
+    work: _Work, journal: dict[int, JournalEntry], lake: Iterable[JournalEntry]
+) -> Iterator[LakeDifference]:
     follower, options = work.follower, work.options
     # Asked after the entries: what was trimmed meanwhile is not missed.
     oldest, before = follower.oldest(), 0
@@ -249,7 +251,7 @@ def _events_unlike(work: _Work, journal: dict[int, Entry], lake: Iterable[Entry]
             yield _event("there more than once", kept)
         elif entry is None:
             is_erased = _is_erased(work, EVENTS, kept)
-            if isinstance(is_erased, Difference):
+            if isinstance(is_erased, LakeDifference):
                 yield is_erased
             elif not is_erased and oldest is not None and kept.seq > oldest:
                 yield _event("not in the journal", kept)
@@ -264,26 +266,26 @@ def _events_unlike(work: _Work, journal: dict[int, Entry], lake: Iterable[Entry]
             yield _event("missing in the lake", entry)
 
 
-def _is_erased(work: _Work, table: Table, row: Entry | State) -> bool | Difference:
+def _is_erased(work: _Work, table: Table, row: JournalEntry | EntityState) -> bool | LakeDifference:
     """Whether a row is that of an erased entity: what the pipeline has still to do, or what it should have done."""
     found = [it for it in work.erasures.of(row.entity_type, row.entity) if row.seq <= it.seq]
     if any(it.id <= work.erased for it in found):
-        return Difference(table.name, "erased, and still there", row.entity, row.revision, row.seq)
+        return LakeDifference(table.name, "erased, and still there", row.entity, row.revision, row.seq)
     return bool(found)
 
 
-def _event(what: str, entry: Entry) -> Difference:
-    return Difference(EVENTS.name, what, entry.entity, entry.revision, entry.seq)
+def _event(what: str, entry: JournalEntry) -> LakeDifference:
+    return LakeDifference(EVENTS.name, what, entry.entity, entry.revision, entry.seq)
 
 
-class Seen:
+class SeenKeys:
     """What has been there already, in a file that has no name: it goes with this process, however that ends."""
 
     def __init__(self, folder: Path) -> None:
         try:
             handle, name = tempfile.mkstemp(dir=folder)
         except OSError as error:
-            raise system_fault(folder, error) from error
+            raise translate_system_error(folder, error) from error
         os.close(handle)
         self._path = Path(name)
         self._connection = sqlite3.connect(name, isolation_level=None)
@@ -304,13 +306,13 @@ class Seen:
         try:
             return self._connection.execute(statement, parameters)
         except sqlite3.Error as error:
-            raise sqlite_fault(self._path, error) from error
+            raise translate_sqlite_error(self._path, error) from error
 
 
-def _compare_latest(work: _Work, last: int) -> Iterator[Difference]:
+def _compare_latest(work: _Work, last: int) -> Iterator[LakeDifference]:
     """A row may be newer than the events below the watermark, never older; at the journal's revision it is the same."""
     place, follower, *_ = work
-    with contextlib.closing(Seen(place.pipeline)) as seen:
+    with contextlib.closing(SeenKeys(place.pipeline)) as seen:
         for kept in lake_rows.latest_states(place):
             if seen.add(kept.entity_type, kept.entity):
                 yield from _latest_unlike(work, kept, last)
@@ -321,13 +323,13 @@ def _compare_latest(work: _Work, last: int) -> Iterator[Difference]:
                 yield _row("missing in the lake", state)
 
 
-def _latest_unlike(work: _Work, kept: State, last: int) -> Iterator[Difference]:
+def _latest_unlike(work: _Work, kept: EntityState, last: int) -> Iterator[LakeDifference]:
     state = work.follower.state(kept.entity_type, kept.entity)
     if state is None or state.revision < kept.revision:
         yield from _unknown(work, LATEST, kept)
     elif state.revision > kept.revision:
         is_erased = _is_erased(work, LATEST, kept)
-        if isinstance(is_erased, Difference):
+        if isinstance(is_erased, LakeDifference):
             yield is_erased
         elif kept.revision < _owed(work.follower, kept.entity_type, kept.entity, last):
             yield _row("older than the entity's events", kept)
@@ -335,7 +337,7 @@ def _latest_unlike(work: _Work, kept: State, last: int) -> Iterator[Difference]:
         yield _row(f"{', '.join(wrong)} not as in the journal", kept)
 
 
-def _owed(follower: Follower, entity_type: str, entity: str, last: int) -> int:
+def _owed(follower: JournalReader, entity_type: str, entity: str, last: int) -> int:
     """The revision that the entity's row of `latest` has at least; 0 where there need not be one.
 
     An erasure is looked for last: one that comes in between takes with it what was there before.
@@ -345,16 +347,16 @@ def _owed(follower: Follower, entity_type: str, entity: str, last: int) -> int:
     return reached if reached > erased else 0
 
 
-def _compare_snapshots(work: _Work) -> Iterator[Difference]:
+def _compare_snapshots(work: _Work) -> Iterator[LakeDifference]:
     """A snapshot was once a row of `latest`: never newer than its entity, and the same at its entity's revision."""
     erased = work.erasures.entities()
-    with contextlib.closing(Seen(work.place.pipeline)) as seen:
+    with contextlib.closing(SeenKeys(work.place.pipeline)) as seen:
         for kept in lake_rows.snapshots(work.place):
             key = (kept.entity_type, kept.entity)
             is_new = seen.add(*key, kept.revision)
             state = work.follower.state(*key)
             if key in erased and (is_erased := _is_erased(work, SNAPSHOTS, kept)):
-                yield from [is_erased] if isinstance(is_erased, Difference) else []
+                yield from [is_erased] if isinstance(is_erased, LakeDifference) else []
             elif not is_new:
                 yield _row("there more than once", kept, SNAPSHOTS)
             elif state is None or state.revision < kept.revision:
@@ -363,26 +365,26 @@ def _compare_snapshots(work: _Work) -> Iterator[Difference]:
                 yield _row(f"{', '.join(wrong)} not as in the journal", kept, SNAPSHOTS)
 
 
-def _unknown(work: _Work, table: Table, kept: State) -> Iterator[Difference]:
+def _unknown(work: _Work, table: Table, kept: EntityState) -> Iterator[LakeDifference]:
     """A row that the journal does not know: an erasure explains it, or nothing does."""
     is_erased = _is_erased(work, table, kept)
-    if isinstance(is_erased, Difference):
+    if isinstance(is_erased, LakeDifference):
         yield is_erased
     elif not is_erased:
         yield _row("unknown to the journal", kept, table)
 
 
-def _unlike(state: State, kept: State) -> list[str]:
+def _unlike(state: EntityState, kept: EntityState) -> list[str]:
     wrong = [name for name in _STATE_SAME if getattr(state, name) != getattr(kept, name)]
     return wrong if is_same_text(state.state, kept.state) else [*wrong, "state"]
 
 
-def _next_part(work: _Work, first: str) -> Part:
+def _next_part(work: _Work, first: str) -> EntityRange:
     """Entities from the id `first` on, as many as may be folded at once, as far as the journal tells that."""
-    return Part(first, end_of_part(work.follower.sizes(first), work.options.bound))
+    return EntityRange(first, end_of_part(work.follower.sizes(first), work.options.bound))
 
 
-def end_of_part(sizes: Iterable[tuple[str, int, int]], bound: Bound) -> str | None:
+def end_of_part(sizes: Iterable[tuple[str, int, int]], bound: MemoryBound) -> str | None:
     """The id before which a part ends, from ids in order, each with a number of events and the bytes of a state. None where
     all fit in. One id is never cut."""
     begun = ""
@@ -396,7 +398,7 @@ def end_of_part(sizes: Iterable[tuple[str, int, int]], bound: Bound) -> str | No
     return None
 
 
-def _compare_folded(work: _Work, part: Part | None) -> tuple[int, list[Difference]]:
+def _compare_folded(work: _Work, part: EntityRange | None) -> tuple[int, list[LakeDifference]]:
     """How many entities, and what differs. Without a part: a sample.
 
     What grows is read in the order in which it is written, and what retention and erasures leave behind at last: so nothing
@@ -408,7 +410,7 @@ def _compare_folded(work: _Work, part: Part | None) -> tuple[int, list[Differenc
     histories = [(row, _history(work, row, entries)) for row, entries in _events(work, group, part is not None)]
     names = list(dict.fromkeys(row.entity for row in group))
     snapshots = lake_rows.snapshot_revisions(place, names if part is None else part)
-    found: list[Difference] = []
+    found: list[LakeDifference] = []
     for row, history in histories:
         found += _gaps(work, row, history, snapshots.get((row.entity_type, row.entity), []))
         found += history.unlike
@@ -416,8 +418,8 @@ def _compare_folded(work: _Work, part: Part | None) -> tuple[int, list[Differenc
 
 
 def _events(
-    work: _Work, group: Sequence[State], is_whole: bool
-) -> Iterator[tuple[State, Callable[[], Iterable[Entry]]]]:
+    work: _Work, group: Sequence[EntityState], is_whole: bool
+) -> Iterator[tuple[EntityState, Callable[[], Iterable[JournalEntry]]]]:
     """Each row of a group, which is by id, with a way to go through its events, in order. Those of all are read at once; of
     more than may be held, those of each half, and of one entity step by step. `is_whole`: no row between these was left out.
     """
@@ -426,7 +428,7 @@ def _events(
     if not names:
         return
     # Nothing lies between the last one and what its id with one more character would be.
-    events = _at_once(place, Part(names[0], f"{names[-1]}\0") if is_whole else names, bound)
+    events = _at_once(place, EntityRange(names[0], f"{names[-1]}\0") if is_whole else names, bound)
     if events is None and len(names) == 1:
         for row in group:
             yield row, partial(lake_rows.history, place, row.entity_type, row.entity, row.revision, bound)
@@ -436,7 +438,7 @@ def _events(
         yield from _events(work, [row for row in group if row.entity < middle], is_whole)
         yield from _events(work, [row for row in group if row.entity >= middle], is_whole)
         return
-    entries: dict[tuple[str, str], list[Entry]] = {}
+    entries: dict[tuple[str, str], list[JournalEntry]] = {}
     for entry in events:
         entries.setdefault((entry.entity_type, entry.entity), []).append(entry)
     del events
@@ -444,11 +446,11 @@ def _events(
         yield row, partial(iter, entries.get((row.entity_type, row.entity), []))
 
 
-def _at_once(place: Lake, of: Part | Sequence[str], bound: Bound) -> list[Entry] | None:
+def _at_once(place: Lake, of: EntityRange | Sequence[str], bound: MemoryBound) -> list[JournalEntry] | None:
     """All events of these; None where they are more than may be held."""
     try:
         return lake_rows.events_of(place, of, bound)
-    except TooMuch:
+    except MemoryBoundExceeded:
         return None
 
 
@@ -458,12 +460,12 @@ class _History(NamedTuple):
 
     erased: int
     oldest: int | None
-    first: Entry | None
+    first: JournalEntry | None
     runs: list[tuple[int, int]]
-    unlike: list[Difference]
+    unlike: list[LakeDifference]
 
 
-def _history(work: _Work, row: State, entries: Callable[[], Iterable[Entry]]) -> _History:
+def _history(work: _Work, row: EntityState, entries: Callable[[], Iterable[JournalEntry]]) -> _History:
     """Goes through the events once, or again where the entity was erased meanwhile."""
     begun = work.follower.beginning(row.entity_type, row.entity)
     while True:
@@ -473,10 +475,10 @@ def _history(work: _Work, row: State, entries: Callable[[], Iterable[Entry]]) ->
             return history
 
 
-def _read(row: State, entries: Iterable[Entry], erased: int, oldest: int | None) -> _History:
-    first: Entry | None = None
+def _read(row: EntityState, entries: Iterable[JournalEntry], erased: int, oldest: int | None) -> _History:
+    first: JournalEntry | None = None
     runs: list[tuple[int, int]] = []
-    folding, seq = Folding(), 0
+    folding, seq = StateFold(), 0
     entity = entity_of(row.entity_type, row.entity) if row.entity_type in FOLDABLE else None
     for entry in entries:
         if first is None and entry.revision > erased:
@@ -491,7 +493,7 @@ def _read(row: State, entries: Iterable[Entry], erased: int, oldest: int | None)
     return _History(erased, oldest, first, runs, list(_folded_unlike(row, folding, seq)))
 
 
-def _gaps(work: _Work, row: State, history: _History, snapshots: Sequence[int]) -> Iterator[Difference]:
+def _gaps(work: _Work, row: EntityState, history: _History, snapshots: Sequence[int]) -> Iterator[LakeDifference]:
     """The events up to the row's one that are neither in the lake nor in the journal, though nothing explains that."""
     erased, oldest, first = history.erased, history.oldest, history.first
     # What the journal still has is compared one by one.
@@ -503,7 +505,7 @@ def _gaps(work: _Work, row: State, history: _History, snapshots: Sequence[int]) 
     begin = border(erased, None if first is None else first.revision, is_expired, snapshots)
     for start, end in missing(history.runs, begin, last):
         text = "missing in the lake" if start == end else f"{end - start + 1} missing in the lake"
-        yield Difference(EVENTS.name, text, row.entity, start)
+        yield LakeDifference(EVENTS.name, text, row.entity, start)
 
 
 def border(erased: int, first: int | None, is_expired: bool, snapshots: Iterable[int]) -> int:
@@ -530,23 +532,23 @@ def missing(runs: Iterable[tuple[int, int]], begin: int, last: int) -> Iterator[
         yield expected, last
 
 
-def _folded_unlike(row: State, folding: Folding, seq: int) -> Iterator[Difference]:
+def _folded_unlike(row: EntityState, folding: StateFold, seq: int) -> Iterator[LakeDifference]:
     made = folding.snapshot
     # Events that are past their time, or not there yet, lead nowhere; holes are told elsewhere.
-    if folding.ground is not Ground.EVENTS or made is None or made.revision != row.revision:
+    if folding.ground is not FoldBase.EVENTS or made is None or made.revision != row.revision:
         return
-    folded = State(*row[:2], made.policy, made.revision, seq, made.created, made.modified, state_text(made))
+    folded = EntityState(*row[:2], made.policy, made.revision, seq, made.created, made.modified, state_text(made))
     if wrong := _unlike(folded, row):
         yield _row(f"{', '.join(wrong)} not as the events make it", row)
 
 
-def _row(what: str, state: State, table: Table = LATEST) -> Difference:
-    return Difference(table.name, what, state.entity, state.revision)
+def _row(what: str, state: EntityState, table: Table = LATEST) -> LakeDifference:
+    return LakeDifference(table.name, what, state.entity, state.revision)
 
 
-def sample(rows: Iterable[State], size: int) -> list[State]:
+def sample(rows: Iterable[EntityState], size: int) -> list[EntityState]:
     """About `size` rows, at least half of that if there are so many, spread over all of them."""
-    found: list[State] = []
+    found: list[EntityState] = []
     step = 1
     for number, row in enumerate(rows):
         if number % step == 0:
@@ -556,19 +558,19 @@ def sample(rows: Iterable[State], size: int) -> list[State]:
     return found
 
 
-def _remembered(path: Path) -> Verdict | None:
+def _remembered(path: Path) -> VerifyReport | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Verdict)
+        return msgspec.json.decode(path.read_bytes(), type=VerifyReport)
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise system_fault(path, error) from error
+        raise translate_system_error(path, error) from error
     except msgspec.MsgspecError as error:
         raise StoreUnavailable(f"{path}: expected how far a comparison came, found {error}; say --restart") from error
 
 
-def _remember(path: Path, verdict: Verdict) -> None:
+def _remember(path: Path, verdict: VerifyReport) -> None:
     try:
-        write_whole(path, msgspec.json.encode(verdict))
+        write_atomically(path, msgspec.json.encode(verdict))
     except OSError as error:
-        raise system_fault(path, error) from error
+        raise translate_system_error(path, error) from error

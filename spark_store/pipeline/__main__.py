@@ -32,18 +32,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
-from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError, system_fault
+from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError, translate_system_error
 from spark_store.journal.reader import expect_journal
 from spark_store.lake import durability
 from spark_store.lake.status import read_status
 from spark_store.lake.tables import EVENTS, TABLES, Lake
-from spark_store.lake.watermark import Failure, Forgetting, Watermark, note_failure
+from spark_store.lake.watermark import Failure, RetentionRun, Watermark, note_failure
 from spark_store.records import as_text, now_text
 
 if TYPE_CHECKING:
-    from spark_store.pipeline.retention import Retention
-    from spark_store.pipeline.session import Connect
-    from spark_store.pipeline.tables import Target
+    from spark_store.pipeline.retention import RetentionRules
+    from spark_store.pipeline.session import ConnectOptions
+    from spark_store.pipeline.tables import LakeWriter
 
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
@@ -94,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("failed", reason=f"expected pyspark and what it needs, found: {error}; install them", kind="SparkMissing")
         return EXIT_MISSING
     except (StoreError, OSError) as error:
-        known = error if isinstance(error, StoreError) else system_fault(error.filename or given.data_dir, error)
+        known = (
+            error if isinstance(error, StoreError) else translate_system_error(error.filename or given.data_dir, error)
+        )
         say("failed", reason=str(known), kind=type(known).__name__)
         if given.action == "run" and not isinstance(known, LakeBusy):
             # Another one is at work then, and what ended that one last is for it to tell.
@@ -181,8 +183,8 @@ def stop_at_signals(stopping: threading.Event) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     from spark_store.lake.connect_address import local_address, published
-    from spark_store.pipeline.session import Connect, connect_port, java_pid, put_first
-    from spark_store.pipeline.stream import Stream, StreamOptions
+    from spark_store.pipeline.session import ConnectOptions, connect_port, java_pid, put_first
+    from spark_store.pipeline.stream import PipelineOptions, PipelineStream
     from spark_store.pipeline.upkeep import Upkeep
 
     stopping = threading.Event()
@@ -198,8 +200,8 @@ def _run(given: argparse.Namespace) -> int:
         forget_every=given.retention_every,
         retention=_retention(given),
     )
-    options = StreamOptions(given.batch_rows, given.interval, given.once, upkeep_options)
-    connect = None if given.once or given.no_connect else Connect()
+    options = PipelineOptions(given.batch_rows, given.interval, given.once, upkeep_options)
+    connect = None if given.once or given.no_connect else ConnectOptions()
     with _target(given, stopping, connect=connect) as target, contextlib.ExitStack() as serving:
         put_first(target.spark)
         if connect is not None:
@@ -208,7 +210,7 @@ def _run(given: argparse.Namespace) -> int:
             serving.enter_context(published(target.lake.connect, address))
             say("wide queries", port=port)
         if not stopping.is_set():
-            Stream(target, say, options, stopping).run()
+            PipelineStream(target, say, options, stopping).run()
     say("stopped")
     return 0
 
@@ -250,10 +252,10 @@ def _forget(given: argparse.Namespace) -> int:
     return 0
 
 
-def _by_hand(last: Watermark, now: datetime, events: int) -> Forgetting:
+def _by_hand(last: Watermark, now: datetime, events: int) -> RetentionRun:
     """What retention did, by the clock: what the pipeline believes stays as it was."""
     at = as_text(now)
-    return replace(last.retention or Forgetting(at, events), events=events, by_hand=at)
+    return replace(last.retention or RetentionRun(at, events), events=events, by_hand=at)
 
 
 def _rebuild(given: argparse.Namespace) -> int:
@@ -312,8 +314,8 @@ def _target(
     stopping: threading.Event | None = None,
     *,
     is_writing: bool = True,
-    connect: Connect | None = None,
-) -> Iterator[Target]:
+    connect: ConnectOptions | None = None,
+) -> Iterator[LakeWriter]:
     """A session and the lake, which nobody else writes meanwhile."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -328,7 +330,7 @@ def _target(
         wait_for_lock,
     )
     from spark_store.pipeline.stream import translated
-    from spark_store.pipeline.tables import Target
+    from spark_store.pipeline.tables import LakeWriter
 
     lake = Lake(given.data_dir)
     begun = time.monotonic()
@@ -362,7 +364,7 @@ def _target(
                     sweep(lake)
                     if mended := durability.mend(lake):
                         say("log mended", commits=[str(commit.relative_to(lake.folder)) for commit in mended])
-                yield Target.of(spark, given.data_dir)
+                yield LakeWriter.of(spark, given.data_dir)
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise translated(error) from error
         finally:
@@ -371,10 +373,10 @@ def _target(
                 spark.stop()
 
 
-def _retention(given: argparse.Namespace) -> Retention:
-    from spark_store.pipeline.retention import Retention
+def _retention(given: argparse.Namespace) -> RetentionRules:
+    from spark_store.pipeline.retention import RetentionRules
 
-    return Retention.of(given.retention)
+    return RetentionRules.of(given.retention)
 
 
 def _watch_parent(stopping: threading.Event) -> None:

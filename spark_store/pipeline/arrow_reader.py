@@ -4,7 +4,7 @@ That takes a quarter of the time that tuples do. The library for it (ADBC's driv
 Python's. Two of them may read one file, but not at the same time in one process: who closes the file first would take away
 the other one's locks. So nothing else of this process may have the journal open meanwhile, which is so in Spark's workers.
 
-Whoever uses this has looked with a `Follower` whether the journal can be read, and of which schema it is.
+Whoever uses this has looked with a `JournalReader` whether the journal can be read, and of which schema it is.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_store.errors import StoreUnavailable
-from spark_store.journal.reader import ENTRIES_BY_ENTITY, Follower
+from spark_store.journal.reader import ENTRIES_BY_ENTITY, JournalReader
 
 LONG: Final = 16_384
 """Events with more bytes than that in value or headers are left to others: how many rows a batch has is all that can be
@@ -91,6 +91,6 @@ def _events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _read_again(path: Path, first: int, last: int) -> None:
     """Python's SQLite says what is wrong so that the next step is known. Raises StoreUnavailable."""
-    with Follower.open(path) as follower:
+    with JournalReader.open(path) as follower:
         for _ in follower.entries_by_entity(first, last):
             pass

@@ -4,7 +4,7 @@ What a clock that runs ahead makes old cannot be brought back, and the newest ev
 same clock. So from one look to the next the time that is believed goes on by what was measured meanwhile. What the clock
 says beyond that, or short of it, is believed once it has gone steadily for a day (`PROOF`); until then people can set it
 right. So a machine that begins in 1970 whenever it is switched on does not lose what is believed. Meanwhile the earlier one
-of the two counts (`Look.until`).
+of the two counts (`ClockReading.until`).
 
 Looks are kept, and the system measures for as long as the machine is up, whichever process asks it and also while the
 machine sleeps. How long it was off nobody measures. As much as a day of that is believed, at once or when the clock is set
@@ -35,7 +35,7 @@ class Uptime(NamedTuple):
     seconds: float
 
 
-class Look(NamedTuple):
+class ClockReading(NamedTuple):
     """What the clock said, and what is believed; when that was, and the seconds since which the clock has gone steadily; how
     much may still be believed of the time for which the machine was off."""
 
@@ -56,10 +56,10 @@ class Look(NamedTuple):
         return min(self.clock, self.believed)
 
 
-def look(last: Look | None, clock: datetime, uptime: Uptime) -> Look:
+def look(last: ClockReading | None, clock: datetime, uptime: Uptime) -> ClockReading:
     """The next look, of the same process or of another one; what the last one was, if there was one."""
     if last is None:
-        return Look(clock, clock, uptime, uptime.seconds)
+        return ClockReading(clock, clock, uptime, uptime.seconds)
     passed = timedelta(seconds=uptime.seconds - last.uptime.seconds)
     steady, off = last.steady, last.off
     if uptime.boot != last.uptime.boot or passed < timedelta(0):
@@ -67,12 +67,12 @@ def look(last: Look | None, clock: datetime, uptime: Uptime) -> Look:
     elif abs(clock - last.clock - passed) > SLACK:
         steady = uptime.seconds
     if timedelta(seconds=uptime.seconds - steady) >= PROOF:
-        return Look(clock, clock, uptime, steady)
+        return ClockReading(clock, clock, uptime, steady)
     measured = last.believed + passed
     if abs(clock - measured) <= SLACK:
-        return Look(clock, clock, uptime, steady, off)
+        return ClockReading(clock, clock, uptime, steady, off)
     credited = max(timedelta(0), min(clock - measured, off))
-    return Look(clock, measured + credited, uptime, steady, off - credited)
+    return ClockReading(clock, measured + credited, uptime, steady, off - credited)
 
 
 def uptime() -> Uptime:

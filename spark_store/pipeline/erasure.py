@@ -20,13 +20,13 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from spark_store.errors import damaged, system_fault
+from spark_store.errors import damaged, translate_system_error
 from spark_store.journal.erasure import Erasure, condition
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import ERASURES, TABLES, Lake, Table
 from spark_store.pipeline import rebuild
 from spark_store.pipeline.session import drop_shuffles
-from spark_store.pipeline.tables import Target, append_once
+from spark_store.pipeline.tables import LakeWriter, append_once
 
 AT_ONCE = 50
 """So many erasures at a time."""
@@ -37,7 +37,7 @@ def ready(erasures: Sequence[Erasure]) -> list[Erasure]:
     return list(takewhile(lambda erasure: erasure.journal_done is not None, erasures))
 
 
-def erase(target: Target, erasures: Sequence[Erasure]) -> None:
+def erase(target: LakeWriter, erasures: Sequence[Erasure]) -> None:
     """Delete the rows, what an interrupted rebuild has made of them, and every file that only older versions need; then
     note it in every table."""
     rebuild.discard(target.lake)
@@ -55,12 +55,12 @@ def noted(place: Lake) -> int:
     return min(reader.last_transaction(place, table, ERASURES) for table in TABLES)
 
 
-def _note(target: Target, table: Table, number: int) -> None:
+def _note(target: LakeWriter, table: Table, number: int) -> None:
     """Append nothing, with this number. A deletion cannot carry it: Delta would pass over one that is done again."""
     append_once(target, table, target.read(table).where("false"), ERASURES, number)
 
 
-def clean(target: Target) -> None:
+def clean(target: LakeWriter) -> None:
     """Remove every file that no table needs now, once those are durable which hold the rows of others that stay.
 
     Raises StoreUnavailable where that fails, LakeUnfit for a table that lacks a file.
@@ -71,7 +71,7 @@ def clean(target: Target) -> None:
             _clean(target.lake, table)
         except OSError as error:
             path = error.filename or target.lake.path(table)
-            raise system_fault(path, error, "what was erased cannot be removed") from error
+            raise translate_system_error(path, error, "what was erased cannot be removed") from error
 
 
 def _clean(place: Lake, table: Table) -> None:

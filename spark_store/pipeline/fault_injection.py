@@ -25,7 +25,7 @@ VARIABLE = "SPARK_STORE_CRASH"
 _LOOK_SECONDS = 0.002
 
 
-class Point(str, Enum):
+class FaultPoint(str, Enum):
     """Where in a batch, or beside it. Append and merge run at the same time: `BETWEEN` is when the first of them is done,
     whichever that is, and the other may not be."""
 
@@ -38,14 +38,14 @@ class Point(str, Enum):
     DURING_MOMENT = "during-moment"
 
 
-def reach(point: Point, spark: SparkSession) -> None:
+def reach(point: FaultPoint, spark: SparkSession) -> None:
     """Die here, if a test wants that."""
     if (planned := _planned(point)) is not None:
         _kill(*planned, spark)
 
 
 @contextlib.contextmanager
-def during(point: Point, spark: SparkSession, folder: Path) -> Iterator[None]:
+def during(point: FaultPoint, spark: SparkSession, folder: Path) -> Iterator[None]:
     """Die, if a test wants that, when the first new file appears in `folder`: amid the work that writes it."""
     if (planned := _planned(point)) is None:
         yield
@@ -67,7 +67,7 @@ def during(point: Point, spark: SparkSession, folder: Path) -> Iterator[None]:
         watcher.join()
 
 
-def _planned(point: Point) -> tuple[str, Path] | None:
+def _planned(point: FaultPoint) -> tuple[str, Path] | None:
     """Victim and file, if this point is meant and the file is there."""
     wanted, _, rest = os.environ.get(VARIABLE, "").partition(":")
     victim, _, file = rest.partition(":")

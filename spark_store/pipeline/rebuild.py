@@ -25,19 +25,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from mappings.model.signals import Event
-from spark_store.errors import LakeUnfit, system_fault
-from spark_store.files import write_whole
-from spark_store.history.replay import FOLDABLE, Folding, Ground, state_text
+from spark_store.errors import LakeUnfit, translate_system_error
+from spark_store.files import write_atomically
+from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, state_text
 from spark_store.journal import erasure
-from spark_store.journal.reader import State
+from spark_store.journal.reader import EntityState
 from spark_store.lake import durability, reader
 from spark_store.lake import rows as lake_rows
-from spark_store.lake.rows import Part
+from spark_store.lake.rows import EntityRange
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake
 from spark_store.maintenance.rebuild import as_snapshot
 from spark_store.pipeline import tables
 from spark_store.pipeline.snapshots import is_stream
-from spark_store.pipeline.tables import Target, latest_rows
+from spark_store.pipeline.tables import LakeWriter, latest_rows
 from spark_store.records import SPARK_FORMAT, entity_of
 
 ROWS = 500_000
@@ -59,7 +59,7 @@ _ITEM = (*_ORDER, "at", "action", "path", "text", "headers", "policy", "created"
 Say = Callable[..., None]
 
 
-class Rebuilt(msgspec.Struct, frozen=True):
+class FoldReport(msgspec.Struct, frozen=True):
     """Rows of `latest`: folded from events alone, resting on a known state, and without any state that could be found
     (then the journal's is taken); and how the table differs from the one before: rows changed, added, removed."""
 
@@ -71,17 +71,17 @@ class Rebuilt(msgspec.Struct, frozen=True):
     removed: int
 
 
-class Progress(msgspec.Struct):
+class RebuildProgress(msgspec.Struct):
     """The version of `events` that is folded, its parts, and how many of them are done. `run` numbers the rebuild."""
 
     run: int
     version: int
-    parts: list[Part]
+    parts: list[EntityRange]
     done: int = 0
-    rebuilt: Rebuilt | None = None
+    rebuilt: FoldReport | None = None
 
 
-def rebuild_latest(target: Target, say: Say, rows: int = ROWS) -> Rebuilt:
+def rebuild_latest(target: LakeWriter, say: Say, rows: int = ROWS) -> FoldReport:
     """Make `latest` anew, on a lake that nobody else writes. Raises StoreError; then another call goes on."""
     place = target.lake
     if not place.has(EVENTS):
@@ -106,11 +106,11 @@ def rebuild_latest(target: Target, say: Say, rows: int = ROWS) -> Rebuilt:
     return progress.rebuilt
 
 
-def _progress(place: Lake, rows: int) -> Progress:
+def _progress(place: Lake, rows: int) -> RebuildProgress:
     """Of the one that was interrupted, if `events` is still what it was; else a new one."""
     version = lake_rows.version(place, EVENTS)
     try:
-        found = msgspec.json.decode(_file(place).read_bytes(), type=Progress)
+        found = msgspec.json.decode(_file(place).read_bytes(), type=RebuildProgress)
         if found.version == version:
             return found
     except (FileNotFoundError, msgspec.MsgspecError):
@@ -119,7 +119,7 @@ def _progress(place: Lake, rows: int) -> Progress:
     place.rebuild.mkdir(parents=True)
     # A number that is not above the last one would not be taken; no clock is sure to give such a one.
     run = reader.last_transaction(place, LATEST, APP) + 1
-    begun = Progress(run, version, lake_rows.parts(place, rows))
+    begun = RebuildProgress(run, version, lake_rows.parts(place, rows))
     _remember(place, begun)
     return begun
 
@@ -132,7 +132,7 @@ def discard(place: Lake) -> None:
         if place.rebuild.is_dir():
             shutil.rmtree(place.rebuild)
     except OSError as error:
-        raise system_fault(place.rebuild, error) from error
+        raise translate_system_error(place.rebuild, error) from error
 
 
 def _file(place: Lake) -> Path:
@@ -143,16 +143,16 @@ def _staging(place: Lake) -> str:
     return str((place.rebuild / "latest").absolute())
 
 
-def _remember(place: Lake, progress: Progress) -> None:
+def _remember(place: Lake, progress: RebuildProgress) -> None:
     # What is said to be done must be there after a power cut.
     durability.sync(place)
     try:
-        write_whole(_file(place), msgspec.json.encode(progress))
+        write_atomically(_file(place), msgspec.json.encode(progress))
     except OSError as error:
-        raise system_fault(_file(place), error) from error
+        raise translate_system_error(_file(place), error) from error
 
 
-def _fold(target: Target, progress: Progress) -> None:
+def _fold(target: LakeWriter, progress: RebuildProgress) -> None:
     """One part, into the table beside the lake; a part that is there already is not taken a second time."""
     condition = f"{progress.parts[progress.done].condition()} AND {erasure.spared(reader.pending(target.lake))}"
     events = target.spark.read.format("delta").option("versionAsOf", progress.version).load(target.lake.path(EVENTS))
@@ -169,7 +169,7 @@ def _fold(target: Target, progress: Progress) -> None:
     )
 
 
-def _known(target: Target) -> Iterator[DataFrame]:
+def _known(target: LakeWriter) -> Iterator[DataFrame]:
     """What may be rested on: tables with the columns of `latest`."""
     yield target.read(LATEST)
     if target.lake.has(SNAPSHOTS):
@@ -224,16 +224,16 @@ def _fold_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Items as `event_items` and `known_items` make them, in order → rows of FOLDED_SCHEMA."""
     current: tuple[str, str] | None = None
-    folding, last, newest = Folding(), 0, 0
+    folding, last, newest = StateFold(), 0, 0
     for item in items:
         if item[:2] != current:
             if current is not None:
                 yield _row(current, folding, last or newest)
-            current, folding, last, newest = item[:2], Folding(), 0, 0
+            current, folding, last, newest = item[:2], StateFold(), 0, 0
         type, id, revision, _, seq, at, action, path, text, headers, policy, created = item
         newest = max(newest, seq)
         if action == _KNOWN:
-            folding.known(as_snapshot(State(type, id, policy, revision, seq, created, at, _bytes(text))))
+            folding.known(as_snapshot(EntityState(type, id, policy, revision, seq, created, at, _bytes(text))))
         elif type in FOLDABLE:
             folding.event(Event(entity_of(type, id), revision, at, action, path, _bytes(text), headers.encode()))
         if folding.snapshot is None:
@@ -245,10 +245,10 @@ def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         yield _row(current, folding, last or newest)
 
 
-def _row(key: tuple[str, str], folding: Folding, seq: int) -> tuple[Any, ...]:
+def _row(key: tuple[str, str], folding: StateFold, seq: int) -> tuple[Any, ...]:
     made = folding.snapshot
     if made is None:
-        return (*key, None, folding.newest, None, None, None, seq, Ground.NOTHING.value)
+        return (*key, None, folding.newest, None, None, None, seq, FoldBase.NOTHING.value)
     text = state_text(made)
     return (
         *key, made.policy, made.revision, made.created, made.modified, None if text is None else text.decode(), seq,
@@ -273,15 +273,15 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
 
 
-def _made(target: Target) -> DataFrame:
+def _made(target: LakeWriter) -> DataFrame:
     return target.spark.read.format("delta").load(_staging(target.lake))
 
 
-def _new_rows(target: Target) -> DataFrame:
-    return latest_rows(_made(target).where(sql.col("ground") != Ground.NOTHING.value))
+def _new_rows(target: LakeWriter) -> DataFrame:
+    return latest_rows(_made(target).where(sql.col("ground") != FoldBase.NOTHING.value))
 
 
-def _compared(target: Target) -> Rebuilt:
+def _compared(target: LakeWriter) -> FoldReport:
     grounds = {row["ground"]: int(row["count"]) for row in _made(target).groupBy("ground").count().collect()}
     columns = [name for name in LATEST.column_names if name not in ("entity_type", "entity")]
     key = ["entity_type", "entity"]
@@ -296,17 +296,17 @@ def _compared(target: Target) -> Rebuilt:
         )
         .collect()[0]
     )
-    return Rebuilt(
-        folded=grounds.get(Ground.EVENTS.value, 0),
-        known=grounds.get(Ground.KNOWN.value, 0),
-        lost=grounds.get(Ground.NOTHING.value, 0),
+    return FoldReport(
+        folded=grounds.get(FoldBase.EVENTS.value, 0),
+        known=grounds.get(FoldBase.KNOWN.value, 0),
+        lost=grounds.get(FoldBase.NOTHING.value, 0),
         changed=int(counted["changed"]),
         added=int(counted["added"]),
         removed=int(counted["removed"]),
     )
 
 
-def _replace(target: Target, run: int) -> None:
+def _replace(target: LakeWriter, run: int) -> None:
     """One commit: all old rows go, all new ones come. Once it is done, the same run does it no more."""
     writer = _new_rows(target).write.format("delta").mode("overwrite")
     writer.option("txnAppId", APP).option("txnVersion", run).save(target.lake.path(LATEST))

@@ -29,13 +29,13 @@ from pyspark.sql import functions as sql
 
 from mappings.ids import namespace_of
 from mappings.model.signals import Event
-from spark_store.history.replay import Folding, state_text
-from spark_store.journal.reader import Entry
+from spark_store.history.replay import StateFold, state_text
+from spark_store.journal.reader import JournalEntry
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
 from spark_store.pipeline import snapshots
 from spark_store.pipeline.snapshots import KEY
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import SPARK_FORMAT, Snapshot, entity_of
 from spark_store.sql import literal
 
@@ -49,7 +49,7 @@ Firsts = Mapping[timedelta, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class RetentionRule:
     """What is kept: events not older than `age`, and the newest `revisions` of each entity. Neither: everything."""
 
     age: timedelta | None = None
@@ -85,21 +85,23 @@ def _ago(now: datetime, age: timedelta) -> datetime:
         return datetime.min.replace(tzinfo=UTC)
 
 
-FOREVER = Rule()
+FOREVER = RetentionRule()
 
 
 @dataclass(frozen=True, slots=True)
-class Retention:
+class RetentionRules:
     """What is kept: by `default`, or by the rule that stands at the namespace."""
 
-    default: Rule = FOREVER
-    namespaces: Mapping[str, Rule] = field(default_factory=dict)
+    default: RetentionRule = FOREVER
+    namespaces: Mapping[str, RetentionRule] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rules: Mapping[str, Mapping[str, Any]]) -> Retention:
+    def of(cls, rules: Mapping[str, Mapping[str, Any]]) -> RetentionRules:
         """From `{namespace or "default": {"seconds": …, "revisions": …}}`, either of which may be missing."""
         found = {
-            name: Rule(timedelta(seconds=rule["seconds"]) if "seconds" in rule else None, rule.get("revisions"))
+            name: RetentionRule(
+                timedelta(seconds=rule["seconds"]) if "seconds" in rule else None, rule.get("revisions")
+            )
             for name, rule in rules.items()
         }
         return cls(found.pop("default", FOREVER), found)
@@ -114,14 +116,14 @@ class Retention:
         return {rule.age for rule in (self.default, *self.namespaces.values()) if rule.age is not None}
 
     def expired(self, now: datetime, firsts: Firsts) -> str:
-        """The condition, in SQL, under which a row of `events` may go, with `newest` as in `Rule.expired`."""
+        """The condition, in SQL, under which a row of `events` may go, with `newest` as in `RetentionRule.expired`."""
         names = self.namespaces
         default, *rules = (rule.expired(now, firsts) for rule in (self.default, *names.values()))
         others = " AND ".join([default, *(f"namespace <> {literal(name)}" for name in names)])
         named = [f"namespace = {literal(name)} AND {rule}" for name, rule in zip(names, rules, strict=True)]
         return " OR ".join(f"({rule})" for rule in [others, *named])
 
-    def has_expired(self, entry: Entry, newest: int, now: datetime) -> bool:
+    def has_expired(self, entry: JournalEntry, newest: int, now: datetime) -> bool:
         """Whether the lake need not have an event of the journal, of an entity whose newest revision is `newest`."""
         rule = self.namespaces.get(namespace_of(entry.entity), self.default)
         return rule.has_expired(datetime.fromisoformat(entry.timestamp), entry.revision, newest, now)
@@ -132,7 +134,7 @@ class Retention:
         return events.join(newest, KEY, "left").where(self.expired(now, firsts)).drop("newest")
 
 
-class Forgotten(NamedTuple):
+class DeletedEvents(NamedTuple):
     """What goes of one namespace: events, entities they belong to, and when the oldest and the newest of them happened,
     as text."""
 
@@ -147,7 +149,7 @@ class Forgotten(NamedTuple):
         return self._asdict()
 
 
-def preview(target: Target, retention: Retention, now: datetime) -> list[Forgotten]:
+def preview(target: LakeWriter, retention: RetentionRules, now: datetime) -> list[DeletedEvents]:
     """What `forget` would delete now, by namespace."""
     if retention.is_forever:
         return []
@@ -158,7 +160,7 @@ def preview(target: Target, retention: Retention, now: datetime) -> list[Forgott
         sql.date_format(sql.min("oldest"), SPARK_FORMAT).alias("oldest"),
         sql.date_format(sql.max("latest"), SPARK_FORMAT).alias("latest"),
     )
-    return [Forgotten(*row) for row in found.orderBy("namespace").collect()]
+    return [DeletedEvents(*row) for row in found.orderBy("namespace").collect()]
 
 
 def believed(newest: datetime | None, now: datetime) -> datetime:
@@ -169,7 +171,7 @@ def believed(newest: datetime | None, now: datetime) -> datetime:
     return now if newest is None else min(now, newest)
 
 
-def forget(target: Target, retention: Retention, now: datetime) -> int:
+def forget(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
     """Delete events that are past their time; how many. Their files go with a later `vacuum`."""
     if retention.is_forever:
         return 0
@@ -178,7 +180,7 @@ def forget(target: Target, retention: Retention, now: datetime) -> int:
     return deleted
 
 
-def _forget_events(target: Target, retention: Retention, now: datetime) -> int:
+def _forget_events(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
     """The events, and the states from before them."""
     borders = _borders(target, retention, now).persist()
     try:
@@ -198,7 +200,7 @@ def _forget_events(target: Target, retention: Retention, now: datetime) -> int:
     return int(deleted)
 
 
-def _borders(target: Target, retention: Retention, now: datetime) -> DataFrame:
+def _borders(target: LakeWriter, retention: RetentionRules, now: datetime) -> DataFrame:
     """One row per entity that loses events: the last revision that goes, how many do, and from when they are."""
     since = believed(reader.newest_time(target.lake), now)
     # Up to the clock: what has a time to come proves nothing.
@@ -212,7 +214,7 @@ def _borders(target: Target, retention: Retention, now: datetime) -> DataFrame:
     )
 
 
-def _delete(target: Target, table: Table, borders: DataFrame, condition: str) -> None:
+def _delete(target: LakeWriter, table: Table, borders: DataFrame, condition: str) -> None:
     borders.createOrReplaceTempView("retention_borders")
     target.spark.sql(
         f"MERGE INTO {target.name(table)} AS kept USING retention_borders AS gone "
@@ -221,7 +223,7 @@ def _delete(target: Target, table: Table, borders: DataFrame, condition: str) ->
     )
 
 
-def _missing_snapshots(target: Target, borders: DataFrame) -> DataFrame:
+def _missing_snapshots(target: LakeWriter, borders: DataFrame) -> DataFrame:
     """A snapshot at each border that has none: the row of `latest` if it is there, else folded from what goes."""
     taken, latest = target.read(SNAPSHOTS), target.read(LATEST)
     wanted = borders.select(*KEY, "border", "oldest")
@@ -282,7 +284,7 @@ def fold(base: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]]) ->
 
     None where that is not known, because something before them is missing.
     """
-    folding, last = Folding(), base
+    folding, last = StateFold(), base
     if base is not None:
         folding.known(_snapshot(base))
     for last in events:

@@ -126,7 +126,7 @@ _CONNECT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Connect:
+class ConnectOptions:
     """How wide queries are answered: at which port of the loopback interface (0: a free one), and the token that callers
     must show."""
 
@@ -142,7 +142,7 @@ class SessionOptions:
     master: str = "local[*]"
     jars: Path = JARS
     memory: str = "1g"
-    connect: Connect | None = None
+    connect: ConnectOptions | None = None
     scratch: Path | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -162,14 +162,14 @@ def find_jars(folder: Path) -> list[Path]:
     return found
 
 
-class Java(NamedTuple):
+class JavaProgram(NamedTuple):
     """A program, and how it names itself: the first words of its second line, `17.0.15+6-Debian-1deb12u1` say."""
 
     program: str
     build: str
 
 
-def find_java() -> Java:
+def find_java() -> JavaProgram:
     """The Java that Spark will run. Raises SparkMissing where there is none that is new enough, StoreUnavailable where it
     does not answer now."""
     home = os.environ.get("JAVA_HOME")
@@ -189,10 +189,10 @@ def find_java() -> Java:
     if version is None or int(version[1]) < OLDEST_JAVA:
         raise SparkMissing(f"{expected}, found {java}, which says {said.splitlines()[:1]}")
     build = _BUILD.search(said)
-    return Java(java, build[1] if build is not None else version[1])
+    return JavaProgram(java, build[1] if build is not None else version[1])
 
 
-def prepared_classes(jars: Path, java: Java) -> Path:
+def prepared_classes(jars: Path, java: JavaProgram) -> Path:
     """Where the classes of this Java and this pyspark lie when they are prepared, beside Delta's jars. Java takes the file
     only where it fits what it would load else and is as it was written, and goes on without it where not."""
     return jars / f"classes-{java.build}-{pyspark.__version__}.jsa"

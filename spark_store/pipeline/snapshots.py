@@ -17,8 +17,8 @@ from mappings.ids import EntityType
 from spark_store.lake import reader
 from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS
 from spark_store.pipeline import fault_injection
-from spark_store.pipeline.fault_injection import Point
-from spark_store.pipeline.tables import Target, append_once
+from spark_store.pipeline.fault_injection import FaultPoint
+from spark_store.pipeline.tables import LakeWriter, append_once
 
 EVERY_REVISIONS = 100
 """How many events are replayed upon a snapshot at most, or about so many: as few as a page of a history holds."""
@@ -39,13 +39,13 @@ def is_stream() -> Column:
     return sql.col("entity_type") == EntityType.STREAM.value
 
 
-def take(target: Target, every: int = EVERY_REVISIONS) -> int:
+def take(target: LakeWriter, every: int = EVERY_REVISIONS) -> int:
     """Append the snapshots that are due; how many."""
     rows = due_rows(target.read(LATEST), target.read(SNAPSHOTS), every)
     return append(target, rows)
 
 
-def append(target: Target, rows: DataFrame) -> int:
+def append(target: LakeWriter, rows: DataFrame) -> int:
     """Append rows of snapshots; how many. Nothing is written where there is none."""
     kept = rows.persist()
     try:
@@ -57,19 +57,19 @@ def append(target: Target, rows: DataFrame) -> int:
     return number
 
 
-def keep(target: Target, seq: int) -> int:
+def keep(target: LakeWriter, seq: int) -> int:
     """Keep the moment `seq`, which both tables have reached, unless that was done; how many things it has."""
     if reader.last_transaction(target.lake, MOMENTS, APP) >= seq:
         return 0
     things = target.read(LATEST).where(sql.col("entity_type") == EntityType.THING.value)
     rows = things.withColumn("moment", sql.lit(seq).cast("long")).select(*MOMENTS.column_names)
     before = reader.rows(target.lake, MOMENTS)
-    with fault_injection.during(Point.DURING_MOMENT, target.spark, Path(target.lake.path(MOMENTS))):
+    with fault_injection.during(FaultPoint.DURING_MOMENT, target.spark, Path(target.lake.path(MOMENTS))):
         append_once(target, MOMENTS, rows, APP, seq)
     return reader.rows(target.lake, MOMENTS) - before
 
 
-def thin(target: Target) -> int:
+def thin(target: LakeWriter) -> int:
     """Delete the moments that spare too little by now; how many. Without Spark, and unchanged, unless there are any."""
     rows = reader.moments(target.lake)
     if 2 * sum([*rows.values()][:-1]) <= reader.rows(target.lake, EVENTS):

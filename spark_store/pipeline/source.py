@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 from pyspark.sql.types import StructType
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.journal.reader import Entry, Follower, State
+from spark_store.journal.reader import EntityState, JournalEntry, JournalReader
 from spark_store.pipeline.arrow_reader import LONG, short_events
 
 EVENTS_SCHEMA = (
@@ -51,26 +51,26 @@ _INSTANTS = {"timestamp", "created", "modified"}
 _STATES = pa.schema(
     {
         name: pa.int64() if name in _NUMBERS else pa.timestamp("us", "UTC") if name in _INSTANTS else pa.string()
-        for name in State._fields
+        for name in EntityState._fields
     }
 )
 
-Row = TypeVar("Row", Entry, State)
+Row = TypeVar("Row", JournalEntry, EntityState)
 
 
-class Range(InputPartition):
+class EventRange(InputPartition):
     """Events `first` to `last`, or what they touched: of `parts` the one numbered `part`."""
 
     def __init__(self, first: int, last: int, part: int = 0, parts: int = 1) -> None:
         self.first, self.last, self.part, self.parts = first, last, part, parts
 
 
-def cut(first: int, last: int, parallelism: int) -> list[Range]:
+def cut(first: int, last: int, parallelism: int) -> list[EventRange]:
     """`first` to `last` in at most `parallelism` ranges of about the same length, none of them tiny."""
     rows = last - first + 1
     parts = max(1, min(parallelism, rows // PARTITION_ROWS))
     edges = [first + rows * part // parts for part in range(parts + 1)]
-    return [Range(edges[part], edges[part + 1] - 1) for part in range(parts)] if rows > 0 else []
+    return [EventRange(edges[part], edges[part + 1] - 1) for part in range(parts)] if rows > 0 else []
 
 
 class JournalEvents(DataSource):
@@ -109,23 +109,23 @@ class _EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"seq": min(newest, start["seq"] + limit.max_rows) if isinstance(limit, ReadMaxRows) else newest}
 
     def _newest(self) -> int:
-        with Follower.open(self._path) as follower:
+        with JournalReader.open(self._path) as follower:
             return follower.newest()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Range]:
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[EventRange]:
         return cut(start["seq"] + 1, end["seq"], self._parallelism)
 
-    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: EventRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         # Whether it can be read at all is asked first, and in our own words.
-        Follower.open(self._path).close()
+        JournalReader.open(self._path).close()
         found = 0
         for batch in short_events(self._path, partition.first, partition.last):
             found += batch.num_rows
             yield batch
         wanted = partition.last - partition.first + 1
-        with Follower.open(self._path) as follower:
+        with JournalReader.open(self._path) as follower:
             if found < wanted:
-                for batch in arrow(follower.long_entries(partition.first, partition.last, LONG), Entry):
+                for batch in arrow(follower.long_entries(partition.first, partition.last, LONG), JournalEntry):
                     found += batch.num_rows
                     yield batch
             # Counted afterwards: an erasure meanwhile may have taken what was found.
@@ -157,18 +157,18 @@ class _StatesReader(DataSourceReader):
         self._first, self._last = int(options["first"]), int(options["last"])
         self._parallelism = int(options["parallelism"])
 
-    def partitions(self) -> Sequence[Range]:
+    def partitions(self) -> Sequence[EventRange]:
         parts = max(1, len(cut(self._first, self._last, self._parallelism)))
-        return [Range(self._first, self._last, part, parts) for part in range(parts)]
+        return [EventRange(self._first, self._last, part, parts) for part in range(parts)]
 
-    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: EventRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         yield from _state_batches(self._path, partition)
 
 
-def _state_batches(path: Path, wanted: Range) -> Generator[pa.RecordBatch, None, None]:
+def _state_batches(path: Path, wanted: EventRange) -> Generator[pa.RecordBatch, None, None]:
     first = wanted.first
-    with Follower.open(path) as follower:
-        yield from arrow(follower.states(first, wanted.last, wanted.part, wanted.parts), State)
+    with JournalReader.open(path) as follower:
+        yield from arrow(follower.states(first, wanted.last, wanted.part, wanted.parts), EntityState)
         # Asked afterwards: what was trimmed meanwhile nobody has seen.
         oldest = follower.oldest_known() or follower.newest() + 1
     if 1 < first < oldest:
@@ -185,7 +185,7 @@ def states_of(path: Path, first: int, last: int, most: int) -> pa.Table | None:
     """What `journal_states` gives, read here; None where those are more than `most`, or too many bytes for one process."""
     rows = size = 0
     batches: list[pa.RecordBatch] = []
-    with contextlib.closing(_state_batches(path, Range(first, last))) as found:
+    with contextlib.closing(_state_batches(path, EventRange(first, last))) as found:
         for batch in found:
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows > most or size > _BATCH_BYTES:

@@ -25,24 +25,24 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable, spark_fault
+from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable, translate_spark_error
 from spark_store.journal.erasure import Erasure
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
 from spark_store.lake.check import refuse_hole
 from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, TABLES
-from spark_store.lake.watermark import Batch, Forgetting, Watermark, forget_failure, publish_watermark, read_watermark
+from spark_store.lake.watermark import Batch, RetentionRun, Watermark, forget_failure, publish_watermark, read_watermark
 from spark_store.pipeline import erasure, fault_injection, retention, snapshots, tables, upkeep
-from spark_store.pipeline.clock import Look, Uptime, uptime
+from spark_store.pipeline.clock import ClockReading, Uptime, uptime
 from spark_store.pipeline.clock import look as look_at_clock
-from spark_store.pipeline.fault_injection import Point
+from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.session import put_first
-from spark_store.pipeline.tables import Target, event_rows
-from spark_store.pipeline.upkeep import Done, Due, Upkeep, due
+from spark_store.pipeline.tables import LakeWriter, event_rows
+from spark_store.pipeline.upkeep import Due, Upkeep, UpkeepState, due
 from spark_store.records import as_text, now_text
 
 
-class Found(NamedTuple):
+class StartPosition(NamedTuple):
     """What there is at a start, as numbers of events; 0 for none.
 
     `oldest` and `newest` of the journal (`oldest` is None where nothing is left in it), the last one in `events`, the last
@@ -57,14 +57,14 @@ class Found(NamedTuple):
     watermark: int
 
 
-class Plan(NamedTuple):
+class StartPlan(NamedTuple):
     """The events whose states have to be merged before anything else (none if first > last), and where to go on."""
 
     first: int
     last: int
 
 
-def plan(found: Found) -> Plan:
+def plan(found: StartPosition) -> StartPlan:
     """What to make up for. `last` is where the stream begins.
 
     Raises LakeUnfit where going on would lose events, or mix those of two journals.
@@ -78,7 +78,7 @@ def plan(found: Found) -> Plan:
     refuse_hole(oldest, found.appended)
     merged = min(found.watermark, found.appended, found.merged)
     # Which entities a trimmed event has touched nobody knows any more: then all of them are merged.
-    return Plan(merged + 1 if merged + 1 >= oldest or merged >= found.appended else 1, found.appended)
+    return StartPlan(merged + 1 if merged + 1 >= oldest or merged >= found.appended else 1, found.appended)
 
 
 Say = Callable[..., None]
@@ -97,7 +97,7 @@ _NO_ANSWER = "Answer from Java side is empty"
 
 
 @dataclass(frozen=True, slots=True)
-class StreamOptions:
+class PipelineOptions:
     """`interval`: seconds from one batch's begin to the next. `once`: end when everything has been taken."""
 
     max_batch_rows: int = 500_000
@@ -118,14 +118,14 @@ class _ClockWentBack(Exception):
         self.seconds = seconds
 
 
-class Stream:
+class PipelineStream:
     """One run of the pipeline, on a lake that nobody else writes."""
 
     def __init__(
         self,
-        target: Target,
+        target: LakeWriter,
         say: Say,
-        options: StreamOptions,
+        options: PipelineOptions,
         stopping: threading.Event,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -143,7 +143,7 @@ class Stream:
         self._failure: Exception | None = None
         self._erase_again = 0.0
         now = datetime.now(UTC)
-        self._done = Done(now, now, now, 0, 0)
+        self._done = UpkeepState(now, now, now, 0, 0)
         self._watermark = Watermark()
         self._kept = 0
         """The newest moment that is kept."""
@@ -182,13 +182,13 @@ class Stream:
             # It is not tried again.
             self._note("retention", None)
         self._kept = reader.last_transaction(target.lake, MOMENTS, APP)
-        with Follower.open(target.lake.journal) as follower:
+        with JournalReader.open(target.lake.journal) as follower:
             newest, appended = follower.newest(), tables.appended(target)
             merged = 0 if reader.has_gaps(target.lake, LATEST, "seq") else tables.merged(target)
             tables.check_same_journal(target, follower, appended)
             self._step_back(min(appended, merged))
             # Asked last: what is above the watermark nobody trims from now on.
-            found = Found(follower.oldest_known(), newest, appended, merged, self._watermark.seq)
+            found = StartPosition(follower.oldest_known(), newest, appended, merged, self._watermark.seq)
         decided = plan(found)
         if decided.first <= decided.last:
             self._say("catching up", first=decided.first, last=decided.last)
@@ -294,7 +294,7 @@ class Stream:
             try:
                 if self._stopping.is_set() or self._is_pausing:
                     raise _Stopping
-                fault_injection.reach(Point.BEFORE_READ, self._target.spark)
+                fault_injection.reach(FaultPoint.BEFORE_READ, self._target.spark)
                 checkpoint = self._target.lake.checkpoint
                 check_begin(_last_of(checkpoint, number - 1) if number else self._started, self._watermark.seq)
                 last = _last_of(checkpoint, number)
@@ -335,12 +335,12 @@ class Stream:
             appending, merging = threads.submit(_timed, append), threads.submit(_timed, merge)
             first, _ = wait([appending, merging], return_when=FIRST_COMPLETED)
             if not any(it.exception() for it in first):
-                fault_injection.reach(Point.BETWEEN, self._target.spark)
+                fault_injection.reach(FaultPoint.BETWEEN, self._target.spark)
         merging.result()
         return appending.result()
 
     def _publish(self, seq: int, batch: Batch | None = None) -> None:
-        fault_injection.reach(Point.BEFORE_WATERMARK, self._target.spark)
+        fault_injection.reach(FaultPoint.BEFORE_WATERMARK, self._target.spark)
         self._tell(seq=seq, published=now_text(), batch=batch or self._watermark.batch)
 
     def _tell(self, **changes: Any) -> None:
@@ -355,7 +355,7 @@ class Stream:
         One that fails stays pending, and is tried again later.
         """
         while time.monotonic() >= self._erase_again and not self._stopping.is_set():
-            with Follower.open(self._target.lake.journal) as follower:
+            with JournalReader.open(self._target.lake.journal) as follower:
                 todo = erasure.ready(follower.erasures(self._watermark.erased))[: erasure.AT_ONCE]
             if not todo:
                 return
@@ -458,7 +458,7 @@ class Stream:
             self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=believed)
         events = retention.forget(self._target, self._options.upkeep.retention, look.until)
         self._say("forgotten", events=events)
-        looked = Forgetting(
+        looked = RetentionRun(
             believed, events, None, as_text(look.clock), *look.uptime, look.steady, look.off.total_seconds()
         )
         self._watermark = msgspec.structs.replace(self._watermark, retention=looked)
@@ -481,11 +481,11 @@ class Stream:
         return datetime.fromtimestamp(self._clock(), UTC)
 
 
-def _look_of(looked: Forgetting) -> Look:
+def _look_of(looked: RetentionRun) -> ClockReading:
     """The look of an earlier process."""
     measured = Uptime(looked.boot, looked.seconds)
     clock, believed = (datetime.fromisoformat(it) for it in (looked.clock or looked.at, looked.at))
-    return Look(clock, believed, measured, looked.steady, timedelta(seconds=looked.off))
+    return ClockReading(clock, believed, measured, looked.steady, timedelta(seconds=looked.off))
 
 
 def _timed(work: Callable[[], None]) -> float:
@@ -518,4 +518,4 @@ def translated(error: Exception) -> StoreError:
             "Spark's Java process has ended amid its work: killed, or short of memory (spark.memory); what was begun is "
             "done again at the next start"
         )
-    return spark_fault(type(error).__name__, str(error))
+    return translate_spark_error(type(error).__name__, str(error))

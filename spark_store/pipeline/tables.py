@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from spark_store.errors import LakeUnfit
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.tables import APP, EVENTS, LATEST, TABLES, Column, Lake, Table
 from spark_store.pipeline import fault_injection
-from spark_store.pipeline.fault_injection import Point
+from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.source import SOURCES, states_of
 
 
@@ -80,7 +80,7 @@ _NUMBER = "spark.databricks.delta.write.txnVersion"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LakeWriter:
     """A lake and the session that writes it. `parallelism`: how many partitions a large batch is read in."""
 
     spark: SparkSession
@@ -88,7 +88,7 @@ class Target:
     parallelism: int
 
     @classmethod
-    def of(cls, spark: SparkSession, data_dir: Path) -> Target:
+    def of(cls, spark: SparkSession, data_dir: Path) -> LakeWriter:
         """Makes the journal readable for the session, too."""
         for source in SOURCES:
             spark.dataSource.register(source)
@@ -117,14 +117,14 @@ class Target:
         )
 
 
-def prepare(target: Target) -> None:
+def prepare(target: LakeWriter) -> None:
     """Make the tables that are missing. Raises LakeUnfit for one that is something else."""
     target.lake.pipeline.mkdir(parents=True, exist_ok=True)
     for table in TABLES:
         _prepare(target, table)
 
 
-def _prepare(target: Target, table: Table) -> None:
+def _prepare(target: LakeWriter, table: Table) -> None:
     if not target.lake.has(table):
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in table.properties.items())
         target.spark.sql(
@@ -151,7 +151,7 @@ def _prepare(target: Target, table: Table) -> None:
         _add_columns(target, table, added)
 
 
-def _add_columns(target: Target, table: Table, columns: Sequence[Column]) -> None:
+def _add_columns(target: LakeWriter, table: Table, columns: Sequence[Column]) -> None:
     ddl = ", ".join(f"{column.name} {column.type.upper()}" for column in columns)
     target.spark.sql(f"ALTER TABLE {target.name(table)} ADD COLUMNS ({ddl})")
     statistics = "delta.dataSkippingStatsColumns"
@@ -160,18 +160,18 @@ def _add_columns(target: Target, table: Table, columns: Sequence[Column]) -> Non
     )
 
 
-def appended(target: Target) -> int:
+def appended(target: LakeWriter) -> int:
     """The number of the last event that `events` holds, as its own log says; 0 for none."""
     return reader.last_transaction(target.lake, EVENTS, APP)
 
 
-def merged(target: Target) -> int:
+def merged(target: LakeWriter) -> int:
     """Up to which event `latest` has every state, as its own log says; 0 for none. A new one says nothing, nor does one that
     was merged into by earlier versions alone."""
     return reader.last_transaction(target.lake, LATEST, APP)
 
 
-def check_same_journal(target: Target, follower: Follower, last: int) -> None:
+def check_same_journal(target: LakeWriter, follower: JournalReader, last: int) -> None:
     """Compare the lake's event number `last` with the journal's, if both still have it. Raises LakeUnfit."""
     mine = next(follower.entries(last, last), None)
     if mine is None:
@@ -189,21 +189,21 @@ def check_same_journal(target: Target, follower: Follower, last: int) -> None:
         )
 
 
-def append_once(target: Target, table: Table, rows: DataFrame, app: str, number: int) -> None:
+def append_once(target: LakeWriter, table: Table, rows: DataFrame, app: str, number: int) -> None:
     """Append rows with a number of `app`, unless the table has that one, or a higher one."""
     rows.writeTo(target.name(table)).option("txnAppId", app).option("txnVersion", str(number)).append()
 
 
-def append_events(target: Target, rows: DataFrame, last: int) -> None:
+def append_events(target: LakeWriter, rows: DataFrame, last: int) -> None:
     """Append rows of events up to number `last`, unless that has been done.
 
     Into a table that is there: one that vanished must not come into being again with only these rows.
     """
     append_once(target, EVENTS, rows, APP, last)
-    fault_injection.reach(Point.AFTER_APPEND, target.spark)
+    fault_injection.reach(FaultPoint.AFTER_APPEND, target.spark)
 
 
-def merge_latest(target: Target, first: int, last: int) -> None:
+def merge_latest(target: LakeWriter, first: int, last: int) -> None:
     """Bring the rows of all entities that the events `first` to `last` touched to the journal's newest state.
 
     Those before `first` have been merged: the table says from now on that it is complete up to `last`.
@@ -215,7 +215,7 @@ def merge_latest(target: Target, first: int, last: int) -> None:
         merge_rows(target, latest_rows(target.spark.createDataFrame(states)), last, is_at_hand=True)
 
 
-def merge_rows(target: Target, rows: DataFrame, last: int = 0, *, is_at_hand: bool = False) -> None:
+def merge_rows(target: LakeWriter, rows: DataFrame, last: int = 0, *, is_at_hand: bool = False) -> None:
     """Put these rows into `latest` where they are newer than what is there; then it is complete up to event `last`.
 
     `is_at_hand`: they are the same however often Spark looks. Others are written down first: two looks at the journal's
@@ -245,4 +245,4 @@ def merge_rows(target: Target, rows: DataFrame, last: int = 0, *, is_at_hand: bo
         # Whatever else is written is none of this. (An append at the same time has a number of its own, which counts more.)
         for key in settings:
             target.spark.conf.unset(key)
-    fault_injection.reach(Point.AFTER_MERGE, target.spark)
+    fault_injection.reach(FaultPoint.AFTER_MERGE, target.spark)

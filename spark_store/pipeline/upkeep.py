@@ -24,9 +24,9 @@ from spark_store.lake import durability
 from spark_store.lake.tables import TABLES, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import fault_injection
-from spark_store.pipeline.fault_injection import Point
-from spark_store.pipeline.retention import Retention
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.fault_injection import FaultPoint
+from spark_store.pipeline.retention import RetentionRules
+from spark_store.pipeline.tables import LakeWriter
 
 GRACE = timedelta(minutes=1)
 """What has waited too long at a start waits so long more: new events come first, also where upkeep ends the process."""
@@ -43,10 +43,10 @@ class Upkeep:
     vacuum_every: timedelta = timedelta(minutes=10)
     forget_every: timedelta = timedelta(hours=1)
     moment_events: int = 200_000
-    retention: Retention = field(default_factory=Retention)
+    retention: RetentionRules = field(default_factory=RetentionRules)
 
 
-class Done(NamedTuple):
+class UpkeepState(NamedTuple):
     """When each kind of upkeep was done last, how many batches and new files there were since the last compaction, how many
     events since the last moment that was kept, and how many entities there are."""
 
@@ -68,7 +68,7 @@ class Due(NamedTuple):
     keep: bool = False
 
 
-def due(done: Done, now: datetime, upkeep: Upkeep) -> Due:
+def due(done: UpkeepState, now: datetime, upkeep: Upkeep) -> Due:
     """What has waited long enough."""
     waited = done.batches > 0 and _has_passed(upkeep.optimize_every, done.optimized, now)
     return Due(
@@ -80,7 +80,7 @@ def due(done: Done, now: datetime, upkeep: Upkeep) -> Due:
     )
 
 
-def without(done: Done, kind: str, now: datetime) -> Done:
+def without(done: UpkeepState, kind: str, now: datetime) -> UpkeepState:
     """`done`, as if this kind of upkeep, which failed, had been done now."""
     if kind == "moment":
         return done._replace(events=0)
@@ -89,7 +89,9 @@ def without(done: Done, kind: str, now: datetime) -> Done:
     return done._replace(vacuumed=now) if kind == "vacuum" else done._replace(forgotten=now)
 
 
-def resumed(done: Done, watermark: Watermark, made: datetime, now: datetime, upkeep: Upkeep, grace: timedelta) -> Done:
+def resumed(
+    done: UpkeepState, watermark: Watermark, made: datetime, now: datetime, upkeep: Upkeep, grace: timedelta
+) -> UpkeepState:
     """`done`, with the times of earlier processes. What was never done has waited since the lake was made; a time to come
     counts as now."""
 
@@ -110,14 +112,14 @@ def _has_passed(duration: timedelta, since: datetime, now: datetime) -> bool:
     return not timedelta(0) <= now - since < duration
 
 
-def optimize(target: Target) -> None:
+def optimize(target: LakeWriter) -> None:
     """Compact and cluster all tables; what is partitioned was written as it stays."""
     for table in (table for table in TABLES if table.clustered_by):
-        with fault_injection.during(Point.DURING_COMPACTION, target.spark, Path(target.lake.path(table))):
+        with fault_injection.during(FaultPoint.DURING_COMPACTION, target.spark, Path(target.lake.path(table))):
             target.spark.sql(f"OPTIMIZE {target.name(table)}").collect()
 
 
-def vacuum(target: Target) -> None:
+def vacuum(target: LakeWriter) -> None:
     """Remove files that no version needs which is young enough to be read, once what has replaced them is durable."""
     durability.sync(target.lake)
     for table in TABLES:

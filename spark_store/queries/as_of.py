@@ -24,13 +24,13 @@ import msgspec
 
 from mappings.ids import namespace_of
 from spark_store.journal import erasure
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, MOMENTS, SNAPSHOTS, Lake
 from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, recalled, whole
 from spark_store.queries.spark_query import Batch, Query, Tables
 from spark_store.records import as_text
 from spark_store.rql.order import place_of, value_of
-from spark_store.rql.query import Access, Hit, Place, Question
+from spark_store.rql.query import Access, Place, SearchHit, ThingQuery
 from spark_store.rql.search_evaluator import holds
 from spark_store.sql import literal
 
@@ -71,14 +71,14 @@ class Candidate(NamedTuple):
     matches: bool
 
 
-class Guarded(NamedTuple):
+class CandidateAccess(NamedTuple):
     """A candidate, and whose decision it is who may read it."""
 
     candidate: Candidate
     policy: Policy
 
 
-def query(lake: Lake, question: Question, before: datetime) -> Query:
+def query(lake: Lake, question: ThingQuery, before: datetime) -> Query:
     """What to ask Spark; its answer has `candidates`. Raises StoreUnavailable, SchemaTooNew, LakeUnfit."""
     # Loads libraries that a service without such questions does without.
     from spark_store.lake import reader as lakes
@@ -113,7 +113,7 @@ def candidates(batch: Batch) -> Iterator[Candidate]:
     return map(Candidate._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
-def guarded(follower: Follower, found: Sequence[Candidate]) -> list[Guarded]:
+def guarded(follower: JournalReader, found: Sequence[Candidate]) -> list[CandidateAccess]:
     """Candidates with the policy that decides today; without those that have none, that the journal does not know, or that
     are from before an erasure.
 
@@ -121,14 +121,14 @@ def guarded(follower: Follower, found: Sequence[Candidate]) -> list[Guarded]:
     """
     guards = zip(found, follower.guards("thing", [it.entity for it in found]), strict=True)
     return [
-        Guarded(it, (policy, namespace_of(it.entity)))
+        CandidateAccess(it, (policy, namespace_of(it.entity)))
         for it, (policy, erased) in guards
         if policy is not None and it.revision > erased
     ]
 
 
 def judged(
-    found: Sequence[Guarded], accesses: Mapping[Policy, Access | None], question: Question
+    found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | None], question: ThingQuery
 ) -> Iterator[tuple[Place, Candidate]]:
     """Which of them belong to the answer for somebody, and where they stand in it."""
     predicate, order = question.predicate, question.order
@@ -146,15 +146,15 @@ def judged(
             yield place_of(thing, order, may), candidate
 
 
-def seen(found: Sequence[Guarded], accesses: Mapping[Policy, Access | None]) -> Iterator[Hit]:
+def seen(found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | None]) -> Iterator[SearchHit]:
     """Things as somebody may see them, without those that he may not."""
     for candidate, policy in found:
         access = accesses[policy]
         thing = None if access is None else access.view(whole(*candidate[:4], _parse(candidate.state)))
         if thing is not None:
-            yield Hit(candidate.entity, thing)
+            yield SearchHit(candidate.entity, thing)
 
 
-def is_reached(follower: Follower, watermark: int, before: datetime) -> bool:
+def is_reached(follower: JournalReader, watermark: int, before: datetime) -> bool:
     """Whether a lake with this watermark has every event from before an instant. Raises StoreUnavailable."""
     return not follower.has_before(watermark, as_text(before))

@@ -24,7 +24,7 @@ from mappings.ids import EntityType
 from mappings.model.json_pointer import put
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Event
-from spark_store.history.replay import Folding, state_path
+from spark_store.history.replay import StateFold, state_path
 from spark_store.records import Snapshot, as_text, entity_of
 from spark_store.rql.ast import And, FieldKind, Not, Or, Predicate
 from spark_store.rql.partial_evaluator import fields
@@ -53,7 +53,7 @@ _encode = msgspec.json.Encoder().encode
 _revision_of = attrgetter("revision")
 
 
-class Row(NamedTuple):
+class FoldRow(NamedTuple):
     """`COLUMNS`."""
 
     entity: str
@@ -67,7 +67,7 @@ class Row(NamedTuple):
     created: int | None
 
 
-class Was(NamedTuple):
+class StateRow(NamedTuple):
     """A thing as it was. Its state is JSON text, and the parsed value where that is at hand."""
 
     entity: str
@@ -90,7 +90,7 @@ def _recall(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> I
     text, number = pa.string(), pa.int64()
     types = dict(zip(OUT, (text, number, number, number, text, pa.bool_()), strict=True))
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
-    things = (was(list(map(Row._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
+    things = (was(list(map(FoldRow._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
     look = None if predicate is None else _Looking(predicate)
     found = (row for thing in things if thing is not None and (row := _found(look, thing)) is not None)
     while some := list(itertools.islice(found, _BATCH)):
@@ -137,7 +137,7 @@ class _Looking:
         # To write a time down takes as long as most predicates.
         self._asks_for_times = any(field.kind is FieldKind.INSTANT for field in fields(predicate))
 
-    def finds(self, thing: Was) -> bool | None:
+    def finds(self, thing: StateRow) -> bool | None:
         """Whether the predicate holds for somebody who may read the whole thing; None where it holds for nobody."""
         state = thing.state if thing.state is not None else _parse(thing.text or "{}")
         if self._asks_for_times:
@@ -150,7 +150,7 @@ class _Looking:
         return None if is_lost else False
 
 
-def _found(look: _Looking | None, thing: Was) -> tuple[Any, ...] | None:
+def _found(look: _Looking | None, thing: StateRow) -> tuple[Any, ...] | None:
     """A row of what goes out, if it does."""
     matches = True if look is None else look.finds(thing)
     if matches is None:
@@ -158,7 +158,7 @@ def _found(look: _Looking | None, thing: Was) -> tuple[Any, ...] | None:
     return (*thing[:4], thing.text if thing.text is not None else _encode(thing.state).decode(), matches)
 
 
-def was(rows: Sequence[Row]) -> Was | None:
+def was(rows: Sequence[FoldRow]) -> StateRow | None:
     """What one thing was after its last row; None where it was not there, or nobody knows how."""
     first = next((number for number in reversed(range(len(rows))) if rows[number].action == KNOWN), None)
     known = None if first is None else rows[first]
@@ -170,11 +170,11 @@ def was(rows: Sequence[Row]) -> Was | None:
     return _set(known, events) if _only_sets(known, events) else _folded(known, events)
 
 
-def _known(row: Row) -> Was:
-    return Was(row.entity, row.revision, row.created or row.at, row.at, row.value)
+def _known(row: FoldRow) -> StateRow:
+    return StateRow(row.entity, row.revision, row.created or row.at, row.at, row.value)
 
 
-def _only_sets(known: Row | None, events: Sequence[Row]) -> bool:
+def _only_sets(known: FoldRow | None, events: Sequence[FoldRow]) -> bool:
     """Whether all events, of which none is missing, put a value in its place, and say nothing beside it."""
     before = 0 if known is None else known.revision
     if events[0].revision != before + 1 or events[-1].revision != before + len(events):
@@ -184,7 +184,7 @@ def _only_sets(known: Row | None, events: Sequence[Row]) -> bool:
     return all(event.action in _SETS and METADATA not in (event.headers or "") for event in events)
 
 
-def _set(known: Row | None, events: Sequence[Row]) -> Was:
+def _set(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow:
     """Only the last value of each place counts, and nothing from before the whole thing was set."""
     state: Any = {} if known is None else _parse(known.value or "{}")
     last = {event.path: event.revision for event in events}
@@ -193,11 +193,11 @@ def _set(known: Row | None, events: Sequence[Row]) -> Was:
             state = put(state, state_path(EntityType.THING, event.path or "/"), _parse(event.value or "null"))
     newest = events[-1]
     created = events[0].at if known is None else known.created or known.at
-    return Was(newest.entity, newest.revision, created, newest.at, None, state)
+    return StateRow(newest.entity, newest.revision, created, newest.at, None, state)
 
 
-def _folded(known: Row | None, events: Sequence[Row]) -> Was | None:
-    folding, entity = Folding(), entity_of(EntityType.THING.value, events[0].entity)
+def _folded(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow | None:
+    folding, entity = StateFold(), entity_of(EntityType.THING.value, events[0].entity)
     if known is not None:
         state = None if known.value is None else _parse(known.value)
         created = _time_text(known.created or known.at)
@@ -208,7 +208,7 @@ def _folded(known: Row | None, events: Sequence[Row]) -> Was | None:
     made = folding.snapshot
     if made is None or made.state is None:
         return None
-    return Was(
+    return StateRow(
         events[0].entity, made.revision, _microseconds(made.created), _microseconds(made.modified), None, made.state
     )
 

@@ -35,16 +35,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mappings.ids import namespace_of
-from spark_store.errors import OutputUnusable, ResultTooLarge, StoreUnavailable, TimeIsUp, TooManyRows
+from spark_store.errors import OutputUnusable, QueryTimeout, ResultTooLarge, StoreUnavailable, TooManyRows
 from spark_store.journal import erasure
 from spark_store.journal.erasure import Erasure
-from spark_store.journal.reader import Entry, Follower
+from spark_store.journal.reader import JournalEntry, JournalReader
 from spark_store.lake import reader as lakes
 from spark_store.lake.reader import Position
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.queries.selection import Selection, condition, matches, selects
-from spark_store.queries.spark_query import Cancellation, Limits, Sql, WideQueries, reason_to_stop
+from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Sql, reason_to_stop
 from spark_store.rql.ast import Predicate
 from spark_store.sql import literal
 
@@ -200,14 +200,14 @@ class _Count:
 class Export:
     """How an export is done. `limits` are those of all of it; `progress` is told the rows that were written so far."""
 
-    queries: WideQueries
-    limits: Limits = field(default_factory=lambda: Limits(3600.0))
+    queries: SparkQueries
+    limits: QueryLimits = field(default_factory=lambda: QueryLimits(3600.0))
     cancellation: Cancellation = field(default_factory=Cancellation)
     progress: Callable[[int], object] = lambda _: None
     part_bytes: int = PART_BYTES
 
     def run(self, selection: Selection, out: Path, *, force: bool = False) -> Exported:
-        """Write the file. Raises OutputUnusable, StoreUnavailable (a full disk, too), and what `WideQueries.run` does."""
+        """Write the file. Raises OutputUnusable, StoreUnavailable (a full disk, too), and what `SparkQueries.run` does."""
         deadline = time.monotonic() + self.limits.seconds
         self.queries.find()
         count = _Count()
@@ -279,13 +279,13 @@ class Export:
         return cuts([(Key(row["entity"], row["entity_type"], row["revision"]), row["size"]) for row in rows], parts)
 
     def _ask(self, text: str, version: int, deadline: float) -> Iterator[pa.Table]:
-        limits = Limits(max(0.001, deadline - time.monotonic()))
+        limits = QueryLimits(max(0.001, deadline - time.monotonic()))
         try:
             with self.queries.run(Sql(text, {EVENTS.name: version}), limits, self.cancellation) as answer:
                 for batch in answer:
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch])
-        except TimeIsUp:
+        except QueryTimeout:
             # What was left for the query is not what was given to the export.
             self._check(deadline)
             raise
@@ -333,7 +333,7 @@ def newest(
     for _ in range(_TRIES):
         position = lakes.position(lake) if lake.has(EVENTS) else None
         seq = 0 if position is None else position.seq
-        with Follower.open(lake.journal) as follower:
+        with JournalReader.open(lake.journal) as follower:
             rows = _selected(follower.entries(seq + 1, follower.newest()), selection, gone, check)
             oldest = follower.oldest()
         # What the lake had taken meanwhile may have been trimmed from the journal while it was read.
@@ -343,7 +343,7 @@ def newest(
 
 
 def _selected(
-    entries: Iterable[Entry], selection: Selection, gone: Mapping[tuple[str, str], int], check: Check
+    entries: Iterable[JournalEntry], selection: Selection, gone: Mapping[tuple[str, str], int], check: Check
 ) -> pa.Table | None:
     found: list[pa.Table] = []
     rows = size = 0
@@ -358,7 +358,9 @@ def _selected(
     return pa.concat_tables(found).sort_by(_SORT) if found else None
 
 
-def _tables(entries: Iterable[Entry], selection: Selection, gone: Mapping[tuple[str, str], int]) -> Iterator[pa.Table]:
+def _tables(
+    entries: Iterable[JournalEntry], selection: Selection, gone: Mapping[tuple[str, str], int]
+) -> Iterator[pa.Table]:
     """What is selected of each slice, which may be nothing; the filter is not asked."""
     for part in _slices(entries):
         yield _table(
@@ -371,8 +373,8 @@ def _tables(entries: Iterable[Entry], selection: Selection, gone: Mapping[tuple[
         )
 
 
-def _slices(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    held, size = list[Entry](), 0
+def _slices(entries: Iterable[JournalEntry]) -> Iterator[list[JournalEntry]]:
+    held, size = list[JournalEntry](), 0
     for it in entries:
         held.append(it)
         size += len(it.headers) + len(it.value or b"")
@@ -383,7 +385,7 @@ def _slices(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
         yield held
 
 
-def _table(entries: Sequence[Entry]) -> pa.Table:
+def _table(entries: Sequence[JournalEntry]) -> pa.Table:
     """Events of the journal as the lake has them."""
     columns = {
         "entity_type": [it.entity_type for it in entries],

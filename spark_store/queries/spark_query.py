@@ -4,7 +4,7 @@ The client side of Spark Connect. No Java runs in this process, and nothing of S
 
 Every query has limits. It may take so long, from the call until its last batch was taken; it may find so many rows; and it
 can be stopped from any thread. Whichever of these comes first, Spark stops working for it, not only this side. A query that
-is not taken to its end has to be closed (`Answer` is a context manager), or its time limit will.
+is not taken to its end has to be closed (`QueryResult` is a context manager), or its time limit will.
 
 Two bounds are of the other side. Whatever a query sends back waits in the memory of the pipeline's Java process until it is
 taken here, so that process refuses larger results (`ResultTooLarge`): whoever needs more asks in parts, as
@@ -28,15 +28,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from spark_store.errors import (
     NoPipeline,
-    NoWideQueries,
+    NoSparkQueries,
     PipelineLost,
     QueryCancelled,
     QueryRefused,
+    QueryTimeout,
     ResultTooLarge,
+    SparkQueryError,
     StoreError,
-    TimeIsUp,
     TooManyRows,
-    WideQueryError,
 )
 from spark_store.lake.connect_address import read_address
 from spark_store.lake.tables import TABLES, Lake, Table
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 AT_ONCE = 2
-"""How many queries of one `WideQueries` run at the same time; the others wait, within their time."""
+"""How many queries of one `SparkQueries` run at the same time; the others wait, within their time."""
 
 _INTERRUPT_SECONDS = 0.2
 _GRACE_SECONDS = 5.0
@@ -73,7 +73,7 @@ _LOST = (
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QueryLimits:
     """What a query may cost: seconds until its last batch was taken, and rows (None: any number)."""
 
     seconds: float = 60.0
@@ -129,12 +129,12 @@ class Tables:
         return reader.load(self.lake.path(table))
 
 
-def reason_to_stop(limits: Limits, deadline: float, cancellation: Cancellation) -> WideQueryError | None:
+def reason_to_stop(limits: QueryLimits, deadline: float, cancellation: Cancellation) -> SparkQueryError | None:
     """Why a query has to stop now, if it has to; `deadline` in monotonic seconds."""
     if cancellation.is_set:
         return QueryCancelled("the query was stopped, as asked")
     if time.monotonic() >= deadline:
-        return TimeIsUp(
+        return QueryTimeout(
             f"found no end of the query after {limits.seconds:g} s, which is its limit; ask for less, or allow more time"
         )
     return None
@@ -144,7 +144,7 @@ Batch: TypeAlias = "pa.RecordBatch"
 Query: TypeAlias = "Sql | Callable[[Tables], DataFrame]"
 
 
-class WideQueries:
+class SparkQueries:
     """Asks one lake. Every method may be called from any thread; none belongs on an event loop."""
 
     def __init__(self, lake: Lake, find: Callable[[], str], at_once: int = AT_ONCE) -> None:
@@ -156,12 +156,16 @@ class WideQueries:
     def __repr__(self) -> str:
         return f"<WideQueries of {self.lake.folder}>"
 
-    def run(self, query: Query, limits: Limits | None = None, cancellation: Cancellation | None = None) -> Answer:
+    def run(
+        self, query: Query, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
+    ) -> QueryResult:
         """Ask. The answer's batches come as they are taken; errors may come with any of them.
 
         Raises NoWideQueries, NoPipeline, PipelineLost, QueryRefused, QueryCancelled, TimeIsUp, StoreUnavailable.
         """
-        return Answer(self.lake, self.find, self._places, query, limits or Limits(), cancellation or Cancellation())
+        return QueryResult(
+            self.lake, self.find, self._places, query, limits or QueryLimits(), cancellation or Cancellation()
+        )
 
 
 def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]:
@@ -171,7 +175,7 @@ def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]
         if remote is not None:
             return remote
         if is_off:
-            raise NoWideQueries(
+            raise NoSparkQueries(
                 "wide queries are answered by Spark, and spark.mode is off: set spark.mode to embedded or external, or "
                 "spark.remote to the address of a Spark Connect server that sees the lake"
             )
@@ -185,7 +189,7 @@ def named_tables(text: str) -> list[Table]:
     return [table for table in TABLES if re.search(rf"\b{table.name}\b", text)]
 
 
-class Answer:
+class QueryResult:
     """The batches of one query, in order, each taken once: an iterator and a context manager.
 
     `cancel` may be called from any thread; everything else belongs to the thread that takes the batches.
@@ -197,16 +201,16 @@ class Answer:
         find: Callable[[], str],
         places: threading.BoundedSemaphore,
         query: Query,
-        limits: Limits,
+        limits: QueryLimits,
         cancellation: Cancellation,
     ) -> None:
-        """Use `WideQueries.run`."""
+        """Use `SparkQueries.run`."""
         self.rows = 0
         """How many have been taken."""
         self._limits = limits
         self._cancellation = cancellation
         self._deadline = time.monotonic() + limits.seconds
-        self._why: WideQueryError | None = None
+        self._why: SparkQueryError | None = None
         self._has_begun = False
         self._wake, self._over = threading.Event(), threading.Event()
         self._session: SparkSession | None = None
@@ -234,7 +238,7 @@ class Answer:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        """The next batch. Raises what `WideQueries.run` does, and TooManyRows, ResultTooLarge."""
+        """The next batch. Raises what `SparkQueries.run` does, and TooManyRows, ResultTooLarge."""
         if self._over.is_set():
             raise StopIteration
         try:
@@ -281,7 +285,7 @@ class Answer:
             self._check()
         self._closing.callback(places.release)
 
-    def _reason(self) -> WideQueryError | None:
+    def _reason(self) -> SparkQueryError | None:
         """Why the query has to stop now, if it has to."""
         return reason_to_stop(self._limits, self._deadline, self._cancellation)
 
@@ -320,7 +324,7 @@ class Answer:
             raise (self._why or translated(error, self._has_begun)) from error
 
 
-def translated(error: Exception, has_begun: bool) -> WideQueryError:
+def translated(error: Exception, has_begun: bool) -> SparkQueryError:
     """An error of pyspark's or gRPC's as ours. `has_begun`: something had been answered before."""
     text = str(error)
     code = getattr(getattr(error, "_grpc_status_code", None), "name", None)

@@ -14,11 +14,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import NamedTuple
 
-from spark_store.errors import StoreUnavailable, TooManyRows, system_fault
-from spark_store.rql.query import Place, Sorting
+from spark_store.errors import StoreUnavailable, TooManyRows, translate_system_error
+from spark_store.rql.query import Place, SortField
 
 
-class Bound(NamedTuple):
+class SpoolLimits(NamedTuple):
     """How much a spool takes."""
 
     records: int = 500_000
@@ -28,7 +28,7 @@ class Bound(NamedTuple):
 class Spool:
     """Add records, `sort` once, read. One thread at a time, but `close` may come from any, at any time."""
 
-    def __init__(self, folder: Path, order: Sequence[Sorting], bound: Bound) -> None:
+    def __init__(self, folder: Path, order: Sequence[SortField], bound: SpoolLimits) -> None:
         """Raises StoreUnavailable."""
         self._order, self._bound, self._folder = order, bound, folder
         self._places: list[Place] = []
@@ -38,7 +38,7 @@ class Spool:
         try:
             self._file = TemporaryFile(dir=folder)  # noqa: SIM115 - it is open as long as the spool
         except OSError as error:
-            raise system_fault(folder, error, "what a search finds cannot be kept") from error
+            raise translate_system_error(folder, error, "what a search finds cannot be kept") from error
 
     def __repr__(self) -> str:
         return f"<Spool of {len(self)} records, {self._ends[-1]} bytes>"
@@ -101,5 +101,5 @@ class Spool:
 
     def _fault(self, error: OSError | ValueError) -> StoreUnavailable:
         if isinstance(error, OSError):
-            return system_fault(self._folder, error, "what a search has found cannot be kept")
+            return translate_system_error(self._folder, error, "what a search has found cannot be kept")
         return StoreUnavailable("what a search has found was let go of: nobody asks any more")

@@ -14,6 +14,16 @@ from spark_store.rql.ast import Predicate
 from spark_store.rql.binding import resolve_times
 from spark_store.rql.evaluator import compiled, evaluate, weight
 from spark_store.rql.parser import parse
-from spark_store.rql.partial_evaluator import fields, foresee, names_times
+from spark_store.rql.partial_evaluator import fields, names_times, partial_evaluate
 
-__all__ = ["Predicate", "compiled", "evaluate", "fields", "foresee", "names_times", "parse", "resolve_times", "weight"]
+__all__ = [
+    "Predicate",
+    "compiled",
+    "evaluate",
+    "fields",
+    "names_times",
+    "parse",
+    "partial_evaluate",
+    "resolve_times",
+    "weight",
+]

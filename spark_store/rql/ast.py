@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TypeAlias
 
 
-class Rule(Enum):
+class GrammarRule(Enum):
     """The rules of the grammar that begin with an operator."""
 
     LOGICAL = "logical"
@@ -44,21 +44,21 @@ class Operator(Enum):
     EMPTY = "empty"
 
 
-OPERATORS: Mapping[Operator, Rule] = {
-    Operator.AND: Rule.LOGICAL,
-    Operator.OR: Rule.LOGICAL,
-    Operator.NOT: Rule.LOGICAL,
-    Operator.EQ: Rule.COMPARE,
-    Operator.NE: Rule.COMPARE,
-    Operator.GT: Rule.COMPARE,
-    Operator.GE: Rule.COMPARE,
-    Operator.LT: Rule.COMPARE,
-    Operator.LE: Rule.COMPARE,
-    Operator.LIKE: Rule.COMPARE,
-    Operator.ILIKE: Rule.COMPARE,
-    Operator.IN: Rule.MULTI,
-    Operator.EXISTS: Rule.EXISTS,
-    Operator.EMPTY: Rule.EMPTY,
+OPERATORS: Mapping[Operator, GrammarRule] = {
+    Operator.AND: GrammarRule.LOGICAL,
+    Operator.OR: GrammarRule.LOGICAL,
+    Operator.NOT: GrammarRule.LOGICAL,
+    Operator.EQ: GrammarRule.COMPARE,
+    Operator.NE: GrammarRule.COMPARE,
+    Operator.GT: GrammarRule.COMPARE,
+    Operator.GE: GrammarRule.COMPARE,
+    Operator.LT: GrammarRule.COMPARE,
+    Operator.LE: GrammarRule.COMPARE,
+    Operator.LIKE: GrammarRule.COMPARE,
+    Operator.ILIKE: GrammarRule.COMPARE,
+    Operator.IN: GrammarRule.MULTI,
+    Operator.EXISTS: GrammarRule.EXISTS,
+    Operator.EMPTY: GrammarRule.EMPTY,
 }
 
 

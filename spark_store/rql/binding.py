@@ -29,6 +29,7 @@ from spark_store.rql.ast import (
     Compare,
     Field,
     FieldKind,
+    GrammarRule,
     In,
     Literal,
     LiteralKind,
@@ -36,7 +37,6 @@ from spark_store.rql.ast import (
     Operator,
     Or,
     Predicate,
-    Rule,
 )
 
 _WHOLE = {
@@ -72,7 +72,7 @@ def bind(name: str, operator: Operator, operands: Operands | None = None) -> Fie
         raise UnknownProperty(name) from error
     if len(path) == 1 and path[0] in _WHOLE:
         return _WHOLE[path[0]]
-    presence = OPERATORS[operator] in (Rule.EXISTS, Rule.EMPTY)
+    presence = OPERATORS[operator] in (GrammarRule.EXISTS, GrammarRule.EMPTY)
     if _is_comparable(path) or (presence and _is_part_of_feature(path)):
         return Field(FieldKind.DOCUMENT, path)
     if operands is not None and operands(name):

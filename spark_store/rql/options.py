@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from spark_store.errors import InvalidOption, UnknownProperty
 from spark_store.rql.ast import Field, FieldKind, Operator
 from spark_store.rql.binding import bind
-from spark_store.rql.parser import Reader
-from spark_store.rql.query import Sorting
+from spark_store.rql.parser import TextReader
+from spark_store.rql.query import SortField
 
 SIZE = 25
 """How many things a page has if nothing is said."""
@@ -32,7 +32,7 @@ MAX_LENGTH = 64 * 1024
 MAX_SORTED = 32
 """How many properties may order an answer: each of them is read for every thing that is compared."""
 
-BY_ID = Sorting(Field(FieldKind.DOCUMENT, ("thingId",)))
+BY_ID = SortField(Field(FieldKind.DOCUMENT, ("thingId",)))
 """What every order ends with."""
 
 _NAME = re.compile(r"[a-z]*")
@@ -42,17 +42,17 @@ _NAMES = "sort, size, limit or cursor"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class QueryOptions:
     """What was asked for. `order` ends with the id of the thing, always."""
 
     size: int = SIZE
-    order: tuple[Sorting, ...] = (BY_ID,)
+    order: tuple[SortField, ...] = (BY_ID,)
 
 
-def read_options(text: str | None) -> Options:
+def read_options(text: str | None) -> QueryOptions:
     """The options that a text means; no text and an empty one ask for nothing. Raises InvalidOption."""
     if not text:
-        return Options()
+        return QueryOptions()
     if len(text) > MAX_LENGTH:
         raise InvalidOption.at(text, MAX_LENGTH, f"at most {MAX_LENGTH} characters")
     return _Options(text).root()
@@ -75,9 +75,9 @@ def bind_sorting(name: str) -> Field:
     return field
 
 
-def order_by(wanted: tuple[Sorting, ...]) -> tuple[Sorting, ...]:
+def order_by(wanted: tuple[SortField, ...]) -> tuple[SortField, ...]:
     """The same order with the id of the thing at its end, and without what can make no difference."""
-    order: list[Sorting] = []
+    order: list[SortField] = []
     for sorting in (*wanted, BY_ID):
         if any(earlier.field == sorting.field for earlier in order):
             continue
@@ -87,13 +87,13 @@ def order_by(wanted: tuple[Sorting, ...]) -> tuple[Sorting, ...]:
     return tuple(order)
 
 
-class _Options(Reader):
+class _Options(TextReader):
     """Options and how far they have been read."""
 
-    def root(self) -> Options:
+    def root(self) -> QueryOptions:
         self.blanks()
         sizes: list[int] = []
-        orders: list[tuple[Sorting, ...]] = []
+        orders: list[tuple[SortField, ...]] = []
         unsupported: list[str] = []
         self.option(sizes, orders, unsupported)
         while self.take(","):
@@ -107,9 +107,9 @@ class _Options(Reader):
             )
         if len(orders) > 1:
             raise InvalidOption("Too many sort options.", "0 or 1 sort option is expected.")
-        return Options(sizes[0] if sizes else SIZE, order_by(orders[0] if orders else ()))
+        return QueryOptions(sizes[0] if sizes else SIZE, order_by(orders[0] if orders else ()))
 
-    def option(self, sizes: list[int], orders: list[tuple[Sorting, ...]], unsupported: list[str]) -> None:
+    def option(self, sizes: list[int], orders: list[tuple[SortField, ...]], unsupported: list[str]) -> None:
         start = self.position
         name = self.run(_NAME)
         if name not in ("sort", "size", "limit", "cursor"):
@@ -138,7 +138,7 @@ class _Options(Reader):
             )
         return size
 
-    def sort(self) -> tuple[Sorting, ...]:
+    def sort(self) -> tuple[SortField, ...]:
         wanted = [self.sorting()]
         while self.take(","):
             if len(wanted) == MAX_SORTED:
@@ -146,13 +146,13 @@ class _Options(Reader):
             wanted.append(self.sorting())
         return tuple(wanted)
 
-    def sorting(self) -> Sorting:
+    def sorting(self) -> SortField:
         is_descending = self.take("-")
         if not is_descending and not self.take("+"):
             self.fail("'+' or '-' before a property")
         name = self.property()
         try:
-            return Sorting(bind_sorting(name), is_descending)
+            return SortField(bind_sorting(name), is_descending)
         except UnknownProperty as error:
             raise InvalidOption(str(error), "The sort option is invalid.") from error
 

@@ -21,12 +21,12 @@ from functools import cmp_to_key
 from typing import Any, TypeAlias
 
 from mappings.model.json_pointer import MISSING
-from spark_store.rql.query import Place, Sorting, Value
+from spark_store.rql.query import Place, SortField, SortValue
 from spark_store.rql.search_evaluator import May, is_readable
 from spark_store.rql.values import Document, exact, find
 
 
-class Rank(IntEnum):
+class TypeRank(IntEnum):
     """The types of values, in their order."""
 
     EMPTY_ARRAY = 0
@@ -38,34 +38,34 @@ class Rank(IntEnum):
     BOOLEAN = 6
 
 
-NOTHING = Value(Rank.NULL, None)
+NOTHING = SortValue(TypeRank.NULL, None)
 """Where a value stands that is missing, null, or not to be read."""
 
 Key: TypeAlias = Callable[[Place], Any]
 
 
-def value_of(scalar: Any) -> Value:
+def value_of(scalar: Any) -> SortValue:
     """Where one JSON value stands by itself; an array is not opened."""
     kind = type(scalar)
     if kind is str:
-        return Value(Rank.TEXT, scalar)
+        return SortValue(TypeRank.TEXT, scalar)
     if kind is bool:
-        return Value(Rank.BOOLEAN, scalar)
+        return SortValue(TypeRank.BOOLEAN, scalar)
     if kind is int or kind is float:
-        return Value(Rank.NUMBER, exact(scalar))
+        return SortValue(TypeRank.NUMBER, exact(scalar))
     if scalar is None or scalar is MISSING:
         return NOTHING
     if kind is list:
-        return Value(Rank.ARRAY if scalar else Rank.EMPTY_ARRAY, None)
-    return Value(Rank.OBJECT, None)
+        return SortValue(TypeRank.ARRAY if scalar else TypeRank.EMPTY_ARRAY, None)
+    return SortValue(TypeRank.OBJECT, None)
 
 
-def place_of(document: Document, order: Sequence[Sorting], may: May | None = None) -> Place:
+def place_of(document: Document, order: Sequence[SortField], may: May | None = None) -> Place:
     """Where a thing stands for somebody who may read what `may` says, or everything."""
     return tuple([_standing(document, sorting, may) for sorting in order])
 
 
-def _standing(document: Document, sorting: Sorting, may: May | None) -> Value:
+def _standing(document: Document, sorting: SortField, may: May | None) -> SortValue:
     if not is_readable(sorting.field, document, may):
         return NOTHING
     found = find(document, sorting.field)
@@ -84,7 +84,7 @@ def _opened(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) and value else (value,)
 
 
-def compare(left: Place, right: Place, order: Sequence[Sorting]) -> int:
+def compare(left: Place, right: Place, order: Sequence[SortField]) -> int:
     """Below 0 if `left` comes first, above 0 if it comes later, and 0 for the same place."""
     for one, other, sorting in zip(left, right, order, strict=True):
         if one != other:
@@ -92,6 +92,6 @@ def compare(left: Place, right: Place, order: Sequence[Sorting]) -> int:
     return 0
 
 
-def key_of(order: Sequence[Sorting]) -> Key:
+def key_of(order: Sequence[SortField]) -> Key:
     """What `sorted` takes to bring places into this order."""
     return cmp_to_key(lambda left, right: compare(left, right, order))

@@ -37,6 +37,7 @@ from spark_store.rql.ast import (
     Empty,
     Exists,
     Field,
+    GrammarRule,
     In,
     Literal,
     LiteralKind,
@@ -44,7 +45,6 @@ from spark_store.rql.ast import (
     Operator,
     Or,
     Predicate,
-    Rule,
 )
 from spark_store.rql.binding import Operands, bind, fit
 
@@ -54,7 +54,7 @@ _HEX = re.compile(r"[0-9A-Fa-f]{4}")
 _ESCAPES = {"\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 
 
-class Reader(ABC):
+class TextReader(ABC):
     """A text and how far it has been read."""
 
     def __init__(self, text: str) -> None:
@@ -178,7 +178,7 @@ def _check_size(text: str) -> None:
         raise RqlSyntaxError(text, position, f"at most {MAX_BYTES} bytes")
 
 
-class _Parser(Reader):
+class _Parser(TextReader):
     """A filter and how far it has been read."""
 
     def __init__(self, text: str, operands: Operands | None) -> None:
@@ -214,15 +214,15 @@ class _Parser(Reader):
     def call(self, operator: Operator) -> Predicate:
         """What stands between the parentheses of an operator."""
         match OPERATORS[operator]:
-            case Rule.LOGICAL:
+            case GrammarRule.LOGICAL:
                 return self.logical(operator)
-            case Rule.COMPARE:
+            case GrammarRule.COMPARE:
                 return self.compare(operator)
-            case Rule.MULTI:
+            case GrammarRule.MULTI:
                 return self.multi()
-            case Rule.EXISTS:
+            case GrammarRule.EXISTS:
                 return Exists(self.bind(self.property(), operator))
-            case Rule.EMPTY:
+            case GrammarRule.EMPTY:
                 return Empty(self.bind(self.property(), operator))
 
     def logical(self, operator: Operator) -> Predicate:

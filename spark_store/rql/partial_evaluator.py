@@ -14,15 +14,17 @@ from spark_store.rql.ast import And, Compare, Field, In, LiteralKind, Not, Or, P
 from spark_store.rql.evaluator import evaluate
 
 
-def foresee(predicate: Predicate, document: Mapping[str, Any], is_open: Callable[[Field], bool]) -> bool | None:
+def partial_evaluate(
+    predicate: Predicate, document: Mapping[str, Any], is_open: Callable[[Field], bool]
+) -> bool | None:
     """What `evaluate` will say whatever the open fields turn out to be; None where that depends on them."""
     match predicate:
         case And(parts):
-            return _joined(False, (foresee(part, document, is_open) for part in parts))
+            return _joined(False, (partial_evaluate(part, document, is_open) for part in parts))
         case Or(parts):
-            return _joined(True, (foresee(part, document, is_open) for part in parts))
+            return _joined(True, (partial_evaluate(part, document, is_open) for part in parts))
         case Not(part):
-            found = foresee(part, document, is_open)
+            found = partial_evaluate(part, document, is_open)
             return None if found is None else not found
         case _:
             return None if is_open(predicate.field) else evaluate(predicate, document)

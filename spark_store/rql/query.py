@@ -1,8 +1,8 @@
 """What a search asks and what it is answered: the words that the index, the lake and whoever serves a search share.
 
-A `Question` is a filter that was read and bound, an order and the namespaces it is about. It is answered in pages by key:
+A `ThingQuery` is a filter that was read and bound, an order and the namespaces it is about. It is answered in pages by key:
 nothing stays open between two of them, and a page is asked for with the `Place` behind the last thing of the one before.
-Who asks has `Rights`: what of a thing he may read is a matter of its policy, so this package is told by whoever knows
+Who asks has `ReadRights`: what of a thing he may read is a matter of its policy, so this package is told by whoever knows
 policies. A field that he may not read takes part neither in the filter nor in the order (Ditto search, permissions).
 """
 
@@ -22,7 +22,7 @@ Thing: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Sorting:
+class SortField:
     """One field that orders the answer."""
 
     field: Field
@@ -30,7 +30,7 @@ class Sorting:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ThingQuery:
     """Which things are wanted, and in which order.
 
     `predicate` of None matches every thing; its `time:` literals have been resolved. `order` ends with the id of the thing,
@@ -38,19 +38,19 @@ class Question:
     """
 
     predicate: Predicate | None
-    order: Sequence[Sorting]
+    order: Sequence[SortField]
     namespaces: frozenset[str] = frozenset()
 
 
-class Value(NamedTuple):
+class SortValue(NamedTuple):
     """A place in the total order of values: the rank of its type, and what is compared within it (None for a null)."""
 
     rank: int
     value: Any
 
 
-Place: TypeAlias = tuple[Value, ...]
-"""Behind which thing a page begins: its values of `Question.order`, as whoever asks may see them."""
+Place: TypeAlias = tuple[SortValue, ...]
+"""Behind which thing a page begins: its values of `ThingQuery.order`, as whoever asks may see them."""
 
 
 class Access(Protocol):
@@ -66,7 +66,7 @@ class Access(Protocol):
         """The thing as far as he may read it; None for one that does not exist for him."""
 
 
-class Rights(Protocol):
+class ReadRights(Protocol):
     """What somebody may read."""
 
     subjects: frozenset[str]
@@ -75,7 +75,7 @@ class Rights(Protocol):
         """What he may read of the things of a policy; None for nothing at all."""
 
 
-class Hidden(NamedTuple):
+class ThingMetadata(NamedTuple):
     """What stands beside a thing's document: its revision, and when it was made and last changed (UTC text)."""
 
     revision: int
@@ -83,7 +83,7 @@ class Hidden(NamedTuple):
     modified: str
 
 
-class Hit:
+class SearchHit:
     """One thing of an answer, as the requester may see it.
 
     `text` is the document as JSON, without the fields beside it, where that is at hand: it then need not be parsed and
@@ -93,7 +93,12 @@ class Hit:
     __slots__ = ("_hidden", "_thing", "text", "thing_id")
 
     def __init__(
-        self, thing_id: str, thing: Thing | None = None, *, text: bytes | None = None, hidden: Hidden | None = None
+        self,
+        thing_id: str,
+        thing: Thing | None = None,
+        *,
+        text: bytes | None = None,
+        hidden: ThingMetadata | None = None,
     ) -> None:
         """Either a `thing`, with the fields beside its document, or a `text` and what is `hidden` beside it."""
         self.thing_id = thing_id
@@ -111,7 +116,7 @@ class Hit:
         return self._thing
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Hit) and self.thing_id == other.thing_id and self.thing == other.thing
+        return isinstance(other, SearchHit) and self.thing_id == other.thing_id and self.thing == other.thing
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -119,20 +124,20 @@ class Hit:
         return f"Hit({self.thing_id!r}, {self.thing!r})"
 
 
-def with_hidden(document: dict[str, Any], hidden: Hidden) -> dict[str, Any]:
+def with_hidden(document: dict[str, Any], hidden: ThingMetadata) -> dict[str, Any]:
     """A document that was just parsed, with the fields beside it."""
     document["_revision"], document["_created"], document["_modified"] = hidden
     return document
 
 
-class Found(NamedTuple):
+class ThingPage(NamedTuple):
     """A page: things in order, the place behind them, and whether nothing follows.
 
     A page may have fewer things than were asked for, or none, although more follows, when looking took its time or their
     bytes were enough: ask again from its place.
     """
 
-    hits: Sequence[Hit]
+    hits: Sequence[SearchHit]
     place: Place | None
     is_last: bool
 
@@ -156,18 +161,18 @@ PAGE_BYTES: Final = 1 << 20
 """How many bytes of JSON a page has at most if nobody says otherwise."""
 
 
-class Search(Protocol):
+class ThingSearch(Protocol):
     """Whoever answers questions. Synchronous: not for an event loop."""
 
     def page(
         self,
-        question: Question,
-        rights: Rights,
+        question: ThingQuery,
+        rights: ReadRights,
         after: Place | None,
         limit: int,
         budget: Budget,
         max_bytes: int = PAGE_BYTES,
-    ) -> Found:
+    ) -> ThingPage:
         """Up to `limit` things behind `after`, whose states have up to `max_bytes` of JSON together, but at least one.
 
         Raises BudgetExceeded, StoreUnavailable.

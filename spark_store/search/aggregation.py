@@ -31,8 +31,8 @@ from typing import Any, Final, NamedTuple
 from spark_store.errors import AggregationInvalid, TooManyGroups, UnknownProperty
 from spark_store.rql.ast import Field, Operator
 from spark_store.rql.binding import bind
-from spark_store.rql.order import NOTHING, Rank, value_of
-from spark_store.rql.query import Thing, Value
+from spark_store.rql.order import NOTHING, TypeRank, value_of
+from spark_store.rql.query import SortValue, Thing
 from spark_store.rql.search_evaluator import May, is_readable, is_readable_in
 from spark_store.rql.values import comparable, features_of, find, walk
 
@@ -44,14 +44,14 @@ MOST_MEASURES: Final = 16
 COUNT: Final = "count"
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-_COMPARED: Final = frozenset({Rank.NULL, Rank.NUMBER, Rank.TEXT, Rank.BOOLEAN})
+_COMPARED: Final = frozenset({TypeRank.NULL, TypeRank.NUMBER, TypeRank.TEXT, TypeRank.BOOLEAN})
 _INFINITE: Final = (math.inf, -math.inf)
 _WHOLE: Final = 1 << 63
 _SCALE: Final = 1074
 """Every double is a multiple of 2 to the power of minus this."""
 
 
-class Function(str, Enum):
+class AggregateFunction(str, Enum):
     """What is made of the numbers of a group."""
 
     MIN = "min"
@@ -64,7 +64,7 @@ class Measure(NamedTuple):
     """A column that is made of numbers."""
 
     name: str
-    function: Function
+    function: AggregateFunction
     field: Field
 
 
@@ -114,14 +114,14 @@ def _members(given: Mapping[str, Any], member: str, most: int) -> Sequence[tuple
 
 
 def _measure(name: str, wanted: Any) -> Measure:
-    known = ", ".join(function.value for function in Function)
+    known = ", ".join(function.value for function in AggregateFunction)
     if not isinstance(wanted, Mapping) or len(wanted) != 1:
         found = f"{len(wanted)} members" if isinstance(wanted, Mapping) else _kind(wanted)
         raise AggregationInvalid(f'{name}: found {found}, expected one function and its path, such as {{"max": "…"}}')
     ((function, path),) = wanted.items()
-    if function not in {it.value for it in Function}:
+    if function not in {it.value for it in AggregateFunction}:
         raise AggregationInvalid(f"{name}: found the function {_short(function)}, expected one of: {known}")
-    return Measure(name, Function(function), _field(path, name))
+    return Measure(name, AggregateFunction(function), _field(path, name))
 
 
 def _field(path: Any, name: str) -> Field:
@@ -156,14 +156,14 @@ def _kind(value: Any) -> str:
 # -- the folding
 
 
-class Tally:
+class GroupAccumulator:
     """What was counted and measured so far. Things come in any order."""
 
     def __init__(self, aggregation: Aggregation, most_groups: int = MOST_GROUPS, most_bytes: int = MOST_BYTES) -> None:
         self._aggregation = aggregation
         self._most_groups, self._most_bytes = most_groups, most_bytes
         self._bytes = 0
-        self._groups: dict[tuple[Value, ...], _Group] = {}
+        self._groups: dict[tuple[SortValue, ...], _Group] = {}
         if not aggregation.groups:
             self._groups[()] = _Group(len(aggregation.measures))
 
@@ -182,10 +182,10 @@ class Tally:
     def _groupings(self) -> Sequence[tuple[str, Field]]:
         return self._aggregation.groups
 
-    def _group(self, key: tuple[Value, ...]) -> _Group:
+    def _group(self, key: tuple[SortValue, ...]) -> _Group:
         found = self._groups.get(key)
         if found is None:
-            self._bytes += sum(len(each.value) for each in key if each.rank is Rank.TEXT)
+            self._bytes += sum(len(each.value) for each in key if each.rank is TypeRank.TEXT)
             if len(self._groups) >= self._most_groups:
                 raise TooManyGroups(f"more than {self._most_groups} groups")
             if self._bytes > self._most_bytes:
@@ -197,7 +197,7 @@ class Tally:
         """A row for each group, in the order of their values."""
         return [self._row(key, self._groups[key]) for key in sorted(self._groups)]
 
-    def _row(self, key: tuple[Value, ...], group: _Group) -> dict[str, Any]:
+    def _row(self, key: tuple[SortValue, ...], group: _Group) -> dict[str, Any]:
         row: dict[str, Any] = {name: _shown(each) for (name, _), each in zip(self._groupings, key, strict=True)}
         row[COUNT] = group.count
         for measure, numbers in zip(self._aggregation.measures, group.numbers, strict=True):
@@ -248,15 +248,15 @@ class _Numbers:
             above, below = number.as_integer_ratio()
             self._doubles += above << (_SCALE + 1 - below.bit_length())
 
-    def result(self, function: Function) -> int | float | None:
+    def result(self, function: AggregateFunction) -> int | float | None:
         match function:
-            case Function.MIN:
+            case AggregateFunction.MIN:
                 return self.least
-            case Function.MAX:
+            case AggregateFunction.MAX:
                 return self.most
-            case Function.SUM:
+            case AggregateFunction.SUM:
                 return _nearest(self._sum())
-            case Function.AVG:
+            case AggregateFunction.AVG:
                 return _nearest(self._sum() / self.count) if self.count else None
 
     def _sum(self) -> Fraction:
@@ -273,20 +273,20 @@ def _nearest(exact: Fraction) -> int | float | None:
         return None
 
 
-def _shown(value: Value) -> Any:
+def _shown(value: SortValue) -> Any:
     """A group's value as JSON has it: 1 for what is 1 in one thing and 1.0 in another."""
     found = value.value
-    return int(found) if value.rank is Rank.NUMBER and found == found // 1 and abs(found) < _WHOLE else found
+    return int(found) if value.rank is TypeRank.NUMBER and found == found // 1 and abs(found) < _WHOLE else found
 
 
 # -- the values of a field
 
 
 def _numbers(field: Field, thing: Thing, may: May | None) -> list[int | float]:
-    return [found.value for found in _values(field, thing, may) if found.rank is Rank.NUMBER]
+    return [found.value for found in _values(field, thing, may) if found.rank is TypeRank.NUMBER]
 
 
-def _values(field: Field, thing: Thing, may: May | None) -> Iterator[Value]:
+def _values(field: Field, thing: Thing, may: May | None) -> Iterator[SortValue]:
     """What a comparison would look at and find something to compare with."""
     for found in map(value_of, _comparable(field, thing, may)):
         # No JSON has a number that is not finite.

@@ -10,26 +10,26 @@ import heapq
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from spark_store.rql.order import Rank
+from spark_store.rql.order import TypeRank
 from spark_store.rql.projection import Read
-from spark_store.rql.query import Question, Value
+from spark_store.rql.query import SortValue, ThingQuery
 from spark_store.search.index_sql import (
     NOTHING,
     TEXT,
-    Both,
+    AllThings,
     Candidates,
-    Either,
-    Every,
-    Rows,
-    Together,
+    Intersection,
+    PathIntersection,
+    RowSelect,
+    Union,
     candidates,
     namespace,
 )
 from spark_store.search.planner import SORTABLE, bound_of
-from spark_store.search.read_view import COLUMNS, Picture
+from spark_store.search.read_view import COLUMNS, ReadView
 
 
-class OfValue(NamedTuple):
+class ValueCandidates(NamedTuple):
     """A value at a declared path: the path's name and its number, and the rank and the value as they are in a row."""
 
     name: str
@@ -38,10 +38,10 @@ class OfValue(NamedTuple):
     value: Any
 
 
-class ByIds:
+class IdScan:
     """Everything of some namespaces, or of all of them if there are none."""
 
-    def __init__(self, picture: Picture, namespaces: Collection[str]) -> None:
+    def __init__(self, picture: ReadView, namespaces: Collection[str]) -> None:
         self._picture = picture
         self._namespaces = namespaces
 
@@ -54,7 +54,7 @@ class ByIds:
         return self._rows(select, f"{living}{more}", (), start, is_descending, values)
 
     def of_value(
-        self, wanted: OfValue, beside: Collection[int], start: str | None, is_descending: bool
+        self, wanted: ValueCandidates, beside: Collection[int], start: str | None, is_descending: bool
     ) -> Iterator[tuple[str, int]]:
         """Ids and keys of the things with a value, and of those `beside`, behind the id `start`."""
         select = "SELECT id, thing FROM search_declared WHERE path = ? AND rank = ? AND value = ?"
@@ -102,11 +102,11 @@ ALL: Final = 2**62
 FEW_OF_POLICIES: Final = 1000
 
 
-PLAIN: Final = (Rank.EMPTY_ARRAY, Rank.NULL, Rank.OBJECT, Rank.ARRAY)
+PLAIN: Final = (TypeRank.EMPTY_ARRAY, TypeRank.NULL, TypeRank.OBJECT, TypeRank.ARRAY)
 """Ranks whose values are not told apart in the order."""
 
 
-class Known:
+class CachedCandidates:
     """What was found out on earlier pages about a question: a set of candidates, or that there are too many."""
 
     __slots__ = ("ids", "keys", "read", "was_read")
@@ -126,7 +126,7 @@ class Group(NamedTuple):
     value: Any
 
     @classmethod
-    def of(cls, value: Value) -> Group:
+    def of(cls, value: SortValue) -> Group:
         if value.rank in PLAIN:
             return cls(int(value.rank), None)
         text = value.value
@@ -138,17 +138,17 @@ class Group(NamedTuple):
         return isinstance(self.value, str) and len(self.value) >= TEXT
 
 
-class Reach:
+class CandidateSet:
     """The candidates of one question, for whoever asks, in one picture of the file."""
 
     def __init__(
         self,
-        picture: Picture,
-        question: Question,
+        picture: ReadView,
+        question: ThingQuery,
         subjects: Collection[str],
         limit: int,
         sorts_by_id: bool,
-        known: Known,
+        known: CachedCandidates,
     ) -> None:
         self.picture = picture
         self.limit = limit
@@ -163,18 +163,20 @@ class Reach:
         self._sorts_by_id = sorts_by_id
         self.tree = self._plant(question, sorts_by_id)
 
-    def _plant(self, question: Question, sorts_by_id: bool) -> Candidates:
+    def _plant(self, question: ThingQuery, sorts_by_id: bool) -> Candidates:
         """What the index says about the question, whoever asks."""
         if not self.is_indexed:
-            return Every()
+            return AllThings()
         if self.policies is not None and not self.policies:
             return NOTHING
         parts = [candidates(question.predicate)]
         if question.namespaces and "" not in question.namespaces and not sorts_by_id:
             # Ids are not in the index of values, but they have one of their own; who goes along them needs no list.
-            parts.append(Either(tuple(map(namespace, sorted(question.namespaces)))))
-        kept = tuple(part for part in parts if not isinstance(part, Every))
-        return NOTHING if NOTHING in kept else kept[0] if len(kept) == 1 else Both(kept) if kept else Every()
+            parts.append(Union(tuple(map(namespace, sorted(question.namespaces)))))
+        kept = tuple(part for part in parts if not isinstance(part, AllThings))
+        return (
+            NOTHING if NOTHING in kept else kept[0] if len(kept) == 1 else Intersection(kept) if kept else AllThings()
+        )
 
     def read(self, tree: Candidates, bound: int) -> frozenset[int] | None:
         """The keys that a tree means, large things beside it; None for more than the bound, or for all."""
@@ -184,20 +186,20 @@ class Reach:
 
     def _evaluate(self, tree: Candidates, bound: int) -> frozenset[int] | None:
         match tree:
-            case Every():
+            case AllThings():
                 return None
-            case Rows():
+            case RowSelect():
                 rows = self.picture.column(tree.sql, tree.parameters, bound + 1)
                 return frozenset(rows) if len(rows) <= bound else None
-            case Together(parts, rows):
+            case PathIntersection(parts, rows):
                 path = self.picture.path(rows.path)
                 if path is None:
                     return frozenset()
-                return self.read(Both(parts) if self.picture.has_arrays(path) else rows, bound)
-            case Either(parts):
+                return self.read(Intersection(parts) if self.picture.has_arrays(path) else rows, bound)
+            case Union(parts):
                 found = [self.read(part, bound) for part in parts]
                 return None if None in found else frozenset[int]().union(*(each for each in found if each is not None))
-            case Both(parts):
+            case Intersection(parts):
                 complete = [each for part in parts if (each := self.read(part, bound)) is not None]
                 complete.sort(key=len)
                 return complete[0].intersection(*complete[1:]) if complete else None
@@ -207,7 +209,7 @@ class Reach:
         if not self.known.was_read:
             self.known.was_read = True
             # With an index of its own, things of one value need no list to come in order.
-            has_own = self._sorts_by_id and isinstance(self.tree, Rows) and self.of_value(self.tree) is not None
+            has_own = self._sorts_by_id and isinstance(self.tree, RowSelect) and self.of_value(self.tree) is not None
             found = self.read(self.tree, SORTABLE if has_own else self.bound())
             if self.policies is not None and (found is None or len(found) > SORTABLE):
                 visible = self.read(of_policies(self.policies), FEW_OF_POLICIES)
@@ -219,13 +221,13 @@ class Reach:
     def bound(self) -> int:
         return bound_of(self.things, self.limit)
 
-    def of_value(self, tree: Candidates) -> OfValue | None:
+    def of_value(self, tree: Candidates) -> ValueCandidates | None:
         """A value that everything in a tree has at a declared path, except for large things; None without one."""
         match tree:
-            case Rows(path=name, equal=(rank, value)):
+            case RowSelect(path=name, equal=(rank, value)):
                 path = self.picture.declared(name)
-                return None if path is None else OfValue(name, path, rank, value)
-            case Both(parts) | Together(parts, _):
+                return None if path is None else ValueCandidates(name, path, rank, value)
+            case Intersection(parts) | PathIntersection(parts, _):
                 return next(filter(None, map(self.of_value, parts)), None)
             case _:
                 return None
@@ -233,17 +235,21 @@ class Reach:
     def all(self, tree: Candidates) -> frozenset[int] | None:
         """However many there are; None where the index says nothing."""
         if self.policies is not None:
-            tree = of_policies(self.policies) if isinstance(tree, Every) else Both((tree, of_policies(self.policies)))
+            tree = (
+                of_policies(self.policies)
+                if isinstance(tree, AllThings)
+                else Intersection((tree, of_policies(self.policies)))
+            )
         found = self.read(tree, ALL)
         return None if found is None else found | self.large
 
 
-def of_policies(policies: Sequence[str]) -> Rows:
+def of_policies(policies: Sequence[str]) -> RowSelect:
     """The things of these policies; ids of policies are texts like others, and cut like them."""
     marks = ",".join("?" * len(policies))
-    return Rows(
+    return RowSelect(
         f"SELECT thing FROM search_values WHERE path = (SELECT id FROM search_paths WHERE path = 'policyId') "
-        f"AND rank = {int(Rank.TEXT)} AND value IN ({marks})",
+        f"AND rank = {int(TypeRank.TEXT)} AND value IN ({marks})",
         tuple(policy[:TEXT] for policy in policies),
         f"in(policyId,{len(policies)} policies)",
     )

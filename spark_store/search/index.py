@@ -6,12 +6,13 @@ much, and never too little. What lies in it (Ditto search; how properties are re
 - `search_paths`: every place that some thing has or had, as the segments of its pointer, escaped, joined by `/`, without the
   leading one: `attributes/room`, `features/lamp/properties/on`. `wildcard` is the same with `*` instead of a feature's id.
 - `search_values`: one row for every JSON value below `attributes`, `features` and `_metadata`, and for `policyId`,
-  `definition` and `_created`: path, rank, value, and the thing, which is `entities.key`. `Rank` is that of the total order,
-  so the table is sorted by it. A path leads through arrays: what an array holds, at any depth, has rows under the array's
-  own path, or, if that is an object, under the paths of its members. Objects and arrays have a row too, whose value says
-  whether something is in them. What changes with every event, `_revision` and `_modified`, is asked of `entities`.
+  `definition` and `_created`: path, rank, value, and the thing, which is `entities.key`. `TypeRank` is that of the total
+  order, so the table is sorted by it. A path leads through arrays: what an array holds, at any depth, has rows under the
+  array's own path, or, if that is an object, under the paths of its members. Objects and arrays have a row too, whose value
+  says whether something is in them. What changes with every event, `_revision` and `_modified`, is asked of `entities`.
 - `search_declared`: the rows of paths that an operator has declared, once more, with the id of the thing in front of its
-  key: what has one value there comes out in the order of ids. `Declared` says in `search_paths.declared` how far it is.
+  key: what has one value there comes out in the order of ids. `DeclaredPathState` says in `search_paths.declared` how far it
+  is.
 - `search_large`: things whose state has more than `LARGE` bytes, or a path of more than `LONGEST` characters. They have no
   rows: each of them is always a candidate. So one enormous thing keeps nobody waiting while its rows are written, and long
   keys within each other do not come to a thousand times their length.
@@ -39,11 +40,11 @@ import msgspec
 
 from mappings.ids import EntityType
 from spark_store.rql.binding import fixed_width
-from spark_store.rql.order import Rank
+from spark_store.rql.order import TypeRank
 from spark_store.search.index_sql import TEXT, escaped, path_of
 
 
-class Declared(IntEnum):
+class DeclaredPathState(IntEnum):
     """Whether a path has rows in `search_declared`. Only on a path that is THERE may anybody count."""
 
     LEAVING = -1
@@ -64,7 +65,7 @@ COMPLETE = 2**63 - 1
 Row: TypeAlias = tuple[str, int, Any]
 """Path, rank and value."""
 
-_EMPTY_ARRAY, _NULL, _NUMBER, _TEXT, _OBJECT, _ARRAY, _BOOLEAN = map(int, Rank)
+_EMPTY_ARRAY, _NULL, _NUMBER, _TEXT, _OBJECT, _ARRAY, _BOOLEAN = map(int, TypeRank)
 _THING, _POLICY = EntityType.THING.value, EntityType.POLICY.value
 _PARTS = ("attributes", "features", "_metadata")
 _LEAVES = ("policyId", "definition")
@@ -93,10 +94,10 @@ HEAD = f"""
         EXISTS (SELECT 1 FROM search_large WHERE thing = key)
     FROM entities WHERE type = ? AND id = ?
 """
-"""An entity's row as the index needs it before it is changed: see `Head`."""
+"""An entity's row as the index needs it before it is changed: see `EntityHead`."""
 
 
-class Head(NamedTuple):
+class EntityHead(NamedTuple):
     """An entity before a change. `state` is None where it was gone, and that of a thing of very many bytes is not read."""
 
     key: int
@@ -111,7 +112,7 @@ class LongPath(Exception):
     """A path of a state has more than `LONGEST` characters."""
 
 
-class Index:
+class SearchIndex:
     """The index in an open transaction. It is made for one batch, and forgotten with it; `end` writes what was collected."""
 
     __slots__ = ("_come", "_connection", "_declared", "_gone", "_ids", "indexed")
@@ -125,7 +126,7 @@ class Index:
         (self.indexed,) = connection.execute(_INDEXED).fetchone()
 
     def change(
-        self, type: str, id: str, key: int, head: Head | None, created: str, size: int | None, state: Any
+        self, type: str, id: str, key: int, head: EntityHead | None, created: str, size: int | None, state: Any
     ) -> None:
         """An entity has another state, of `size` bytes as it is stored; None, and so is `state`, where it is gone.
 
@@ -138,7 +139,9 @@ class Index:
         elif type == _POLICY:
             self._change_policy(id, _parsed(head), _NOTHING if state is None else state)
 
-    def _change_thing(self, id: str, key: int, head: Head | None, created: str, size: int | None, state: Any) -> None:
+    def _change_thing(
+        self, id: str, key: int, head: EntityHead | None, created: str, size: int | None, state: Any
+    ) -> None:
         was_large = head is not None and bool(head.is_large)
         is_large = size is not None and size > LARGE
         before: Mapping[str, Any] = _NOTHING
@@ -169,7 +172,9 @@ class Index:
         if come:
             self._come += (rows := [(self._id(path), rank, value, key) for path, rank, value in come])
             if self._declared:
-                wanted = [row for row in rows if self._declared.get(row[0], Declared.NO) > Declared.NO]
+                wanted = [
+                    row for row in rows if self._declared.get(row[0], DeclaredPathState.NO) > DeclaredPathState.NO
+                ]
                 self._change_declared(_INSERT_DECLARED, [(*row[:3], id, key) for row in wanted])
 
     def _change_declared(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
@@ -209,13 +214,13 @@ class Index:
                 assert found is not None
             else:
                 found, declared = row
-                if declared != Declared.NO:
+                if declared != DeclaredPathState.NO:
                     self._declared[found] = declared
             self._ids[path] = found
         return found
 
 
-def _parsed(head: Head | None) -> Mapping[str, Any]:
+def _parsed(head: EntityHead | None) -> Mapping[str, Any]:
     """The state before a change. Of one that is damaged nothing is taken away: what is in the index stays."""
     try:
         found = msgspec.json.decode(head.state) if head is not None and head.state is not None else _NOTHING
@@ -228,8 +233,8 @@ def forget(connection: sqlite3.Connection, type: str, id: str) -> None:
     """Take an entity out of the index, which still has its state."""
     row = connection.execute(HEAD, (type, id)).fetchone()
     if row is not None:
-        head = Head._make(row)
-        index = Index(connection)
+        head = EntityHead._make(row)
+        index = SearchIndex(connection)
         index.change(type, id, head.key, head, "", None, None)
         index.end()
 

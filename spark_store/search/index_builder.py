@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mappings.ids import EntityType
-from spark_store.search.index import COMPLETE, LARGE, Index, rows_of, wildcard
+from spark_store.search.index import COMPLETE, LARGE, SearchIndex, rows_of, wildcard
 
 STEP_ENTITIES = 200
 """How many entities one step takes in, at most: some tens of milliseconds."""
@@ -79,7 +79,7 @@ _CLEARING = [
 """How rows are found, and how they are taken away."""
 
 
-class Progress(NamedTuple):
+class IndexProgress(NamedTuple):
     """The index has entities up to the key `indexed`, of those up to `last`.
 
     `is_stale`: it is being taken away, to begin anew.
@@ -91,11 +91,11 @@ class Progress(NamedTuple):
     is_stale: bool = False
 
 
-def progress(connection: sqlite3.Connection) -> Progress:
+def progress(connection: sqlite3.Connection) -> IndexProgress:
     """How far the index has come."""
     indexed, is_stale = connection.execute(_PROGRESS).fetchone()
     (last,) = connection.execute(_LAST).fetchone()
-    return Progress(min(indexed, last), last, indexed == COMPLETE and not is_stale, bool(is_stale))
+    return IndexProgress(min(indexed, last), last, indexed == COMPLETE and not is_stale, bool(is_stale))
 
 
 def has_work(connection: sqlite3.Connection) -> bool:
@@ -135,7 +135,7 @@ def step(connection: sqlite3.Connection) -> bool:
 def _take_in(connection: sqlite3.Connection, indexed: int) -> None:
     rows = _next(connection, indexed)
     connection.execute(_REACH, (rows[-1][0] if rows else COMPLETE,))
-    index = Index(connection)
+    index = SearchIndex(connection)
     for key, type, id, created, size, text in rows:
         if size is not None:
             index.change(type, id, key, None, created, size, _parsed(text))

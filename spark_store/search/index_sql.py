@@ -28,17 +28,17 @@ from spark_store.rql.ast import (
     Or,
     Predicate,
 )
-from spark_store.rql.order import Rank
+from spark_store.rql.order import TypeRank
 
 TEXT: Final = 200
 """So many characters of a text are in its row."""
 
 _RANKS: Final = {
-    LiteralKind.NULL: int(Rank.NULL),
-    LiteralKind.WHOLE: int(Rank.NUMBER),
-    LiteralKind.DOUBLE: int(Rank.NUMBER),
-    LiteralKind.TEXT: int(Rank.TEXT),
-    LiteralKind.BOOLEAN: int(Rank.BOOLEAN),
+    LiteralKind.NULL: int(TypeRank.NULL),
+    LiteralKind.WHOLE: int(TypeRank.NUMBER),
+    LiteralKind.DOUBLE: int(TypeRank.NUMBER),
+    LiteralKind.TEXT: int(TypeRank.TEXT),
+    LiteralKind.BOOLEAN: int(TypeRank.BOOLEAN),
 }
 _SIGNS: Final = {Operator.GT: ">", Operator.GE: ">=", Operator.LT: "<", Operator.LE: "<="}
 _RELAXED: Final = {">": ">=", "<": "<="}
@@ -55,7 +55,7 @@ Parameters: TypeAlias = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowSelect:
     """The things of some rows, as a statement of one column, in which a thing may come more than once."""
 
     sql: str
@@ -69,35 +69,35 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class AllThings:
     """All things: the index says nothing about it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
+class Intersection:
     """What is in all of the parts."""
 
     parts: tuple[Candidates, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class PathIntersection:
     """What is in all of the parts, which are about one path; `rows` says the same where nothing has several values there."""
 
-    parts: tuple[Rows, ...]
-    rows: Rows
+    parts: tuple[RowSelect, ...]
+    rows: RowSelect
 
 
 @dataclass(frozen=True, slots=True)
-class Either:
+class Union:
     """What is in any of the parts; without parts, nothing."""
 
     parts: tuple[Candidates, ...]
 
 
-Candidates: TypeAlias = Rows | Every | Both | Together | Either
+Candidates: TypeAlias = RowSelect | AllThings | Intersection | PathIntersection | Union
 
-NOTHING: Final = Either(())
+NOTHING: Final = Union(())
 
 
 def candidates(predicate: Predicate | None) -> Candidates:
@@ -111,40 +111,42 @@ def candidates(predicate: Predicate | None) -> Candidates:
             return _rows(predicate)
         case _:
             # What is empty may be absent, and what is not something may be anything, also something that is not readable.
-            return Every()
+            return AllThings()
 
 
 def _both(parts: Sequence[Candidates]) -> Candidates:
-    kept = _joined([part for part in parts if not isinstance(part, Every)])
+    kept = _joined([part for part in parts if not isinstance(part, AllThings)])
     if NOTHING in kept:
         return NOTHING
-    return kept[0] if len(kept) == 1 else Both(tuple(kept)) if kept else Every()
+    return kept[0] if len(kept) == 1 else Intersection(tuple(kept)) if kept else AllThings()
 
 
 def _joined(parts: Sequence[Candidates]) -> list[Candidates]:
     """The parts, with those about the same path in one: `ge` and `le` are one range of rows, and not two long ones."""
-    by_path: defaultdict[str, list[Rows]] = defaultdict(list)
+    by_path: defaultdict[str, list[RowSelect]] = defaultdict(list)
     others: list[Candidates] = []
     for part in parts:
-        if isinstance(part, Rows) and part.path:
+        if isinstance(part, RowSelect) and part.path:
             by_path[part.path].append(part)
         else:
             others.append(part)
     return [*(rows[0] if len(rows) == 1 else _together(rows) for rows in by_path.values()), *others]
 
 
-def _together(rows: Sequence[Rows]) -> Together:
+def _together(rows: Sequence[RowSelect]) -> PathIntersection:
     start = f"{_VALUES} {_ONE_PATH}"
     sql = start + "".join(each.sql.removeprefix(start) for each in rows)
     parameters = rows[0].path, *(value for each in rows for value in each.parameters[1:])
-    return Together(tuple(rows), Rows(sql, parameters, " and ".join(each.says for each in rows), rows[0].path))
+    return PathIntersection(
+        tuple(rows), RowSelect(sql, parameters, " and ".join(each.says for each in rows), rows[0].path)
+    )
 
 
 def _either(parts: Sequence[Candidates]) -> Candidates:
-    if any(isinstance(part, Every) for part in parts):
-        return Every()
+    if any(isinstance(part, AllThings) for part in parts):
+        return AllThings()
     kept = tuple(part for part in parts if part != NOTHING)
-    return kept[0] if len(kept) == 1 else Either(kept)
+    return kept[0] if len(kept) == 1 else Union(kept)
 
 
 def _rows(predicate: Compare | In | Exists) -> Candidates:
@@ -152,7 +154,7 @@ def _rows(predicate: Compare | In | Exists) -> Candidates:
     if field.path == ("thingId",):
         return _by_id(predicate)
     if field.kind is FieldKind.OPERAND or field.path in (("_revision",), ("_modified",)):
-        return Every()
+        return AllThings()
     if (outer := _before_number(field.path)) is not None:
         # Where there is an array, the number may be that of an element; what the element is, its rows do not say.
         return _found(Field(field.kind, outer), "", (), f"exists({'/'.join(outer)})")
@@ -226,11 +228,11 @@ def _kept(literal: Literal) -> Any:
 
 def _found(
     field: Field, condition: str, parameters: Parameters, says: str, equal: tuple[int, Any] | None = None
-) -> Rows:
+) -> RowSelect:
     path = path_of(field.path)
     if field.is_in_any_feature:
-        return Rows(f"{_VALUES} {_ANY_FEATURE}{condition}", (path, *parameters), says)
-    return Rows(f"{_VALUES} {_ONE_PATH}{condition}", (path, *parameters), says, path, equal)
+        return RowSelect(f"{_VALUES} {_ANY_FEATURE}{condition}", (path, *parameters), says)
+    return RowSelect(f"{_VALUES} {_ONE_PATH}{condition}", (path, *parameters), says, path, equal)
 
 
 def path_of(path: Sequence[str]) -> str:
@@ -267,15 +269,15 @@ def _by_id(predicate: Compare | In | Exists) -> Candidates:
             if literal.kind is not LiteralKind.TEXT:
                 return NOTHING
             sign = _SIGNS[operator]
-            return Rows(f"{_IDS} id {sign} ?", (literal.value,), f"{operator.value}(thingId,{_shown(literal)})")
+            return RowSelect(f"{_IDS} id {sign} ?", (literal.value,), f"{operator.value}(thingId,{_shown(literal)})")
         case Compare(Operator.LIKE, _, literal):
             start = str(literal.value).partition("*")[0].partition("?")[0]
             if not start:
-                return Every()
+                return AllThings()
             condition, parameters = _beginning(start, "id")
-            return Rows(f"{_IDS[:-4]}{condition}", parameters, f"like(thingId,{_shown(literal)})")
+            return RowSelect(f"{_IDS[:-4]}{condition}", parameters, f"like(thingId,{_shown(literal)})")
         case _:
-            return Every()
+            return AllThings()
 
 
 def _in_ids(literals: Sequence[Literal], is_namespace: bool) -> Candidates:
@@ -283,13 +285,13 @@ def _in_ids(literals: Sequence[Literal], is_namespace: bool) -> Candidates:
     if not is_namespace:
         if not wanted:
             return NOTHING
-        return Rows(f"{_IDS} id IN ({','.join('?' * len(wanted))})", tuple(wanted), f"{len(wanted)} ids")
+        return RowSelect(f"{_IDS} id IN ({','.join('?' * len(wanted))})", tuple(wanted), f"{len(wanted)} ids")
     return _either([namespace(name) for name in wanted])
 
 
-def namespace(name: str) -> Rows:
+def namespace(name: str) -> RowSelect:
     """The things of a namespace."""
-    return Rows(f"{_IDS} id >= ? AND id < ?", (f"{name}:", f"{name};"), f"eq(namespace,{_quoted(name)})")
+    return RowSelect(f"{_IDS} id >= ? AND id < ?", (f"{name}:", f"{name};"), f"eq(namespace,{_quoted(name)})")
 
 
 # -- patterns

@@ -13,31 +13,46 @@ import msgspec
 
 from mappings.ids import namespace_of
 from spark_store.rql.ast import FieldKind
-from spark_store.rql.order import Rank, place_of
+from spark_store.rql.order import TypeRank, place_of
 from spark_store.rql.partial_evaluator import fields
 from spark_store.rql.projection import needles, reader
-from spark_store.rql.query import Access, Hidden, Hit, Place, Question, Rights, Sorting, Value, with_hidden
+from spark_store.rql.query import (
+    Access,
+    Place,
+    ReadRights,
+    SearchHit,
+    SortField,
+    SortValue,
+    ThingMetadata,
+    ThingQuery,
+    with_hidden,
+)
 from spark_store.rql.search_evaluator import holds
-from spark_store.search.candidates import Known
-from spark_store.search.read_view import Picture, Row, Stopped
+from spark_store.search.candidates import CachedCandidates
+from spark_store.search.read_view import ReadView, Row, SearchTimeout
 
 _SIGN: Final = b'"_metadata":'
 
 
-class Found(NamedTuple):
+class Match(NamedTuple):
     """A thing and where it stands; without a thing, how far nothing more was found."""
 
     place: Place
-    hit: Hit | None
+    hit: SearchHit | None
     size: int = 0
     """Of its state, in bytes."""
 
 
-class Judge:
+class Matcher:
     """Judges things for one page. `order` ends with the id."""
 
     def __init__(
-        self, picture: Picture, question: Question, rights: Rights, order: Sequence[Sorting], known: Known
+        self,
+        picture: ReadView,
+        question: ThingQuery,
+        rights: ReadRights,
+        order: Sequence[SortField],
+        known: CachedCandidates,
     ) -> None:
         self._picture = picture
         self._rights = rights
@@ -61,10 +76,10 @@ class Judge:
             self._accesses[place] = None if policy is None else self._rights.access(policy, place[1])
         return self._accesses[place]
 
-    def found(self, row: Row) -> Found | None:
+    def found(self, row: Row) -> Match | None:
         """The thing of a row, if it is an answer. Raises Stopped: of long texts, a few take as long as a search may."""
         if self._picture.clock.tick():
-            raise Stopped
+            raise SearchTimeout
         _, thing_id, revision, created, modified, policy, state = row
         for needle in self._needles:
             if needle not in state:
@@ -74,7 +89,7 @@ class Judge:
         access = self.access(policy, thing_id)
         if access is None:
             return None
-        hidden = Hidden(revision, created, modified)
+        hidden = ThingMetadata(revision, created, modified)
         if access.is_whole and _SIGN not in state:
             if not self._is_plain:
                 seen = self._narrow(state)
@@ -82,14 +97,16 @@ class Judge:
                     with_hidden(seen, hidden)
                 if self._predicate is not None and not holds(self._predicate, seen):
                     return None
-            place = (Value(Rank.TEXT, thing_id),) if self._sorts_by_id else place_of(seen, self._order)
-            return Found(place, Hit(thing_id, text=state, hidden=hidden), len(state))
+            place = (SortValue(TypeRank.TEXT, thing_id),) if self._sorts_by_id else place_of(seen, self._order)
+            return Match(place, SearchHit(thing_id, text=state, hidden=hidden), len(state))
         thing = with_hidden(msgspec.json.decode(state), hidden)
         may = None if access.is_whole else access.may
         if self._predicate is not None and not holds(self._predicate, thing, may):
             return None
         shown = thing if access.is_whole else access.view(thing)
-        return None if shown is None else Found(place_of(thing, self._order, may), Hit(thing_id, shown), len(state))
+        return (
+            None if shown is None else Match(place_of(thing, self._order, may), SearchHit(thing_id, shown), len(state))
+        )
 
     def sees_everything(self, policies: Collection[str] | None) -> bool:
         """Whether it is certain that of every thing of these policies that he may see he may read everything."""

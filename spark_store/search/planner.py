@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from spark_store.rql.query import Question, Sorting
-from spark_store.search.index_sql import Both, Candidates, Either, Every, Rows, Together
+from spark_store.rql.query import SortField, ThingQuery
+from spark_store.search.index_sql import AllThings, Candidates, Intersection, PathIntersection, RowSelect, Union
 
 JUDGING: Final = 40
 """Looking at a thing takes about as long as reading so many rows of the index."""
@@ -31,7 +31,7 @@ LOOKED_UP: Final = 8
 """Looking up the id of a thing takes about as long as reading so many rows."""
 
 
-class Way(Enum):
+class AccessPath(Enum):
     """How things are come by in order."""
 
     IDS = "along the ids"
@@ -42,10 +42,10 @@ class Way(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class QueryPlan:
     """How a question would be answered now."""
 
-    way: Way
+    way: AccessPath
     candidates: Candidates
     known: int | None
     """How many candidates there are, where that is known."""
@@ -79,18 +79,18 @@ def bound_of(things: int, page: int) -> int:
     return max(SORTABLE, math.isqrt(JUDGING * page * max(things, 1)))
 
 
-def way_to_ids(known: int | None, things: int, page: int) -> Way:
+def way_to_ids(known: int | None, things: int, page: int) -> AccessPath:
     """Whether to look the ids of known candidates up, or to go along all ids and keep those of candidates."""
     if known is None or known * known * LOOKED_UP > page * things * 2:
-        return Way.IDS
-    return Way.CANDIDATES
+        return AccessPath.IDS
+    return AccessPath.CANDIDATES
 
 
-def shown_order(order: tuple[Sorting, ...]) -> str:
+def shown_order(order: tuple[SortField, ...]) -> str:
     return ",".join(f"{'-' if each.is_descending else '+'}{'/'.join(each.field.path)}" for each in order)
 
 
-def effective_order(question: Question) -> tuple[Sorting, ...]:
+def effective_order(question: ThingQuery) -> tuple[SortField, ...]:
     """The order up to the id, behind which nothing can matter."""
     order = []
     for sorting in question.order:
@@ -102,14 +102,14 @@ def effective_order(question: Question) -> tuple[Sorting, ...]:
 
 def _lines(candidates: Candidates, depth: int) -> list[tuple[int, str]]:
     match candidates:
-        case Every():
+        case AllThings():
             return [(depth, "every thing")]
-        case Rows():
+        case RowSelect():
             return [(depth, f"rows of {candidates.says}")]
-        case Together(_, rows):
+        case PathIntersection(_, rows):
             return [(depth, f"rows of {rows.says}")]
-        case Both(parts):
+        case Intersection(parts):
             return [(depth, "in all of"), *(line for part in parts for line in _lines(part, depth + 1))]
-        case Either(parts):
+        case Union(parts):
             word = "in any of" if parts else "nothing"
             return [(depth, word), *(line for part in parts for line in _lines(part, depth + 1))]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from spark_store.records import Snapshot
 from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, LiteralKind, Operator, Predicate
-from spark_store.rql.query import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights
+from spark_store.rql.query import PAGE_BYTES, Budget, Place, ReadRights, SearchHit, ThingPage, ThingQuery
 from spark_store.rql.search_evaluator import holds
 
 _ID: Final = Field(FieldKind.DOCUMENT, ("thingId",))
@@ -47,7 +47,7 @@ def thing_of(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-class NamedThing:
+class PointLookup:
     """Answers one question, whose `named_thing` this is; `snapshot` knows the newest states."""
 
     __slots__ = ("_entity", "_snapshot")
@@ -58,18 +58,18 @@ class NamedThing:
 
     def page(
         self,
-        question: Question,
-        rights: Rights,
+        question: ThingQuery,
+        rights: ReadRights,
         after: Place | None,
         limit: int,  # noqa: ARG002 - there is one thing at most
         budget: Budget,  # noqa: ARG002 - what takes a moment has no budget
         max_bytes: int = PAGE_BYTES,  # noqa: ARG002 - one thing is found however large it is
-    ) -> Found:
+    ) -> ThingPage:
         """As `Search.page`."""
         hit = self._seen(question, rights) if after is None else None
-        return Found([] if hit is None else [hit], after, is_last=True)
+        return ThingPage([] if hit is None else [hit], after, is_last=True)
 
-    def _seen(self, question: Question, rights: Rights) -> Hit | None:
+    def _seen(self, question: ThingQuery, rights: ReadRights) -> SearchHit | None:
         """The thing, if it matches, for somebody who sees it."""
         entity = self._entity
         if question.namespaces and entity.namespace not in question.namespaces:
@@ -85,4 +85,4 @@ class NamedThing:
         # One that is about the id alone has named this thing.
         if not isinstance(predicate, Compare | In) and predicate is not None and not holds(predicate, whole, may):
             return None
-        return Hit(entity.id, thing)
+        return SearchHit(entity.id, thing)

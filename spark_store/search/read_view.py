@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from mappings.ids import namespace_of
-from spark_store.rql.order import Rank
-from spark_store.search.index import COMPLETE, Declared
+from spark_store.rql.order import TypeRank
+from spark_store.search.index import COMPLETE, DeclaredPathState
 
 CHUNK: Final = 128
 """Things that are loaded at a time."""
@@ -33,15 +33,15 @@ _LOAD_CHUNK: Final = f"""
 """
 _IDS_CHUNK: Final = f"SELECT id, key FROM entities WHERE key IN ({','.join('?' * CHUNK)}) AND +type = 'thing'"
 
-_DECLARED: Final = f"SELECT id FROM search_paths WHERE path = ? AND declared = {int(Declared.THERE)}"
+_DECLARED: Final = f"SELECT id FROM search_paths WHERE path = ? AND declared = {int(DeclaredPathState.THERE)}"
 
 Row: TypeAlias = tuple[int, str, int, str, str, str | None, bytes]
 
 
-_ARRAY: Final = int(Rank.ARRAY)
+_ARRAY: Final = int(TypeRank.ARRAY)
 
 
-class Clock:
+class Deadline:
     """When to stop looking. `tick` is what SQLite asks now and then."""
 
     __slots__ = ("_deadline", "_slice", "has_stopped")
@@ -61,14 +61,14 @@ class Clock:
         return time.perf_counter() > self._slice
 
 
-class Stopped(Exception):
+class SearchTimeout(Exception):
     """The clock says that the time for looking is over."""
 
 
-class Picture:
+class ReadView:
     """One state of the file, and what is read from it more than once."""
 
-    def __init__(self, connection: sqlite3.Connection, clock: Clock) -> None:
+    def __init__(self, connection: sqlite3.Connection, clock: Deadline) -> None:
         self.connection = connection
         self.clock = clock
         self._paths: dict[str, int | None] = {}

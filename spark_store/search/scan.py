@@ -1,8 +1,8 @@
 """Things in the order of an answer, one after the other, from a place on: the looking behind a page of a search.
 
-A `Picture` is one state of the file that is being read, and a `Walk` goes through it for one question. What it gives are
-things that match, with the places where they stand, and now and then only a place: as far as that, nothing more was found,
-so whoever stops there can go on there.
+A `ReadView` is one state of the file that is being read, and a `OrderedScan` goes through it for one question. What it gives
+are things that match, with the places where they stand, and now and then only a place: as far as that, nothing more was
+found, so whoever stops there can go on there.
 
 The index says where to look (`spark_store.search.index_sql`) and how values lie in order. It says too much sometimes and
 never too little, so every thing is judged on its state (`spark_store.search.matcher`). Where a field orders the answer, the
@@ -18,13 +18,22 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
-from spark_store.rql.order import Rank, compare, key_of
-from spark_store.rql.query import Place, Question, Rights, Sorting, Value
-from spark_store.search.candidates import ALL, PLAIN, ByIds, Group, Known, OfValue, Reach, of_policies
-from spark_store.search.index_sql import Both, Candidates, Every, Rows, path_of
-from spark_store.search.matcher import Found, Judge
-from spark_store.search.planner import SORTABLE, Plan, Way, effective_order, shown_order, way_to_ids
-from spark_store.search.read_view import CHUNK, COLUMNS, Picture, Row
+from spark_store.rql.order import TypeRank, compare, key_of
+from spark_store.rql.query import Place, ReadRights, SortField, SortValue, ThingQuery
+from spark_store.search.candidates import (
+    ALL,
+    PLAIN,
+    CachedCandidates,
+    CandidateSet,
+    Group,
+    IdScan,
+    ValueCandidates,
+    of_policies,
+)
+from spark_store.search.index_sql import AllThings, Candidates, Intersection, RowSelect, path_of
+from spark_store.search.matcher import Match, Matcher
+from spark_store.search.planner import SORTABLE, AccessPath, QueryPlan, effective_order, shown_order, way_to_ids
+from spark_store.search.read_view import CHUNK, COLUMNS, ReadView, Row
 from spark_store.search.state_sql import Condition, possible
 
 CHUNK_MARK: Final = 128
@@ -54,24 +63,26 @@ _AT: Final = "SELECT thing FROM search_values WHERE path = ? AND rank"
 _KEYS: Final = "SELECT key FROM entities WHERE type = 'thing'"
 
 
-class Walk:
+class OrderedScan:
     """One question, for one page of about `limit` things."""
 
-    def __init__(self, picture: Picture, question: Question, rights: Rights, limit: int, known: Known) -> None:
+    def __init__(
+        self, picture: ReadView, question: ThingQuery, rights: ReadRights, limit: int, known: CachedCandidates
+    ) -> None:
         self.picture = picture
         self.limit = limit
         self.known = known
         self.predicate = question.predicate
         self.order = effective_order(question)
-        self._by_ids = ByIds(picture, question.namespaces)
+        self._by_ids = IdScan(picture, question.namespaces)
         self.key_of = key_of(self.order)
         self.sorts_by_id = len(self.order) == 1
-        self.reach = Reach(picture, question, rights.subjects, limit, self.sorts_by_id, known)
-        self.judge = Judge(picture, question, rights, self.order, known)
+        self.reach = CandidateSet(picture, question, rights.subjects, limit, self.sorts_by_id, known)
+        self.judge = Matcher(picture, question, rights, self.order, known)
 
     # the order
 
-    def behind(self, after: Place | None) -> Iterator[Found]:
+    def behind(self, after: Place | None) -> Iterator[Match]:
         """What matches behind a place, in order."""
         keys = self.reach.few() if self.reach.is_indexed else None
         if self.order[0].field.path == ("thingId",):
@@ -92,24 +103,24 @@ class Walk:
             )
         yield from walked
 
-    def plan(self) -> Plan:
+    def plan(self) -> QueryPlan:
         keys = self.reach.few() if self.reach.is_indexed else None
         apart = self._apart() if self.reach.is_indexed else None
         known = None if keys is None else len(keys)
         declared = ""
         if self.order[0].field.path == ("thingId",):
             way = way_to_ids(known, self.reach.things, self.limit)
-            if way is Way.IDS and (value := self._value(self.reach.tree, ())) is not None:
-                way, declared = Way.VALUE, value.name
+            if way is AccessPath.IDS and (value := self._value(self.reach.tree, ())) is not None:
+                way, declared = AccessPath.VALUE, value.name
         elif known is not None and known <= SORTABLE:
-            way = Way.CANDIDATES
+            way = AccessPath.CANDIDATES
         elif apart is None or not self._is_walkable(self.order[0]):
-            way = Way.THINGS
+            way = AccessPath.THINGS
         else:
-            way = Way.VALUES
+            way = AccessPath.VALUES
             name = path_of(self.order[0].field.path)
             declared = name if len(self.order) == 2 and self.picture.declared(name) is not None else ""
-        return Plan(
+        return QueryPlan(
             way,
             self.reach.tree,
             known,
@@ -120,7 +131,7 @@ class Walk:
             declared,
         )
 
-    def _is_walkable(self, sorting: Sorting) -> bool:
+    def _is_walkable(self, sorting: SortField) -> bool:
         """Whether the things lie in the index in the order of this field."""
         path = sorting.field.path
         if not self.reach.is_indexed or path[0] in ("_revision", "_modified"):
@@ -156,7 +167,7 @@ class Walk:
         after: Place | None,
         fixed: tuple[Group, ...],
         last: Collection[Group] = (),
-    ) -> Iterator[Found]:
+    ) -> Iterator[Match]:
         """Everything among these keys that matches, all of it looked at and brought into order; None for all things.
 
         Their first values are `fixed`, and, if `last` says so, the next one is one of those.
@@ -189,20 +200,20 @@ class Walk:
         level: int,
         fixed: tuple[Group, ...],
         apart: frozenset[int] = frozenset(),
-    ) -> Iterator[Found]:
+    ) -> Iterator[Match]:
         """What matches in the order of ids; with `fixed` values of the fields that order it before them."""
         is_descending = self.order[level].is_descending
         start = None if after is None else str(after[level].value)
         for row in self._rows_by_id(keys, tree, start, is_descending, fixed, apart):
             if isinstance(row, str):
                 if not fixed:
-                    yield Found((Value(Rank.TEXT, row),), None)
+                    yield Match((SortValue(TypeRank.TEXT, row),), None)
                 continue
             judged = self.judge.found(row)
             if judged is not None and self._is_within(judged.place, fixed):
                 yield judged
             elif not fixed and self.picture.clock.is_late():
-                yield Found((Value(Rank.TEXT, row[1]),), None)
+                yield Match((SortValue(TypeRank.TEXT, row[1]),), None)
 
     def _rows_by_id(
         self,
@@ -274,7 +285,7 @@ class Walk:
         is_descending: bool,
         fixed: tuple[Group, ...],
     ) -> Iterator[Row | str]:
-        if way_to_ids(len(keys), self.reach.things, self.limit) is Way.CANDIDATES:
+        if way_to_ids(len(keys), self.reach.things, self.limit) is AccessPath.CANDIDATES:
             if self.known.ids is None or self.known.ids[0] not in (keys, fixed):
                 self.known.ids = (fixed or keys, sorted(self.picture.ids(keys)))
             yield from self._known_ids(self.known.ids[1], start, is_descending)
@@ -309,7 +320,7 @@ class Walk:
         rows = {row[0]: row for row in self.picture.load([key for _, key in ids])}
         yield from (rows[key] for _, key in ids if key in rows)
 
-    def _value(self, tree: Candidates, fixed: tuple[Group, ...]) -> OfValue | None:
+    def _value(self, tree: Candidates, fixed: tuple[Group, ...]) -> ValueCandidates | None:
         """The value that things have whose ids are gone along, instead of those of all things."""
         if not fixed and len(self.reach.large) > APART:
             # Those would have to be brought into order among them.
@@ -318,7 +329,7 @@ class Walk:
 
     def _of_value(
         self,
-        value: OfValue,
+        value: ValueCandidates,
         keys: frozenset[int] | None,
         start: str | None,
         is_descending: bool,
@@ -351,7 +362,7 @@ class Walk:
         after: Place | None,
         fixed: tuple[Group, ...],
         apart: frozenset[int],
-    ) -> Iterator[Found]:
+    ) -> Iterator[Match]:
         """What matches among candidates whose first values are `fixed`, in the order of what comes behind them."""
         if keys is not None and len(keys) <= _SMALL:
             yield from self._in_order(keys, after, fixed)
@@ -373,17 +384,17 @@ class Walk:
         after: Place | None,
         fixed: tuple[Group, ...],
         apart: frozenset[int],
-    ) -> Iterator[Found]:
+    ) -> Iterator[Match]:
         """As `_level`, one value of the field that orders next after the other."""
         sorting = self.order[level]
         start = None if after is None else after[level]
         path = self.picture.path(path_of(sorting.field.path))
-        ranks = [int(rank) for rank in Rank]
+        ranks = [int(rank) for rank in TypeRank]
         for rank in reversed(ranks) if sorting.is_descending else ranks:
             if start is not None and (rank > start.rank if sorting.is_descending else rank < start.rank):
                 continue
             behind = after if start is not None and rank == start.rank else None
-            if rank == Rank.NULL:
+            if rank == TypeRank.NULL:
                 yield from self._missing(level, path, keys, tree, behind, fixed, apart)
             else:
                 yield from self._of_rank(level, path, rank, keys, tree, behind, fixed, apart)
@@ -398,7 +409,7 @@ class Walk:
         after: Place | None,
         fixed: tuple[Group, ...],
         apart: frozenset[int],
-    ) -> Iterator[Found]:
+    ) -> Iterator[Match]:
         """As `_along_values`, for values of one type. Values of few things are looked at together."""
         start = None if after is None else Group.of(after[level])
         is_behind = start is not None and self.known.ids is not None and self.known.ids[0] == (*fixed, start)
@@ -422,7 +433,7 @@ class Walk:
                 behind = after if group == start else None
                 yield from self._large_group(level, path, group, keys, tree, behind, (*fixed, group), apart)
                 if level == 0 and not group.is_cut:
-                    yield Found(self._end_of(group), None)
+                    yield Match(self._end_of(group), None)
         if groups:
             yield from self._of_groups(level, things, groups, after, fixed)
 
@@ -433,12 +444,12 @@ class Walk:
         groups: Sequence[Group],
         after: Place | None,
         fixed: tuple[Group, ...],
-    ) -> Iterator[Found]:
+    ) -> Iterator[Match]:
         """The things of some values that lie beside each other."""
         if things:
             yield from self._in_order(things, after, fixed, frozenset(groups))
         if level == 0 and not groups[-1].is_cut:
-            yield Found(self._end_of(groups[-1]), None)
+            yield Match(self._end_of(groups[-1]), None)
 
     def _large_group(
         self,
@@ -450,23 +461,23 @@ class Walk:
         after: Place | None,
         fixed: tuple[Group, ...],
         apart: frozenset[int],
-    ) -> Iterator[Found]:
+    ) -> Iterator[Match]:
         """The things of one value that many have."""
         if self.known.ids is not None and self.known.ids[0] == fixed:
             yield from self._along_ids(None, tree, after, level + 1, fixed, apart)
             return
         condition, parameters = ("", ()) if group.value is None else (" AND value = ?", (group.value,))
         equal = None if group.value is None or group.is_cut else (group.rank, group.value)
-        rows = Rows(
+        rows = RowSelect(
             f"SELECT thing FROM search_values WHERE path = ? AND rank = ?{condition}",
             (path, group.rank, *parameters),
             "",
             path_of(self.order[level].field.path),
             equal,
         )
-        inner = rows if isinstance(tree, Every) else Both((tree, rows))
+        inner = rows if isinstance(tree, AllThings) else Intersection((tree, rows))
         is_next = level + 2 == len(self.order)
-        are_many = keys is None or way_to_ids(len(keys), self.reach.things, self.limit) is Way.IDS
+        are_many = keys is None or way_to_ids(len(keys), self.reach.things, self.limit) is AccessPath.IDS
         if is_next and are_many and self.reach.of_value(rows) is not None:
             yield from self._along_ids(keys, inner, after, level + 1, fixed, apart)
             return
@@ -487,17 +498,17 @@ class Walk:
         after: Place | None,
         fixed: tuple[Group, ...],
         apart: frozenset[int],
-    ) -> Iterator[Found]:
+    ) -> Iterator[Match]:
         """The things that have no value to be ordered by, or null."""
         if path is not None and self.picture.has_for_all(path):
-            nulls = frozenset(self.picture.column(f"{_AT} = {int(Rank.NULL)}", (path,)))
+            nulls = frozenset(self.picture.column(f"{_AT} = {int(TypeRank.NULL)}", (path,)))
             keys = (nulls if keys is None else keys & nulls) - apart
         elif keys is None or len(keys) > SORTABLE:
-            others = frozenset(self.picture.column(f"{_AT} <> {int(Rank.NULL)}", (path,)))
-            nulls = frozenset(self.picture.column(f"{_AT} = {int(Rank.NULL)}", (path,)))
+            others = frozenset(self.picture.column(f"{_AT} <> {int(TypeRank.NULL)}", (path,)))
+            nulls = frozenset(self.picture.column(f"{_AT} = {int(TypeRank.NULL)}", (path,)))
             all = (frozenset(self.picture.column(_KEYS)) - apart) if keys is None else keys
             keys = (all - others).union(all.intersection(nulls))
-        within = (*fixed, Group(int(Rank.NULL), None))
+        within = (*fixed, Group(int(TypeRank.NULL), None))
         yield from self._level(level + 1, keys, tree, after, within, apart)
 
     def _groups(
@@ -552,6 +563,6 @@ class Walk:
 
     def _end_of(self, group: Group) -> Place:
         """Behind everything that has this value."""
-        rest = [Value(_FIRST if each.is_descending else _LAST, None) for each in self.order[1:-1]]
-        id = Value(Rank.TEXT, "" if self.order[-1].is_descending else "\U0010ffff")
-        return (Value(group.rank, group.value), *rest, id)
+        rest = [SortValue(_FIRST if each.is_descending else _LAST, None) for each in self.order[1:-1]]
+        id = SortValue(TypeRank.TEXT, "" if self.order[-1].is_descending else "\U0010ffff")
+        return (SortValue(group.rank, group.value), *rest, id)

@@ -28,12 +28,12 @@ from mappings.ids import EntityId
 from spark_store.errors import DAMAGED_JOURNAL, BudgetExceeded, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql.ast import Field, FieldKind
-from spark_store.rql.query import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights, Sorting
-from spark_store.search.candidates import Known
-from spark_store.search.planner import Plan
-from spark_store.search.read_view import Clock, Picture, Stopped
-from spark_store.search.scan import Walk
-from spark_store.sqlite_errors import sqlite_fault
+from spark_store.rql.query import PAGE_BYTES, Budget, Place, ReadRights, SearchHit, SortField, ThingPage, ThingQuery
+from spark_store.search.candidates import CachedCandidates
+from spark_store.search.planner import QueryPlan
+from spark_store.search.read_view import Deadline, ReadView, SearchTimeout
+from spark_store.search.scan import OrderedScan
+from spark_store.sqlite_errors import translate_sqlite_error
 
 SLICE: Final = 0.25
 """Seconds that a page looks before it gives what it has."""
@@ -44,7 +44,7 @@ _REMEMBERED: Final = 64
 _EVERY: Final = 500
 """Things at a time for those who want all of them."""
 
-_BY_ID: Final = (Sorting(Field(FieldKind.DOCUMENT, ("thingId",))),)
+_BY_ID: Final = (SortField(Field(FieldKind.DOCUMENT, ("thingId",))),)
 
 _OPERATIONS: Final = 20_000
 """Of SQLite's own operations, after which the clock is looked at: less than a millisecond."""
@@ -60,7 +60,7 @@ class SqliteSearch:
         """The file exists, and has the newest schema. Raises StoreUnavailable."""
         self.path = str(path)
         self._slice = slice_seconds
-        self._known: OrderedDict[int, tuple[Question, Known]] = OrderedDict()
+        self._known: OrderedDict[int, tuple[ThingQuery, CachedCandidates]] = OrderedDict()
         with self._translating():
             self._connection = sqlite3.connect(self.path, timeout=1.0, isolation_level=None, check_same_thread=False)
             try:
@@ -75,24 +75,24 @@ class SqliteSearch:
 
     def page(
         self,
-        question: Question,
-        rights: Rights,
+        question: ThingQuery,
+        rights: ReadRights,
         after: Place | None,
         limit: int,
         budget: Budget,
         max_bytes: int = PAGE_BYTES,
-    ) -> Found:
+    ) -> ThingPage:
         """Up to `limit` things behind `after`, whose states have up to `max_bytes` of JSON together, but at least one.
 
         Raises BudgetExceeded, StoreUnavailable.
         """
         started = time.perf_counter()
-        clock = Clock(started + budget.left(), self._slice)
-        hits: list[Hit] = []
+        clock = Deadline(started + budget.left(), self._slice)
+        hits: list[SearchHit] = []
         place, is_last = after, True
         with self._translating(), self._picture(clock) as picture:
             try:
-                walk = Walk(picture, question, rights, limit, self._recall(question, after))
+                walk = OrderedScan(picture, question, rights, limit, self._recall(question, after))
                 for found in walk.behind(after):
                     if found.hit is None:
                         if clock.is_late():
@@ -111,7 +111,7 @@ class SqliteSearch:
                         # further, to know whether it is the last.
                         is_last = False
                         break
-            except (sqlite3.OperationalError, Stopped):
+            except (sqlite3.OperationalError, SearchTimeout):
                 if not clock.has_stopped:
                     raise
                 is_last = False
@@ -121,9 +121,9 @@ class SqliteSearch:
             budget.spend(started)
             if clock.has_stopped or budget.left() <= 0:
                 raise BudgetExceeded(budget.seconds)
-        return Found(hits, place, is_last)
+        return ThingPage(hits, place, is_last)
 
-    def every(self, question: Question, rights: Rights, budget: Budget) -> Iterator[Hit]:
+    def every(self, question: ThingQuery, rights: ReadRights, budget: Budget) -> Iterator[SearchHit]:
         """Everything that matches, in order. Each of the pages behind it sees one picture. Raises as `page` does."""
         place: Place | None = None
         while True:
@@ -133,15 +133,15 @@ class SqliteSearch:
                 return
             place = found.place
 
-    def count(self, question: Question, rights: Rights, budget: Budget) -> int:
+    def count(self, question: ThingQuery, rights: ReadRights, budget: Budget) -> int:
         """How many things match, whatever the order. Raises as `page` does."""
         return sum(1 for _ in self.every(replace(question, order=_BY_ID), rights, budget))
 
-    def explain(self, question: Question, rights: Rights, limit: int = 25) -> Plan:
+    def explain(self, question: ThingQuery, rights: ReadRights, limit: int = 25) -> QueryPlan:
         """How the first page would be come by now. Raises StoreUnavailable."""
-        clock = Clock(time.perf_counter() + Budget().seconds, self._slice)
+        clock = Deadline(time.perf_counter() + Budget().seconds, self._slice)
         with self._translating(), self._picture(clock) as picture:
-            return Walk(picture, question, rights, limit, Known()).plan()
+            return OrderedScan(picture, question, rights, limit, CachedCandidates()).plan()
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """The committed state of an entity; within a page, that of the page's picture. Raises StoreUnavailable."""
@@ -158,26 +158,26 @@ class SqliteSearch:
         with self._translating():
             self._connection.close()
 
-    def _recall(self, question: Question, after: Place | None) -> Known:
+    def _recall(self, question: ThingQuery, after: Place | None) -> CachedCandidates:
         """What was found out on earlier pages of a question; a first page begins anew."""
         key = id(question)
         entry = self._known.get(key) if after is not None else None
         if entry is None or entry[0] is not question:
             # The question is kept too: as long as it is, nothing else has its id.
-            entry = self._known[key] = (question, Known())
+            entry = self._known[key] = (question, CachedCandidates())
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
         self._known.move_to_end(key)
         return entry[1]
 
     @contextlib.contextmanager
-    def _picture(self, clock: Clock) -> Iterator[Picture]:
+    def _picture(self, clock: Deadline) -> Iterator[ReadView]:
         """One picture of the file, to be read until the clock says stop."""
         self._connection.set_progress_handler(clock.tick, _OPERATIONS)
         try:
             self._connection.execute("BEGIN")
             try:
-                yield Picture(self._connection, clock)
+                yield ReadView(self._connection, clock)
             finally:
                 # Ending is no looking.
                 self._connection.set_progress_handler(None, 0)
@@ -190,6 +190,6 @@ class SqliteSearch:
         try:
             yield
         except sqlite3.Error as error:
-            raise sqlite_fault(self.path, error) from error
+            raise translate_sqlite_error(self.path, error) from error
         except msgspec.DecodeError as error:
             raise StoreUnavailable(f"{self.path}: a state: {error}; {DAMAGED_JOURNAL}") from error

@@ -22,15 +22,15 @@ from typing import Any
 import psutil
 
 from connectivity.connections.model import Connection
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.store.store import Store
 from connectivity.subscriptions.history_feed import HistoryFeed
-from connectivity.subscriptions.manager import Bounds, Peer, Streams
+from connectivity.subscriptions.manager import Subscriber, SubscriptionLimits, SubscriptionManager
 from connectivity.targets.outbox import Outbox
-from connectivity.targets.reply_target import Route
+from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done
 from connectivity.validation.validator import parse
-from mappings.model.signals import HistoryQuery, Kind, Next, Outbound, Request, Subscribe
+from mappings.model.signals import HistoryQuery, Next, Outbound, Request, Subscribe, SubscriptionKind
 from spark_store.journal.journal import SqliteJournal
 from tests.bench import (
     as_of,
@@ -214,7 +214,7 @@ async def _replay(journal: SqliteJournal, count: int) -> int:
         "sources": [source("bench", SUBJECT)],
     }
     built: Connection = parse(document)
-    route = Route(built, 0, Outbox(), Monitor().meter("bench"), lambda: datetime.now(UTC))
+    route = ReplyTargetPublisher(built, 0, Outbox(), PrometheusRegistry().meter("bench"), lambda: datetime.now(UTC))
     encoded, is_over = 0, asyncio.Event()
 
     class Counting:
@@ -234,11 +234,11 @@ async def _replay(journal: SqliteJournal, count: int) -> int:
         assert isinstance(signal.query, HistoryQuery)
         return HistoryFeed.open(store, signal.query, datetime.now(UTC))
 
-    streams = Streams(open_feed, Bounds(), time.monotonic)
-    peer = Peer(Counting(), (SUBJECT,), "bench")
+    streams = SubscriptionManager(open_feed, SubscriptionLimits(), time.monotonic)
+    peer = Subscriber(Counting(), (SUBJECT,), "bench")
     headers = {"correlation-id": "c-1", "ditto-originator": SUBJECT}
-    streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(thing(0)), headers, key="1"), peer)
-    streams.request(Request(Kind.HISTORY, "1", count, headers), peer)
+    streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(thing(0)), headers, key="1"), peer)
+    streams.request(Request(SubscriptionKind.HISTORY, "1", count, headers), peer)
     await is_over.wait()
     return encoded
 

@@ -19,7 +19,7 @@ import aiormq
 import uvloop
 
 from connectivity.connections.model import Connection
-from connectivity.transports import load_broker
+from connectivity.transports import load_connection_type
 from connectivity.transports.amqp.consumer import IN_FLIGHT
 from connectivity.transports.amqp.link import WINDOW
 from connectivity.transports.base import Link
@@ -31,7 +31,7 @@ HEADERS = {"content-type": "application/json", "correlation-id": "c-1"}
 
 
 async def link_to(broker: RabbitMQ) -> Link:
-    make = load_broker("amqp-091").connect
+    make = load_connection_type("amqp-091").connect
     assert make is not None
     document = {
         "id": "bench",

@@ -17,19 +17,19 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from connectivity.store.store import Store
-from connectivity.subscriptions.as_of_feed import PastFeed, PastOptions, PastSearches
-from connectivity.subscriptions.feed import Then
-from connectivity.subscriptions.search_feed import Asked
-from connectivity.twins.context import PresentWorld
+from connectivity.subscriptions.as_of_feed import AsOfFeed, AsOfSearches, PastOptions
+from connectivity.subscriptions.feed import PageEnd
+from connectivity.subscriptions.search_feed import SearchRequest
+from connectivity.twins.context import CurrentStateLookup
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
 from spark_store.journal.journal import SqliteJournal
 from spark_store.lake.reader import moment_before
 from spark_store.lake.tables import Lake
-from spark_store.queries.spark_query import WideQueries, finder
+from spark_store.queries.spark_query import SparkQueries, finder
 from spark_store.records import Change
 from spark_store.rql.options import read_options
-from spark_store.rql.query import Question
+from spark_store.rql.query import ThingQuery
 from spark_store.rql.search_evaluator import read
 from tests.bench.lake import pipeline, wait_for
 from tests.bench.pasts import BEGUN
@@ -135,21 +135,21 @@ def _figure(name: str, found: list[float], goal: str, most: float, note: str) ->
 
 
 @contextmanager
-def _searches(folder: Path) -> Iterator[PastSearches]:
+def _searches(folder: Path) -> Iterator[AsOfSearches]:
     lake, journal = Lake(folder), SqliteJournal.open(folder / "journal.db")
     store = Store(journal)
-    world = PresentWorld(store.snapshot, lambda: "2031-01-01T00:00:00.000000Z")
-    queries = WideQueries(lake, finder(lake, None, is_off=False))
-    searches = PastSearches(store, world, queries, lambda: datetime(2031, 1, 1, tzinfo=UTC), PastOptions(seconds=300))
+    world = CurrentStateLookup(store.snapshot, lambda: "2031-01-01T00:00:00.000000Z")
+    queries = SparkQueries(lake, finder(lake, None, is_off=False))
+    searches = AsOfSearches(store, world, queries, lambda: datetime(2031, 1, 1, tzinfo=UTC), PastOptions(seconds=300))
     yield searches
     searches.close()
 
 
-async def _measured(past: PastSearches, filter: str | None, options: str | None, events: int) -> list[float]:
+async def _measured(past: AsOfSearches, filter: str | None, options: str | None, events: int) -> list[float]:
     """Seconds to the first page of each sample, and to the last page of the last one."""
     wanted = read_options(options)
     predicate = None if filter is None else read(filter, BEGUN)
-    asked = Asked(Question(predicate, wanted.order), wanted.size, None, (SUBJECT,))
+    asked = SearchRequest(ThingQuery(predicate, wanted.order), wanted.size, None, (SUBJECT,))
     found: list[float] = []
     for sample in range(-2, SAMPLES):
         # The first ones are for Spark's own sake.
@@ -157,13 +157,13 @@ async def _measured(past: PastSearches, filter: str | None, options: str | None,
         moment = moment_before(past.lake, at).seq
         begun = time.perf_counter()
         feed = past.open(asked, int(at.timestamp() * 1000) * 1_000_000)
-        assert isinstance(feed, PastFeed)
+        assert isinstance(feed, AsOfFeed)
         page = await feed.page(0, 1, 1 << 20)
         seconds = time.perf_counter() - begun
         if sample >= 0:
             found.append(seconds)
         print(f"as of {at:%T}, moment {moment:,}: {seconds:.2f} s, {len(page.elements)} page", flush=True)
-        while sample == SAMPLES - 1 and page.then is Then.MORE:
+        while sample == SAMPLES - 1 and page.then is PageEnd.MORE:
             page = await feed.page(page.position, 20, 1 << 20)
         feed.close()
     return [*found, time.perf_counter() - begun]

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mappings.reactive_streams_io.decoder import Decoder
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
-from mappings.reactive_streams_io.events import Subscribed
-from mappings.reactive_streams_io.frames import CORE, ClientHello, OnNextPacked, Subscribe, encode
-from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
+from mappings.reactive_streams_io.events import SubscribeReceived
+from mappings.reactive_streams_io.frames import CORE, ClientHello, OnNextPacked, SubscribeFrame, encode
+from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from tests.bench.report import Figure
 
 GOAL = 500_000
@@ -30,10 +30,10 @@ ROUNDS = 5
 
 def _server(extensions: tuple[int, ...] = ()) -> tuple[Endpoint, int]:
     """An endpoint with one stream without end of its demand, and the stream."""
-    endpoint = Endpoint(Role.SERVER, 0.0)
+    endpoint = Endpoint(EndpointRole.SERVER, 0.0)
     endpoint.receive(encode(ClientHello(0, extensions)), 0.0)
-    (subscribed,) = endpoint.receive(encode(Subscribe("x", 1, UNBOUNDED)), 0.0)[:1]
-    assert isinstance(subscribed, Subscribed)
+    (subscribed,) = endpoint.receive(encode(SubscribeFrame("x", 1, UNBOUNDED)), 0.0)[:1]
+    assert isinstance(subscribed, SubscribeReceived)
     return endpoint, subscribed.stream
 
 
@@ -61,7 +61,7 @@ def _joined(elements: list[bytes], size: int) -> float:
 def _read(elements: list[bytes], size: int) -> float:
     """Seconds to read packed frames of a page each."""
     frames = [encode(OnNextPacked(1, elements[place : place + PAGE]), size) for place in range(0, len(elements), PAGE)]
-    decoder = Decoder(Limits(), CORE, 0x01, {1: size})
+    decoder = Decoder(EndpointLimits(), CORE, 0x01, {1: size})
     begun = time.perf_counter()
     found = 0
     for frame in frames:
@@ -79,14 +79,14 @@ def _rate(measure: Callable[[list[bytes], int], float], elements: list[bytes], s
 
 def _idle_octets(streams: int) -> float:
     """What one more stream that waits for demand takes."""
-    endpoint = Endpoint(Role.SERVER, 0.0, limits=Limits(subscriptions=streams, backlog=1 << 30))
+    endpoint = Endpoint(EndpointRole.SERVER, 0.0, limits=EndpointLimits(subscriptions=streams, backlog=1 << 30))
     endpoint.receive(encode(ClientHello(0, ())), 0.0)
     gc.collect()
     tracemalloc.start()
     try:
         for subscriber in range(1, streams + 1):
-            for event in endpoint.receive(encode(Subscribe("things/acme:lamp-1/history", subscriber, 0)), 0.0):
-                assert isinstance(event, Subscribed)
+            for event in endpoint.receive(encode(SubscribeFrame("things/acme:lamp-1/history", subscriber, 0)), 0.0):
+                assert isinstance(event, SubscribeReceived)
                 endpoint.accept(event.stream)
             while endpoint.take():
                 pass

@@ -18,12 +18,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import Then
+from connectivity.subscriptions.feed import PageEnd
 from connectivity.subscriptions.history_feed import HistoryFeed
 from mappings.ids import EntityId
 from mappings.model.signals import HistoryQuery
 from spark_store.journal.journal import SqliteJournal
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
 from tests.bench.pasts import EVENTS_EACH, write_long_past
 from tests.bench.report import Figure
@@ -73,7 +73,7 @@ def trim(path: Path, events: int) -> None:
 @contextlib.asynccontextmanager
 async def opened(folder: Path) -> AsyncIterator[Store]:
     """The store as the service has it, its lake looked at for the first time."""
-    cold = Cold(Lake(folder))
+    cold = LakeHistory(Lake(folder))
     store = Store(SqliteJournal.open(folder / "journal.db"), cold=lambda: cold)
     try:
         cold.reaches()
@@ -92,7 +92,7 @@ async def replay(store: Store, entity: EntityId) -> int:
     while True:
         page = await asked.page(position, PAGE, PAGE_BYTES)
         count, position = count + len(page.elements), page.position
-        if page.then is Then.END:
+        if page.then is PageEnd.END:
             return count
 
 

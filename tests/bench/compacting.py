@@ -19,18 +19,18 @@ from spark_store.lake import reader
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.pipeline import tables, upkeep
 from spark_store.pipeline.__main__ import NICE
-from spark_store.pipeline.session import Connect, SessionOptions, put_first, start_session
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.session import ConnectOptions, SessionOptions, put_first, start_session
+from spark_store.pipeline.tables import LakeWriter
 
 
 def main(folder: Path) -> int:
     os.nice(NICE)
-    spark = start_session(SessionOptions(connect=Connect()))
+    spark = start_session(SessionOptions(connect=ConnectOptions()))
     put_first(spark)
     for number in range(sys.maxsize):
         data = folder.with_name(f"{folder.name}-{number}")
         shutil.copytree(Lake(folder).folder, Lake(data).folder)
-        target = Target.of(spark, data)
+        target = LakeWriter.of(spark, data)
         tables.prepare(target)
         before = reader.size(target.lake, EVENTS).files
         print("ready", flush=True)

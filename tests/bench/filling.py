@@ -27,14 +27,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import Lake
 from spark_store.pipeline import tables
 from spark_store.pipeline.arrow_reader import short_events
 from spark_store.pipeline.session import SessionOptions, start_session
-from spark_store.pipeline.source import EVENTS_SCHEMA, Range, cut
-from spark_store.pipeline.stream import Stream, StreamOptions
-from spark_store.pipeline.tables import Target, event_rows, latest_rows
+from spark_store.pipeline.source import EVENTS_SCHEMA, EventRange, cut
+from spark_store.pipeline.stream import PipelineOptions, PipelineStream
+from spark_store.pipeline.tables import LakeWriter, event_rows, latest_rows
 from tests.bench.site import processor_seconds_of_all
 
 Spent = dict[str, list[float]]
@@ -53,7 +53,7 @@ def timed(spent: Spent, name: str) -> Iterator[None]:
     spent.setdefault(f"{name}_processor", []).append(processor_seconds() - processor)
 
 
-def fill(target: Target, options: StreamOptions, spent: Spent) -> None:
+def fill(target: LakeWriter, options: PipelineOptions, spent: Spent) -> None:
     """Everything that the journal has, into a new lake. Timed is what lies between the begin of the first batch and the end
     of the last one; how long all of it took, with the start of the stream, too."""
     ended: list[tuple[float, float]] = []
@@ -68,7 +68,7 @@ def fill(target: Target, options: StreamOptions, spent: Spent) -> None:
             ended.append((time.perf_counter(), processor_seconds()))
 
     begun = time.perf_counter()
-    Stream(target, heard, options, threading.Event()).run()
+    PipelineStream(target, heard, options, threading.Event()).run()
     spent.setdefault("whole", []).append(time.perf_counter() - begun)
     spent.setdefault("journal", []).append(ended[-1][0] - ended[0][0])
     # The processor time of the stream's start counts: nobody can tell it from that of the first batch.
@@ -99,15 +99,15 @@ class _EventsReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
 
-    def partitions(self) -> Sequence[Range]:
+    def partitions(self) -> Sequence[EventRange]:
         first, last, parallelism = (int(self._options[name]) for name in ("first", "last", "parallelism"))
         return cut(first, last, parallelism)
 
-    def read(self, partition: Range) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: EventRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         return short_events(Path(self._options["path"]), partition.first, partition.last)
 
 
-def fill_prepared(target: Target, other: Target, rows: int, batch: int, spent: Spent) -> None:
+def fill_prepared(target: LakeWriter, other: LakeWriter, rows: int, batch: int, spent: Spent) -> None:
     """The same append and merge, from data frames that are ready, into the tables of another lake."""
     seconds: Spent = {}
     tables.prepare(other)
@@ -125,11 +125,11 @@ def fill_prepared(target: Target, other: Target, rows: int, batch: int, spent: S
 
 
 def main(folder: Path, rounds: int) -> int:
-    options = StreamOptions(once=True)
-    with Follower.open(folder / "journal.db") as follower:
+    options = PipelineOptions(once=True)
+    with JournalReader.open(folder / "journal.db") as follower:
         rows = follower.newest()
     spark = start_session(SessionOptions())
-    target, other = Target.of(spark, folder), Target(spark, Lake(folder / "prepared"), 2)
+    target, other = LakeWriter.of(spark, folder), LakeWriter(spark, Lake(folder / "prepared"), 2)
     spark.dataSource.register(Events)
     spent: Spent = {}
     for number in range(rounds + 1):

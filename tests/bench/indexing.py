@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import uvloop
 
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
@@ -119,7 +119,9 @@ def costs(folder: Path, things: int = THINGS) -> list[Figure]:
 
 
 async def _modifies(paths: dict[bool, Path], things: int) -> Figure:
-    ways = {has_index: await Way(path, Monitor(), has_target=False).start() for has_index, path in paths.items()}
+    ways = {
+        has_index: await Way(path, PrometheusRegistry(), has_target=False).start() for has_index, path in paths.items()
+    }
     dice = random.Random(things)
     spent: dict[bool, list[float]] = {True: [], False: []}
     took: dict[bool, list[float]] = {True: [], False: []}

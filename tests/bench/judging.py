@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from connectivity.authorization.enforcer import Enforcer
-from connectivity.targets.signal_context import TWIN_EVENTS, Happening, Kept
-from connectivity.targets.topic_filter import Interest
+from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext, SuppressionReason
+from connectivity.targets.topic_filter import TopicFilter
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import TwinEvent
 from spark_store.records import Snapshot
@@ -77,13 +77,13 @@ class Plant:
         return datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 
 
-def targets(subjects: tuple[str, ...] = (DESK, VIEWER)) -> list[Interest]:
+def targets(subjects: tuple[str, ...] = (DESK, VIEWER)) -> list[TopicFilter]:
     """As many as there are filters; the subjects take turns."""
     made = []
     for number, (filter, extra, namespaces) in enumerate(FILTERS):
         parameters = {"filter": filter, "extraFields": extra, "namespaces": namespaces}
         query = "&".join(f"{name}={quote(text, safe='')}" for name, text in parameters.items() if text is not None)
-        made.append(Interest([f"{TWIN_EVENTS}?{query}"], [subjects[number % len(subjects)]]))
+        made.append(TopicFilter([f"{TWIN_EVENTS}?{query}"], [subjects[number % len(subjects)]]))
     return made
 
 
@@ -105,8 +105,8 @@ def judged(folder: Path) -> list[Figure]:
         begun, processor = time.perf_counter(), time.process_time()
         told = 0
         for each in events:
-            happening = Happening(each, plant)
-            told += sum(not isinstance(target.judge_shared(happening), Kept) for target in audience)
+            happening = SignalContext(each, plant)
+            told += sum(not isinstance(target.judge_shared(happening), SuppressionReason) for target in audience)
         rates.append(EVENTS / (time.perf_counter() - begun))
         spent = (time.process_time() - processor) / EVENTS * 1e6
     rate = statistics.median(rates)

@@ -18,8 +18,8 @@ from confluent_kafka import Consumer, Producer
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError
-from connectivity.transports import load_broker
-from connectivity.transports.base import Link, Outgoing
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import Link, OutboundMessage
 from connectivity.transports.kafka import client_config
 from connectivity.transports.kafka.options import Options
 from mappings.model.envelope import Envelope
@@ -46,7 +46,7 @@ async def publish(link: Link, count: int, address: str, headers: dict[str, str])
     """Messages a second through the link, window always full."""
     finished = asyncio.get_running_loop().create_future()
     left, sent = count, 0
-    message = Outgoing(address, Envelope(PAYLOAD, headers))
+    message = OutboundMessage(address, Envelope(PAYLOAD, headers))
 
     def done(error: ConnectivityError | None) -> None:
         nonlocal left, sent
@@ -109,7 +109,7 @@ async def round_trips(link: Link) -> str:
     arriving = link.consume(0)
     for _ in range(ROUND_TRIPS):
         begun = time.perf_counter()
-        link.publish(Outgoing("turn", Envelope(PAYLOAD)), lambda _: None)
+        link.publish(OutboundMessage("turn", Envelope(PAYLOAD)), lambda _: None)
         for delivery in await anext(arriving):
             delivery.settle()
         times.append((time.perf_counter() - begun) * 1000)
@@ -118,7 +118,7 @@ async def round_trips(link: Link) -> str:
 
 
 async def measure(broker: Kafka, count: int) -> None:
-    make = load_broker("kafka").connect
+    make = load_connection_type("kafka").connect
     assert make is not None
     link = await make(connection(broker))
     headers = {"content-type": "application/json", "correlation-id": "c-1"}

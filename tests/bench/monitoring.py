@@ -22,19 +22,19 @@ import uvloop
 
 from connectivity.connections.model import Connection
 from connectivity.dispatch.dispatcher import Dispatcher
-from connectivity.monitoring.counters import About, Addresses, Fact, TargetFacts
+from connectivity.monitoring.counters import Addresses, EventCounter, SignalReference, TargetFacts
 from connectivity.monitoring.meter import Meter
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.sources.delivery import read
-from connectivity.sources.reader import Reader
+from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
 from connectivity.subscriptions.history_feed import HistoryFeed
-from connectivity.subscriptions.manager import Bounds, Streams
-from connectivity.targets.directory import Member
+from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
+from connectivity.targets.directory import OpenConnection
 from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import routes_of
-from connectivity.targets.target import TargetRoute
-from connectivity.transports.base import Delivery, Done, Outcome, Outgoing
+from connectivity.targets.target import TargetPublisher
+from connectivity.transports.base import Delivery, Done, OutboundMessage, Outcome
 from connectivity.twins.decider import Decider
 from connectivity.validation.validator import parse
 from mappings.model.envelope import Envelope
@@ -56,20 +56,20 @@ MOST_COST = 0.03
 MOST_SCRAPE = 0.2
 
 
-class Silent(Fact):
+class Silent(EventCounter):
     """A fact that nobody is told of."""
 
-    def note(self, about: About | None, count: int = 1, words: str | None = None) -> None:
+    def note(self, about: SignalReference | None, count: int = 1, words: str | None = None) -> None:
         pass
 
 
 class Nothing:
     """Steps that nobody is told of."""
 
-    def note(self, about: About) -> None:
+    def note(self, about: SignalReference) -> None:
         pass
 
-    def note_each(self, abouts: Sequence[About]) -> None:
+    def note_each(self, abouts: Sequence[SignalReference]) -> None:
         pass
 
 
@@ -101,12 +101,12 @@ class SilentMeter(Meter):
         found: TargetFacts = silenced(super().target(address))
         return found
 
-    def _fact(self, category: str, address: str | None, type: str, *more: Any) -> Fact:
+    def _fact(self, category: str, address: str | None, type: str, *more: Any) -> EventCounter:
         told = super()._fact(category, address, type, *more)
         return Silent(self._clock, self.log, told.kind, "", None)
 
 
-class SilentMonitor(Monitor):
+class SilentMonitor(PrometheusRegistry):
     def meter(self, connection_id: str) -> Meter:
         return SilentMeter(connection_id, self._clock, self._now)
 
@@ -139,7 +139,7 @@ class Confirming(Link):
         super().__init__(100)
         self.taken = Tally()
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         self.taken.count()
         done(None)
 
@@ -147,7 +147,7 @@ class Confirming(Link):
 class Way:
     """The way of messages through one connection, with a journal of its own."""
 
-    def __init__(self, path: Path, monitor: Monitor, *, has_target: bool) -> None:
+    def __init__(self, path: Path, monitor: PrometheusRegistry, *, has_target: bool) -> None:
         """A file that is there is taken as it is."""
         if not path.exists():
             fill(path, THINGS, EVENTS // 10)
@@ -155,7 +155,7 @@ class Way:
         self.store = Store(SqliteJournal.open(path))
         now = datetime.now
         decider = Decider(self.store, now=lambda: now(UTC))
-        self.streams = Streams(self._open_feed, Bounds(), time.monotonic)
+        self.streams = SubscriptionManager(self._open_feed, SubscriptionLimits(), time.monotonic)
         self.dispatcher = Dispatcher(self.store, self.streams, decider)
         self.link, self.outbox = Confirming(), Outbox()
         self.outbox.attach(self.link)
@@ -165,17 +165,17 @@ class Way:
         self.ended = Tally()
         self.connection = _connection("bench", source("bench", SUBJECT))
         clock = lambda: now(UTC)  # noqa: E731 - the shortest thing that asks the clock
-        self.reader = Reader(*routes_of(self.connection, 0, self.outbox, meter, clock))
+        self.reader = SourceReader(*routes_of(self.connection, 0, self.outbox, meter, clock))
         # Who brings a change is not sent it: its target is another connection's.
         self.beside = _connection("beside", targets=[_TARGET])
         more = monitor.meter("beside")
         if not isinstance(more, SilentMeter):
             more.log.enable()
-        self.targets = [TargetRoute(self.beside, 0, self.outbox, more, clock)] if has_target else []
+        self.targets = [TargetPublisher(self.beside, 0, self.outbox, more, clock)] if has_target else []
 
     async def start(self) -> Way:
         if self.targets:
-            self.dispatcher.join(Member(self.beside, self.targets, frozenset()))
+            self.dispatcher.join(OpenConnection(self.beside, self.targets, frozenset()))
             await self.dispatcher.cursors.place(self.beside)
             self.dispatcher.cursors.join(self.beside, self.targets)
         return self
@@ -251,7 +251,12 @@ def costs(folder: Path) -> list[Figure]:
 async def _compared(
     folder: Path, what: str, work: Callable[[Way], Awaitable[None]], number: int, *, has_target: bool = False
 ) -> Figure:
-    made = (("with", Monitor), ("without", SilentMonitor), ("also-without", SilentMonitor), ("also-with", Monitor))
+    made = (
+        ("with", PrometheusRegistry),
+        ("without", SilentMonitor),
+        ("also-without", SilentMonitor),
+        ("also-with", PrometheusRegistry),
+    )
     ways = [await Way(folder / name / "journal.db", monitor(), has_target=has_target).start() for name, monitor in made]
     for way in ways:
         await work(way)
@@ -289,7 +294,7 @@ def scrapes(_folder: Path) -> list[Figure]:
     """What Prometheus waits for with many connections that are in use, and with as many that are not."""
     figures = []
     for what, is_used in (("in use", True), ("open and idle", False)):
-        monitor = Monitor()
+        monitor = PrometheusRegistry()
         monitor.watch_subscriptions(list)
         for number in range(CONNECTIONS):
             meter = monitor.meter(f"depot-{number}")

@@ -19,8 +19,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError
-from connectivity.transports import load_broker
-from connectivity.transports.base import Link, Outgoing
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import Link, OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.brokers.mosquitto import Mosquitto
 
@@ -57,7 +57,7 @@ async def publish(link: Link, count: int, address: str, headers: dict[str, str],
     loop = asyncio.get_running_loop()
     finished = loop.create_future()
     left, sent = count, 0
-    message = Outgoing(address, Envelope(PAYLOAD, headers))
+    message = OutboundMessage(address, Envelope(PAYLOAD, headers))
 
     def send() -> None:
         nonlocal sent
@@ -115,7 +115,7 @@ async def drain(link: Link, count: int) -> str:
 
 
 async def measure(broker: Mosquitto, kind: str, count: int) -> None:
-    make = load_broker(kind).connect
+    make = load_connection_type(kind).connect
     assert make is not None
     link = await make(connection(broker, kind))
     headers = {"content-type": "application/json", "correlation-id": "c-1"}

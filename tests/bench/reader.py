@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
 from mappings.reactive_streams_io.events import Completed
 from mappings.reactive_streams_io.frames import OnComplete, encode
 from mappings.reactive_streams_io.limits import UNBOUNDED
@@ -26,7 +26,7 @@ END = encode(OnComplete(1))
 
 
 def main(host: str, port: int, how: str, publisher: str, least: int, file: str = "") -> int:
-    endpoint = Endpoint(Role.CLIENT, 0.0, extensions=())
+    endpoint = Endpoint(EndpointRole.CLIENT, 0.0, extensions=())
     endpoint.subscribe(publisher, UNBOUNDED)
     kept = []
     octets, is_over, first = 0, False, 0.0

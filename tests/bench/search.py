@@ -20,7 +20,7 @@ import msgspec
 
 from spark_store.journal import schema
 from spark_store.rql.options import read_options
-from spark_store.rql.query import Access, Budget, Question, Thing
+from spark_store.rql.query import Access, Budget, Thing, ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search import index
 from spark_store.search.sqlite_search import SqliteSearch
@@ -110,8 +110,8 @@ def write_things(path: Path, number: int) -> None:
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def question(text: str | None, options: str | None = None) -> Question:
-    return Question(None if text is None else read(text, NOW), read_options(options).order)
+def question(text: str | None, options: str | None = None) -> ThingQuery:
+    return ThingQuery(None if text is None else read(text, NOW), read_options(options).order)
 
 
 class Asked(NamedTuple):

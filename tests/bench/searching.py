@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from connectivity.dispatch.dispatcher import Dispatcher
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.sources.delivery import read
-from connectivity.sources.reader import Reader
+from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed
-from connectivity.subscriptions.manager import Bounds, Streams
-from connectivity.subscriptions.search_feed import Searching
+from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.search_feed import SearchService
 from connectivity.targets.outbox import Outbox
-from connectivity.targets.reply_target import Route
-from connectivity.transports.base import Delivery, Done, Outgoing
+from connectivity.targets.reply_target import ReplyTargetPublisher
+from connectivity.transports.base import Delivery, Done, OutboundMessage
 from connectivity.twins.decider import Decider
 from connectivity.validation.validator import parse
 from mappings.errors import Fault
@@ -132,7 +132,7 @@ class _Taking(Link):
         self.ended = self.awaited = 0
         self.over = asyncio.Event()
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         payload = message.envelope.payload
         if payload.startswith(b'{"topic":"_/_/things/twin/search/created"'):
             self.keys.append(payload[payload.index(b'"subscriptionId":"') + 18 : -3].decode())
@@ -146,18 +146,20 @@ class _Taking(Link):
 async def _in_process(path: Path) -> tuple[float, float]:
     store = Store(SqliteJournal.open(path))
     decider = Decider(store, now=lambda: datetime.now(UTC))
-    searching = Searching(store, decider.world, decider.now, lambda: SqliteSearch(path))
+    searching = SearchService(store, decider.world, decider.now, lambda: SqliteSearch(path))
 
     def open_feed(signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         assert isinstance(signal.query, SearchQuery)
         return searching.open(signal.query, signal.headers, subjects)
 
-    dispatcher = Dispatcher(store, Streams(open_feed, Bounds(), time.monotonic), decider)
+    dispatcher = Dispatcher(store, SubscriptionManager(open_feed, SubscriptionLimits(), time.monotonic), decider)
     document: dict[str, Any] = {"id": "bench", "connectionType": "mqtt", "connectionStatus": "open"}
     built = parse({**document, "uri": "tcp://127.0.0.1:1883", "sources": [source("bench", SUBJECT)]})
     link, outbox = _Taking(), Outbox()
     outbox.attach(link)
-    reader = Reader(Route(built, 0, outbox, Monitor().meter("bench"), lambda: datetime.now(UTC)))
+    reader = SourceReader(
+        ReplyTargetPublisher(built, 0, outbox, PrometheusRegistry().meter("bench"), lambda: datetime.now(UTC))
+    )
     names = iter(range(10 * COUNT))
 
     def deliver(payloads: list[bytes]) -> None:

@@ -15,15 +15,15 @@ from typing import NamedTuple
 
 from mappings.ids import new_subscription_id
 from mappings.mappers import load_codec
-from mappings.model.signals import Complete, Created, HistoryQuery, Kind, Next, Outbound
+from mappings.model.signals import Complete, Created, HistoryQuery, Next, Outbound, SubscriptionKind
 from mappings.reactive_streams_io.elements import EventWriter
 from mappings.reactive_streams_io.frames import (
     OnComplete,
     OnNext,
     OnNextPacked,
     OnSubscribe,
-    Request,
-    Subscribe,
+    RequestFrame,
+    SubscribeFrame,
     encode,
 )
 from tests.bench.report import Figure
@@ -54,7 +54,7 @@ def rows() -> Iterator[Row]:
     headers = {"correlation-id": "c-1"}
     key = new_subscription_id()
     name = f"things/{thing(0)}/history"
-    following = Next(Kind.HISTORY, key, thing(0), headers, (event,), headers)
+    following = Next(SubscriptionKind.HISTORY, key, thing(0), headers, (event,), headers)
     yield Row("an event", len(encode(OnNext(1, element))), RSOCKET_FRAME + len(element), _ditto(following))
     numbers = [struct.pack(">d", number) for number in range(100)]
     packed = len(encode(OnNextPacked(1, numbers), 8)) / len(numbers)
@@ -63,13 +63,16 @@ def rows() -> Iterator[Row]:
     query = HistoryQuery(thing(0))
     asked = RSOCKET_FRAME + RSOCKET_NUMBER + METADATA_LENGTH + ROUTE_HEAD + len(name)
     subscribe = _asking("subscribeForPersistedEvents", {})
-    yield Row("a subscribe with demand", len(encode(Subscribe(name, 1, 100))), asked, subscribe)
-    created = _ditto(Created(Kind.HISTORY, key, query.entity, headers))
+    yield Row("a subscribe with demand", len(encode(SubscribeFrame(name, 1, 100))), asked, subscribe)
+    created = _ditto(Created(SubscriptionKind.HISTORY, key, query.entity, headers))
     yield Row("its confirmation", len(encode(OnSubscribe(1, 0))), 0, created)
     request = _asking("request", {"subscriptionId": key, "demand": 100})
-    yield Row("a request", len(encode(Request(1, 100))), RSOCKET_FRAME + RSOCKET_NUMBER, request)
+    yield Row("a request", len(encode(RequestFrame(1, 100))), RSOCKET_FRAME + RSOCKET_NUMBER, request)
     yield Row(
-        "the end", len(encode(OnComplete(1))), RSOCKET_FRAME, _ditto(Complete(Kind.HISTORY, key, thing(0), headers))
+        "the end",
+        len(encode(OnComplete(1))),
+        RSOCKET_FRAME,
+        _ditto(Complete(SubscriptionKind.HISTORY, key, thing(0), headers)),
     )
 
 

@@ -7,5 +7,5 @@ from connectivity.cli.main import main
 from tests.bench.monitoring import SilentMonitor
 
 if __name__ == "__main__":
-    setattr(service, "Monitor", SilentMonitor)  # noqa: B010 - a name of another module is replaced
+    setattr(service, "PrometheusRegistry", SilentMonitor)  # noqa: B010 - a name of another module is replaced
     main()

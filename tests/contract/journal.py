@@ -13,7 +13,18 @@ from mappings.ids import partition_entity
 from mappings.model.signals import Event
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
 from spark_store.journal.journal import Journal
-from spark_store.records import Answer, Beginning, Cause, Change, Due, Followed, Numbered, Oldest, Place, Snapshot
+from spark_store.records import (
+    Change,
+    CursorPosition,
+    EventCause,
+    HistoryStart,
+    NumberedEvent,
+    OldestEvent,
+    PolicyDue,
+    PublishedEvent,
+    Snapshot,
+    StoredAnswer,
+)
 from tests.support.journal_entries import (
     ALL,
     LAMP,
@@ -107,7 +118,7 @@ class JournalBehaviour:
             ("stream", "", "tank"),
             TANK,
         ]
-        assert journal.newest_until(4) == Numbered(4, messages[1].events[0])
+        assert journal.newest_until(4) == NumberedEvent(4, messages[1].events[0])
 
     def test_an_entity_that_never_was_has_nothing(self, journal: Journal) -> None:
         assert journal.snapshot(LAMP) is None
@@ -242,7 +253,7 @@ class JournalBehaviour:
     def test_what_was_delivered_last_under_a_name_hides_what_was_delivered_before(self, journal: Journal) -> None:
         """Once a broker has used a name again, the delivery that had it before cannot come again."""
         journal.append([change(LAMP, 1, answer=answered(1, b"old"))])
-        journal.append([change(LAMP, 2, answer=Answer(delivery(1, b"other bytes"), b"new"))])
+        journal.append([change(LAMP, 2, answer=StoredAnswer(delivery(1, b"other bytes"), b"new"))])
         assert journal.answer(delivery(1)) is None
         assert journal.answer(delivery(1, b"other bytes")) == b"new"
 
@@ -280,10 +291,10 @@ class JournalBehaviour:
 
     def test_the_oldest_events_go_and_everything_else_stays(self, journal: Journal) -> None:
         journal.append([change(LAMP, 1), change(POLICY, 1), *history(LAMP, 4, 2)])
-        assert (journal.oldest(), journal.trimmed()) == (Oldest(1, timestamp(1)), 0)
+        assert (journal.oldest(), journal.trimmed()) == (OldestEvent(1, timestamp(1)), 0)
         assert journal.trim(3, LATER) == 3
         journal.commit()
-        assert (journal.oldest(), journal.trimmed(), journal.newest_seq()) == (Oldest(4, timestamp(3)), 3, 5)
+        assert (journal.oldest(), journal.trimmed(), journal.newest_seq()) == (OldestEvent(4, timestamp(3)), 3, 5)
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [3, 4]
         assert journal.events(POLICY, 1, ALL, 10, MUCH) == []
         assert (journal.snapshot(POLICY), journal.latest(POLICY)) == (snapshot(POLICY, 1), 1)
@@ -291,31 +302,31 @@ class JournalBehaviour:
         journal.commit()
         assert (journal.oldest(), journal.trimmed()) == (None, 5)
         journal.append([change(POLICY, 2), change(LAMP, 5)])
-        assert (journal.oldest(), journal.newest_seq()) == (Oldest(6, timestamp(2)), 7)
+        assert (journal.oldest(), journal.newest_seq()) == (OldestEvent(6, timestamp(2)), 7)
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [5]
 
     def test_where_an_entity_begins_is_known_also_when_all_its_events_are_gone(self, journal: Journal) -> None:
-        assert journal.beginning(LAMP) == Beginning(0, 1)
+        assert journal.beginning(LAMP) == HistoryStart(0, 1)
         journal.append([change(LAMP, 1), change(POLICY, 1), *history(LAMP, 4, 2)])
-        assert journal.beginning(LAMP) == Beginning(0, 1)
+        assert journal.beginning(LAMP) == HistoryStart(0, 1)
         assert journal.beginning(LAMP).is_here
         journal.trim(3, LATER)
         journal.commit()
-        assert (journal.beginning(LAMP), journal.beginning(POLICY)) == (Beginning(0, 3), Beginning(0, 2))
+        assert (journal.beginning(LAMP), journal.beginning(POLICY)) == (HistoryStart(0, 3), HistoryStart(0, 2))
         journal.trim(99, LATER)
         journal.commit()
-        assert journal.beginning(LAMP) == Beginning(0, 5)
+        assert journal.beginning(LAMP) == HistoryStart(0, 5)
         journal.append([change(LAMP, 5)])
-        assert journal.beginning(LAMP) == Beginning(0, 5)
+        assert journal.beginning(LAMP) == HistoryStart(0, 5)
         assert not journal.beginning(LAMP).is_here
 
     def test_the_newest_event_up_to_a_number_is_known_with_its_number(self, journal: Journal) -> None:
         assert journal.newest_until(9) is None
         journal.append([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
         assert [journal.newest_until(seq) for seq in (1, 2, 3, 9)] == [
-            Numbered(1, event(LAMP, 1)),
-            Numbered(2, event(POLICY, 1)),
-            *[Numbered(3, event(LAMP, 2))] * 2,
+            NumberedEvent(1, event(LAMP, 1)),
+            NumberedEvent(2, event(POLICY, 1)),
+            *[NumberedEvent(3, event(LAMP, 2))] * 2,
         ]
         assert journal.trim(1, LATER) == 1
         journal.commit()
@@ -344,13 +355,13 @@ class JournalBehaviour:
     # following
 
     def test_all_events_are_followed_in_order_with_what_caused_them(self, journal: Journal) -> None:
-        cause = Cause("conn-1", {"correlation-id": "c-1", "requested-acks": ["conn-2:x"], "größe": 1.5})
+        cause = EventCause("conn-1", {"correlation-id": "c-1", "requested-acks": ["conn-2:x"], "größe": 1.5})
         journal.append([change(LAMP, 1), Change((event(POLICY, 1),), (snapshot(POLICY, 1),), None, cause)])
         journal.append([change(LAMP, 2)])
         expected = [
-            Followed(1, event(LAMP, 1), None),
-            Followed(2, event(POLICY, 1), cause),
-            Followed(3, event(LAMP, 2), None),
+            PublishedEvent(1, event(LAMP, 1), None),
+            PublishedEvent(2, event(POLICY, 1), cause),
+            PublishedEvent(3, event(LAMP, 2), None),
         ]
         assert journal.follow_on(0, 10, MUCH) == expected
         assert journal.follow_on(1, 1, MUCH) == expected[1:2]
@@ -382,15 +393,25 @@ class JournalBehaviour:
         journal.follow("conn-2", ["0:a"])
         assert journal.places() == []
         journal.commit()
-        assert journal.places() == [Place("conn-1", "0:a", 3), Place("conn-1", "0:b", 3), Place("conn-2", "0:a", 3)]
+        assert journal.places() == [
+            CursorPosition("conn-1", "0:a", 3),
+            CursorPosition("conn-1", "0:b", 3),
+            CursorPosition("conn-2", "0:a", 3),
+        ]
         journal.append([change(LAMP, 4)])
-        journal.move([Place("conn-1", "0:b", 4, 2), Place("conn-2", "0:a", 1), Place("conn-3", "0:a", 4)])
+        journal.move(
+            [
+                CursorPosition("conn-1", "0:b", 4, 2),
+                CursorPosition("conn-2", "0:a", 1),
+                CursorPosition("conn-3", "0:a", 4),
+            ]
+        )
         journal.follow("conn-1", ["0:b", "0:c"])
         journal.commit()
         assert journal.places() == [
-            Place("conn-1", "0:b", 4, 2),
-            Place("conn-1", "0:c", 4),
-            Place("conn-2", "0:a", 3),
+            CursorPosition("conn-1", "0:b", 4, 2),
+            CursorPosition("conn-1", "0:c", 4),
+            CursorPosition("conn-2", "0:a", 3),
         ]
         journal.follow("conn-1", [])
         journal.rollback()
@@ -416,15 +437,15 @@ class JournalBehaviour:
         write(1, {"entries": {}})
         assert journal.due(LATER, 10) == []
         write(2, expiring)
-        assert journal.due("", 10) == [Due(POLICY, None)]
+        assert journal.due("", 10) == [PolicyDue(POLICY, None)]
         look(2, "2030-01-15T07:00:00.000000Z", b"told")
         assert journal.due("2030-01-15T06:59:59.999999Z", 10) == []
-        assert journal.due("2030-01-15T07:00:00.000000Z", 10) == [Due(POLICY, b"told")]
+        assert journal.due("2030-01-15T07:00:00.000000Z", 10) == [PolicyDue(POLICY, b"told")]
         assert journal.due(LATER, 0) == []
         write(3, expiring)
-        assert journal.due("", 10) == [Due(POLICY, b"told")]
+        assert journal.due("", 10) == [PolicyDue(POLICY, b"told")]
         look(2, "2030-01-15T07:00:00.000000Z", b"too late")
-        assert journal.due("", 10) == [Due(POLICY, b"too late")]
+        assert journal.due("", 10) == [PolicyDue(POLICY, b"too late")]
         look(2, None)
         assert journal.due(LATER, 10) != []
         look(3, None)

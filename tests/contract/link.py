@@ -14,8 +14,8 @@ import pytest
 
 from connectivity.connections.model import Connection, Target
 from connectivity.errors import ConnectivityError, Detail, LinkError
-from connectivity.transports import load_broker
-from connectivity.transports.base import Delivery, Examination, Link, Outgoing, Sign
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import Delivery, Link, OutboundMessage, ProbeReport, ReaderStatus
 from mappings.model.envelope import Envelope
 from tests.support.wait import PATIENCE, wait_until
 
@@ -99,10 +99,10 @@ class Publishing:
         self.outcomes: list[tuple[int, ConnectivityError | None]] = []
         self.given = 0
         self._link = link
-        self._waiting: list[Outgoing] = []
+        self._waiting: list[OutboundMessage] = []
         self._is_sending = False
 
-    def give(self, *messages: Outgoing) -> None:
+    def give(self, *messages: OutboundMessage) -> None:
         self._waiting += messages
         self._send()
 
@@ -130,9 +130,9 @@ class Publishing:
         return [error for _, error in sorted(self.outcomes, key=lambda outcome: outcome[0])]
 
 
-def signs_of(link: Link) -> list[tuple[str, Sign]]:
+def signs_of(link: Link) -> list[tuple[str, ReaderStatus]]:
     """What the link tells, from now on, of those who read what it publishes."""
-    told: list[tuple[str, Sign]] = []
+    told: list[tuple[str, ReaderStatus]] = []
     link.readers = lambda address, sign: told.append((address, sign))
     return told
 
@@ -141,8 +141,8 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
     return [f"message {number}".encode() for number in range(start, start + count)]
 
 
-async def examined(connection: Connection) -> Examination:
-    examine = load_broker(connection.connection_type).examine
+async def examined(connection: Connection) -> ProbeReport:
+    examine = load_connection_type(connection.connection_type).examine
     assert examine is not None
     return await examine(connection, f"{uuid4()}-dry-run")
 
@@ -343,14 +343,14 @@ class BrokerBehaviour:
 
     async def test_a_published_message_arrives_and_is_confirmed(self, world: LinkSetup, link: Link) -> None:
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"\x00\xff answer")))
+        publishing.give(OutboundMessage(world.out, Envelope(b"\x00\xff answer")))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         assert world.heard()[0].payload == b"\x00\xff answer"
 
     async def test_headers_are_published(self, world: LinkSetup, link: Link) -> None:
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"{}", {"x-line": "north", "correlation-id": "c-7"})))
+        publishing.give(OutboundMessage(world.out, Envelope(b"{}", {"x-line": "north", "correlation-id": "c-7"})))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         assert world.heard()[0].header("x-line") == "north"
@@ -358,7 +358,7 @@ class BrokerBehaviour:
 
     async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(self, world: LinkSetup, link: Link) -> None:
         publishing = Publishing(link)
-        publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(MANY)))
+        publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(MANY)))
         assert await publishing.all_done() == [None] * MANY
         await wait_until(lambda: len(world.heard()) >= MANY)
         assert [envelope.payload for envelope in world.heard()] == numbered(MANY)
@@ -368,7 +368,7 @@ class BrokerBehaviour:
         taker, publishing = Taker(link), Publishing(link)
         await world.send([large])
         assert await taker.payloads(1) == [large]
-        publishing.give(Outgoing(world.out, Envelope(large)))
+        publishing.give(OutboundMessage(world.out, Envelope(large)))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         assert world.heard()[0].payload == large
@@ -378,7 +378,7 @@ class BrokerBehaviour:
         first = await world.connect()
         await world.withhold_confirms()
         publishing = Publishing(first)
-        publishing.give(Outgoing(world.out, Envelope(b"once or twice")))
+        publishing.give(OutboundMessage(world.out, Envelope(b"once or twice")))
         await wait_until(world.heard)
         await world.cut()
         await lost(first)
@@ -386,7 +386,7 @@ class BrokerBehaviour:
         assert publishing.outcomes == []
         second = await world.connect()
         again = Publishing(second)
-        again.give(Outgoing(world.out, Envelope(b"once or twice")))
+        again.give(OutboundMessage(world.out, Envelope(b"once or twice")))
         assert await again.all_done() == [None]
         await second.close()
 
@@ -444,7 +444,7 @@ class BrokerBehaviour:
         assert isinstance(error, LinkError)
         await asyncio.wait_for(taker.task, PATIENCE)
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"too late")))
+        publishing.give(OutboundMessage(world.out, Envelope(b"too late")))
         await link.close()
         assert publishing.outcomes == []
 

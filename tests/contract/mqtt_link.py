@@ -11,8 +11,8 @@ import pytest
 
 from connectivity.connections.model import Connection, Target
 from connectivity.errors import Detail, PublishFailed
-from connectivity.transports import load_broker
-from connectivity.transports.base import Outgoing
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import OutboundMessage
 from connectivity.transports.mqtt import async_client
 from connectivity.transports.mqtt.link import IN_FLIGHT, MOST_HELD, MOST_WITHHELD, MqttLink
 from connectivity.transports.mqtt.probe import UNTOLD
@@ -62,14 +62,14 @@ class MqttWorld:
 
     async def connect(self, **options: str) -> MqttLink:
         self.proxy.flow()
-        connect = load_broker(self.kind).connect
+        connect = load_connection_type(self.kind).connect
         assert connect is not None
         link = await connect(Connection.model_validate({**self.document, "specificConfig": options}))
         assert isinstance(link, MqttLink)
         return link
 
     async def connect_client(self, client: int, clients: int) -> MqttLink:
-        connect = load_broker(self.kind).connect
+        connect = load_connection_type(self.kind).connect
         assert connect is not None
         link = await connect(Connection.model_validate({**self.document, "clientCount": clients}), client)
         assert isinstance(link, MqttLink)
@@ -138,7 +138,7 @@ class MqttBehaviour(BrokerBehaviour):
         await world.send([b"still here"])
         assert await Taker(link).payloads(1) == [b"still here"]
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"alone")))
+        publishing.give(OutboundMessage(world.out, Envelope(b"alone")))
         await wait_until(world.heard)
         assert [envelope.payload for envelope in world.heard()] == [b"alone"]
         await link.close()
@@ -281,7 +281,7 @@ class MqttBehaviour(BrokerBehaviour):
         await world.send(numbered(IN_FLIGHT + 500))
         await wait_until(lambda: len(taker.deliveries) >= IN_FLIGHT)
         publishing = Publishing(link)
-        publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(200)))
+        publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(200)))
         assert await publishing.all_done() == [None] * 200
         assert await self._drain(taker, IN_FLIGHT + 500) == numbered(IN_FLIGHT + 500)
         await link.close()
@@ -330,7 +330,7 @@ class MqttBehaviour(BrokerBehaviour):
     async def test_messages_are_published_with_the_qos_of_their_source(self, world: MqttWorld, qos: int) -> None:
         link = await world.connect()
         publishing = Publishing(link)
-        publishing.give(*(Outgoing(world.out, Envelope(payload), qos=qos) for payload in numbered(150)))
+        publishing.give(*(OutboundMessage(world.out, Envelope(payload), qos=qos) for payload in numbered(150)))
         assert await publishing.all_done() == [None] * 150
         await wait_until(lambda: len(world.heard()) >= 150)
         assert [envelope.payload for envelope in world.heard()] == numbered(150)
@@ -341,7 +341,7 @@ class MqttBehaviour(BrokerBehaviour):
         link = await world.connect()
         publishing = Publishing(link)
         headers = {"mqtt.topic": f"{world.out}/other", "mqtt.qos": "2", "mqtt.retain": " True "}
-        publishing.give(Outgoing(world.out, Envelope(b"kept", headers)))
+        publishing.give(OutboundMessage(world.out, Envelope(b"kept", headers)))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         assert world.heard()[0].headers["mqtt.topic"] == f"{world.out}/other"
@@ -368,7 +368,9 @@ class MqttBehaviour(BrokerBehaviour):
     ) -> None:
         link = await world.connect()
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"{}", headers)), Outgoing(world.out, Envelope(b"fine")))
+        publishing.give(
+            OutboundMessage(world.out, Envelope(b"{}", headers)), OutboundMessage(world.out, Envelope(b"fine"))
+        )
         refused, fine = await publishing.all_done()
         assert isinstance(refused, PublishFailed)
         assert (refused.fault.status, refused.fault.error) == (400, "connectivity:message.sending.failed")
@@ -379,7 +381,7 @@ class MqttBehaviour(BrokerBehaviour):
         link = await world.connect()
         await world.withhold_confirms()
         publishing = Publishing(link)
-        publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(150)))
+        publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(150)))
         assert publishing.given == link.window == 100
         world.proxy.flow()
         assert await publishing.all_done() == [None] * 150
@@ -396,7 +398,7 @@ class MqttBehaviour(BrokerBehaviour):
 
         monkeypatch.setattr(type(link._channels[0]), "_flush", counted)
         publishing = Publishing(link)
-        publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(100)))
+        publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(100)))
         assert await publishing.all_done() == [None] * 100
         assert 100 in writes
         await link.close()
@@ -406,14 +408,16 @@ class MqttBehaviour(BrokerBehaviour):
         first = await world.connect()
         await world.withhold_confirms()
         publishing = Publishing(first)
-        publishing.give(Outgoing(world.out, Envelope(b"same"), qos=2))
+        publishing.give(OutboundMessage(world.out, Envelope(b"same"), qos=2))
         await wait_until(lambda: world.proxy.sent and not first._out.unsent)
         await world.cut()
         await lost(first)
         await first.close()
         second = await world.connect()
         again = Publishing(second)
-        again.give(Outgoing(world.out, Envelope(b"same"), qos=2), Outgoing(world.out, Envelope(b"end"), qos=2))
+        again.give(
+            OutboundMessage(world.out, Envelope(b"same"), qos=2), OutboundMessage(world.out, Envelope(b"end"), qos=2)
+        )
         assert await again.all_done() == [None, None]
         await wait_until(lambda: world.heard() and world.heard()[-1].payload == b"end")
         assert b"same" in [envelope.payload for envelope in world.heard()]
@@ -424,7 +428,7 @@ class MqttBehaviour(BrokerBehaviour):
         link = await world.connect(separatePublisherClient="true")
         assert world.proxy.links - links_before == 2
         taker, publishing = Taker(link), Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"out")))
+        publishing.give(OutboundMessage(world.out, Envelope(b"out")))
         assert await publishing.all_done() == [None]
         await world.send([b"in"])
         assert await taker.payloads(1) == [b"in"]
@@ -518,7 +522,7 @@ class MqttBehaviour(BrokerBehaviour):
             await link.close()
         second = await world.connect()
         publishing = Publishing(second)
-        publishing.give(Outgoing(world.out, Envelope(b"after")))
+        publishing.give(OutboundMessage(world.out, Envelope(b"after")))
         await wait_until(world.heard)
         assert [envelope.payload for envelope in world.heard()] == [b"after"]
         await second.close()
@@ -526,6 +530,6 @@ class MqttBehaviour(BrokerBehaviour):
     async def test_closing_hands_over_what_was_published_before(self, world: MqttWorld) -> None:
         link = await world.connect()
         publishing = Publishing(link)
-        publishing.give(*(Outgoing(world.out, Envelope(payload), qos=0) for payload in numbered(50)))
+        publishing.give(*(OutboundMessage(world.out, Envelope(payload), qos=0) for payload in numbered(50)))
         await link.close()
         await wait_until(lambda: len(world.heard()) == 50)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from mappings.errors import DecodeError
 from mappings.reactive_streams_io import errors, frames, publisher_names
-from mappings.reactive_streams_io.endpoint import Role
+from mappings.reactive_streams_io.endpoint import EndpointRole
 from mappings.reactive_streams_io.frames import ClientHello, ServerHello, encode
 from tests.support.dice import dice
 from tests.support.in_process import faulty_conversations as harbour
@@ -31,7 +31,7 @@ ALONE = settings(database=None)
 def hear(data: bytes) -> None:
     """The first octet says who hears, of what transport, after which hello; the rest is heard."""
     how, said = data[0] if data else 0, data[1:]
-    role = Role.CLIENT if how & 1 else Role.SERVER
+    role = EndpointRole.CLIENT if how & 1 else EndpointRole.SERVER
     hello = (ServerHello if how & 1 else ClientHello)(0, (1, 2, 3) if how & 4 else ())
     heard = [encode(hello)] if how & 8 else []
     if how & 2:

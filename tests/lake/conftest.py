@@ -12,11 +12,11 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from spark_store.lake.connect_address import local_address
-from spark_store.pipeline.session import Connect, SessionOptions, connect_port, java_pid, start_session
+from spark_store.pipeline.session import ConnectOptions, SessionOptions, connect_port, java_pid, start_session
 from tests.support.dice import THOROUGH
 from tests.support.lake.pipeline_process import QUICK_JAVA, DataFolder
 
-_CONNECT = Connect()
+_CONNECT = ConnectOptions()
 
 _CHEAP = {
     # Expressions are interpreted. To write and compile code for each takes longer than a few rows do.

@@ -19,15 +19,15 @@ from connectivity.maintenance.erasure import erase_here
 from mappings.ids import EntityId, EntityType, parse_entity_id, partition_entity
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.erasure import Erasure
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.status import read_status
 from spark_store.lake.tables import ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import erasure, snapshots, upkeep
 from spark_store.pipeline.erasure import ready
-from spark_store.pipeline.rebuild import Progress
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.rebuild import RebuildProgress
+from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import change, event, timestamp
 from tests.support.lake.pipeline_process import DataFolder, differences, lamp, take_all
@@ -71,7 +71,7 @@ def put_ahead(place: Lake) -> None:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Target:
+def target(tmp_path: Path) -> LakeWriter:
     """Tables whose rows were deleted or replaced, with every file that they ever had; no Spark."""
     place = Lake(tmp_path)
     place.pipeline.mkdir(parents=True)
@@ -85,7 +85,7 @@ def target(tmp_path: Path) -> Target:
     DeltaTable(place.path(LATEST)).optimize.compact()
     put_ahead(place)
     spark: Any = None
-    return Target(spark, place, 1)
+    return LakeWriter(spark, place, 1)
 
 
 def data_files(place: Lake) -> dict[str, set[str]]:
@@ -102,7 +102,7 @@ def rows(place: Lake) -> list[list[Any]]:
     return [DeltaTable(place.path(table)).to_pyarrow_table().to_pylist() for table in TABLES]
 
 
-def test_only_what_the_newest_versions_need_is_left_whatever_the_clock_says(target: Target) -> None:
+def test_only_what_the_newest_versions_need_is_left_whatever_the_clock_says(target: LakeWriter) -> None:
     """Of files that nobody has committed nothing either, and no checksum of one that went."""
     place = target.lake
     needed = {table.name: set(reader.files(place, table)) for table in TABLES}
@@ -122,7 +122,7 @@ def test_only_what_the_newest_versions_need_is_left_whatever_the_clock_says(targ
     assert rows(place) == before, "twice"
 
 
-def test_a_table_whose_folder_is_a_link_is_cleaned_too(target: Target, tmp_path: Path) -> None:
+def test_a_table_whose_folder_is_a_link_is_cleaned_too(target: LakeWriter, tmp_path: Path) -> None:
     folder = Path(target.lake.path(EVENTS))
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
@@ -130,7 +130,7 @@ def test_a_table_whose_folder_is_a_link_is_cleaned_too(target: Target, tmp_path:
     assert data_files(target.lake)["events"] == set(reader.files(target.lake, EVENTS))
 
 
-def test_nothing_goes_from_a_table_that_lacks_a_file(target: Target) -> None:
+def test_nothing_goes_from_a_table_that_lacks_a_file(target: LakeWriter) -> None:
     """Its log and its folder do not tell the same."""
     (needed,) = reader.files(target.lake, SNAPSHOTS)
     Path(target.lake.path(SNAPSHOTS), needed).unlink()
@@ -141,7 +141,7 @@ def test_nothing_goes_from_a_table_that_lacks_a_file(target: Target) -> None:
 
 
 @pytest.mark.parametrize("call", ["scandir", "unlink"])
-def test_what_cannot_be_removed_is_told(call: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_removed_is_told(call: str, target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(path: Any, **_: Any) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -156,7 +156,7 @@ def interrupted_rebuild(site: DataFolder) -> None:
     made = DeltaTable(site.lake.path(LATEST)).to_pyarrow_table()
     uncompressed = WriterProperties(compression="UNCOMPRESSED")
     write_deltalake(str(site.lake.rebuild / "latest"), made, writer_properties=uncompressed)
-    (site.lake.rebuild / "progress.json").write_bytes(msgspec.json.encode(Progress(1, 1, [], 1)))
+    (site.lake.rebuild / "progress.json").write_bytes(msgspec.json.encode(RebuildProgress(1, 1, [], 1)))
 
 
 def marked(site: DataFolder) -> list[str]:
@@ -180,7 +180,7 @@ def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, 
         site.append([secret(1)])
         site.write(6, entities=3)
         write_moment(site.folder)
-        with Follower.open(site.lake.journal) as follower:
+        with JournalReader.open(site.lake.journal) as follower:
             add_states(site.folder, SNAPSHOTS, map(latest_row, follower.states(1, follower.newest())))
         write_all_tables(site.folder)
         files = {Path(it).parts[1] for it in marked(site) if it.startswith("lake/")}
@@ -207,7 +207,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
     # What compression would hide from a look at the bytes.
     spark.conf.set("spark.sql.parquet.compression.codec", "uncompressed")
     try:
-        target = Target.of(spark, site.folder)
+        target = LakeWriter.of(spark, site.folder)
         for first in (1, 5):
             site.append([secret(revision) for revision in range(first, first + 4)])
             site.append([secret(revision, ODD) for revision in range(first, first + 4)])
@@ -228,7 +228,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         # Made again before the lake has heard of it.
         site.append([change(lamp(9), newest + 2)])
 
-        def killed(_: Target) -> None:
+        def killed(_: LakeWriter) -> None:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(erasure, "clean", killed)
@@ -236,7 +236,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
             take_all(spark, site)
         assert read_watermark(site.lake.watermark).erased == 0
 
-        def damaged(_: Target) -> None:
+        def damaged(_: LakeWriter) -> None:
             raise LakeUnfit("an old file is damaged")
 
         monkeypatch.setattr(erasure, "clean", damaged)
@@ -276,7 +276,7 @@ def test_a_table_put_back_from_a_backup_is_erased_from_again(
     spark: SparkSession, site: DataFolder, tmp_path: Path
 ) -> None:
     """Whichever it is, and although no event has come since."""
-    target = Target.of(spark, site.folder)
+    target = LakeWriter.of(spark, site.folder)
     site.write(14)
     take_all(spark, site)
     assert snapshots.take(target, 2) == 7

@@ -20,7 +20,15 @@ from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TAB
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import snapshots, upkeep
 from spark_store.pipeline.arrow_reader import short_events
-from spark_store.pipeline.tables import Target, append_events, appended, event_rows, merge_latest, merge_rows, merged
+from spark_store.pipeline.tables import (
+    LakeWriter,
+    append_events,
+    appended,
+    event_rows,
+    merge_latest,
+    merge_rows,
+    merged,
+)
 from spark_store.pipeline.upkeep import Upkeep
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import TANK, change, published, timestamp
@@ -78,7 +86,7 @@ def test_the_tables_are_the_journal_row_for_row_and_an_append_done_again_changes
     )  # fmt: skip
     # The states of these changes are not what their events fold to; everything else is compared.
     assert [it for it in differences(site) if "not as the events make it" not in it] == []
-    target = Target.of(spark, site.folder)
+    target = LakeWriter.of(spark, site.folder)
     rows = spark.createDataFrame(pa.Table.from_batches(short_events(site.lake.journal, 7, 30)))
     append_events(target, event_rows(rows), 30)
     assert DeltaTable(site.lake.path(EVENTS)).transaction_version(APP) == 30
@@ -133,7 +141,7 @@ def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: Dat
     site.write(10)
     take_all(spark, site)
     site.write(10)
-    merge_latest(Target.of(spark, site.folder), 11, 20)
+    merge_latest(LakeWriter.of(spark, site.folder), 11, 20)
     assert max(row["seq"] for row in site.table(LATEST)) == 20
     assert max(row["seq"] for row in site.table(EVENTS)) == 10
     assert batches(take_all(spark, site)) == [10]
@@ -144,7 +152,7 @@ def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: Dat
 def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: SparkSession, site: DataFolder) -> None:
     site.write(10)
     take_all(spark, site)
-    target = Target.of(spark, site.folder)
+    target = LakeWriter.of(spark, site.folder)
     assert merged(target) == 10
     # It finds nothing that is newer than what is there.
     merge_rows(target, target.read(LATEST), 12)
@@ -213,7 +221,7 @@ def test_a_lake_of_another_journal_or_of_another_shape_is_refused(spark: SparkSe
 def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: DataFolder) -> None:
     site.write(40)
     take_all(spark, site, max_batch_rows=10)
-    target, before = Target.of(spark, site.folder), DeltaTable(site.lake.path(EVENTS))
+    target, before = LakeWriter.of(spark, site.folder), DeltaTable(site.lake.path(EVENTS))
     assert len(before.file_uris()) >= 4
     upkeep.optimize(target)
     upkeep.vacuum(target)
@@ -234,7 +242,7 @@ def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(
         earlier = site.table(LATEST)
         columns = [column for column in LATEST.columns if column.name != "seq" or is_column_there]
         shutil.rmtree(site.lake.path(LATEST))
-        target = Target.of(spark, site.folder)
+        target = LakeWriter.of(spark, site.folder)
         spark.sql(
             f"CREATE TABLE {target.name(LATEST)} ({', '.join(f'{it.name} {it.type}' for it in columns)}) USING delta"
         )
@@ -248,7 +256,7 @@ def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(
 
 @pytest.mark.soak(shard="lake")
 def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: SparkSession, site: DataFolder) -> None:
-    target = Target.of(spark, site.folder)
+    target = LakeWriter.of(spark, site.folder)
     site.append([published(TANK, 1)])
     site.append([counted(lamp(number), revision) for revision in (1, 2) for number in range(3)])
     gone = Event(lamp(3), 1, timestamp(9), "deleted", "/", None, b"{}")
@@ -277,7 +285,7 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: Spark
 
 @pytest.mark.soak(shard="lake")
 def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSession, site: DataFolder) -> None:
-    target = Target.of(spark, site.folder)
+    target = LakeWriter.of(spark, site.folder)
 
     def taken() -> list[tuple[str, int, int]]:
         return sorted((it["entity"], it["revision"], it["seq"]) for it in site.table(SNAPSHOTS))

@@ -12,27 +12,27 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from connectivity.subscriptions.as_of_feed import PastOptions, PastSearches
+from connectivity.subscriptions.as_of_feed import AsOfSearches, PastOptions
 from connectivity.twins.decider import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
 from spark_store.journal import erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.tables import MOMENTS
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import snapshots, upkeep
-from spark_store.pipeline.retention import Retention, Rule, forget
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
+from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.upkeep import Upkeep
 from spark_store.queries.as_of import Candidate, Policy, candidates, guarded, judged, query, seen
-from spark_store.queries.spark_query import Limits, WideQueries
+from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.records import Change, Snapshot
 from spark_store.rql.options import read_options
 from spark_store.rql.order import key_of, place_of
-from spark_store.rql.query import Access, Question, Thing
+from spark_store.rql.query import Access, Thing, ThingQuery
 from spark_store.rql.search_evaluator import holds, read
 from tests.support.dice import dice
 from tests.support.in_process.search_client import Searcher, has_thing
@@ -134,7 +134,7 @@ class Replays:
         }
         return {entity: state for entity, state in states.items() if state is not None and state.state is not None}
 
-    def answer(self, question: Question, moment: str) -> list[Thing]:
+    def answer(self, question: ThingQuery, moment: str) -> list[Thing]:
         """What somebody is answered, the slow and obvious way; what a thing names now is whose decision it is."""
         found = []
         for entity, state in self.before(moment).items():
@@ -154,28 +154,28 @@ class Replays:
         return [view for _, view in sorted(found, key=lambda it: by(it[0]))]
 
 
-def asked(site: DataFolder, address: str, question: Question, moment: str) -> list[Candidate]:
-    wide = WideQueries(site.lake, lambda: address)
+def asked(site: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Candidate]:
+    wide = SparkQueries(site.lake, lambda: address)
     before = datetime.fromisoformat(moment)
-    with wide.run(query(site.lake, question, before), Limits(WITHIN)) as answer:
+    with wide.run(query(site.lake, question, before), QueryLimits(WITHIN)) as answer:
         return [it for batch in answer for it in candidates(batch)]
 
 
-def found(site: DataFolder, address: str, question: Question, moment: str) -> list[Thing]:
+def found(site: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Thing]:
     """The answer of Spark, judged and put into order."""
     by = key_of(question.order)
     accesses: dict[Policy, Access | None] = {
         (policy, namespace): access for policy, access in ACCESS.items() for namespace in ("acme.site", "acme.lab")
     }
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         judgement = judged(guarded(follower, asked(site, address, question, moment)), accesses, question)
         kept = [it for _, it in sorted(judgement, key=lambda it: by(it[0]))]
         return [hit.thing for hit in seen(guarded(follower, kept), accesses)]
 
 
-def questions() -> list[Question]:
+def questions() -> list[ThingQuery]:
     return [
-        Question(None if text is None else read(text, NOW), read_options(options).order, frozenset(names))
+        ThingQuery(None if text is None else read(text, NOW), read_options(options).order, frozenset(names))
         for text, options, names in QUESTIONS
     ]
 
@@ -185,7 +185,7 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
     spark: SparkSession, site: DataFolder, address: str
 ) -> None:
     """Over moments, snapshots and events; at the very microsecond of an event; after the beginnings have been forgotten."""
-    past, target = Replays(dice("replays")), Target.of(spark, site.folder)
+    past, target = Replays(dice("replays")), LakeWriter.of(spark, site.folder)
     newest = [0]
     for since, end, keeps in ((0, 100, 1), (100, 170, 10**9), (170, 250, 1), (250, 301, 10**9)):
         changes = past.changes(since, end)
@@ -195,7 +195,8 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
         if end == 170:
             assert snapshots.take(target, 4) > 3
             upkeep.optimize(target)
-    assert len({row["moment"] for row in site.table(MOMENTS)}) == 2
+    # The third run may keep a moment before it has moved anything.
+    assert {newest[1], newest[3]} <= {row["moment"] for row in site.table(MOMENTS)} <= set(newest[1:4])
     at = past.lives[min(past.lives, key=str)][-1][0].timestamp
     whole, *others = questions()
     for moment, question in (
@@ -213,7 +214,7 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
     }
     assert 0 < len(changed) < len(past.before(timestamp(120)))
     # What is before the border of each thing is not known any more, what is after it all the same.
-    assert forget(target, Retention(Rule(revisions=2)), NOW) > 100
+    assert forget(target, RetentionRules(RetentionRule(revisions=2)), NOW) > 100
     for moment, question in ((timestamp(250), whole), (timestamp(299), others[1])):
         known = {str(entity) for entity, state in past.before(moment).items() if is_known(past, entity, state)}
         expected = [thing for thing in past.answer(question, moment) if thing["thingId"] in known]
@@ -226,7 +227,7 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
     spark: SparkSession, site: DataFolder, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each moment has a row for every thing; when retention has nothing else to do they go all the same."""
-    target, whole = Target.of(spark, site.folder), questions()[0]
+    target, whole = LakeWriter.of(spark, site.folder), questions()[0]
     created = Happening("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
     changed = [Happening("modified", "/attributes/n", number) for number in range(4)]
     lives = [lived(EntityId(EntityType.THING, "acme.lab", f"idle-{it}"), [created], [it + 1]) for it in range(5)]
@@ -237,7 +238,7 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
         site.append([Change((event,), (state,)) for event, state in within])
         take_all(spark, site)
         snapshots.keep(target, read_watermark(site.lake.watermark).seq)
-    rules, now = Retention(Rule(timedelta(seconds=100))), datetime.fromisoformat(timestamp(310))
+    rules, now = RetentionRules(RetentionRule(timedelta(seconds=100))), datetime.fromisoformat(timestamp(310))
 
     def answers() -> list[list[Candidate]]:
         return [sorted(asked(site, address, whole, timestamp(at))) for at in (211, 305, 311)]
@@ -263,7 +264,7 @@ def test_what_was_erased_is_not_found_though_the_thing_was_made_anew_before_the_
     spark: SparkSession, site: DataFolder, address: str
 ) -> None:
     """In events, snapshots and moments."""
-    target, whole = Target.of(spark, site.folder), questions()[0]
+    target, whole = LakeWriter.of(spark, site.folder), questions()[0]
     created = Happening("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
     changed = [Happening("modified", "/attributes/n", number) for number in range(3)]
     erased, other = (EntityId(EntityType.THING, "acme.lab", name) for name in ("erased", "other"))
@@ -305,8 +306,8 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(site: DataFolder, 
         journal=journal,
         decider=lambda store: Decider(store, now=lambda: clock),
     )
-    wide = WideQueries(site.lake, lambda: address)
-    past = PastSearches(service.store, service.decider.world, wide, lambda: clock, PastOptions(WITHIN, WITHIN))
+    wide = SparkQueries(site.lake, lambda: address)
+    past = AsOfSearches(service.store, service.decider.world, wide, lambda: clock, PastOptions(WITHIN, WITHIN))
     service.searching.as_of = past.open
     try:
         for name, celsius in (("a", 31), ("b", 29), ("c", 40)):

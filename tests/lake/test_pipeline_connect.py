@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_store.errors import NoPipeline, PipelineLost
-from spark_store.queries.spark_query import Limits, Sql, WideQueries, finder
+from spark_store.queries.spark_query import QueryLimits, SparkQueries, Sql, finder
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess
 from tests.support.wait import wait_until_sync
 
@@ -41,7 +41,7 @@ def exporting(site: DataFolder, *arguments: object) -> subprocess.Popen[str]:
 @pytest.mark.soak(shard="lake-processes")
 def test_a_pipeline_answers_while_it_works_until_it_ends(site: DataFolder, tmp_path: Path) -> None:
     site.write(10)
-    queries = WideQueries(site.lake, finder(site.lake, None, is_off=False))
+    queries = SparkQueries(site.lake, finder(site.lake, None, is_off=False))
     # What a pipeline that was killed has left behind.
     site.lake.pipeline.mkdir(parents=True)
     site.lake.connect.write_text('{"url": "sc://localhost:1/;token=old", "pid": 1}')
@@ -69,7 +69,7 @@ def test_a_pipeline_answers_while_it_works_until_it_ends(site: DataFolder, tmp_p
         assert not list(tmp_path.glob("*none*"))
 
         # A query with as many long tasks as there are cores does not stop the pipeline's own work.
-        with queries.run(ONE_THEN_NOTHING, Limits(WITHIN)) as answer:
+        with queries.run(ONE_THEN_NOTHING, QueryLimits(WITHIN)) as answer:
             assert next(answer).num_rows == 1
             site.write(5)
             process.wait_for("batch", seq=15)

@@ -26,8 +26,8 @@ from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import EVENTS, LATEST, Table
 from spark_store.pipeline.session import java_pid
-from spark_store.pipeline.stream import Stream, StreamOptions, translated
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.stream import PipelineOptions, PipelineStream, translated
+from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.upkeep import Upkeep
 from tests.support.journal_entries import change
 from tests.support.lake.checker import check
@@ -93,7 +93,7 @@ def write_much(site: DataFolder, number: int) -> None:
 def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession, site: DataFolder) -> None:
     site.write(20)
     take_all(spark, site)
-    target = Target.of(spark, site.folder)
+    target = LakeWriter.of(spark, site.folder)
 
     def fails(kind: type[StoreError], *said: str) -> None:
         with pytest.raises(StoreError) as caught:
@@ -181,10 +181,10 @@ class Running:
         self.said: Said = []
         self.error: BaseException | None = None
         self.stopping = threading.Event()
-        self._stream = Stream(
-            Target.of(spark, site.folder),
+        self._stream = PipelineStream(
+            LakeWriter.of(spark, site.folder),
             lambda event, **fields: self.said.append((event, fields)),
-            StreamOptions(**options),
+            PipelineOptions(**options),
             self.stopping,
             clock,
         )

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store.pipeline.fault_injection import VARIABLE, Point
+from spark_store.pipeline.fault_injection import VARIABLE, FaultPoint
 from spark_store.pipeline.upkeep import Upkeep
 from tests.support.lake.checker import assert_whole
 from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, DataFolder, PipelineProcess, take_all
@@ -24,19 +24,19 @@ from tests.support.wait import wait_until_sync
 pytestmark = pytest.mark.spark
 
 VICTIMS = ("driver", "java", "service")
-SHORT = [(point, VICTIMS[number % 3]) for number, point in enumerate(Point)]
+SHORT = [(point, VICTIMS[number % 3]) for number, point in enumerate(FaultPoint)]
 """Every point once, the victims by turns."""
 
 
-def options(point: Point) -> list[str]:
+def options(point: FaultPoint) -> list[str]:
     """Small batches, so that a crash is amid others; a compaction or a moment where that is the point."""
-    compacting, keeping = point is Point.DURING_COMPACTION, point is Point.DURING_MOMENT
+    compacting, keeping = point is FaultPoint.DURING_COMPACTION, point is FaultPoint.DURING_MOMENT
     batches, events = "2" if compacting else "1000", "1" if keeping else "1000000"
     return ["--batch-rows", "20", "--optimize-batches", batches, "--moment-events", events]
 
 
 def die(
-    site: DataFolder, point: Point, victim: str, monkeypatch: pytest.MonkeyPatch, *, at_start: bool = False
+    site: DataFolder, point: FaultPoint, victim: str, monkeypatch: pytest.MonkeyPatch, *, at_start: bool = False
 ) -> None:
     """Write new events, and run until the kill: amid their batch, or, `at_start`, before the first batch."""
     trigger = site.folder / "kill"
@@ -57,7 +57,7 @@ def begin_batch(site: DataFolder, trigger: Path) -> None:
     site.write(50)
 
 
-def has_died(site: DataFolder, point: Point, victim: str, trigger: Path, *, at_start: bool) -> bool:
+def has_died(site: DataFolder, point: FaultPoint, victim: str, trigger: Path, *, at_start: bool) -> bool:
     """Run a pipeline until the kill. False where the machine was too busy for that, and it has to be tried again."""
     if at_start:
         begin_batch(site, trigger)
@@ -72,7 +72,7 @@ def has_died(site: DataFolder, point: Point, victim: str, trigger: Path, *, at_s
         return True
 
 
-def die_with_service(site: DataFolder, point: Point, trigger: Path) -> None:
+def die_with_service(site: DataFolder, point: FaultPoint, trigger: Path) -> None:
     """The pipeline kills the service that started it, and ends by itself after its current batch."""
     with PipelineService.begin(site.folder.parent, *options(point)) as service:
         service.wait_for_pipeline()
@@ -96,7 +96,7 @@ def is_pipeline_of(site: DataFolder, process: psutil.Process) -> bool:
 
 
 def series(
-    spark: SparkSession, site: DataFolder, kills: list[tuple[Point, str]], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, site: DataFolder, kills: list[tuple[FaultPoint, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kill after kill on one lake, with new events before each."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
@@ -125,8 +125,8 @@ def test_a_kill_while_a_pipeline_catches_up_loses_nothing_and_repeats_nothing(
 ) -> None:
     """After a kill that left a batch in the tables and not in the watermark."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
-    die(site, Point.BEFORE_WATERMARK, "driver", monkeypatch)
-    for point, victim in ((Point.AFTER_MERGE, "java"), (Point.BEFORE_WATERMARK, "driver")):
+    die(site, FaultPoint.BEFORE_WATERMARK, "driver", monkeypatch)
+    for point, victim in ((FaultPoint.AFTER_MERGE, "java"), (FaultPoint.BEFORE_WATERMARK, "driver")):
         die(site, point, victim, monkeypatch, at_start=True)
         assert_whole(site.folder, amid=True)
     take_all(spark, site)
@@ -135,8 +135,8 @@ def test_a_kill_while_a_pipeline_catches_up_loses_nothing_and_repeats_nothing(
 
 @pytest.mark.soak(shard="lake-kills")
 @pytest.mark.parametrize("victim", VICTIMS)
-@pytest.mark.parametrize("point", list(Point))
+@pytest.mark.parametrize("point", list(FaultPoint))
 def test_ten_kills_at_each_point(
-    point: Point, victim: str, spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    point: FaultPoint, victim: str, spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     series(spark, site, [(point, victim)] * 10, monkeypatch)

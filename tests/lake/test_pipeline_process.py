@@ -21,12 +21,19 @@ from spark_store.errors import LakeBusy, LakeUnfit, StoreError, StoreUnavailable
 from spark_store.journal.schema import STEPS
 from spark_store.lake import reader
 from spark_store.lake.tables import EVENTS
-from spark_store.lake.watermark import Forgetting, TableSize, Watermark, publish_watermark, read_failure, read_watermark
+from spark_store.lake.watermark import (
+    RetentionRun,
+    TableSize,
+    Watermark,
+    publish_watermark,
+    read_failure,
+    read_watermark,
+)
 from spark_store.pipeline import __main__ as module
 from spark_store.pipeline import retention, session, tables, upkeep
 from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, EXIT_UNUSABLE, main
 from spark_store.pipeline.session import lake_lock
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, DataFolder, PipelineProcess
 from tests.support.lake.pipeline_tables import write_events, write_lake
 from tests.support.lake.twin_changes import tamper
@@ -211,9 +218,9 @@ def test_upkeep_by_hand_is_told_by_the_status(by_hand: DataFolder) -> None:
     assert (found.tables["events"], found.compacted["events"]) == (TableSize(4, 700), 4)
 
 
-@pytest.mark.parametrize("before", [Forgetting("2030-01-15T00:00:00.000000Z", 3), None])
+@pytest.mark.parametrize("before", [RetentionRun("2030-01-15T00:00:00.000000Z", 3), None])
 def test_retention_by_hand_is_told_and_the_pipeline_believes_what_it_has(
-    before: Forgetting | None, by_hand: DataFolder
+    before: RetentionRun | None, by_hand: DataFolder
 ) -> None:
     publish_watermark(by_hand.lake.watermark, Watermark(3, retention=before))
     rules = """--retention={"default": {"seconds": 1}}"""
@@ -252,7 +259,7 @@ def test_whoever_writes_the_lake_mends_it_first(
     spark = SimpleNamespace(version="4", stop=lambda: None)
     monkeypatch.setattr(session, "start_session", lambda _: spark)
     monkeypatch.setattr(session, "lake_lock", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(Target, "of", ready)
+    monkeypatch.setattr(LakeWriter, "of", ready)
     assert main([*options, "--data-dir", str(site.folder)]) == EXIT_FAILED
     output = said(capsys)
     assert "as far as needed" in output

@@ -16,19 +16,19 @@ from pyspark.sql import SparkSession
 
 from spark_store.errors import LakeUnfit
 from spark_store.lake import rows as lake_rows
-from spark_store.lake.rows import Part
+from spark_store.lake.rows import EntityRange
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake
 from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline import rebuild as module
-from spark_store.pipeline.rebuild import Rebuilt, fold_rows, rebuild_latest
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.rebuild import FoldReport, fold_rows, rebuild_latest
+from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.checker import check
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess, lamp, take_all
 from tests.support.lake.tables import fill
 from tests.support.lake.twin_changes import eventful, made_anew, states
 from tests.support.wait import wait_until_sync
 
-HALVES = [Part(None, "acme.site:lamp-3"), Part("acme.site:lamp-3", None)]
+HALVES = [EntityRange(None, "acme.site:lamp-3"), EntityRange("acme.site:lamp-3", None)]
 
 
 class Killed(Exception):
@@ -40,7 +40,7 @@ def rows(site: DataFolder) -> list[tuple[Any, ...]]:
     return sorted(tuple(row.values()) for row in table)
 
 
-def damage(target: Target) -> None:
+def damage(target: LakeWriter) -> None:
     """One row is wrong, one is missing."""
     for statement in ("UPDATE {} SET state = '{{}}' WHERE entity = '{}2'", "DELETE FROM {} WHERE entity = '{}4'"):
         target.spark.sql(statement.format(target.name(LATEST), "acme.site:lamp-")).collect()
@@ -54,7 +54,7 @@ def test_latest_is_made_anew_goes_on_when_killed_and_is_never_half(
     eventful(site)
     take_all(spark, site)
     monkeypatch.setattr(lake_rows, "parts", lambda *_: HALVES)
-    target, whole = Target.of(spark, site.folder), rows(site)
+    target, whole = LakeWriter.of(spark, site.folder), rows(site)
     damage(target)
     damaged = rows(site)
     seen: list[list[tuple[Any, ...]]] = []
@@ -92,7 +92,7 @@ def test_latest_is_made_anew_goes_on_when_killed_and_is_never_half(
             with pytest.raises(Killed):
                 rebuild_latest(target, say)
         version = lake_rows.version(site.lake, LATEST)
-        assert rebuild_latest(target, say) == Rebuilt(folded=10, known=0, lost=0, changed=1, added=1, removed=0)
+        assert rebuild_latest(target, say) == FoldReport(folded=10, known=0, lost=0, changed=1, added=1, removed=0)
     finally:
         is_over.set()
         reader.join()
@@ -148,7 +148,7 @@ def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, sit
     eventful(site)
     take_all(spark, site)
     whole = rows(site)
-    target = Target.of(spark, site.folder)
+    target = LakeWriter.of(spark, site.folder)
     # Everything up to event 25 is past its time, and a row of `latest` is gone.
     spark.sql(f"DELETE FROM {target.name(EVENTS)} WHERE seq <= 25").collect()
     shutil.rmtree(site.lake.path(SNAPSHOTS))
@@ -179,7 +179,7 @@ def test_what_was_erased_is_not_in_what_was_made_anew_before_the_lake_let_go_of_
     """Neither of events, nor of a row of `latest` or `snapshots`."""
     eventful(site)
     take_all(spark, site)
-    target = Target.of(spark, site.folder)
+    target = LakeWriter.of(spark, site.folder)
     shutil.rmtree(site.lake.path(SNAPSHOTS))
     shutil.copytree(site.lake.path(LATEST), site.lake.path(SNAPSHOTS))
     made_anew(site, lamp(3))
@@ -273,7 +273,7 @@ def test_a_rebuild_whose_process_is_killed_goes_on_and_ends_the_same(
     """Ten kills: when it has begun, amid the first part, or about when the new rows are put in their place."""
     site.write(2000, entities=50)
     take_all(spark, site)
-    target, whole = Target.of(spark, site.folder), rows(site)
+    target, whole = LakeWriter.of(spark, site.folder), rows(site)
     for _ in range(10):
         damage(target)
         damaged = rows(site)

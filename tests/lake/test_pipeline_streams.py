@@ -16,12 +16,12 @@ from mappings.ids import EntityId, partition_entity
 from mappings.model.signals import Event, HistoryQuery
 from spark_store.history.replay import evolve
 from spark_store.journal.journal import SqliteJournal
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import LATEST, SNAPSHOTS
 from spark_store.maintenance.rebuild import rebuild_journal
 from spark_store.maintenance.verify import VerifyOptions, verify
-from spark_store.pipeline.retention import Retention, Rule, forget
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
+from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import LATER, MUCH, timestamp
 from tests.support.lake.pipeline_process import DataFolder, take_all
@@ -66,7 +66,7 @@ async def resent(store: Store, entity: EntityId, **bounds: Any) -> list[Event]:
 async def checked(publisher: Publisher, oldest: dict[EntityId, int], trimmed: int) -> None:
     """The journal lets go of its beginning, and streams are read from journal and lake."""
     site = publisher.site
-    store = Store(SqliteJournal.open(site.lake.journal), cold=lambda: Cold(site.lake))
+    store = Store(SqliteJournal.open(site.lake.journal), cold=lambda: LakeHistory(site.lake))
     while await store.trim(trimmed, LATER):
         pass
     for entity, first in oldest.items():
@@ -92,7 +92,7 @@ async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_b
     spark: SparkSession, site: DataFolder
 ) -> None:
     """Retention by days and by revisions, twice; comparisons, and a rebuild of the journal: offsets go on."""
-    publisher, target = Publisher(site), Target.of(spark, site.folder)
+    publisher, target = Publisher(site), LakeWriter.of(spark, site.folder)
     publisher.publish(TANK, OTHER, SHORT, times=16)
     site.write(4, entities=2)
     take_all(spark, site)
@@ -105,7 +105,9 @@ async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_b
     await checked(publisher, {TANK: 1, OTHER: 1, SHORT: 1}, trimmed=30)
     # Case R24: what is past its time is not resent, and the message after it knows no predecessor.
     now = datetime.fromisoformat(timestamp(16)) + timedelta(seconds=0.5)
-    rules = Retention(Rule(timedelta(seconds=10)), {"acme.short": Rule(revisions=4), "acme.site": Rule()})
+    rules = RetentionRules(
+        RetentionRule(timedelta(seconds=10)), {"acme.short": RetentionRule(revisions=4), "acme.site": RetentionRule()}
+    )
     assert forget(target, rules, now) == 5 + 5 + 12
     await checked(publisher, {TANK: 6, OTHER: 6, SHORT: 13}, trimmed=46)
     found = {row["entity"]: row for row in site.table(SNAPSHOTS)}
@@ -114,7 +116,7 @@ async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_b
     options = VerifyOptions(lambda entry, newest: rules.has_expired(entry, newest, now), fold_all=True)
     assert verify(site.lake, options).differences == []
     # A second time it goes on from what the first one has left.
-    assert forget(target, Retention(Rule(), {"": Rule(revisions=3)}), now) == 8 + 8
+    assert forget(target, RetentionRules(RetentionRule(), {"": RetentionRule(revisions=3)}), now) == 8 + 8
     left = {(row["entity"], row["revision"]): row for row in site.table(SNAPSHOTS)}
     assert sorted(left) == [(SHORT.id, 12), (TANK.id, 13), (OTHER.id, 13)]
     assert left[TANK.id, 13]["created"].isoformat() == timestamp(1).replace("Z", "+00:00")

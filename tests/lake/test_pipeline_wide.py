@@ -16,15 +16,15 @@ from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
 from spark_store import rql
-from spark_store.errors import NoPipeline, QueryCancelled, QueryRefused, ResultTooLarge, TimeIsUp, TooManyRows
+from spark_store.errors import NoPipeline, QueryCancelled, QueryRefused, QueryTimeout, ResultTooLarge, TooManyRows
 from spark_store.journal import erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, LATEST
 from spark_store.pipeline.session import connect_port, java_pid
 from spark_store.queries.export import Export
 from spark_store.queries.selection import Selection
-from spark_store.queries.spark_query import Cancellation, Limits, Sql, Tables, WideQueries
+from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Sql, Tables
 from spark_store.sql import literal
 from tests.support.journal_entries import TANK, change, published, timestamp
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
@@ -39,15 +39,15 @@ ENDLESS = Sql(
 
 EXPORTED = ("entity", "entity_type", "revision", "seq", "value")
 
-LONG = Limits(WITHIN)
+LONG = QueryLimits(WITHIN)
 
 
-def asking_at(site: DataFolder, url: str) -> WideQueries:
-    return WideQueries(site.lake, lambda: url)
+def asking_at(site: DataFolder, url: str) -> SparkQueries:
+    return SparkQueries(site.lake, lambda: url)
 
 
-def wide(site: DataFolder, address: str) -> WideQueries:
-    return WideQueries(site.lake, lambda: address)
+def wide(site: DataFolder, address: str) -> SparkQueries:
+    return SparkQueries(site.lake, lambda: address)
 
 
 def is_idle(spark: SparkSession) -> bool:
@@ -91,16 +91,19 @@ def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, site: Da
 def test_time_rows_and_size_are_limited_and_spark_stops(spark: SparkSession, site: DataFolder, address: str) -> None:
     asking = wide(site, address)
     many = Sql("SELECT id FROM range(0, 50000, 1, 8)")
-    with pytest.raises(TooManyRows, match="expected at most 100"), asking.run(many, Limits(WITHIN, 100)) as answer:
+    with pytest.raises(TooManyRows, match="expected at most 100"), asking.run(many, QueryLimits(WITHIN, 100)) as answer:
         list(answer)
-    with asking.run(many, Limits(WITHIN, 50000)) as answer:
+    with asking.run(many, QueryLimits(WITHIN, 50000)) as answer:
         assert sum(batch.num_rows for batch in answer) == answer.rows == 50000
     # 576 MiB, which is more than an eighth of a gigabyte.
     huge = Sql("SELECT repeat(uuid(), 16384) AS text FROM range(0, 1024, 1, 64)")
     with pytest.raises(ResultTooLarge, match="may hold at once"), asking.run(huge, LONG) as answer:
         for _ in answer:
             pass
-    with pytest.raises(TimeIsUp, match="after 2 s, which is its limit"), asking.run(ENDLESS, Limits(2)) as answer:
+    with (
+        pytest.raises(QueryTimeout, match="after 2 s, which is its limit"),
+        asking.run(ENDLESS, QueryLimits(2)) as answer,
+    ):
         next(answer)
     wait_until_sync(lambda: is_idle(spark), WITHIN)
 
@@ -109,7 +112,7 @@ def test_time_rows_and_size_are_limited_and_spark_stops(spark: SparkSession, sit
 def test_a_query_is_stopped_from_another_thread_wherever_it_is(
     spark: SparkSession, site: DataFolder, address: str
 ) -> None:
-    asking, cancellation = WideQueries(site.lake, lambda: address, at_once=1), Cancellation()
+    asking, cancellation = SparkQueries(site.lake, lambda: address, at_once=1), Cancellation()
     outcomes: list[BaseException] = []
 
     def ask(stop: Cancellation) -> None:
@@ -175,7 +178,7 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, site: Da
         ):
             next(answer)
     with pytest.raises(NoPipeline, match="expected a pipeline"):
-        list(WideQueries(site.lake, lambda: "sc://localhost:1/;token=x").run(Sql("SELECT 1"), LONG))
+        list(SparkQueries(site.lake, lambda: "sc://localhost:1/;token=x").run(Sql("SELECT 1"), LONG))
 
 
 @pytest.mark.soak(shard="lake")
@@ -192,7 +195,7 @@ def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
     take_all(spark, site)
     site.write(12, entities=7)
     site.append([change(policy, 2), change(other, 3), published(TANK, 2, b'"{nope"', b'{"ts":1}')])
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         entries = sorted(
             follower.entries(1, follower.newest()), key=lambda it: (it.entity, it.entity_type, it.revision)
         )

@@ -15,8 +15,8 @@ from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS
 from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline import retention as module
 from spark_store.pipeline import snapshots
-from spark_store.pipeline.retention import Forgotten, Retention, Rule, believed, fold, forget, preview
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.retention import DeletedEvents, RetentionRule, RetentionRules, believed, fold, forget, preview
+from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_process import DataFolder, take_all
@@ -28,23 +28,23 @@ DAY = timedelta(days=1)
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        (Rule(), "false"),
-        (Rule(DAY), "ts < timestamp'2030-01-14T12:00:00+00:00'"),
-        (Rule(revisions=7), "revision <= newest - 7"),
-        (Rule(DAY, 7), "ts < timestamp'2030-01-14T12:00:00+00:00' AND revision <= newest - 7"),
+        (RetentionRule(), "false"),
+        (RetentionRule(DAY), "ts < timestamp'2030-01-14T12:00:00+00:00'"),
+        (RetentionRule(revisions=7), "revision <= newest - 7"),
+        (RetentionRule(DAY, 7), "ts < timestamp'2030-01-14T12:00:00+00:00' AND revision <= newest - 7"),
         # Longer than there has been a calendar.
-        (Rule(1_000_000 * DAY), "ts < timestamp'0001-01-01T00:00:00+00:00'"),
+        (RetentionRule(1_000_000 * DAY), "ts < timestamp'0001-01-01T00:00:00+00:00'"),
     ],
 )
-def test_an_event_goes_when_nothing_keeps_it(rule: Rule, expected: str) -> None:
+def test_an_event_goes_when_nothing_keeps_it(rule: RetentionRule, expected: str) -> None:
     assert rule.expired(NOW, {}) == expected
 
 
 def test_what_was_written_after_something_young_does_not_go_by_its_time() -> None:
     """The clock was behind when it was written."""
     young = "ts < timestamp'2030-01-14T12:00:00+00:00' AND seq < 40"
-    assert Rule(DAY, 7).expired(NOW, {DAY: 40}) == f"{young} AND revision <= newest - 7"
-    rules = Retention(Rule(DAY), {"acme": Rule(2 * DAY), "forever": Rule()})
+    assert RetentionRule(DAY, 7).expired(NOW, {DAY: 40}) == f"{young} AND revision <= newest - 7"
+    rules = RetentionRules(RetentionRule(DAY), {"acme": RetentionRule(2 * DAY), "forever": RetentionRule()})
     assert rules.ages == {DAY, 2 * DAY}
     assert rules.expired(NOW, {DAY: 40, 2 * DAY: None}) == (
         "(ts < timestamp'2030-01-14T12:00:00+00:00' AND seq < 40 AND namespace <> 'acme' AND namespace <> 'forever')"
@@ -55,14 +55,16 @@ def test_what_was_written_after_something_young_does_not_go_by_its_time() -> Non
 
 def test_a_namespace_of_its_own_is_outside_the_default() -> None:
     rules: dict[str, dict[str, Any]] = {"default": {"seconds": 86400.0}, "acme": {}, "o'site": {"revisions": 3}}
-    assert Retention.of(rules) == Retention(Rule(DAY), {"acme": Rule(), "o'site": Rule(revisions=3)})
-    assert Retention.of(rules).expired(NOW, {}) == (
+    assert RetentionRules.of(rules) == RetentionRules(
+        RetentionRule(DAY), {"acme": RetentionRule(), "o'site": RetentionRule(revisions=3)}
+    )
+    assert RetentionRules.of(rules).expired(NOW, {}) == (
         r"(ts < timestamp'2030-01-14T12:00:00+00:00' AND namespace <> 'acme' AND namespace <> 'o\'site')"
         r" OR (namespace = 'acme' AND false)"
         r" OR (namespace = 'o\'site' AND revision <= newest - 3)"
     )
-    assert Retention.of({}).is_forever
-    assert not Retention.of(rules).is_forever
+    assert RetentionRules.of({}).is_forever
+    assert not RetentionRules.of(rules).is_forever
 
 
 def row(
@@ -139,7 +141,7 @@ class Lamps:
 @pytest.mark.spark
 def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: SparkSession, site: DataFolder) -> None:
     """By days, by revisions, by both; an entity that loses everything; snapshots that are there and others that are not."""
-    lamps, target = Lamps(site), Target.of(spark, site.folder)
+    lamps, target = Lamps(site), LakeWriter.of(spark, site.folder)
     old, counted, kept, both = lamp("old", "a"), lamp("counted", "b"), lamp("it's.kept", "c"), lamp("both", "d")
     for entity in (old, counted, kept, both):
         lamps.write(entity, *range(1, 5))
@@ -153,14 +155,18 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     take_all(spark, site)
     # Between the sixth and the seventh second.
     now = datetime.fromisoformat(timestamp(6)) + timedelta(seconds=1.5)
-    rules = Retention(
-        Rule(timedelta(seconds=1)),
-        {"counted": Rule(revisions=2), "it's.kept": Rule(1_000_000 * DAY), "both": Rule(timedelta(seconds=1), 4)},
+    rules = RetentionRules(
+        RetentionRule(timedelta(seconds=1)),
+        {
+            "counted": RetentionRule(revisions=2),
+            "it's.kept": RetentionRule(1_000_000 * DAY),
+            "both": RetentionRule(timedelta(seconds=1), 4),
+        },
     )
     assert preview(target, rules, now) == [
-        Forgotten("both", 4, 1, timestamp(1), timestamp(4)),
-        Forgotten("counted", 6, 1, timestamp(1), timestamp(6)),
-        Forgotten("old", 8, 2, timestamp(1), timestamp(6)),
+        DeletedEvents("both", 4, 1, timestamp(1), timestamp(4)),
+        DeletedEvents("counted", 6, 1, timestamp(1), timestamp(6)),
+        DeletedEvents("old", 8, 2, timestamp(1), timestamp(6)),
     ]
     assert len(site.table(EVENTS)) == 30
     assert forget(target, rules, now) == 18
@@ -184,20 +190,20 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     assert verify(site.lake, options).differences == []
     take_all(spark, site)
     assert len(site.table(EVENTS)) == 12
-    assert forget(target, Retention(), now) == 0
+    assert forget(target, RetentionRules(), now) == 0
 
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_what_was_written_while_the_clock_was_behind_stays(spark: SparkSession, site: DataFolder) -> None:
-    lamps, target = Lamps(site), Target.of(spark, site.folder)
+    lamps, target = Lamps(site), LakeWriter.of(spark, site.folder)
     lamps.write(lamp("a", "old"), *range(1, 9))
     lamps.write(lamp("a", "behind"), 1, 2)
     lamps.write(lamp("a", "old"), 9)
     take_all(spark, site)
-    rules, now = Retention(Rule(timedelta(seconds=1))), datetime.fromisoformat(timestamp(9))
+    rules, now = RetentionRules(RetentionRule(timedelta(seconds=1))), datetime.fromisoformat(timestamp(9))
     # Not the eighth: it is just a second old.
-    assert preview(target, rules, now) == [Forgotten("a", 7, 1, timestamp(1), timestamp(7))]
+    assert preview(target, rules, now) == [DeletedEvents("a", 7, 1, timestamp(1), timestamp(7))]
     assert forget(target, rules, now) == 7
     assert sorted((it["entity"], it["revision"]) for it in site.table(EVENTS)) == [
         ("a:behind", 1), ("a:behind", 2), ("a:old", 8), ("a:old", 9),
@@ -211,7 +217,7 @@ def test_a_retention_that_was_killed_is_done_by_the_next_one(
 ) -> None:
     Lamps(site).write(lamp("old", "a"), *range(1, 7))
     take_all(spark, site)
-    target, rules = Target.of(spark, site.folder), Retention(Rule(revisions=2))
+    target, rules = LakeWriter.of(spark, site.folder), RetentionRules(RetentionRule(revisions=2))
     delete = module._delete
 
     def killed(*given: Any) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_store.lake.tables import EVENTS
 from spark_store.lake.watermark import read_watermark
-from spark_store.pipeline.fault_injection import VARIABLE, Point
+from spark_store.pipeline.fault_injection import VARIABLE, FaultPoint
 from tests.support.lake.checker import check
 from tests.support.lake.pipeline_process import QUICK_JAVA, WITHIN, DataFolder, take_all
 from tests.support.lake.pipeline_service import PipelineService
@@ -39,7 +39,7 @@ def test_when_a_pipeline_of_the_service_is_killed_between_append_and_watermark_n
 ) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     site, trigger = DataFolder(tmp_path / "data"), tmp_path / "kill"
-    monkeypatch.setenv(VARIABLE, f"{Point.BEFORE_WATERMARK.value}:driver:{trigger}")
+    monkeypatch.setenv(VARIABLE, f"{FaultPoint.BEFORE_WATERMARK.value}:driver:{trigger}")
     site.write(20)
     write_all_tables(site.folder)
     with PipelineService.begin(tmp_path, *CHEAP) as service:

@@ -10,7 +10,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store.pipeline.session import JARS, Java, find_java, java_pid, prepared_classes
+from spark_store.pipeline.session import JARS, JavaProgram, find_java, java_pid, prepared_classes
 from tools.spark_classes import is_fresh, main, run
 
 
@@ -88,7 +88,7 @@ def test_what_was_prepared_before_is_away_while_java_writes_anew(
         made.write_bytes(b"anew")
         return ['{"event": "upkeep"}\n']
 
-    of = Java("java", "17")
+    of = JavaProgram("java", "17")
     prepared_classes(tmp_path, of).write_bytes(b"before")
     for name, stands_for in {
         "JARS": tmp_path,

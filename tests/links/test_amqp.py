@@ -20,7 +20,7 @@ from connectivity.errors import Detail, NotConnected, PublishFailed
 from connectivity.transports.amqp.consumer import IN_FLIGHT
 from connectivity.transports.amqp.link import WINDOW, AmqpLink
 from connectivity.transports.amqp.publisher import MISSING_FOR
-from connectivity.transports.base import Outgoing, Sign
+from connectivity.transports.base import OutboundMessage, ReaderStatus
 from mappings.model.envelope import Envelope
 from tests.contract.link import BrokerBehaviour, Publishing, Taker, lost, numbered, signs_of
 from tests.support.amqp_link import AmqpWorld
@@ -43,8 +43,8 @@ async def exchange(world: AmqpWorld, kind: ExchangeType = ExchangeType.TOPIC) ->
     return made
 
 
-def outgoing(address: str, *payloads: bytes, **headers: str) -> list[Outgoing]:
-    return [Outgoing(address, Envelope(payload, headers)) for payload in payloads]
+def outgoing(address: str, *payloads: bytes, **headers: str) -> list[OutboundMessage]:
+    return [OutboundMessage(address, Envelope(payload, headers)) for payload in payloads]
 
 
 def messages_of(outcomes: list[Any]) -> list[str | None]:
@@ -228,7 +228,7 @@ class TestAmqp091(BrokerBehaviour):
     async def test_headers_travel_in_the_table_and_as_properties(self, world: AmqpWorld, link: AmqpLink) -> None:
         headers = {"content-type": "a/b", "correlation-id": "c-7", "reply-to": "/r", "message-id": "m-7", "x": "nörth"}
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"{}", headers)))
+        publishing.give(OutboundMessage(world.out, Envelope(b"{}", headers)))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         [message] = world.bystander.messages
@@ -273,7 +273,7 @@ class TestAmqp091(BrokerBehaviour):
     ) -> None:
         """Sent all the same, it would end the link, and again after each reconnect."""
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"{}", headers)), *outgoing(world.out, b"fine"))
+        publishing.give(OutboundMessage(world.out, Envelope(b"{}", headers)), *outgoing(world.out, b"fine"))
         refused, fine = await publishing.all_done()
         assert isinstance(refused, PublishFailed)
         assert (refused.fault.status, fine) == (400, None)
@@ -323,14 +323,14 @@ class TestAmqp091(BrokerBehaviour):
         publishing.give(*outgoing("/never-there", b"lost"), *outgoing(world.out, b""), *outgoing("/never-there", b""))
         words = "missing address: no queue 'never-there': NO_ROUTE"
         assert messages_of(await publishing.all_done()) == [words, None, words]
-        assert Counter(told) == {("/never-there", Sign.UNHEARD): 2, (world.out, Sign.HEARD): 1}
+        assert Counter(told) == {("/never-there", ReaderStatus.UNHEARD): 2, (world.out, ReaderStatus.HEARD): 1}
 
     async def test_a_missing_exchange_is_named_and_harms_nobody(self, world: AmqpWorld, link: AmqpLink) -> None:
         told, publishing = signs_of(link), Publishing(link)
         for payload in numbered(20):
             publishing.give(*outgoing(world.out, payload), *outgoing("not-there/key", payload))
         outcomes = messages_of(await publishing.all_done())
-        assert (outcomes[::2], told.count(("not-there/key", Sign.UNHEARD))) == ([None] * 20, 20)
+        assert (outcomes[::2], told.count(("not-there/key", ReaderStatus.UNHEARD))) == ([None] * 20, 20)
         assert set(outcomes[1::2]) == {"missing address: NOT_FOUND - no exchange 'not-there' in vhost '/'"}
         await wait_until(lambda: len(world.heard()) >= 20)
         assert [envelope.payload for envelope in world.heard()] == numbered(20)
@@ -380,7 +380,7 @@ class TestAmqp091(BrokerBehaviour):
         assert two is not None
         assert two.startswith("not authorized: ACCESS_REFUSED")
         assert made.name in two
-        assert (f"{made.name}/key", Sign.REFUSED) in told
+        assert (f"{made.name}/key", ReaderStatus.REFUSED) in told
 
     async def test_consumers_do_not_notice_refused_messages(self, world: AmqpWorld, link: AmqpLink) -> None:
         taker, publishing = Taker(link), Publishing(link)

@@ -12,8 +12,8 @@ import uvloop
 from structlog.testing import capture_logs
 
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
-from connectivity.security.egress import HostRules, in_force
-from connectivity.transports.base import Outgoing
+from connectivity.security.egress import EgressRules, enforced
+from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.contract.link import Publishing, Taker, examined, lost, numbered
 from tests.support.amqp_link import AmqpWorld
@@ -105,7 +105,7 @@ async def test_an_exchange_that_we_may_not_write_to_refuses_the_message_and_not_
     link = await world.connect()
     publishing = Publishing(link)
     for _ in range(2):
-        publishing.give(Outgoing(f"{made.name}/key", Envelope(b"no")))
+        publishing.give(OutboundMessage(f"{made.name}/key", Envelope(b"no")))
     for error in await publishing.all_done():
         assert isinstance(error, PublishFailed)
         assert str(error).startswith("not authorized: ACCESS_REFUSED")
@@ -211,7 +211,7 @@ async def test_a_given_ca_is_trusted(world: AmqpWorld) -> None:
     link = await over_tls(world, ca=world.broker.certificates.ca.read_text()).connect()
     taker, publishing = Taker(link), Publishing(link)
     large = bytes(range(256)) * 2000
-    publishing.give(Outgoing(world.out, Envelope(large)))
+    publishing.give(OutboundMessage(world.out, Envelope(large)))
     assert await publishing.all_done() == [None]
     await world.send([large, b"small"])
     assert await taker.payloads(2) == [large, b"small"]
@@ -233,7 +233,7 @@ async def test_a_given_ca_leaves_the_check_of_the_host_name_on(world: AmqpWorld)
 async def test_validate_certificates_false_takes_any(world: AmqpWorld) -> None:
     link = await over_tls(world, validateCertificates=False).connect()
     publishing = Publishing(link)
-    publishing.give(Outgoing(world.out, Envelope(b"x")))
+    publishing.give(OutboundMessage(world.out, Envelope(b"x")))
     assert await publishing.all_done() == [None]
     await link.close()
 
@@ -259,7 +259,7 @@ async def test_a_port_that_nobody_listens_at(world: AmqpWorld) -> None:
 
 
 async def test_a_name_that_leads_to_a_forbidden_address(world: AmqpWorld) -> None:
-    with in_force(HostRules(blocked=["127.0.0.0/8"])):
+    with enforced(EgressRules(blocked=["127.0.0.0/8"])):
         error = await refusal(world)
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
     assert "127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked, expected" in error.words
@@ -314,7 +314,7 @@ def test_the_loop_that_the_service_uses_carries_it_too(rabbitmq: RabbitMQ) -> No
         async with AmqpWorld.at(rabbitmq) as world:
             link = await world.connect()
             taker, publishing = Taker(link), Publishing(link)
-            publishing.give(*(Outgoing(world.out, Envelope(payload)) for payload in numbered(1000)))
+            publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(1000)))
             assert await publishing.all_done() == [None] * 1000
             await world.send(numbered(200))
             assert await taker.payloads(200) == numbered(200)

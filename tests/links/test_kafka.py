@@ -13,12 +13,12 @@ import pytest
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
-from connectivity.security.egress import HostRules, in_force
-from connectivity.transports.base import Outgoing
+from connectivity.security.egress import EgressRules, enforced
+from connectivity.transports.base import OutboundMessage
 from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.consumer import IN_FLIGHT
 from connectivity.transports.kafka.link import KafkaLink
-from connectivity.transports.kafka.partition import Taken
+from connectivity.transports.kafka.partition import PartitionDelivery
 from mappings.model.envelope import Envelope
 from tests.contract.link import BrokerBehaviour, Publishing, Taker, lost, numbered
 from tests.support.brokers import free_port
@@ -94,7 +94,7 @@ class KafkaWorld:
     async def withhold_confirms(self) -> None:
         """The producer asks who it is and who leads a partition before it first sends, and would miss those answers too."""
         first = Publishing(self.link)
-        first.give(Outgoing(self.out, Envelope(b"first")))
+        first.give(OutboundMessage(self.out, Envelope(b"first")))
         assert await first.all_done() == [None]
         await wait_until(self.heard)
         self.onlooker.heard.clear()
@@ -258,7 +258,7 @@ class TestKafka(BrokerBehaviour):
         held = await taker.take(IN_FLIGHT)
         await wait_until(lambda: link._members[0]._is_paused)
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"answer")))
+        publishing.give(OutboundMessage(world.out, Envelope(b"answer")))
         assert await publishing.all_done() == [None]
         for delivery in held:
             delivery.settle()
@@ -307,7 +307,7 @@ class TestKafka(BrokerBehaviour):
         with Onlooker(kafka.bootstrap, topic, partitions=3) as other:
             publishing = Publishing(link)
             for address in (f"{topic}/lamp/7", f"{topic}/", f"{topic}#2"):
-                publishing.give(Outgoing(address, Envelope(address.encode())))
+                publishing.give(OutboundMessage(address, Envelope(address.encode())))
             assert await publishing.all_done() == [None] * 3
             await wait_until(lambda: len(other.messages) == 3)
             found = {each.value(): (each.key(), each.partition()) for each in other.messages}
@@ -318,7 +318,7 @@ class TestKafka(BrokerBehaviour):
 
     async def test_2_4_a_published_record_names_its_connection(self, world: KafkaWorld, link: KafkaLink) -> None:
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"", {"x-line": "north"})))
+        publishing.give(OutboundMessage(world.out, Envelope(b"", {"x-line": "north"})))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         assert world.heard()[0].headers == {"x-line": "north", "ditto-connection-id": world.name}
@@ -331,7 +331,9 @@ class TestKafka(BrokerBehaviour):
         self, world: KafkaWorld, link: KafkaLink, rest: str, status: int
     ) -> None:
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out + rest, Envelope(b"no")), Outgoing(world.out, Envelope(b"fine")))
+        publishing.give(
+            OutboundMessage(world.out + rest, Envelope(b"no")), OutboundMessage(world.out, Envelope(b"fine"))
+        )
         refused, fine = await publishing.all_done()
         assert isinstance(refused, PublishFailed)
         assert (refused.fault.status, refused.fault.error) == (status, "connectivity:message.sending.failed")
@@ -344,7 +346,10 @@ class TestKafka(BrokerBehaviour):
         kafka.create(topic, max_message_bytes="200000")
         publishing = Publishing(link)
         publishing.give(
-            *(Outgoing(topic, Envelope(bytes(size))) for size in (100, 100, 250_000, 100, 180_000, 3_000_000, 100))
+            *(
+                OutboundMessage(topic, Envelope(bytes(size)))
+                for size in (100, 100, 250_000, 100, 180_000, 3_000_000, 100)
+            )
         )
         outcomes = await publishing.all_done()
         assert [error is None for error in outcomes] == [True, True, False, True, True, False, True]
@@ -360,7 +365,7 @@ class TestKafka(BrokerBehaviour):
         for number in range(3):
             world.proxy.cut()
             await world.send([f"in {number}".encode()])
-            publishing.give(Outgoing(world.out, Envelope(f"out {number}".encode())))
+            publishing.give(OutboundMessage(world.out, Envelope(f"out {number}".encode())))
             assert await taker.payloads(1) == [f"in {number}".encode()]
             assert await publishing.all_done() == [None] * (number + 1)
         await wait_until(lambda: len(world.heard()) >= 3)
@@ -394,7 +399,7 @@ class TestKafka(BrokerBehaviour):
             assert [each.envelope.payload for each in again] == numbered(3)
             assert all(each.redelivered for each in again)
             publishing = Publishing(second)
-            publishing.give(Outgoing(out, Envelope(b"back")))
+            publishing.give(OutboundMessage(out, Envelope(b"back")))
             assert await publishing.all_done() == [None]
             await wait_until(lambda: other.heard)
             await second.close()
@@ -442,7 +447,7 @@ class TestKafka(BrokerBehaviour):
         for partition in range(4):
             await world.send_to(topic, numbered(25, 25 * partition), partition=partition)
         deliveries = await taker.take(100, 30)
-        partitions = [each.partition for each in deliveries if isinstance(each, Taken)]
+        partitions = [each.partition for each in deliveries if isinstance(each, PartitionDelivery)]
         assert {partition.number for partition in partitions} == set(range(4))
         assert len({id(partition.owner) for partition in partitions}) == 2
         for number in range(4):
@@ -482,7 +487,7 @@ class TestKafka(BrokerBehaviour):
         world.document["sources"] = []
         link = await world.connect()
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"alone")))
+        publishing.give(OutboundMessage(world.out, Envelope(b"alone")))
         assert await publishing.all_done() == [None]
         await link.close()
 
@@ -516,7 +521,7 @@ class TestReaching:
         """A message goes round: out through the link and in again."""
         link = await connect(Connection.model_validate(document))
         taker, publishing = Taker(link), Publishing(link)
-        publishing.give(Outgoing(topic, Envelope(b"round")))
+        publishing.give(OutboundMessage(topic, Envelope(b"round")))
         assert await publishing.all_done() == [None]
         assert await taker.payloads(1) == [b"round"]
         await link.close()
@@ -577,7 +582,7 @@ class TestReaching:
     ) -> None:
         """The first greeting goes to an allowed name; what the cluster advertises is judged like the document."""
         document = self.document(kafka, f"tcp://localhost:{kafka.bootstrap.rpartition(':')[2]}", topic)
-        with in_force(HostRules(blocked=["127.0.0.0/8", "::1"], allowed=["localhost"])):
+        with enforced(EgressRules(blocked=["127.0.0.0/8", "::1"], allowed=["localhost"])):
             error = await self.refused(document)
         assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
         assert error.words.startswith("127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked")

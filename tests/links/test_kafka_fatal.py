@@ -12,7 +12,7 @@ from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError
 from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.link import KafkaLink
-from connectivity.transports.kafka.producer import Publishing
+from connectivity.transports.kafka.producer import KafkaProducer
 from tests.support.brokers.kafka import Kafka
 from tests.support.wait import PATIENCE, wait_until
 
@@ -35,7 +35,7 @@ class Message:
 async def test_an_error_of_the_producer_ends_the_link_and_refuses_no_message(code: int) -> None:
     """The message goes out again on the next link; as refused, it would be lost."""
     link, ended = KafkaLink([]), list[ConnectivityError | None]()
-    publishing = Publishing(
+    publishing = KafkaProducer(
         {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}, "site", on_error=link.failed, on_stuck=link.stuck
     )
     link.made()

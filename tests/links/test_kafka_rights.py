@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from connectivity.connections.model import Connection
 from connectivity.errors import Detail
-from connectivity.transports.base import Finding
+from connectivity.transports.base import AddressCheck
 from tests.contract.link import examined
 from tests.support.brokers.kafka import Kafka
 
@@ -85,7 +85,7 @@ def connection(kafka: Kafka, topic: str) -> Connection:
     )
 
 
-def told(finding: Finding) -> tuple[str, str] | None:
+def told(finding: AddressCheck) -> tuple[str, str] | None:
     return None if finding.error is None else (finding.error.detail.value, finding.error.words)
 
 

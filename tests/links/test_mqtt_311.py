@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from connectivity.connections.model import Connection
-from connectivity.transports import load_broker
-from connectivity.transports.base import Link, Outgoing
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import Link, OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.contract.link import LinkSetup, Publishing, Taker
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
@@ -24,7 +24,7 @@ class TestMqtt(MqttBehaviour):
     async def test_headers_are_published(self, world: LinkSetup, link: Link) -> None:
         """MQTT 3.1.1 carries none: they are left out, and the message goes."""
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"{}", {"x-line": "north\n", "correlation-id": "c-7"})))
+        publishing.give(OutboundMessage(world.out, Envelope(b"{}", {"x-line": "north\n", "correlation-id": "c-7"})))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         assert set(world.heard()[0].headers) == {"mqtt.topic", "mqtt.qos"}
@@ -33,7 +33,7 @@ class TestMqtt(MqttBehaviour):
         """MQTT 3.1.1 has no shared subscriptions: a document with several clients is refused."""
         assert isinstance(world, MqttWorld)
         several = Connection.model_validate({**world.document, "clientCount": 3})
-        assert [problem.path for problem in load_broker("mqtt").check(several)] == ["clientCount"]
+        assert [problem.path for problem in load_connection_type("mqtt").check(several)] == ["clientCount"]
 
     async def test_what_one_client_had_not_settled_comes_again_and_nothing_of_the_others(
         self, world: LinkSetup
@@ -42,4 +42,4 @@ class TestMqtt(MqttBehaviour):
         assert isinstance(world, MqttWorld)
         more = {**world.document["sources"][0], "consumerCount": 2}
         several = Connection.model_validate({**world.document, "sources": [more]})
-        assert [problem.path for problem in load_broker("mqtt").check(several)] == ["sources[0].consumerCount"]
+        assert [problem.path for problem in load_connection_type("mqtt").check(several)] == ["sources[0].consumerCount"]

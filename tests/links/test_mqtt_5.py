@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import Outgoing, Sign
-from connectivity.transports.mqtt.properties import Limits
+from connectivity.transports.base import OutboundMessage, ReaderStatus
+from connectivity.transports.mqtt.properties import ServerLimits
 from mappings.model.envelope import Envelope
 from tests.contract.link import Publishing, Taker, numbered, signs_of
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
@@ -51,7 +51,7 @@ class TestMqtt5(MqttBehaviour):
     async def test_headers_become_properties(self, world: MqttWorld) -> None:
         link = await world.connect()
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"{}", EVERYTHING | {"blank": " ", "empty": ""})))
+        publishing.give(OutboundMessage(world.out, Envelope(b"{}", EVERYTHING | {"blank": " ", "empty": ""})))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         assert dict(world.heard()[0].headers) == EVERYTHING | {"mqtt.topic": world.out, "mqtt.qos": "1"}
@@ -62,9 +62,9 @@ class TestMqtt5(MqttBehaviour):
         told, publishing = signs_of(link), Publishing(link)
         nobody = f"nobody/{world.out}"
         for address in (world.out, nobody, world.out, nobody):
-            publishing.give(Outgoing(address, Envelope(b"{}")))
+            publishing.give(OutboundMessage(address, Envelope(b"{}")))
         assert await publishing.all_done() == [None] * 4
-        assert Counter(told) == {(world.out, Sign.HEARD): 2, (nobody, Sign.UNHEARD): 2}
+        assert Counter(told) == {(world.out, ReaderStatus.HEARD): 2, (nobody, ReaderStatus.UNHEARD): 2}
         await link.close()
 
     async def test_an_address_that_may_not_be_published_to_is_told(self, world: MqttWorld, tmp_path: Path) -> None:
@@ -75,16 +75,16 @@ class TestMqtt5(MqttBehaviour):
             world.document["uri"] = f"tcp://{own.host}:{own.port}"
             link = await world.connect()
             told, publishing = signs_of(link), Publishing(link)
-            publishing.give(Outgoing("lab/closed", Envelope(b"{}")))
+            publishing.give(OutboundMessage("lab/closed", Envelope(b"{}")))
             [error] = await publishing.all_done()
             assert isinstance(error, PublishFailed)
-            assert told == [("lab/closed", Sign.REFUSED)]
+            assert told == [("lab/closed", ReaderStatus.REFUSED)]
             await link.close()
 
     async def test_an_expiry_of_zero_is_none(self, world: MqttWorld) -> None:
         link = await world.connect()
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"{}", {"mqtt.message-expiry-interval": "0"})))
+        publishing.give(OutboundMessage(world.out, Envelope(b"{}", {"mqtt.message-expiry-interval": "0"})))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         assert "mqtt.message-expiry-interval" not in world.heard()[0].headers
@@ -111,7 +111,7 @@ class TestMqtt5(MqttBehaviour):
         """Sent all the same, it would end the link, and again after each reconnect."""
         link = await world.connect()
         publishing = Publishing(link)
-        publishing.give(Outgoing(world.out, Envelope(b"{}", headers)))
+        publishing.give(OutboundMessage(world.out, Envelope(b"{}", headers)))
         [error] = await publishing.all_done()
         assert isinstance(error, PublishFailed)
         assert error.fault.status == 400
@@ -130,7 +130,9 @@ class TestMqtt5(MqttBehaviour):
             world.document["uri"] = f"tcp://{own.host}:{own.port}"
             link = await world.connect()
             publishing = Publishing(link)
-            publishing.give(Outgoing(world.out, Envelope(bytes(2000))), Outgoing(world.out, Envelope(bytes(1000))))
+            publishing.give(
+                OutboundMessage(world.out, Envelope(bytes(2000))), OutboundMessage(world.out, Envelope(bytes(1000)))
+            )
             too_large, fine = await publishing.all_done()
             assert isinstance(too_large, PublishFailed)
             assert (too_large.fault.status, fine) == (413, None)
@@ -155,13 +157,13 @@ class TestMqtt5(MqttBehaviour):
     async def test_a_broker_without_shared_subscriptions_delivers_to_the_first_client_alone(
         self, world: MqttWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Limits, "of", lambda _: Limits(shared_subscriptions=False))
+        monkeypatch.setattr(ServerLimits, "of", lambda _: ServerLimits(shared_subscriptions=False))
         links = [await world.connect_client(client, 2) for client in range(2)]
         first, second = (Taker(link) for link in links)
         await world.send(numbered(30))
         assert await first.payloads(30) == numbered(30)
         publishing = Publishing(links[1])
-        publishing.give(Outgoing(world.out, Envelope(b"answer")))
+        publishing.give(OutboundMessage(world.out, Envelope(b"answer")))
         assert await publishing.all_done() == [None]
         assert second.deliveries == [], "the broker would have sent them before its confirm"
         said = "connected: the broker has no shared subscriptions, the first client consumes"

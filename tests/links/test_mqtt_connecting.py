@@ -14,9 +14,9 @@ import trustme
 
 from connectivity.connections.model import Connection
 from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.security.egress import HostRules, in_force
-from connectivity.transports import load_broker
-from connectivity.transports.base import Outgoing
+from connectivity.security.egress import EgressRules, enforced
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import OutboundMessage
 from connectivity.transports.mqtt.connector import connect
 from connectivity.transports.mqtt.mqtt5 import Mqtt5
 from connectivity.transports.mqtt.mqtt311 import Mqtt311
@@ -58,7 +58,7 @@ async def refusal(connection: Connection, patience: float = 5.0) -> LinkError:
 
 
 async def works(connection: Connection) -> bool:
-    made = load_broker(connection.connection_type).connect
+    made = load_connection_type(connection.connection_type).connect
     assert made is not None
     link = await made(connection)
     await link.close()
@@ -117,7 +117,7 @@ async def test_a_port_that_nobody_listens_at(kind: str) -> None:
 
 async def test_a_name_that_leads_to_a_forbidden_address(kind: str) -> None:
     """What a document may not name, a name server may not bring in either."""
-    with in_force(HostRules(blocked=["127.0.0.0/8"])):
+    with enforced(EgressRules(blocked=["127.0.0.0/8"])):
         async with scripted(CONNACK_FINE[kind]) as uri:
             error = await refusal(document(kind, uri))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
@@ -251,7 +251,7 @@ async def test_a_goodbye_of_the_broker_is_told() -> None:
     answers = (CONNACK_FINE["mqtt-5"], b"\x90\x04\x00\x01\x00\x01", b"\xe0\x02\x8b\x00")
     async with scripted(*answers) as uri:
         link = await connect(document("mqtt-5", uri), DIALECTS["mqtt-5"])
-        link.publish(Outgoing("out", Envelope(b"")), print)
+        link.publish(OutboundMessage("out", Envelope(b"")), print)
         assert str(await lost(link)) == "refused by broker: Server shutting down"
 
 
@@ -262,7 +262,7 @@ async def test_a_message_that_mqtt_5_refuses_is_a_failure() -> None:
     async with scripted(CONNACK_FINE["mqtt-5"], suback, b"\x40\x03\x00\x02\x87\x50\x03\x00\x03\x90") as uri:
         link = await connect(document("mqtt-5", uri), DIALECTS["mqtt-5"])
         publishing = Publishing(link)
-        publishing.give(Outgoing("out", Envelope(b"1"), qos=1), Outgoing("out", Envelope(b"2"), qos=2))
+        publishing.give(OutboundMessage("out", Envelope(b"1"), qos=1), OutboundMessage("out", Envelope(b"2"), qos=2))
         one, two = await publishing.all_done()
         assert (str(one), one.fault.status) == ("the broker refused the message: Not authorized", 503)  # type: ignore[union-attr]
         assert (str(two), two.fault.status) == ("the broker refused the message: Topic name invalid", 400)  # type: ignore[union-attr]
@@ -365,7 +365,7 @@ async def test_much_goes_through_tls_in_both_directions(
     link = await connect(connection, DIALECTS[kind])
     payloads = [bytes(40_000) + str(number).encode() for number in range(200)]
     taker, publishing = Taker(link), Publishing(link)
-    publishing.give(*(Outgoing("lab/in", Envelope(payload)) for payload in payloads))
+    publishing.give(*(OutboundMessage("lab/in", Envelope(payload)) for payload in payloads))
     assert await taker.payloads(200) == payloads
     assert await publishing.all_done() == [None] * 200
     await link.close()
@@ -379,7 +379,7 @@ async def test_plain_text_at_a_tls_port_is_no_certificate_problem(kind: str) -> 
 
 @pytest.mark.broker("mosquitto")
 async def test_sockets_are_closed_with_their_links(kind: str, mosquitto: Mosquitto) -> None:
-    made = load_broker(kind).connect
+    made = load_connection_type(kind).connect
     assert made is not None
     link = await made(document(kind, f"tcp://{mosquitto.host}:{mosquitto.port}"))
     sock = link._channels[0]._client.socket()  # type: ignore[attr-defined]

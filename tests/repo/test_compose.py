@@ -16,7 +16,7 @@ import yaml
 
 from connectivity.management.files import load
 from connectivity.security.uri import parse_uri
-from connectivity.transports import load_broker
+from connectivity.transports import load_connection_type
 from examples.programs import WANTED
 from tests.support.brokers import kafka, mosquitto, rabbitmq
 from tests.support.paths import ROOT
@@ -131,8 +131,8 @@ def test_its_connections_lead_to_the_services_by_name_and_are_otherwise_the_exam
     assert (there.problems, here.problems) == ([], [])
     assert set(there.connections) == set(here.connections)
     for name, connection in there.connections.items():
-        is_door = load_broker(connection.connection_type).is_door
-        assert connection.broker_uri.host in ({"0.0.0.0"} if is_door else BROKERS)
+        is_listener = load_connection_type(connection.connection_type).is_listener
+        assert connection.broker_uri.host in ({"0.0.0.0"} if is_listener else BROKERS)
         example = here.connections[name].model_dump(by_alias=True, exclude={"uri", "specific_config"})
         assert connection.model_dump(by_alias=True, exclude={"uri", "specific_config"}) == example
         inside, outside = dict(connection.own_options), dict(here.connections[name].own_options)

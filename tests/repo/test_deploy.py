@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from connectivity.config.settings_loader import load_settings
-from connectivity.validation.validator import lint
+from connectivity.validation.validator import validate
 from tests.support.paths import ROOT
 
 UNIT = ROOT / "deploy" / "systemd" / "connectivity.service"
@@ -197,5 +197,5 @@ def test_its_connection_files_have_no_problems() -> None:
     """Their secrets come from the variables of the container."""
     for name, content in of_kind("ConfigMap")["data"].items():
         document = {"id": Path(name).stem, **yaml.safe_load(content)}
-        assert [str(each) for each in lint(document, environ=dict.fromkeys(variables(), "secret"))] == []
-        assert lint(document, environ={})
+        assert [str(each) for each in validate(document, environ=dict.fromkeys(variables(), "secret"))] == []
+        assert validate(document, environ={})

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from connectivity.config.settings_loader import load_settings
-from connectivity.validation.validator import lint
+from connectivity.validation.validator import validate
 from tests.support.markdown import FENCE, anchors, prose
 from tests.support.paths import ROOT
 from tools.docs.manual import manuals
@@ -117,7 +117,7 @@ def why_unreadable(block: Block, read: Callable[[str], Any]) -> str:
 
 @pytest.mark.parametrize("file", [*EXAMPLES, *AT_COMPOSE], ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_an_example_connection_has_no_problems(file: Path) -> None:
-    assert [str(problem) for problem in lint(document(file))] == []
+    assert [str(problem) for problem in validate(document(file))] == []
 
 
 def test_there_is_an_example_connection_for_every_type() -> None:

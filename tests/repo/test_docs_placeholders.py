@@ -6,7 +6,8 @@ import json
 import re
 
 from mappings.placeholders.functions import FUNCTIONS
-from mappings.placeholders.template import PlaceholderContext, Scope, State, parse
+from mappings.placeholders.resolution import ResolutionState
+from mappings.placeholders.template import PlaceholderContext, Scope, parse
 from mappings.placeholders.values import PLACEHOLDERS
 from tests.support.paths import ROOT
 from tests.support.table import each_row
@@ -27,7 +28,7 @@ def test_every_row_of_the_tables_is_on_the_page() -> None:
 @each_row(("expression", "headers", "gives"), BLOCKS)
 def test_an_example_on_the_page_comes_to_what_stands_below_it(expression: str, headers: str, gives: str) -> None:
     resolution = parse(expression).resolve(PlaceholderContext(headers=json.loads(headers)))
-    if resolution.state is State.RESOLVED:
+    if resolution.state is ResolutionState.RESOLVED:
         expected = json.loads(gives)
         assert list(resolution.values) == (expected if isinstance(expected, list) else [expected])
     else:

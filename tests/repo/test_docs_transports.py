@@ -10,9 +10,9 @@ import pytest
 import trustme
 
 from connectivity.config.documents import read_document
-from connectivity.transports import load_broker
+from connectivity.transports import load_connection_type
 from connectivity.validation.schema import json_schema
-from connectivity.validation.validator import lint
+from connectivity.validation.validator import validate
 from tests.support.in_process.websocket_listener import key_of
 from tests.support.paths import ROOT
 from tools.docs.connections import reference_page
@@ -32,7 +32,7 @@ def test_the_page_names_every_field() -> None:
 
 @pytest.mark.parametrize("name", manuals())
 def test_every_connection_type_has_its_part_of_a_page(name: str) -> None:
-    broker, manual = load_broker(name), manuals()[name]
+    broker, manual = load_connection_type(name), manuals()[name]
     page = broker_pages()[manual.page]
     assert f"]({manual.page})" in reference_page()
     part = page.partition(f"## Type `{name}`\n")[2].partition("\n## ")[0]
@@ -71,5 +71,5 @@ def test_the_examples_of_the_page_are_valid(name: str, full: bool, tmp_path: Pat
     own = authority.issue_cert("door.acme.example")
     own.cert_chain_pems[0].write_to_path(str(tmp_path / "door.crt"))
     (tmp_path / "door.key").write_text(key_of(own))
-    document = example(load_broker(name), manuals()[name], full=full)
-    assert lint(document, environ={"BROKER_PASSWORD": "x"}, base=tmp_path) == []
+    document = example(load_connection_type(name), manuals()[name], full=full)
+    assert validate(document, environ={"BROKER_PASSWORD": "x"}, base=tmp_path) == []

@@ -19,8 +19,8 @@ import trustme
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
-from mappings.reactive_streams_io.events import Accepted, Arrived, Closed, Completed, Event, Failed
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
+from mappings.reactive_streams_io.events import Closed, Completed, ElementsReceived, Event, StreamAccepted, StreamFailed
 from tests.support.brokers import free_port
 from tests.support.in_process.service import policy
 from tests.support.in_process.tcp_service import MOST_READ
@@ -98,7 +98,7 @@ class Client:
             await self.say()
 
     def elements(self, stream: int) -> list[bytes]:
-        told = (event for event in self.told if isinstance(event, Arrived) and event.stream == stream)
+        told = (event for event in self.told if isinstance(event, ElementsReceived) and event.stream == stream)
         return [element for event in told for element in event.elements]
 
     def revisions(self, stream: int) -> list[int]:
@@ -152,7 +152,7 @@ class Doors:
     @asynccontextmanager
     async def client(self, kind: str) -> AsyncIterator[Client]:
         has_messages = kind == "web"
-        endpoint = Endpoint(Role.CLIENT, time.monotonic(), has_messages=has_messages, is_connected=True)
+        endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), has_messages=has_messages, is_connected=True)
         if has_messages:
             there = f"ws://127.0.0.1:{self.web}/streams"
             names = [Subprotocol("rsio.v0")]
@@ -204,8 +204,8 @@ async def reads(client: Client) -> int:
     packed = client.endpoint.subscribe("tck/fixed?n=20000&size=16", 20_000)
     live = client.endpoint.subscribe(f"{HISTORY}?from=4&follow=true", 100)
     await client.until(lambda: Completed(packed) in client.told and len(client.elements(slow)) == 2)
-    assert Accepted(nothing, 0) in client.told
-    assert [event.reason[:3] for event in client.told if isinstance(event, Failed)] == ["404"]
+    assert StreamAccepted(nothing, 0) in client.told
+    assert [event.reason[:3] for event in client.told if isinstance(event, StreamFailed)] == ["404"]
     assert [int.from_bytes(each) for each in client.elements(packed)] == list(range(1, 20_001))
     client.endpoint.request(slow, 10)
     await client.until(lambda: Completed(slow) in client.told)

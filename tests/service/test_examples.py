@@ -33,17 +33,17 @@ from examples.programs import KAFKA, MOSQUITTO, RABBITMQ, WANTED, Command
 from examples.rsio_reading import in_words
 from examples.service import Serving
 from mappings.reactive_streams_io.frames import (
-    Cancel,
+    CancelFrame,
     ClientHello,
     Goodbye,
     OnComplete,
     OnNext,
     OnNextPacked,
     OnSubscribe,
-    Request,
+    RequestFrame,
     Seq,
     ServerHello,
-    Subscribe,
+    SubscribeFrame,
 )
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.rabbitmq import RabbitMQ
@@ -323,9 +323,16 @@ def test_the_lake_has_to_have_what_was_replayed_each_once(tmp_path: Path) -> Non
 
 def test_frames_are_told_in_words() -> None:
     frames = [
-        *(ClientHello(0, (1,)), Seq(1), Subscribe("tck/range?n=3", 1, 2), Request(1, 4), Request(2, 5), ServerHello(0)),
+        *(
+            ClientHello(0, (1,)),
+            Seq(1),
+            SubscribeFrame("tck/range?n=3", 1, 2),
+            RequestFrame(1, 4),
+            RequestFrame(2, 5),
+            ServerHello(0),
+        ),
         *(OnSubscribe(1, 0), OnNext(1, b"1"), OnNext(1, b"2"), OnNextPacked(2, [b"1", b"2", b"3"]), OnComplete(1)),
-        *(Cancel(1), Goodbye("ok")),
+        *(CancelFrame(1), Goodbye("ok")),
     ]
     told = ["hello", "2 of tck/range?n=3", "9 more", "hello", "begins", "2 events", "3 numbers packed", "complete"]
     assert list(in_words(frames)) == [*told, "cancel", "goodbye ok"]

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
-from mappings.reactive_streams_io.events import Accepted, Closed, Completed, Failed, Opened
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
+from mappings.reactive_streams_io.events import Closed, Completed, SessionOpened, StreamAccepted, StreamFailed
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
@@ -69,9 +69,9 @@ def test_two_clients_read_a_history_and_what_follows_over_each_broker(places: di
         nothing = one.endpoint.subscribe("nope", 1)
         one.say()
         one.until(lambda: len(one.elements(slow)) == 2)
-        assert any(isinstance(event, Opened) for event in one.told)
-        assert one.has(Accepted(nothing, 0))
-        assert [event.reason[:3] for event in one.told if isinstance(event, Failed)] == ["404"]
+        assert any(isinstance(event, SessionOpened) for event in one.told)
+        assert one.has(StreamAccepted(nothing, 0))
+        assert [event.reason[:3] for event in one.told if isinstance(event, StreamFailed)] == ["404"]
 
         live = two.endpoint.subscribe(f"{history}?from=6&follow=true", 100)
         packed = two.endpoint.subscribe("tck/fixed?n=5000&size=16", 5000)
@@ -98,7 +98,7 @@ def test_two_clients_read_a_history_and_what_follows_over_each_broker(places: di
         one.endpoint.close(time.monotonic())
         one.say()
         one.until(lambda: any(isinstance(event, Closed) for event in one.told))
-        one.endpoint = Endpoint(Role.CLIENT, time.monotonic(), has_messages=True)
+        one.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), has_messages=True)
         one.told.clear()
         one.send(bytes.fromhex("12 01 01"))
         one.until(lambda: bool(one.told))
@@ -121,7 +121,7 @@ def test_case_g02_a_service_that_stops_says_goodbye_and_hears_one(
             stack.callback(client.close)
             stream = client.endpoint.subscribe("tck/never", 1)
             client.say()
-            client.until(lambda client=client, stream=stream: client.has(Accepted(stream, 0)))  # type: ignore[misc]
+            client.until(lambda client=client, stream=stream: client.has(StreamAccepted(stream, 0)))  # type: ignore[misc]
         with ThreadPoolExecutor(1) as pool:
             stopping = pool.submit(running.stop)
             for client in clients:

@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import pytest
 
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
-from mappings.reactive_streams_io.events import Arrived, Closed, Event, Requested, Subscribed
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
+from mappings.reactive_streams_io.events import Closed, DemandReceived, ElementsReceived, Event, SubscribeReceived
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.in_process.service import policy
@@ -48,7 +48,7 @@ class Device:
     def begin(self) -> None:
         """Say hello in a new session, and go on behind what is known to be stored."""
         self._session = secrets.token_hex(16)
-        self.endpoint = Endpoint(Role.CLIENT, time.monotonic(), has_messages=True)
+        self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), has_messages=True)
         self.stream: int | None = None
         self.sent = self.first = self.kept
         self.wanted = 0
@@ -89,11 +89,11 @@ class Device:
         for event in self.endpoint.receive(payload, time.monotonic()):
             self.told.append(event)
             match event:
-                case Subscribed(stream, "ingest/telemetry", demand):
+                case SubscribeReceived(stream, "ingest/telemetry", demand):
                     self.stream = stream
                     self.endpoint.accept(stream)
                     self.wanted += demand
-                case Requested(_, demand):
+                case DemandReceived(_, demand):
                     self.wanted += demand
                     self.kept = self.first + self.wanted - WINDOW
         self.say()
@@ -117,7 +117,7 @@ class Device:
         events = [
             json.loads(element)
             for event in self.told
-            if isinstance(event, Arrived) and event.stream == stream
+            if isinstance(event, ElementsReceived) and event.stream == stream
             for element in event.elements
         ]
         return [event["value"] for event in events]

@@ -14,7 +14,7 @@ import pytest
 
 from examples.rsio_client import Client, Ended
 from examples.rsio_links import connector
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import READ, client, connection, example, policy_for, source, topic
@@ -152,7 +152,7 @@ async def test_reports_are_carried_out_in_order_and_once_though_the_service_is_k
 
     found = list[dict[str, Any]]()
     at = connector(places["readers"].replace("tcp", "mqtt"), beginning="reports")
-    async with Client(at, Limits(silence_before_ping=2.0)) as reporter, asyncio.timeout(PATIENCE):
+    async with Client(at, EndpointLimits(silence_before_ping=2.0)) as reporter, asyncio.timeout(PATIENCE):
         await reporter.publish("ingest/reports", reports())
         async with aclosing(reporter.follow(f"{HISTORY}?from={first}&follow=true")) as elements:
             async for element in elements:
@@ -176,7 +176,7 @@ async def test_who_follows_misses_nothing_while_broker_and_service_are_away(
 
     first = await asyncio.to_thread(newest, broker) + 1
     # Who hears nothing asks whether somebody is there, so that a service which knows nothing of a session is found soon.
-    async with Client(connector(at), Limits(silence_before_ping=2.0)) as reader:
+    async with Client(connector(at), EndpointLimits(silence_before_ping=2.0)) as reader:
         following = asyncio.create_task(follow(reader))
         await asyncio.to_thread(switch, broker, 1, 2)
         await wait_until(lambda: heard == [first, first + 1])

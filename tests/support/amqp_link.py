@@ -8,7 +8,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 from connectivity.connections.model import Connection
-from connectivity.transports import load_broker
+from connectivity.transports import load_connection_type
 from connectivity.transports.amqp.consumer import IN_FLIGHT
 from connectivity.transports.amqp.link import AmqpLink
 from connectivity.transports.base import Link
@@ -60,14 +60,14 @@ class AmqpWorld:
 
     async def connect(self, **options: str) -> AmqpLink:
         self.proxy.flow()
-        connect = load_broker("amqp-091").connect
+        connect = load_connection_type("amqp-091").connect
         assert connect is not None
         link = await connect(Connection.model_validate({**self.document, "specificConfig": options}))
         assert isinstance(link, AmqpLink)
         return link
 
     async def connect_client(self, client: int, clients: int) -> Link:
-        connect = load_broker("amqp-091").connect
+        connect = load_connection_type("amqp-091").connect
         assert connect is not None
         return await connect(Connection.model_validate({**self.document, "clientCount": clients}), client)
 

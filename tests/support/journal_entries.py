@@ -6,7 +6,7 @@ from typing import Any
 
 from mappings.ids import EntityId, EntityType, partition_entity
 from mappings.model.signals import Event
-from spark_store.records import Answer, Change, DeliveryName, Snapshot
+from spark_store.records import Change, DeliveryName, Snapshot, StoredAnswer
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
@@ -32,7 +32,7 @@ def snapshot(entity: EntityId, revision: int, state: dict[str, Any] | None = Non
     return Snapshot(entity, revision, timestamp(1), timestamp(revision), state, "acme.site:policy")
 
 
-def change(entity: EntityId, revision: int, value: bytes | None = None, answer: Answer | None = None) -> Change:
+def change(entity: EntityId, revision: int, value: bytes | None = None, answer: StoredAnswer | None = None) -> Change:
     """One event and the state after it."""
     return Change((event(entity, revision, value),), (snapshot(entity, revision),), answer)
 
@@ -52,8 +52,8 @@ def delivery(number: int, digest: bytes = b"digest") -> DeliveryName:
     return DeliveryName("conn-1", 0, str(number), digest)
 
 
-def answered(number: int, text: bytes = b"done") -> Answer:
-    return Answer(delivery(number), text)
+def answered(number: int, text: bytes = b"done") -> StoredAnswer:
+    return StoredAnswer(delivery(number), text)
 
 
 def revisions(events: list[Event]) -> list[int]:

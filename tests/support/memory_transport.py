@@ -30,15 +30,15 @@ from connectivity.transports import MODULES
 from connectivity.transports.base import (
     FILLED_LATER,
     LONGEST_LIST,
-    BrokerType,
+    AddressCheck,
+    ConnectionType,
     Delivery,
     Done,
-    Examination,
-    Finding,
+    OutboundMessage,
     Outcome,
-    Outgoing,
+    ProbeReport,
     Readers,
-    Sign,
+    ReaderStatus,
     nobody_asks,
 )
 from mappings.model.envelope import Envelope
@@ -190,22 +190,22 @@ class MemoryLink:
         for every in self._queues:
             every.wake()
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         if self._is_over:
             return
         broker = self._broker
         if message.address in broker.refused_addresses:
             refused = PublishFailed(f"address {message.address} takes no messages")
-            self._confirm(message.address, Sign.REFUSED, done, refused)
+            self._confirm(message.address, ReaderStatus.REFUSED, done, refused)
             return
         broker.send(message.address, message.envelope.payload, message.envelope.headers)
         if broker.withheld_confirms:
             broker.withheld_confirms -= 1
         else:
-            sign = Sign.UNHEARD if message.address in broker.unread_addresses else Sign.HEARD
+            sign = ReaderStatus.UNHEARD if message.address in broker.unread_addresses else ReaderStatus.HEARD
             self._confirm(message.address, sign, done, None)
 
-    def _confirm(self, address: str, sign: Sign, done: Done, error: PublishFailed | None) -> None:
+    def _confirm(self, address: str, sign: ReaderStatus, done: Done, error: PublishFailed | None) -> None:
         def confirm() -> None:
             if not self._is_over:
                 self.readers(address, sign)
@@ -239,18 +239,18 @@ async def _connect(connection: Connection, client: int = 0) -> MemoryLink:
     return MemoryLink(broker, queues, client)
 
 
-async def _examine(connection: Connection, name: str) -> Examination:
+async def _examine(connection: Connection, name: str) -> ProbeReport:
     broker = MemoryBroker.named(connection.broker_uri.host)
     if broker.refusal is not None:
         raise broker.refusal
 
-    def look(address: str) -> Finding:
+    def look(address: str) -> AddressCheck:
         if has_expression(address):
-            return Finding(address, note=FILLED_LATER, is_known=False)
+            return AddressCheck(address, note=FILLED_LATER, is_known=False)
         is_refused = address in broker.refused_addresses
-        return Finding(address, ConnectionRefused(Detail.NOT_AUTHORIZED, address) if is_refused else None)
+        return AddressCheck(address, ConnectionRefused(Detail.NOT_AUTHORIZED, address) if is_refused else None)
 
-    return Examination(
+    return ProbeReport(
         [[look(address) for address in source.addresses] for source in connection.sources],
         [look(source.reply_target.address) for source in connection.sources],
         [look(target.address) for target in connection.targets],
@@ -261,7 +261,7 @@ def _check(_: Connection) -> list[Problem]:
     return [Problem("connectionType", '"memory"', "a broker outside this process, such as mqtt or amqp-091")]
 
 
-CONNECTION_TYPE = BrokerType(
+CONNECTION_TYPE = ConnectionType(
     name="memory",
     schemes=("memory",),
     secure_schemes=(),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from spark_store.rql.query import Budget, Hit, Place, Question
+from spark_store.rql.query import Budget, Place, SearchHit, ThingQuery
 from spark_store.search import candidates, read_view, scan
 from spark_store.search.index import LARGE, LONGEST
 from spark_store.search.sqlite_search import SqliteSearch
@@ -16,7 +16,7 @@ from tests.support import random_searches as searches
 from tests.support.oracles.search import Given, Partly
 
 
-def drawn(search: SqliteSearch, question: Question, rights: Given, limit: int) -> Iterator[list[Hit]]:
+def drawn(search: SqliteSearch, question: ThingQuery, rights: Given, limit: int) -> Iterator[list[SearchHit]]:
     place: Place | None = None
     budget = Budget(60.0)
     while True:
@@ -74,9 +74,9 @@ def large_and_small(draw: st.DrawFn, most: int) -> list[dict[str, Any]]:
 
 
 @st.composite
-def questions(draw: st.DrawFn) -> Question:
-    return Question(draw(st.none() | searches.filters()), draw(searches.orders()), draw(NAMESPACES))
+def questions(draw: st.DrawFn) -> ThingQuery:
+    return ThingQuery(draw(st.none() | searches.filters()), draw(searches.orders()), draw(NAMESPACES))
 
 
-def found(search: SqliteSearch, question: Question, rights: Given, limit: int = 25) -> list[str]:
+def found(search: SqliteSearch, question: ThingQuery, rights: Given, limit: int = 25) -> list[str]:
     return [hit.thing_id for page in drawn(search, question, rights, limit) for hit in page]

@@ -32,7 +32,7 @@ from spark_store.rql.ast import (
 )
 from spark_store.rql.binding import fit
 from spark_store.rql.options import order_by
-from spark_store.rql.query import Sorting
+from spark_store.rql.query import SortField
 
 EVERY_KEY = ["a", "b", "k", "0", "1", "*", "a b", " a", "a.b", "a~b", "k'\"]", "$ä", "['a']", "?"]
 KEYS = st.sampled_from(EVERY_KEY)
@@ -187,9 +187,9 @@ def filters(max_leaves: int = 4) -> st.SearchStrategy[Predicate]:
     )
 
 
-def orders(max_size: int = 2) -> st.SearchStrategy[tuple[Sorting, ...]]:
+def orders(max_size: int = 2) -> st.SearchStrategy[tuple[SortField, ...]]:
     """Orders of up to so many properties, and the id at their end."""
-    return st.lists(st.builds(Sorting, SORTABLE_FIELDS, st.booleans()), max_size=max_size).map(
+    return st.lists(st.builds(SortField, SORTABLE_FIELDS, st.booleans()), max_size=max_size).map(
         lambda wanted: order_by(tuple(wanted))
     )
 

@@ -19,18 +19,18 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import statements
-from spark_store.journal.batch import Planned, plan
+from spark_store.journal.batch import PlannedState, plan
 from spark_store.journal.journal import MAX_ANSWERS, TRIM_EVENTS, Journal
 from spark_store.records import (
-    Beginning,
-    Cause,
     Change,
+    CursorPosition,
     DeliveryName,
-    Due,
-    Followed,
-    Numbered,
-    Oldest,
-    Place,
+    EventCause,
+    HistoryStart,
+    NumberedEvent,
+    OldestEvent,
+    PolicyDue,
+    PublishedEvent,
     Snapshot,
     event_size,
 )
@@ -40,11 +40,11 @@ class _Open(NamedTuple):
     """What an open transaction will have changed."""
 
     events: list[Event]
-    states: dict[EntityId, Planned]
+    states: dict[EntityId, PlannedState]
     answers: list[tuple[DeliveryName, bytes, int]]
     trimmed: list[Event]
-    causes: list[Cause | None]
-    places: dict[tuple[str, str], Place | None]
+    causes: list[EventCause | None]
+    places: dict[tuple[str, str], CursorPosition | None]
     """What is noted of a target; None for one that has no place any more."""
     looked: list[tuple[EntityId, int, str | None, bytes | None]]
 
@@ -60,12 +60,12 @@ class MemoryJournal(Journal):
         """`clock` gives nanoseconds since 1970."""
         self._clock = clock
         self._entries: defaultdict[EntityId, list[Event]] = defaultdict(list)
-        self._states: dict[EntityId, Planned] = {}
+        self._states: dict[EntityId, PlannedState] = {}
         self._answers: OrderedDict[tuple[str, int, str], tuple[bytes, bytes, int]] = OrderedDict()
         self._numbers: deque[tuple[int, Event]] = deque()
         self._seq = 0
-        self._causes: dict[int, Cause] = {}
-        self._places: dict[tuple[str, str], Place] = {}
+        self._causes: dict[int, EventCause] = {}
+        self._places: dict[tuple[str, str], CursorPosition] = {}
         self._due: dict[EntityId, tuple[str, bytes | None]] = {}
         self._open = _nothing()
         self._is_closed = False
@@ -133,10 +133,10 @@ class MemoryJournal(Journal):
         found = self._states.get(entity)
         return 0 if found is None else found.snapshot.revision
 
-    def beginning(self, entity: EntityId) -> Beginning:
+    def beginning(self, entity: EntityId) -> HistoryStart:
         """Nothing is erased here."""
         entries = self._entries.get(entity)
-        return Beginning(0, entries[0].revision if entries else self.latest(entity) + 1)
+        return HistoryStart(0, entries[0].revision if entries else self.latest(entity) + 1)
 
     def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
         self._check_open()
@@ -181,41 +181,41 @@ class MemoryJournal(Journal):
         self._check_open()
         return self._seq
 
-    def oldest(self) -> Oldest | None:
+    def oldest(self) -> OldestEvent | None:
         self._check_open()
-        return Oldest(self._numbers[0][0], self._numbers[0][1].timestamp) if self._numbers else None
+        return OldestEvent(self._numbers[0][0], self._numbers[0][1].timestamp) if self._numbers else None
 
-    def newest_until(self, seq: int) -> Numbered | None:
+    def newest_until(self, seq: int) -> NumberedEvent | None:
         self._check_open()
-        return next((Numbered(number, event) for number, event in reversed(self._numbers) if number <= seq), None)
+        return next((NumberedEvent(number, event) for number, event in reversed(self._numbers) if number <= seq), None)
 
     def newest_written(self) -> int:
         self._check_open()
         return self._seq + len(self._open.events)
 
-    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[Followed]:
+    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
         self._check_open()
-        found: list[Followed] = []
+        found: list[PublishedEvent] = []
         start = bisect_left(self._numbers, after + 1, key=lambda numbered: numbered[0])
         for seq, event in islice(self._numbers, start, start + max(limit, 0)):
-            found.append(Followed(seq, event, self._causes.get(seq)))
+            found.append(PublishedEvent(seq, event, self._causes.get(seq)))
             max_bytes -= event_size(event)
             if max_bytes <= 0:
                 break
         return found
 
-    def followed(self, entity: EntityId, revision: int) -> Followed | None:
+    def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
         self._check_open()
         return next(
             (
-                Followed(seq, event, self._causes.get(seq))
+                PublishedEvent(seq, event, self._causes.get(seq))
                 for seq, event in self._numbers
                 if event.entity == entity and event.revision == revision
             ),
             None,
         )
 
-    def places(self) -> list[Place]:
+    def places(self) -> list[CursorPosition]:
         self._check_open()
         return [place for _, place in sorted(self._places.items())]
 
@@ -227,9 +227,9 @@ class MemoryJournal(Journal):
                 self._open.places[key] = None
         for target in targets:
             if (connection, target) not in known:
-                self._open.places[connection, target] = Place(connection, target, self.newest_written())
+                self._open.places[connection, target] = CursorPosition(connection, target, self.newest_written())
 
-    def move(self, places: Sequence[Place]) -> None:
+    def move(self, places: Sequence[CursorPosition]) -> None:
         self._check_open()
         known = {**self._places, **self._open.places}
         for place in places:
@@ -248,10 +248,10 @@ class MemoryJournal(Journal):
         self._open.trimmed.extend(leaving)
         return len(leaving)
 
-    def due(self, until: str, limit: int) -> list[Due]:
+    def due(self, until: str, limit: int) -> list[PolicyDue]:
         self._check_open()
         found = sorted((at, entity, note) for entity, (at, note) in self._due.items() if at <= until)
-        return [Due(entity, note) for _, entity, note in found[:limit]]
+        return [PolicyDue(entity, note) for _, entity, note in found[:limit]]
 
     def look_again(self, policy: EntityId, revision: int, at: str | None, note: bytes | None) -> None:
         self._check_open()

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from connectivity.errors import TwinError
-from connectivity.twins.context import PresentWorld
-from connectivity.twins.decider import Decision, Limits, decide
+from connectivity.twins.context import CurrentStateLookup, TwinLimits
+from connectivity.twins.decider import Decision, decide
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.model.signals import Command, Event
 from spark_store.history.replay import evolve
@@ -58,13 +58,13 @@ def policy(text: str) -> EntityId:
 class TwinWorld:
     """The present in a dict. `send` decides and carries out; `refused` expects a refusal and checks that nothing moved."""
 
-    limits: Limits = field(default_factory=Limits)
+    limits: TwinLimits = field(default_factory=TwinLimits)
     now: str = NOW
     snapshots: dict[EntityId, Snapshot] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.world = PresentWorld(self.snapshots.get, lambda: self.now)
+        self.world = CurrentStateLookup(self.snapshots.get, lambda: self.now)
 
     def send(
         self,

@@ -11,7 +11,7 @@ from connectivity.api.errors import CODES
 from connectivity.api.openapi import ALWAYS, CHANGING, EVERYWHERE, GUARDED, WITH_BODY, WITH_JSON, described
 from connectivity.api.operations import Erasures
 from connectivity.management.interface import Management
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import Inquiries
 from tools.docs.markdown import cell
 
@@ -126,7 +126,7 @@ def _introduction() -> str:
 def description() -> dict[str, Any]:
     """The OpenAPI document of an application with everything in it; nobody asks it anything."""
     app = application(
-        Monitor(),
+        PrometheusRegistry(),
         lambda: (True, {}),
         None,
         cast(Erasures, object()),

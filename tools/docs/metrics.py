@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 from connectivity.maintenance.pipeline_process import pipeline_figures
-from connectivity.monitoring.prometheus import Monitor, store_figures
-from connectivity.subscriptions.live_feed import Audience, live_figures
+from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
+from connectivity.subscriptions.live_feed import FollowerStats, live_figures
 from connectivity.targets.event_publisher import lag_figures
-from spark_store.lake.watermark import Batch, Forgetting, TableSize, Watermark
+from spark_store.lake.watermark import Batch, RetentionRun, TableSize, Watermark
 
 _AT = "2030-01-15T00:00:00.000000Z"
 _CONNECTION = "depot-7_rabbit"
@@ -40,17 +40,17 @@ class Described(NamedTuple):
     meaning: str
 
 
-def example() -> Monitor:
+def example() -> PrometheusRegistry:
     """A monitor in which every metric has a value."""
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     monitor.meter(_CONNECTION).inbound("settled")
     monitor.skip(_CONNECTION, "0", 1)
     monitor.watch_subscriptions(lambda: [SimpleNamespace(connection_id=_CONNECTION, demand=5)])
     monitor.watch_lake(lambda: (0, 0.0))
     monitor.watch_figures(lambda: store_figures(True))
     monitor.watch_figures(lambda: lag_figures({(_CONNECTION, "0"): (3, 0.5)}))
-    monitor.watch_figures(lambda: live_figures(Audience(2, 5, 0)))
-    watermark = Watermark(3, _AT, Batch(2, 0.5), _AT, _AT, Forgetting(_AT, 1), tables={"events": TableSize(4, 700)})
+    monitor.watch_figures(lambda: live_figures(FollowerStats(2, 5, 0)))
+    watermark = Watermark(3, _AT, Batch(2, 0.5), _AT, _AT, RetentionRun(_AT, 1), tables={"events": TableSize(4, 700)})
     monitor.watch_figures(lambda: pipeline_figures(True, watermark, 0))
     return monitor
 

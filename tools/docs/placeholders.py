@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 
 from mappings.placeholders.functions import FUNCTIONS, OPERATORS, Example, Function
-from mappings.placeholders.resolution import MAX_CHARACTERS, MAX_VALUES, State
+from mappings.placeholders.resolution import MAX_CHARACTERS, MAX_VALUES, ResolutionState
 from mappings.placeholders.template import MAX_FUNCTIONS, Scope
 from mappings.placeholders.values import PLACEHOLDERS
 from tools.docs.markdown import cell
@@ -101,7 +101,7 @@ def _function(row: Function) -> str:
 
 def _example(example: Example) -> list[str]:
     headers = json.dumps(dict(example.headers), ensure_ascii=False)
-    if isinstance(example.result, State):
+    if isinstance(example.result, ResolutionState):
         result = example.result.value
     else:
         result = json.dumps(example.result[0] if len(example.result) == 1 else example.result, ensure_ascii=False)

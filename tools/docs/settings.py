@@ -11,7 +11,7 @@ from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
 from connectivity.config.quantities import FOREVER
-from connectivity.config.settings import Retention, Section, Settings, model_of
+from connectivity.config.settings import RetentionSettings, Section, Settings, model_of
 
 _PAGE = """# Settings
 
@@ -46,7 +46,7 @@ def _table(prefix: str, fields: Mapping[str, FieldInfo]) -> Iterator[str]:
 def _default_of(field: FieldInfo) -> str:
     """The default as one would write it; a dash where there is none."""
     match value := field.default:
-        case Retention():
+        case RetentionSettings():
             return f"`{_duration_text(value.default.days)}`"
         case timedelta():
             return f"`{_duration_text(value)}`"

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from connectivity.transports import BrokerType, load_broker
+from connectivity.transports import ConnectionType, load_connection_type
 from tools.docs.manual import Manual, manuals
 from tools.docs.markdown import cell, code, table
 
@@ -18,11 +18,11 @@ def broker_pages() -> dict[str, str]:
     """The name of each page's file, and its Markdown: a page for each family, with a part for each type in it."""
     pages: dict[str, list[str]] = {}
     for name, manual in manuals().items():
-        pages.setdefault(manual.page, [_head(manual.family)]).extend(_type_part(load_broker(name), manual))
+        pages.setdefault(manual.page, [_head(manual.family)]).extend(_type_part(load_connection_type(name), manual))
     return {file: "\n".join(parts) for file, parts in pages.items()}
 
 
-def example(broker: BrokerType, manual: Manual, *, full: bool) -> dict[str, Any]:
+def example(broker: ConnectionType, manual: Manual, *, full: bool) -> dict[str, Any]:
     """A valid document of this type: what is needed, or most of what is possible."""
     options = {
         str(field.alias): str(field.examples[0])
@@ -55,7 +55,7 @@ _EXAMPLE_MAPPING = {
 }
 
 
-def _example_source(broker: BrokerType, manual: Manual, full: bool) -> dict[str, Any]:
+def _example_source(broker: ConnectionType, manual: Manual, full: bool) -> dict[str, Any]:
     source: dict[str, Any] = {"addresses": ["commands"], "qos": 1, "authorizationContext": ["integration:depot-7"]}
     if not full:
         return {**source, **manual.example_source}
@@ -93,7 +93,7 @@ def _head(family: str) -> str:
     )
 
 
-def _type_part(broker: BrokerType, manual: Manual) -> Iterator[str]:
+def _type_part(broker: ConnectionType, manual: Manual) -> Iterator[str]:
     yield f"## Type `{broker.name}`\n\n{manual.introduction.strip()}\n"
     schemes = ", ".join(f"`{scheme}`" for scheme in dict.fromkeys((*broker.schemes, *broker.secure_schemes)))
     secure = ", ".join(f"`{scheme}`" for scheme in broker.secure_schemes)
@@ -123,7 +123,7 @@ def _type_part(broker: BrokerType, manual: Manual) -> Iterator[str]:
 
 
 def _part(
-    broker: BrokerType, title: str, head: Iterable[str], rows: Iterable[Iterable[str]], rules: str
+    broker: ConnectionType, title: str, head: Iterable[str], rows: Iterable[Iterable[str]], rules: str
 ) -> Iterator[str]:
     """A section with a table and the rules below it; nothing where both are empty."""
     head = list(head)

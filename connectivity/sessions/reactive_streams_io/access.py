@@ -10,10 +10,10 @@ from collections.abc import Collection, Mapping
 from typing import Protocol, TypeAlias
 
 from connectivity.authorization.enforcer import READ
-from connectivity.authorization.revalidation import Judging
+from connectivity.authorization.revalidation import AccessRevalidation
 from connectivity.store.store import Store
 from connectivity.twins.access import concerning, may_stream, may_use_stream
-from connectivity.twins.context import World
+from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.streamr.options import StreamOptions, StreamrOptions
@@ -22,7 +22,7 @@ from mappings.streamr.streams import read_partition_name, stream_of
 StreamsThere: TypeAlias = Mapping[str, StreamOptions]
 
 
-class Reader(Protocol):
+class SessionReader(Protocol):
     """A session with streams, each known by a number."""
 
     subjects: tuple[str, ...]
@@ -34,7 +34,9 @@ class Reader(Protocol):
     def fail(self, stream: int, fault: Fault) -> None: ...
 
 
-def not_readable(entity: EntityId, subjects: tuple[str, ...], streams: StreamsThere, world: World) -> Fault | None:
+def not_readable(
+    entity: EntityId, subjects: tuple[str, ...], streams: StreamsThere, world: StateLookup
+) -> Fault | None:
     """Why these subjects may not read all of something; None where they may."""
     if entity.type is not EntityType.STREAM:
         return may_stream(entity, subjects, world)
@@ -45,21 +47,21 @@ def not_readable(entity: EntityId, subjects: tuple[str, ...], streams: StreamsTh
     return Fault(403, "rsio:stream.notallowed", f"READ on 'stream:/{stream}' is needed.")
 
 
-class Watching(Judging[tuple[Reader, int]]):
+class ReaderAccess(AccessRevalidation[tuple[SessionReader, int]]):
     """Keeps an eye on what is subscribed to: streams of sessions, each by its number."""
 
-    def __init__(self, store: Store, world: World) -> None:
+    def __init__(self, store: Store, world: StateLookup) -> None:
         super().__init__(store.authorities)
         self._world = world
 
-    def concerning(self, judged: tuple[Reader, int]) -> frozenset[EntityId]:
+    def concerning(self, judged: tuple[SessionReader, int]) -> frozenset[EntityId]:
         reader, stream = judged
         if (entity := reader.entity(stream)) is None:
             return frozenset()
         name = _own(entity) if entity.type is EntityType.STREAM else stream_of(entity)
         return concerning(name, StreamrOptions(streams=reader.streams_there), self._world)
 
-    def judge(self, found: Collection[tuple[Reader, int]]) -> None:
+    def judge(self, found: Collection[tuple[SessionReader, int]]) -> None:
         for judged in found:
             reader, stream = judged
             if (entity := reader.entity(stream)) is None:

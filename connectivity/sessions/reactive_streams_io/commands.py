@@ -21,14 +21,14 @@ import msgspec
 import structlog
 
 from connectivity.errors import ConnectivityError
-from connectivity.monitoring.log_context import conversation
-from connectivity.sessions.base import Errand, Saying
+from connectivity.monitoring.log_context import log_context
+from connectivity.sessions.base import SessionCommand, SessionReply
 from connectivity.sessions.reactive_streams_io.ingest import Element, Ingest
-from connectivity.sessions.reply_channel import Line
-from connectivity.sources.delivery import Arrival, name_of_part
-from connectivity.sources.reader import Border, Heard, Received
-from connectivity.targets.destination import Resolved, context_of
-from connectivity.targets.reply_target import Route, failure_of, too_large
+from connectivity.sessions.reply_channel import ReplyChannel
+from connectivity.sources.delivery import InboundDelivery, name_of_part
+from connectivity.sources.reader import DecodedDelivery, ReceivedSignal, SenderCheck
+from connectivity.targets.destination import Destination, context_of
+from connectivity.targets.reply_target import ReplyTargetPublisher, failure_of, too_large
 from connectivity.transports.base import Done
 from connectivity.twins.decider import asks_for_past
 from mappings.errors import Fault, MappingError
@@ -47,7 +47,7 @@ _UNANSWERABLE = frozenset({"requested-acks", "live-channel-condition"})
 RESPONSE_REQUIRED = "response-required"
 
 
-class Answers:
+class CommandResponses:
     """Where commands of one session are answered. `address` of None: nowhere."""
 
     def __init__(self, address: Template | None, pattern: AddressPattern | None, now: Callable[[], datetime]) -> None:
@@ -57,10 +57,17 @@ class Answers:
         self._codec = load_codec("Ditto")
 
     @classmethod
-    def of(cls, options: RsioOptions, now: Callable[[], datetime]) -> Answers:
+    def of(cls, options: RsioOptions, now: Callable[[], datetime]) -> CommandResponses:
         return cls(options.ingest_reply, options.reply_addresses, now)
 
-    def post(self, answer: Response | ErrorResponse, route: Route, arrival: Arrival, own: str, ended: Done) -> None:
+    def post(
+        self,
+        answer: Response | ErrorResponse,
+        route: ReplyTargetPublisher,
+        arrival: InboundDelivery,
+        own: str,
+        ended: Done,
+    ) -> None:
         """Send an answer where it is wanted. `own` is the address of the session, where frames go and nothing else."""
         address = self._resolved(answer, route, arrival, own) if _is_wanted(answer) else None
         if isinstance(answer, ErrorResponse):
@@ -70,13 +77,13 @@ class Answers:
                 route.facts.not_expected.note(answer)
             ended(None)
             return
-        self._send(answer, Line(route, Resolved(address, {})), ended)
+        self._send(answer, ReplyChannel(route, Destination(address, {})), ended)
 
-    def _send(self, answer: Response | ErrorResponse, line: Line, ended: Done) -> None:
+    def _send(self, answer: Response | ErrorResponse, line: ReplyChannel, ended: Done) -> None:
         try:
             envelopes = self._codec.encode(answer, None)
         except MappingError as error:
-            log.warning("an answer cannot be written", error=error.fault.message, **conversation(answer.headers))
+            log.warning("an answer cannot be written", error=error.fault.message, **log_context(answer.headers))
             ended(None)
             return
 
@@ -88,7 +95,9 @@ class Answers:
 
         line.post(envelopes, told)
 
-    def _resolved(self, answer: Response | ErrorResponse, route: Route, arrival: Arrival, own: str) -> str | None:
+    def _resolved(
+        self, answer: Response | ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, own: str
+    ) -> str | None:
         if self._address is None:
             return None
         context = msgspec.structs.replace(
@@ -109,7 +118,7 @@ class Answers:
             source=route.index,
             answer_to=address,
             reason=reason,
-            **conversation(answer.headers),
+            **log_context(answer.headers),
         )
         return None
 
@@ -129,32 +138,36 @@ class Answers:
         return None if is_meant else "that address is not meant"
 
 
-class Party(NamedTuple):
+class CommandSender(NamedTuple):
     """Who has sent elements. `address` is where his session is answered; `wake` is called when it has something to say."""
 
     ingest: Ingest
-    answers: Answers
+    answers: CommandResponses
     address: str
     wake: Callable[[], None]
 
 
-class Made(NamedTuple):
+class CommandResult(NamedTuple):
     """What a desk has made of a message."""
 
     elements: Sequence[Element]
-    party: Party
+    party: CommandSender
 
 
-def carry_out(made: Made, heard: Heard, arrival: Arrival) -> list[Saying | Errand]:
+def carry_out(
+    made: CommandResult, heard: ReceivedSignal, arrival: InboundDelivery
+) -> list[SessionReply | SessionCommand]:
     """What is to be done for the elements of a message, in order."""
     return [_work(element, made.party, heard, arrival) for element in made.elements]
 
 
-def _work(element: Element, party: Party, heard: Heard, arrival: Arrival) -> Saying | Errand:
+def _work(
+    element: Element, party: CommandSender, heard: ReceivedSignal, arrival: InboundDelivery
+) -> SessionReply | SessionCommand:
     if element.work is not None:
         work = element.work
         # It may be stored already, durable or not.
-        return replace(work, named=work.named._replace(is_asked=True)) if isinstance(work, Errand) else work
+        return replace(work, named=work.named._replace(is_asked=True)) if isinstance(work, SessionCommand) else work
     border = heard.border
     assert border is not None, "what a desk takes has come over a border"
     element.work = _read(element, party, heard.route, arrival, border)
@@ -163,17 +176,19 @@ def _work(element: Element, party: Party, heard: Heard, arrival: Arrival) -> Say
     return element.work
 
 
-def _read(element: Element, party: Party, route: Route, arrival: Arrival, border: Border) -> Saying | Errand:
+def _read(
+    element: Element, party: CommandSender, route: ReplyTargetPublisher, arrival: InboundDelivery, border: SenderCheck
+) -> SessionReply | SessionCommand:
     told = partial(_told, element, party, route, arrival)
     found = _command(border.read(element.octets), arrival)
     if isinstance(found, ErrorResponse):
         return partial(_refused, found, told)
     if not _UNANSWERABLE.isdisjoint(found.headers):
         found = replace(found, headers={name: it for name, it in found.headers.items() if name not in _UNANSWERABLE})
-    return Errand(found, arrival.received.subjects, name_of_part(found, arrival, element.position), told)
+    return SessionCommand(found, arrival.received.subjects, name_of_part(found, arrival, element.position), told)
 
 
-def _command(received: Received, arrival: Arrival) -> Command | ErrorResponse:
+def _command(received: DecodedDelivery, arrival: InboundDelivery) -> Command | ErrorResponse:
     """The command of an element, or what is wrong with it."""
     facts, route = arrival.facts, arrival.route
     error = received.error
@@ -195,7 +210,7 @@ def _command(received: Received, arrival: Arrival) -> Command | ErrorResponse:
         source=route.index,
         error=error.fault.error,
         message=error.fault.message,
-        **conversation(error.headers),
+        **log_context(error.headers),
     )
     return error
 
@@ -212,9 +227,9 @@ def _refused(
 
 def _told(
     element: Element,
-    party: Party,
-    route: Route,
-    arrival: Arrival,
+    party: CommandSender,
+    route: ReplyTargetPublisher,
+    arrival: InboundDelivery,
     answer: Response | ErrorResponse,
     ended: Done,
 ) -> None:

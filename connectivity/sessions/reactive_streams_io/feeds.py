@@ -1,8 +1,8 @@
 """Feeds of elements, made of the feeds that there are (reactive-streams-io, elements).
 
-`Written` makes octets of what another feed brings and may leave some out, `Apart` makes several elements of one, `Behind`
-goes on with a second feed where the first one has ended, `Later` is one that has to be found first, `Trials` and `Numbers`
-are the test publishers. A position is that of the feed underneath.
+`EncodedFeed` makes octets of what another feed brings and may leave some out, `FlattenedFeed` makes several elements of one,
+`ConcatenatedFeed` goes on with a second feed where the first one has ended, `DeferredFeed` is one that has to be found
+first, `SyntheticFeed` and `NumbersFeed` are the test publishers. A position is that of the feed underneath.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from connectivity.subscriptions.feed import Feed, FeedFailed, Page, Position, Then
+from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd, Position
 from mappings.errors import Fault
 from mappings.reactive_streams_io import elements
-from mappings.reactive_streams_io.publisher_names import Trial
+from mappings.reactive_streams_io.publisher_names import SyntheticName
 
 Write = Callable[[Any], bytes | None]
 """What an element of a feed is in octets; None for one that is left out."""
@@ -24,7 +24,7 @@ WRITTEN_AT_ONCE = 500
 """Elements that are written before others have their turn: about a millisecond."""
 
 
-class Written:
+class EncodedFeed:
     """The elements of a feed in octets."""
 
     __slots__ = ("_feed", "_write")
@@ -48,7 +48,7 @@ class Written:
         self._feed.close()
 
 
-class Apart:
+class FlattenedFeed:
     """The parts of a feed's elements, one by one. What is left of an element waits here for the next page."""
 
     __slots__ = ("_feed", "_part", "_then", "_waiting")
@@ -57,19 +57,19 @@ class Apart:
         self._feed = feed
         self._part = part
         self._waiting: deque[bytes] = deque()
-        self._then = Then.MORE
+        self._then = PageEnd.MORE
 
     def __repr__(self) -> str:
         return f"<Apart {self._feed!r}, {len(self._waiting)} waiting>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
-        if not self._waiting and self._then is not Then.END:
+        if not self._waiting and self._then is not PageEnd.END:
             found = await self._feed.page(position, 1, max_bytes)
             position, self._then = found.position, found.then
             for element in found.elements:
                 self._waiting.extend(self._part(element))
         parts = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
-        return Page(parts, position, Then.MORE if self._waiting else self._then)
+        return Page(parts, position, PageEnd.MORE if self._waiting else self._then)
 
     def wake(self, ready: Callable[[], None]) -> None:
         self._feed.wake(ready)
@@ -79,7 +79,7 @@ class Apart:
         self._feed.close()
 
 
-class Behind:
+class ConcatenatedFeed:
     """A feed, and behind its end another one, which is opened then."""
 
     __slots__ = ("_feed", "_is_closed", "_is_second", "_open")
@@ -95,7 +95,7 @@ class Behind:
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed where there is no second feed."""
         found = await self._feed.page(position, limit, max_bytes)
-        if self._is_second or self._is_closed or found.then is not Then.END:
+        if self._is_second or self._is_closed or found.then is not PageEnd.END:
             # Who has gone while the page was read would never close a second feed.
             return found
         feed = self._open()
@@ -103,7 +103,7 @@ class Behind:
             raise FeedFailed(feed)
         self._feed.close()
         self._feed, self._is_second = feed, True
-        return Page(found.elements, 0, Then.MORE)
+        return Page(found.elements, 0, PageEnd.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
         self._feed.wake(ready)
@@ -113,7 +113,7 @@ class Behind:
         self._feed.close()
 
 
-class Later:
+class DeferredFeed:
     """A feed that takes time to be found, which begins with the first page."""
 
     __slots__ = ("_feed", "_find", "_is_closed")
@@ -147,12 +147,12 @@ class Later:
             self._feed.close()
 
 
-class Trials:
+class SyntheticFeed:
     """A test publisher. Its elements are made when they are asked for."""
 
     __slots__ = ("_elements", "_left", "_trial")
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: SyntheticName) -> None:
         self._trial = trial
         self._elements: Iterator[bytes] = elements.elements(trial)
         self._left = elements.number(trial)
@@ -168,14 +168,14 @@ class Trials:
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed where this publisher is to fail."""
         if self._trial.kind == "never":
-            return Page((), position, Then.WAIT)
+            return Page((), position, PageEnd.WAIT)
         if not self._left and (fault := elements.ending(self._trial)) is not None:
             raise FeedFailed(fault)
         fit = max(1, max_bytes // max(1, self._trial.size))
         found = list(islice(self._elements, min(limit, fit)))
         self._left -= len(found)
         is_last = not self._left and elements.ending(self._trial) is None
-        return Page(found, position + len(found), Then.END if is_last else Then.MORE)
+        return Page(found, position + len(found), PageEnd.END if is_last else PageEnd.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
         """There never is more."""
@@ -184,12 +184,12 @@ class Trials:
         """What is not made yet takes nothing."""
 
 
-class Numbers:
+class NumbersFeed:
     """The test publisher of elements with a fixed size, in runs. A position is how many were read."""
 
     __slots__ = ("_trial",)
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: SyntheticName) -> None:
         self._trial = trial
 
     def __repr__(self) -> str:
@@ -206,7 +206,7 @@ class Numbers:
         count = min(limit, max(1, max_bytes // size), self._trial.count - position)
         behind = position + count
         run = elements.numbers(position + 1, count, size)
-        return Page(run, behind, Then.END if behind == self._trial.count else Then.MORE)
+        return Page(run, behind, PageEnd.END if behind == self._trial.count else PageEnd.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
         """There never is more."""

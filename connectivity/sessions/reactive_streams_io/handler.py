@@ -18,23 +18,23 @@ from typing import cast
 
 import structlog
 
-from connectivity.sessions.base import Desk, Errand, Means, Saying
-from connectivity.sessions.reactive_streams_io.access import Watching
-from connectivity.sessions.reactive_streams_io.commands import Answers, Made, Party, carry_out
-from connectivity.sessions.reactive_streams_io.peer import Counterpart
-from connectivity.sessions.reactive_streams_io.publishers import Opening
-from connectivity.sessions.reactive_streams_io.sessions import Key, Room
-from connectivity.sessions.reply_channel import Line, drop, is_meant, resolved_reply
-from connectivity.sessions.streamr.messages import Writing
-from connectivity.sources.delivery import Arrival
-from connectivity.sources.reader import Heard
-from connectivity.targets.reply_target import Route
-from connectivity.transports.base import Done, Parting, Sign
+from connectivity.sessions.base import SessionCommand, SessionHandler, SessionReply, SessionServices
+from connectivity.sessions.reactive_streams_io.access import ReaderAccess
+from connectivity.sessions.reactive_streams_io.commands import CommandResponses, CommandResult, CommandSender, carry_out
+from connectivity.sessions.reactive_streams_io.peer import PeerSession
+from connectivity.sessions.reactive_streams_io.publishers import PublisherResolver
+from connectivity.sessions.reactive_streams_io.sessions import Key, RsioSessions
+from connectivity.sessions.reply_channel import ReplyChannel, drop, is_meant, resolved_reply
+from connectivity.sessions.streamr.messages import MessageWriter
+from connectivity.sources.delivery import InboundDelivery
+from connectivity.sources.reader import ReceivedSignal
+from connectivity.targets.reply_target import ReplyTargetPublisher
+from connectivity.transports.base import CloseReason, Done, ReaderStatus
 from connectivity.transports.websocket.handshake import FRAME, TEXT
 from mappings.errors import MappingError
-from mappings.model.signals import ErrorResponse, Headers, Spoken
+from mappings.model.signals import ErrorResponse, Headers, SessionMessage
 from mappings.reactive_streams_io import errors
-from mappings.reactive_streams_io.errors import Mistake
+from mappings.reactive_streams_io.errors import ProtocolViolation
 from mappings.reactive_streams_io.frames import (
     SESSION,
     Goodbye,
@@ -55,26 +55,26 @@ UNRELIABLE = "400 transport not reliable"
 FULL = "429 rsio:sessions.limit There are as many sessions as there may be."
 
 
-class RsioDesk(Desk):
+class RsioHandler(SessionHandler):
     """Serves all sessions of the service."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: SessionServices) -> None:
         self._means = means
-        self._rooms: dict[tuple[str, str], Room] = {}
+        self._rooms: dict[tuple[str, str], RsioSessions] = {}
         """By connection and mapping."""
-        self._writing = Writing(means.store, means.lifetimes, means.now)
-        self._watching = Watching(means.store, means.decider.world)
+        self._writing = MessageWriter(means.store, means.lifetimes, means.now)
+        self._watching = ReaderAccess(means.store, means.decider.world)
 
     def __repr__(self) -> str:
         return f"<RsioDesk, {list(self._rooms.values())!r}>"
 
     def take(
         self,
-        spoken: Spoken,
-        heard: Heard,
-        arrival: Arrival,
+        spoken: SessionMessage,
+        heard: ReceivedSignal,
+        arrival: InboundDelivery,
         changes: list[Change],  # noqa: ARG002
-    ) -> Sequence[Saying | Errand]:
+    ) -> Sequence[SessionReply | SessionCommand]:
         """Give a message to its session. What it leads to is said by the session, at once and later; the commands that it
         brings are carried out with its batch."""
         if arrival.made is not None and (made := arrival.made.get(heard.name)) is not None:
@@ -97,28 +97,30 @@ class RsioDesk(Desk):
         counterpart.line = line
         before = counterpart.offers
         is_text = arrival.delivery.envelope.header(FRAME) == TEXT
-        events = counterpart.reject(Mistake.TEXT) if is_text else counterpart.hear(arrival.delivery, heard.border)
+        events = (
+            counterpart.reject(ProtocolViolation.TEXT) if is_text else counterpart.hear(arrival.delivery, heard.border)
+        )
         room.see(key, counterpart, events)
         is_again = arrival.delivery.redelivered or counterpart.offers is not before
         return _carry_out(counterpart, room, heard, arrival, is_again=is_again)
 
     def _seat(
         self,
-        room: Room,
+        room: RsioSessions,
         key: Key,
-        line: Line,
-        known: Counterpart | None,
-        route: Route,
-        arrival: Arrival,
+        line: ReplyChannel,
+        known: PeerSession | None,
+        route: ReplyTargetPublisher,
+        arrival: InboundDelivery,
         octets: bytes,
-    ) -> Counterpart | None:
+    ) -> PeerSession | None:
         """Whose message this is; None for one that is turned away."""
-        if known is not None and route.is_door:
+        if known is not None and route.is_listener:
             return known
         if not _begins(octets, route):
             # What still comes of a stream that has ended was on its way already.
             if known is None and not route.is_stream and not is_parting(octets):
-                self._turn_away(errors.NO_SESSION, route, line, key, Parting.MALFORMED)
+                self._turn_away(errors.NO_SESSION, route, line, key, CloseReason.MALFORMED)
             return known
         if room.is_parting:
             # Whoever says hello to the end begins nothing, and has nothing any more.
@@ -133,14 +135,21 @@ class RsioDesk(Desk):
             return None
         return room.begin(key, line, arrival.received.subjects)
 
-    def _turn_away(self, reason: str, route: Route, line: Line, key: Key, parting: Parting = Parting.DONE) -> None:
+    def _turn_away(
+        self,
+        reason: str,
+        route: ReplyTargetPublisher,
+        line: ReplyChannel,
+        key: Key,
+        parting: CloseReason = CloseReason.DONE,
+    ) -> None:
         """Say goodbye to somebody who has no session."""
         route.meter.inbound("refused")
-        say = log.debug if route.is_door else log.info
+        say = log.debug if route.is_listener else log.info
         say("a message was turned away", connection=line.connection_id, address=line.address, reason=reason)
         line.post([envelope(encode(Goodbye(reason)), key[1])], parting=parting)
 
-    def refuse(self, error: ErrorResponse, route: Route, arrival: Arrival, ended: Done) -> None:
+    def refuse(self, error: ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, ended: Done) -> None:
         """A message that could not be taken is missing from its session, which ends."""
         room = self._room(route)
         found = self._find(room, route, error.headers, arrival)
@@ -165,11 +174,11 @@ class RsioDesk(Desk):
         for room in list(self._rooms.values()):
             room.sweep(is_taking=is_taking)
 
-    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+    def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:
         for room in self._of(connection_id):
-            if sign is Sign.HEARD:
+            if sign is ReaderStatus.HEARD:
                 room.heard(address)
-            elif sign is Sign.UNHEARD:
+            elif sign is ReaderStatus.UNHEARD:
                 room.unheard(address)
             else:
                 room.leave(address)
@@ -186,28 +195,32 @@ class RsioDesk(Desk):
         for key in [key for key in self._rooms if key[0] == connection_id]:
             self._rooms.pop(key).close()
 
-    def _of(self, connection_id: str) -> list[Room]:
+    def _of(self, connection_id: str) -> list[RsioSessions]:
         return [room for (connection, _), room in self._rooms.items() if connection == connection_id]
 
-    def _room(self, route: Route) -> Room:
+    def _room(self, route: ReplyTargetPublisher) -> RsioSessions:
         key = (route.connection_id, route.mapper.name)
         room = self._rooms.get(key)
         if room is None:
             means = self._means
             options = cast(RsioOptions, route.mapper.codec.terms)
-            opening = Opening(options, means.store, means.streams, means.decider.world, self._writing, means.now)
-            room = self._rooms[key] = Room(
+            opening = PublisherResolver(
+                options, means.store, means.streams, means.decider.world, self._writing, means.now
+            )
+            room = self._rooms[key] = RsioSessions(
                 route.connection_id,
                 options,
                 opening,
                 means.streams,
                 self._watching,
                 means.clock,
-                Answers.of(options, means.now),
+                CommandResponses.of(options, means.now),
             )
         return room
 
-    def _find(self, room: Room, route: Route, headers: Headers, arrival: Arrival) -> tuple[Key, Line] | None:
+    def _find(
+        self, room: RsioSessions, route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery
+    ) -> tuple[Key, ReplyChannel] | None:
         """Whose message this is, and how that one is answered; None where that leads nowhere, or not where it may."""
         try:
             resolved = resolved_reply(route, headers, arrival)
@@ -225,18 +238,18 @@ class RsioDesk(Desk):
             drop("a session has no such name", arrival, headers, answer_to=resolved.address)
             return None
         if name is None:
-            return (resolved.address, None), Line(route, resolved)
-        return (resolved.address, str(name)), Line(route, resolved, f"{resolved.address}#{name}")
+            return (resolved.address, None), ReplyChannel(route, resolved)
+        return (resolved.address, str(name)), ReplyChannel(route, resolved, f"{resolved.address}#{name}")
 
 
-def _begins(octets: bytes, route: Route) -> bool:
+def _begins(octets: bytes, route: ReplyTargetPublisher) -> bool:
     """Whether there is a session from now on: with a hello, or since a door tells of somebody who has said nothing yet."""
-    return not octets if route.is_stream else begins_session(octets) or (route.is_door and not octets)
+    return not octets if route.is_stream else begins_session(octets) or (route.is_listener and not octets)
 
 
 def _carry_out(
-    counterpart: Counterpart, room: Room, heard: Heard, arrival: Arrival, *, is_again: bool
-) -> Sequence[Saying | Errand]:
+    counterpart: PeerSession, room: RsioSessions, heard: ReceivedSignal, arrival: InboundDelivery, *, is_again: bool
+) -> Sequence[SessionReply | SessionCommand]:
     """The commands that a message has brought. `is_again`: with those of which nobody was told yet, since what had brought
     them may have been given up."""
     offers = counterpart.offers
@@ -244,10 +257,10 @@ def _carry_out(
     elements = offers.ingest.untold if is_again else fresh
     if not elements:
         return ()
-    party = Party(offers.ingest, room.answers, counterpart.line.address, lambda: offers.wake())
-    made = Made(elements, party)
+    party = CommandSender(offers.ingest, room.answers, counterpart.line.address, lambda: offers.wake())
+    made = CommandResult(elements, party)
     arrival.made = {**(arrival.made or {}), heard.name: made}
     return carry_out(made, heard, arrival)
 
 
-HANDLER = RsioDesk
+HANDLER = RsioHandler

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 
 import structlog
 
-from connectivity.sessions.base import Errand, Saying
+from connectivity.sessions.base import SessionCommand, SessionReply
 from mappings.errors import EncodeError
 from mappings.reactive_streams_io import errors, publisher_names
-from mappings.reactive_streams_io.session import Session
+from mappings.reactive_streams_io.session import RsioSession
 
 log = structlog.get_logger(__name__)
 
@@ -42,27 +42,27 @@ class Element:
 
     __slots__ = ("inlet", "is_told", "octets", "position", "stream", "work")
 
-    def __init__(self, inlet: Inlet, stream: int, position: str, octets: bytes) -> None:
+    def __init__(self, inlet: CommandStream, stream: int, position: str, octets: bytes) -> None:
         self.inlet = inlet
         self.stream = stream
         self.position = position
         self.octets = octets
         self.is_told = False
-        self.work: Saying | Errand | None = None
+        self.work: SessionReply | SessionCommand | None = None
         """What is to be done for it, once it was read."""
 
     def __repr__(self) -> str:
         return f"<Element {self.position}, {len(self.octets)} octets>"
 
 
-class Inlet:
+class CommandStream:
     """One stream that the service wants of its client."""
 
     __slots__ = ("done", "due", "id", "name", "pause", "publisher", "stream")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.publisher = publisher_names.write(publisher_names.Ingest(name))
+        self.publisher = publisher_names.write(publisher_names.IngestName(name))
         self.stream: int | None = None
         self.id = 0
         self.done = 0
@@ -78,11 +78,11 @@ class Inlet:
 class Ingest:
     """All that is ingested in one session. `session` says what there is to say; whoever calls wakes the transport."""
 
-    def __init__(self, session: Session, wanted: Sequence[str], connection_id: str) -> None:
+    def __init__(self, session: RsioSession, wanted: Sequence[str], connection_id: str) -> None:
         self._session = session
         self._connection_id = connection_id
-        self._inlets = [Inlet(name) for name in wanted]
-        self._by_stream: dict[int, Inlet] = {}
+        self._inlets = [CommandStream(name) for name in wanted]
+        self._by_stream: dict[int, CommandStream] = {}
         self._prefix = f"ingest:{secrets.token_hex(8)}"
         """What no other session has, in this life of the service or another."""
         self._count = 0
@@ -178,11 +178,11 @@ class Ingest:
                 self._subscribe(inlet)
         return bool(due)
 
-    def _want_again(self, inlet: Inlet) -> bool:
+    def _want_again(self, inlet: CommandStream) -> bool:
         done, inlet.done = inlet.done, 0
         return inlet.stream is not None and self._session.request(inlet.stream, done)
 
-    def _subscribe(self, inlet: Inlet) -> None:
+    def _subscribe(self, inlet: CommandStream) -> None:
         try:
             stream = self._session.subscribe(inlet.publisher, WINDOW, above=inlet.id)
         except EncodeError as error:

@@ -18,27 +18,27 @@ from collections.abc import Callable, Sequence
 import structlog
 
 from connectivity.errors import ConnectivityError
-from connectivity.sessions.reactive_streams_io.publishers import Opening
-from connectivity.sessions.reactive_streams_io.streams import Offers
-from connectivity.sessions.reply_channel import Line
+from connectivity.sessions.reactive_streams_io.publishers import PublisherResolver
+from connectivity.sessions.reactive_streams_io.streams import SessionStreams
+from connectivity.sessions.reply_channel import ReplyChannel
 from connectivity.sources.delivery import digest
-from connectivity.sources.reader import Border
-from connectivity.transports.base import Delivery, Parting
+from connectivity.sources.reader import SenderCheck
+from connectivity.transports.base import CloseReason, Delivery
 from mappings.errors import INTERNAL_ERROR, Fault
-from mappings.reactive_streams_io.endpoint import Endpoint, State
-from mappings.reactive_streams_io.errors import Mistake
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointState
+from mappings.reactive_streams_io.errors import ProtocolViolation
 from mappings.reactive_streams_io.events import (
-    Arrived,
     Cancelled,
     Closed,
     Completed,
+    DemandReceived,
+    ElementsReceived,
     Event,
-    Failed,
     Interrupted,
-    Opened,
-    Requested,
     Resumed,
-    Subscribed,
+    SessionOpened,
+    StreamFailed,
+    SubscribeReceived,
 )
 from mappings.reactive_streams_io.frames import Extension, envelope
 
@@ -57,18 +57,18 @@ REMEMBERED = 64
 GAP = "503 rsio:message.lost A message could not be sent."
 
 
-class Counterpart:
+class PeerSession:
     """A client. `line` is the way by which it was answered last; `owners` are the subjects that its session is of."""
 
     def __init__(
         self,
         endpoint: Endpoint,
-        offers: Offers,
-        opening: Opening,
-        line: Line,
+        offers: SessionStreams,
+        opening: PublisherResolver,
+        line: ReplyChannel,
         owners: frozenset[str],
         clock: Callable[[], float],
-        resumed: Callable[[int, int], Offers],
+        resumed: Callable[[int, int], SessionStreams],
         name: str | None = None,
     ) -> None:
         """`clock` gives monotonic seconds, `name` is what the client calls its session, where it has a name for it.
@@ -85,12 +85,12 @@ class Counterpart:
         self._resumed = resumed
         self._name = name
         self._heard: OrderedDict[tuple[str | None, bytes], None] = OrderedDict()
-        self._is_peer = line.route.is_door
+        self._is_peer = line.route.is_listener
         """At a door nothing is missing unless the client has gone, which is told, too."""
         self._window = WINDOW_OF_A_PEER if self._is_peer else WINDOW
-        self._parting: Parting | None = None
+        self._parting: CloseReason | None = None
         """Why the client's connection is over, where that is still to be told to the door."""
-        self._border: Border | None = None
+        self._border: SenderCheck | None = None
         self._is_flushing = self._is_woken = self._is_gone = False
         offers.meet(self.wake)
 
@@ -104,7 +104,7 @@ class Counterpart:
             return bool(self._heard) and next(reversed(self._heard)) == known
         return known in self._heard
 
-    def hear(self, delivery: Delivery, border: Border | None = None) -> Sequence[Event]:
+    def hear(self, delivery: Delivery, border: SenderCheck | None = None) -> Sequence[Event]:
         """Take a message; the events that are not about streams. `border` knows whom its sender may speak for."""
         self._border = border
         if self._is_peer:
@@ -116,9 +116,9 @@ class Counterpart:
             self._heard.popitem(last=False)
         return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
 
-    def reject(self, mistake: Mistake) -> Sequence[Event]:
+    def reject(self, mistake: ProtocolViolation) -> Sequence[Event]:
         """A message has come that holds no frames."""
-        return self._react(self.endpoint.reject(mistake), Parting.UNFIT)
+        return self._react(self.endpoint.reject(mistake), CloseReason.UNFIT)
 
     def tick(self, *, is_taking: bool = True) -> Sequence[Event]:
         """Look whether something is due. `is_taking`: whether what comes is taken now."""
@@ -155,32 +155,32 @@ class Counterpart:
         self.offers = self._resumed(self.offers.session.key, session)
         self.offers.meet(self.wake)
 
-    def _react(self, events: Sequence[Event], fault: Parting = Parting.MALFORMED) -> Sequence[Event]:
+    def _react(self, events: Sequence[Event], fault: CloseReason = CloseReason.MALFORMED) -> Sequence[Event]:
         """Carry out what the client wants of streams; the other events. `fault`: what it is if the client is at fault."""
         others: list[Event] = []
         for event in events:
             match event:
-                case Subscribed(stream, publisher, demand):
+                case SubscribeReceived(stream, publisher, demand):
                     self._subscribe(stream, publisher, demand)
-                case Requested(stream, demand):
+                case DemandReceived(stream, demand):
                     self.offers.request(stream, demand)
                 case Cancelled(stream):
                     self.offers.cancel(stream)
                 case Resumed(session):
                     # What comes behind it is about that session's streams, be it their end.
                     self._take_over(session)
-                case Arrived(stream, elements):
+                case ElementsReceived(stream, elements):
                     self.offers.ingest.arrived(stream, elements)
-                case Completed() | Failed():
+                case Completed() | StreamFailed():
                     self._ended(event)
-                case Opened():
+                case SessionOpened():
                     self.offers.ingest.begin()
                     others.append(event)
                 case Closed() | Interrupted():
                     self._end(event)
                     if self._is_peer:
                         is_fault = isinstance(event, Closed) and event.is_fault
-                        self._parting = fault if is_fault else Parting.DONE
+                        self._parting = fault if is_fault else CloseReason.DONE
                     others.append(event)
                 case _:
                     others.append(event)
@@ -201,10 +201,10 @@ class Counterpart:
             log.exception("a publisher could not be opened", publisher=publisher, connection=self.line.connection_id)
             self.offers.fail(stream, INTERNAL_ERROR)
 
-    def _ended(self, event: Completed | Failed) -> None:
+    def _ended(self, event: Completed | StreamFailed) -> None:
         """A stream of the client has ended: by itself, unless its session is over or has made room for another one."""
-        if self.endpoint.state is State.OPEN and self.endpoint.session is self.offers.session:
-            reason = event.reason if isinstance(event, Failed) else None
+        if self.endpoint.state is EndpointState.OPEN and self.endpoint.session is self.offers.session:
+            reason = event.reason if isinstance(event, StreamFailed) else None
             self.offers.ingest.ended(event.stream, reason, self._clock())
 
     def _end(self, event: Closed | Interrupted) -> None:
@@ -213,7 +213,7 @@ class Counterpart:
             if isinstance(event, Closed):
                 self.offers.stop()
         # Whoever reaches a door can come and go as it likes: that fills no log.
-        say = log.debug if self.line.route.is_door else log.info
+        say = log.debug if self.line.route.is_listener else log.info
         say(
             "a session ended" if isinstance(event, Closed) else "a session was interrupted",
             connection=self.line.connection_id,
@@ -251,7 +251,7 @@ class Counterpart:
             self._is_flushing = False
 
     def _post(self, octets: bytes, elements: int = 0) -> None:
-        parting: Parting | None = None
+        parting: CloseReason | None = None
         if self.endpoint.is_spent:
             parting, self._parting = self._parting, None
         self.unconfirmed += 1
@@ -259,7 +259,12 @@ class Counterpart:
 
     def _confirmed(self, error: ConnectivityError | None) -> None:
         self.unconfirmed -= 1
-        if error is not None and self.endpoint.state is State.OPEN and not self.finds_gaps and not self._is_peer:
+        if (
+            error is not None
+            and self.endpoint.state is EndpointState.OPEN
+            and not self.finds_gaps
+            and not self._is_peer
+        ):
             self.part(GAP)
         elif self.unconfirmed == self._window - 1:
             self.wake()

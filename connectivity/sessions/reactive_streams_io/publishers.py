@@ -19,28 +19,45 @@ import structlog
 
 from connectivity.connections.target_topics import EXTRA_FIELDS
 from connectivity.sessions.reactive_streams_io.access import not_readable
-from connectivity.sessions.reactive_streams_io.feeds import Apart, Behind, Later, Numbers, Trials, Write, Written
-from connectivity.sessions.streamr.messages import Writing
+from connectivity.sessions.reactive_streams_io.feeds import (
+    ConcatenatedFeed,
+    DeferredFeed,
+    EncodedFeed,
+    FlattenedFeed,
+    NumbersFeed,
+    SyntheticFeed,
+    Write,
+)
+from connectivity.sessions.streamr.messages import MessageWriter
 from connectivity.sessions.streamr.resend import query_of
 from connectivity.store.past_state import first_published
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import NOTHING, Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
-from connectivity.subscriptions.manager import Streams
+from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.targets.enrichment import ExtraFields
-from connectivity.targets.signal_context import TWIN_EVENTS, Kept, NowWorld, Present
-from connectivity.targets.topic_filter import Interest
-from connectivity.twins.context import World
+from connectivity.targets.signal_context import TWIN_EVENTS, ClockedState, CurrentState, SuppressionReason
+from connectivity.targets.topic_filter import TopicFilter
+from connectivity.twins.context import StateLookup
 from mappings.errors import DecodeError, Fault, PlaceholderError
 from mappings.ids import EntityId
 from mappings.model.field_selector import SelectorRefused, parse_fields, select
 from mappings.model.json_pointer import MISSING, parse_pointer
-from mappings.model.signals import Event, FollowQuery, HistoryQuery, Kind, Query, SearchQuery, Subscribe, TwinEvent
+from mappings.model.signals import (
+    Event,
+    HistoryQuery,
+    LiveQuery,
+    Query,
+    SearchQuery,
+    Subscribe,
+    SubscriptionKind,
+    TwinEvent,
+)
 from mappings.reactive_streams_io import elements, publisher_names
 from mappings.reactive_streams_io.elements import EventWriter, packer
 from mappings.reactive_streams_io.options import RsioOptions
 from mappings.streamr.messages import write_message
-from mappings.streamr.requests import All, FromTime, Last, Range, Selection
+from mappings.streamr.requests import All, FromTime, Last, OffsetRange, Selection
 from mappings.streamr.streams import partition_of
 from spark_store import rql
 from spark_store.errors import QueryError
@@ -61,7 +78,7 @@ _headers = msgspec.json.Decoder(dict[str, object]).decode
 
 
 def enriched(
-    entity: EntityId, fields: str, filter: str | None, subjects: tuple[str, ...], present: Present
+    entity: EntityId, fields: str, filter: str | None, subjects: tuple[str, ...], present: CurrentState
 ) -> Callable[[Event], bytes | None]:
     """What writes the events of a thing that a filter lets pass, with these fields beside them.
 
@@ -76,13 +93,13 @@ def enriched(
             f"found extra-fields that begin with {unknown[0]!r}, expected one of {', '.join(EXTRA_FIELDS)}"
         )
     wanted = {"extraFields": fields} | ({} if filter is None else {"filter": filter})
-    interest = Interest([f"{TWIN_EVENTS}?{urlencode(wanted, quote_via=quote)}"], subjects)
+    interest = TopicFilter([f"{TWIN_EVENTS}?{urlencode(wanted, quote_via=quote)}"], subjects)
     writer = EventWriter(entity)
 
     def write(event: Event) -> bytes | None:
         judged = interest.judge(TwinEvent(*event[:6], headers=_headers(event.headers)), present)
-        if isinstance(judged, Kept):
-            if judged is Kept.ENRICHMENT:
+        if isinstance(judged, SuppressionReason):
+            if judged is SuppressionReason.ENRICHMENT:
                 log.warning("an event was left out", entity=str(entity), revision=event.revision, reason=judged.value)
             return None
         return writer(event._replace(value=judged.value), judged.extra)
@@ -96,25 +113,25 @@ STREAM_VERSION = 28
 """The version of Streamr's messages whose array is the element of a stream."""
 
 
-class Opened(NamedTuple):
+class ResolvedPublisher(NamedTuple):
     """A publisher as the engine is asked for it. `open` finds the feed, whose elements are octets, or says why not."""
 
-    kind: Kind
+    kind: SubscriptionKind
     entity: EntityId | None
     element_size: int
     open: Callable[[], Feed | Fault]
 
 
-class Opening:
+class PublisherResolver:
     """Opens publishers for one mapping. `writing` writes the messages of streams once for all who follow them."""
 
     def __init__(
         self,
         options: RsioOptions,
         store: Store,
-        streams: Streams,
-        world: World,
-        writing: Writing,
+        streams: SubscriptionManager,
+        world: StateLookup,
+        writing: MessageWriter,
         now: Callable[[], datetime],
     ) -> None:
         self._options = options
@@ -124,7 +141,7 @@ class Opening:
         self._writing = writing
         self._now = now
 
-    def open(self, publisher: str, subjects: tuple[str, ...]) -> Opened | Fault:
+    def open(self, publisher: str, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         """What a publisher string asks for, or what is wrong with it."""
         try:
             name = publisher_names.parse(publisher, with_trials=self._options.has_trials)
@@ -137,24 +154,26 @@ class Opening:
         except QueryError as error:
             return _unprocessable(error.fault)
 
-    def _named(self, name: publisher_names.Name, subjects: tuple[str, ...]) -> Opened | Fault:
+    def _named(self, name: publisher_names.Name, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         match name:
-            case publisher_names.Trial():
-                return Opened(Kind.HISTORY, None, elements.element_size(name), lambda: _trial(name))
+            case publisher_names.SyntheticName():
+                return ResolvedPublisher(
+                    SubscriptionKind.HISTORY, None, elements.element_size(name), lambda: _trial(name)
+                )
             case publisher_names.History():
                 return self._history(name, subjects)
             case publisher_names.Events():
                 return self._events(name, subjects)
-            case publisher_names.Search():
+            case publisher_names.SearchName():
                 return self._search(name, subjects)
-            case publisher_names.Stream():
+            case publisher_names.StreamName():
                 return self._stream(name, subjects)
-            case publisher_names.Ingest():
+            case publisher_names.IngestName():
                 return Fault(404, "rsio:publisher.notfound", "Nobody subscribes to what is ingested, but the service.")
 
     # things and policies
 
-    def _history(self, name: publisher_names.History, subjects: tuple[str, ...]) -> Opened | Fault:
+    def _history(self, name: publisher_names.History, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         if name.follow and name.to_revision is not None:
             return _wrong("found follow with to, which has an end")
         if name.extra_fields is not None and not name.follow:
@@ -168,29 +187,29 @@ class Opening:
             query = HistoryQuery(
                 entity, name.from_revision or 0, name.to_revision, name.after, name.before, name.filter
             )
-            feed = self._ask(Kind.HISTORY, query, subjects)
+            feed = self._ask(SubscriptionKind.HISTORY, query, subjects)
             if isinstance(feed, Fault):
                 return feed
             if (gone := self._gone(entity, name.from_revision)) is not None:
                 return gone
             if not name.follow:
                 return _written(feed, write)
-            written = Written(feed, write)
-            return Behind(written, lambda: self._live(entity, newest, live, subjects))
+            written = EncodedFeed(feed, write)
+            return ConcatenatedFeed(written, lambda: self._live(entity, newest, live, subjects))
 
-        return Opened(Kind.HISTORY, entity, _size(name.projection), open)
+        return ResolvedPublisher(SubscriptionKind.HISTORY, entity, _size(name.projection), open)
 
-    def _events(self, name: publisher_names.Events, subjects: tuple[str, ...]) -> Opened | Fault:
+    def _events(self, name: publisher_names.Events, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         write = self._live_written(name, subjects)
 
         def open() -> Feed | Fault:
             return self._live(name.entity, None, write, subjects)
 
-        return Opened(Kind.LIVE, name.entity, _size(name.projection), open)
+        return ResolvedPublisher(SubscriptionKind.LIVE, name.entity, _size(name.projection), open)
 
     def _live(self, entity: EntityId, after: int | None, write: Write, subjects: tuple[str, ...]) -> Feed | Fault:
-        feed = self._ask(Kind.LIVE, FollowQuery(entity, after), subjects)
-        return feed if isinstance(feed, Fault) else Written(feed, write)
+        feed = self._ask(SubscriptionKind.LIVE, LiveQuery(entity, after), subjects)
+        return feed if isinstance(feed, Fault) else EncodedFeed(feed, write)
 
     def _matching(self, text: str) -> Callable[[Event], bool]:
         """Whether an event matches a filter. Raises QueryError."""
@@ -204,7 +223,7 @@ class Opening:
             return self._written(name.entity, name.projection, name.fields, is_kept)
         if name.projection is not None:
             raise ValueError("found extra-fields with project, expected one of them")
-        write = enriched(name.entity, name.extra_fields, name.filter, subjects, NowWorld(self._world, self._now))
+        write = enriched(name.entity, name.extra_fields, name.filter, subjects, ClockedState(self._world, self._now))
         return write if name.fields is None else _selected(write, name.fields)
 
     def _written(
@@ -226,22 +245,22 @@ class Opening:
 
     # searches
 
-    def _search(self, name: publisher_names.Search, subjects: tuple[str, ...]) -> Opened | Fault:
+    def _search(self, name: publisher_names.SearchName, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         namespaces = tuple(name.namespaces.split(",")) if name.namespaces else ()
         query = SearchQuery(name.filter, name.options, namespaces, name.fields)
         is_apart = name.unit == "thing"
 
         def open() -> Feed | Fault:
-            feed = self._ask(Kind.SEARCH, query, subjects)
+            feed = self._ask(SubscriptionKind.SEARCH, query, subjects)
             if isinstance(feed, Fault):
                 return feed
-            return Apart(feed, _things) if is_apart else feed
+            return FlattenedFeed(feed, _things) if is_apart else feed
 
-        return Opened(Kind.SEARCH, None, 0, open)
+        return ResolvedPublisher(SubscriptionKind.SEARCH, None, 0, open)
 
     # streams
 
-    def _stream(self, name: publisher_names.Stream, subjects: tuple[str, ...]) -> Opened | Fault:
+    def _stream(self, name: publisher_names.StreamName, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         known = self._options.streams.get(name.id)
         if known is None or name.partition >= known.partitions:
             return Fault(
@@ -270,24 +289,26 @@ class Opening:
             newest = self._newest(entity)
 
             def ask(selection: Selection) -> Feed | Fault:
-                return self._ask(Kind.HISTORY, query_of(selection, entity, newest), subjects)
+                return self._ask(SubscriptionKind.HISTORY, query_of(selection, entity, newest), subjects)
 
             async def find(instant: int) -> Feed | Fault:
                 first = await first_published(self._store, entity, 1, newest, instant)
-                return ask(Range(newest + 1 if first is None else first, None))
+                return ask(OffsetRange(newest + 1 if first is None else first, None))
 
-            found = Later(lambda: find(selection.instant)) if isinstance(selection, FromTime) else ask(selection)
+            found = DeferredFeed(lambda: find(selection.instant)) if isinstance(selection, FromTime) else ask(selection)
             if isinstance(found, Fault):
                 return found
             if not name.follow:
                 return _written(found, write)
-            return Behind(Written(found, write), lambda: live(newest))
+            return ConcatenatedFeed(EncodedFeed(found, write), lambda: live(newest))
 
-        return Opened(Kind.HISTORY if _selection(name) is not None else Kind.LIVE, entity, 0, open)
+        return ResolvedPublisher(
+            SubscriptionKind.HISTORY if _selection(name) is not None else SubscriptionKind.LIVE, entity, 0, open
+        )
 
     # the store
 
-    def _ask(self, kind: Kind, query: Query, subjects: tuple[str, ...]) -> Feed | Fault:
+    def _ask(self, kind: SubscriptionKind, query: Query, subjects: tuple[str, ...]) -> Feed | Fault:
         try:
             feed = self._streams.open_feed(Subscribe(kind, query, {}), subjects)
         except QueryError as error:
@@ -312,9 +333,9 @@ class Opening:
         )
 
 
-def _in_cbor(name: publisher_names.Name, opened: Opened) -> Opened | Fault:
+def _in_cbor(name: publisher_names.Name, opened: ResolvedPublisher) -> ResolvedPublisher | Fault:
     """The same elements in CBOR, where they are JSON."""
-    if opened.element_size or (isinstance(name, publisher_names.Trial) and name.kind == "big"):
+    if opened.element_size or (isinstance(name, publisher_names.SyntheticName) and name.kind == "big"):
         return _wrong("found enc=cbor, and the elements of this publisher are octets of their own")
 
     def open() -> Feed | Fault:
@@ -324,14 +345,14 @@ def _in_cbor(name: publisher_names.Name, opened: Opened) -> Opened | Fault:
     return opened._replace(open=open)
 
 
-def _trial(trial: publisher_names.Trial) -> Feed:
-    feed = Numbers(trial) if elements.element_size(trial) else Trials(trial)
+def _trial(trial: publisher_names.SyntheticName) -> Feed:
+    feed = NumbersFeed(trial) if elements.element_size(trial) else SyntheticFeed(trial)
     return NOTHING if feed.is_empty else feed
 
 
 def _written(feed: Feed, write: Write) -> Feed:
     """The elements of a feed in octets; what is known to be empty stays so."""
-    return feed if feed is NOTHING else Written(feed, write)
+    return feed if feed is NOTHING else EncodedFeed(feed, write)
 
 
 def _size(projection: publisher_names.Projection | None) -> int:
@@ -368,14 +389,14 @@ def _things(page: Any) -> Sequence[bytes]:
     return [bytes(each) for each in _decode_page(page)]
 
 
-def _selection(name: publisher_names.Stream) -> Selection | None:
+def _selection(name: publisher_names.StreamName) -> Selection | None:
     """Which messages of before are wanted; None for none."""
     if name.all:
         return All()
     if name.last is not None:
         return Last(name.last) if name.last else None
     if name.from_offset is not None:
-        return Range(name.from_offset, name.to_offset)
+        return OffsetRange(name.from_offset, name.to_offset)
     return FromTime(name.since) if name.since is not None else None
 
 

@@ -16,9 +16,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from connectivity.subscriptions.feed import Feed, Page, Position, Then
+from connectivity.subscriptions.feed import Feed, Page, PageEnd, Position
 from mappings.reactive_streams_io.limits import OBJECT
-from mappings.reactive_streams_io.publisher import Run
+from mappings.reactive_streams_io.publisher import PackedElements
 
 MOST = 8 << 20
 """Octets that wait for one client; one large element may be more."""
@@ -33,7 +33,7 @@ LITTLE = 64 << 10
 """What is read at a time then."""
 
 
-class Hall:
+class ConnectionBudget:
     """What waits behind all gates of a connection."""
 
     __slots__ = ("octets",)
@@ -49,17 +49,17 @@ class Hall:
         return self.octets >= MOST_TOGETHER
 
 
-class Gate:
+class ReadAheadBudget:
     """What waits for one client."""
 
     __slots__ = ("_hall", "_held", "_is_left", "_reading", "_turns")
 
-    def __init__(self, hall: Hall) -> None:
+    def __init__(self, hall: ConnectionBudget) -> None:
         self._hall = hall
         self._held = 0
         self._reading = 0
         self._is_left = False
-        self._turns: OrderedDict[Gated, asyncio.Future[bool]] = OrderedDict()
+        self._turns: OrderedDict[BudgetedFeed, asyncio.Future[bool]] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<Gate, {self._held} octets held, {self._reading} reading, {len(self._turns)} waiting>"
@@ -74,7 +74,7 @@ class Gate:
 
     # for its feeds
 
-    async def enter(self, feed: Gated) -> bool:
+    async def enter(self, feed: BudgetedFeed) -> bool:
         """Wait until it is this feed's turn to read. False where it was turned away meanwhile."""
         if not self._turns and self._has_room:
             self._reading += 1
@@ -88,7 +88,7 @@ class Gate:
                 self.leave(0)
             raise
 
-    def turn_away(self, feed: Gated) -> None:
+    def turn_away(self, feed: BudgetedFeed) -> None:
         """A feed wants to read no more."""
         if (turn := self._turns.pop(feed, None)) is not None and not turn.done():
             turn.set_result(False)
@@ -128,12 +128,12 @@ class Gate:
                 turn.set_result(True)
 
 
-class Gated:
+class BudgetedFeed:
     """A feed behind a gate. `taken` says that the transport has taken what was read."""
 
     __slots__ = ("_feed", "_gate", "_held", "_is_closed")
 
-    def __init__(self, feed: Feed, gate: Gate) -> None:
+    def __init__(self, feed: Feed, gate: ReadAheadBudget) -> None:
         self._feed = feed
         self._gate = gate
         self._held = 0
@@ -146,7 +146,7 @@ class Gated:
         """What the feed behind it gives, and raises; nothing where it is closed meanwhile."""
         gate = self._gate
         if not await gate.enter(self):
-            return Page((), position, Then.WAIT)
+            return Page((), position, PageEnd.WAIT)
         held = 0
         try:
             found = await self._feed.page(position, limit, gate.page_of(max_bytes))
@@ -173,6 +173,6 @@ class Gated:
 
 def size_of(elements: Sequence[Any]) -> int:
     """What elements count as long as they wait. A run of them is one object."""
-    if isinstance(elements, Run):
+    if isinstance(elements, PackedElements):
         return len(elements.octets) + OBJECT
     return sum(map(len, elements)) + OBJECT * len(elements)

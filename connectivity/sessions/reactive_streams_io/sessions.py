@@ -11,16 +11,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from connectivity.sessions.reactive_streams_io.access import Watching
-from connectivity.sessions.reactive_streams_io.commands import Answers
-from connectivity.sessions.reactive_streams_io.peer import GAP, Counterpart
-from connectivity.sessions.reactive_streams_io.publishers import Opening
-from connectivity.sessions.reactive_streams_io.read_ahead import Hall
-from connectivity.sessions.reactive_streams_io.streams import Offers
-from connectivity.sessions.reply_channel import Line
-from connectivity.subscriptions.manager import Streams
-from mappings.model.absence import Unheard
-from mappings.reactive_streams_io.endpoint import Endpoint, Role, State
+from connectivity.sessions.reactive_streams_io.access import ReaderAccess
+from connectivity.sessions.reactive_streams_io.commands import CommandResponses
+from connectivity.sessions.reactive_streams_io.peer import GAP, PeerSession
+from connectivity.sessions.reactive_streams_io.publishers import PublisherResolver
+from connectivity.sessions.reactive_streams_io.read_ahead import ConnectionBudget
+from connectivity.sessions.reactive_streams_io.streams import SessionStreams
+from connectivity.sessions.reply_channel import ReplyChannel
+from connectivity.subscriptions.manager import SubscriptionManager
+from mappings.model.absence import AbsenceDetector
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole, EndpointState
 from mappings.reactive_streams_io.events import Closed, Event, Interrupted
 from mappings.reactive_streams_io.options import RsioOptions
 from mappings.reactive_streams_io.resumption import Resumables
@@ -35,18 +35,18 @@ Key: TypeAlias = tuple[str, str | None]
 """A reply address, and what the client calls its session."""
 
 
-class Room:
+class RsioSessions:
     """The clients of one connection through one mapping."""
 
     def __init__(
         self,
         connection_id: str,
         options: RsioOptions,
-        opening: Opening,
-        streams: Streams,
-        watching: Watching,
+        opening: PublisherResolver,
+        streams: SubscriptionManager,
+        watching: ReaderAccess,
         clock: Callable[[], float],
-        answers: Answers,
+        answers: CommandResponses,
     ) -> None:
         """`clock` gives monotonic seconds."""
         self.connection_id = connection_id
@@ -58,15 +58,15 @@ class Room:
         self._watching = watching
         self._clock = clock
         self._resumables = Resumables(options.limits)
-        self._counterparts: dict[Key, Counterpart] = {}
+        self._counterparts: dict[Key, PeerSession] = {}
         self._at: dict[str, set[Key]] = {}
         """By address: the keys of those who are answered there."""
-        self._unheard: dict[str, Unheard] = {}
+        self._unheard: dict[str, AbsenceDetector] = {}
         """By address: what nobody received there."""
         self._parted: asyncio.Future[None] | None = None
         """Set once it is time to part: resolved when nobody is left."""
-        self._hall = Hall()
-        self._offers: dict[int, Offers] = {}
+        self._hall = ConnectionBudget()
+        self._offers: dict[int, SessionStreams] = {}
         """By the keys of their sessions: those of clients that are there, and of those that may come back."""
 
     def __repr__(self) -> str:
@@ -81,28 +81,28 @@ class Room:
     def is_parting(self) -> bool:
         return self._parted is not None
 
-    def find(self, key: Key) -> Counterpart | None:
+    def find(self, key: Key) -> PeerSession | None:
         return self._counterparts.get(key)
 
-    def begin(self, key: Key, line: Line, subjects: tuple[str, ...]) -> Counterpart:
+    def begin(self, key: Key, line: ReplyChannel, subjects: tuple[str, ...]) -> PeerSession:
         """A client says hello, or is there. What it had before is over."""
         self.forget(key)
         route = line.route
         endpoint = Endpoint(
-            Role.SERVER,
+            EndpointRole.SERVER,
             self._clock(),
             limits=self.options.limits,
             extensions=self.options.extensions,
             has_messages=not route.is_stream,
-            is_connected=route.is_door,
+            is_connected=route.is_listener,
             subject="\0".join(sorted(subjects)),
             resumables=self._resumables,
         )
-        offers = Offers(
+        offers = SessionStreams(
             endpoint.session, self.connection_id, subjects, self.options, self._streams, self._watching, self._hall
         )
         self._offers[endpoint.session.key] = offers
-        counterpart = Counterpart(
+        counterpart = PeerSession(
             endpoint, offers, self._opening, line, frozenset(subjects), self._clock, self._hand_over, key[1]
         )
         self._counterparts[key] = counterpart
@@ -135,14 +135,14 @@ class Room:
         """
         for key in list(self._at.get(address, ())):
             counterpart = self._counterparts[key]
-            if counterpart.endpoint.state is State.CLOSING:
+            if counterpart.endpoint.state is EndpointState.CLOSING:
                 self.see(key, counterpart, counterpart.lose())
             elif not counterpart.finds_gaps:
                 self.see(key, counterpart, counterpart.part(GAP))
-        if address in self._at and self._unheard.setdefault(address, Unheard()).note(self._clock()):
+        if address in self._at and self._unheard.setdefault(address, AbsenceDetector()).note(self._clock()):
             self.leave(address)
 
-    def see(self, key: Key, counterpart: Counterpart, events: Sequence[Event]) -> None:
+    def see(self, key: Key, counterpart: PeerSession, events: Sequence[Event]) -> None:
         """What has become of a client's connection."""
         for event in events:
             match event:
@@ -178,7 +178,7 @@ class Room:
             offers.stop()
         self._offers.clear()
 
-    def _hand_over(self, own: int, session: int) -> Offers:
+    def _hand_over(self, own: int, session: int) -> SessionStreams:
         """The streams of a session, to whoever has resumed it; those of the client's own session until then are over."""
         if (former := self._offers.pop(own, None)) is not None:
             former.stop()
@@ -187,7 +187,7 @@ class Room:
         offers.wake()
         return offers
 
-    def _drop(self, key: Key, counterpart: Counterpart) -> None:
+    def _drop(self, key: Key, counterpart: PeerSession) -> None:
         if self._counterparts.get(key) is counterpart:
             del self._counterparts[key]
             keys = self._at[key[0]]

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from connectivity.errors import ConnectivityError
-from connectivity.sessions.reactive_streams_io.access import Watching
+from connectivity.sessions.reactive_streams_io.access import ReaderAccess
 from connectivity.sessions.reactive_streams_io.ingest import Ingest
-from connectivity.sessions.reactive_streams_io.publishers import Opened
-from connectivity.sessions.reactive_streams_io.read_ahead import Gate, Gated, Hall
+from connectivity.sessions.reactive_streams_io.publishers import ResolvedPublisher
+from connectivity.sessions.reactive_streams_io.read_ahead import BudgetedFeed, ConnectionBudget, ReadAheadBudget
 from connectivity.subscriptions.feed import NOTHING, Feed
-from connectivity.subscriptions.manager import Peer, Streams
-from connectivity.targets.outbox import Posting
+from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
+from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
 from mappings.errors import Fault
 from mappings.ids import EntityId
@@ -26,18 +26,18 @@ from mappings.model.signals import (
     Cancel,
     Complete,
     Created,
-    DeskQuery,
-    Ending,
+    EndReason,
     ErrorResponse,
     Failed,
     Next,
     Outbound,
     Request,
+    SessionQuery,
     Subscribe,
 )
 from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.options import RsioOptions
-from mappings.reactive_streams_io.session import Session
+from mappings.reactive_streams_io.session import RsioSession
 
 AT_ONCE = 500
 """Elements of one stream that are offered before others have their turn: many of them are one message."""
@@ -48,18 +48,18 @@ PACKED_AT_ONCE = 60 << 10
 _NOT_READ = Fault(503, "rsio:subscription.ended", "The subscription has ended.")
 
 
-class Offers:
+class SessionStreams:
     """The streams of one session. `wake` is called when there is something for the transport."""
 
     def __init__(
         self,
-        session: Session,
+        session: RsioSession,
         connection_id: str,
         subjects: tuple[str, ...],
         options: RsioOptions,
-        streams: Streams,
-        watching: Watching,
-        hall: Hall,
+        streams: SubscriptionManager,
+        watching: ReaderAccess,
+        hall: ConnectionBudget,
     ) -> None:
         self.session = session
         self.connection_id = connection_id
@@ -71,11 +71,11 @@ class Offers:
         self.wake: Callable[[], None] = nobody
         self.elements = 0
         """Those that were offered since somebody has set this to 0."""
-        self.gate = Gate(hall)
+        self.gate = ReadAheadBudget(hall)
         self._streams = streams
         self._watching = watching
-        self._offers: dict[int, Offer] = {}
-        self._waiting: dict[int, Offer] = {}
+        self._offers: dict[int, PublishedStream] = {}
+        self._waiting: dict[int, PublishedStream] = {}
 
     def __repr__(self) -> str:
         return f"<Offers {list(self._offers.values())!r}>"
@@ -95,12 +95,12 @@ class Offers:
         offer = self._offers.get(stream)
         return offer.entity if offer is not None else None
 
-    def begin(self, stream: int, opened: Opened, demand: int) -> None:
+    def begin(self, stream: int, opened: ResolvedPublisher, demand: int) -> None:
         """Subscribe on the engine. Raises StoreUnavailable."""
-        offer = self._offers[stream] = Offer(self, stream, opened)
+        offer = self._offers[stream] = PublishedStream(self, stream, opened)
         if opened.entity is not None:
             self._watching.note((self, stream))
-        query = DeskQuery(offer.open, opened.entity)
+        query = SessionQuery(offer.open, opened.entity)
         self._streams.subscribe(Subscribe(opened.kind, query, {}, offer.key, demand), offer.peer)
 
     def refuse(self, stream: int, fault: Fault) -> None:
@@ -140,21 +140,21 @@ class Offers:
 
     # for its offers
 
-    def wait(self, offer: Offer) -> None:
+    def wait(self, offer: PublishedStream) -> None:
         self._waiting[offer.stream] = offer
 
-    def forget(self, offer: Offer) -> None:
+    def forget(self, offer: PublishedStream) -> None:
         """An offer has come to its end, which waits behind its elements."""
         self._offers.pop(offer.stream, None)
         self._watching.forget((self, offer.stream))
 
 
-class Offer:
+class PublishedStream:
     """One stream: where the engine's answers go."""
 
     terminal_needs_request = False
 
-    def __init__(self, offers: Offers, stream: int, opened: Opened) -> None:
+    def __init__(self, offers: SessionStreams, stream: int, opened: ResolvedPublisher) -> None:
         self.stream = stream
         self.key = str(stream)
         self.kind = opened.kind
@@ -163,14 +163,14 @@ class Offer:
         self.is_over = False
         scope = (offers.connection_id, "rsio", offers.session.key)
         at_once = max(AT_ONCE, PACKED_AT_ONCE // opened.element_size) if opened.element_size else AT_ONCE
-        self.peer = Peer(
+        self.peer = Subscriber(
             self, offers.subjects, scope, has_session=True, at_once=at_once, page_items=at_once, is_told_once=True
         )
         self._offers = offers
         self._open = opened.open
-        self._feed: Gated | None = None
+        self._feed: BudgetedFeed | None = None
         self._element_size = opened.element_size
-        self._postings: deque[Posting] = deque()
+        self._postings: deque[PendingPublish] = deque()
 
     def __repr__(self) -> str:
         return f"<Offer {self.stream} of {self.entity}>"
@@ -180,15 +180,15 @@ class Offer:
         found = self._open()
         if isinstance(found, Fault) or found is NOTHING:
             return found
-        self._feed = Gated(found, self._offers.gate)
+        self._feed = BudgetedFeed(found, self._offers.gate)
         return self._feed
 
-    def post(self, signal: Outbound, ended: Done | None = None) -> Posting | None:
+    def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
         """Let the session say what the engine does."""
         if self.is_over:
             return None
         offers, session = self._offers, self._offers.session
-        posting: Posting | None = None
+        posting: PendingPublish | None = None
         if isinstance(signal, Created):
             session.accept(self.stream, self._element_size)
         elif isinstance(signal, Next):
@@ -200,7 +200,7 @@ class Offer:
         offers.wake()
         return posting
 
-    def _offer(self, signal: Next, ended: Done | None) -> Posting:
+    def _offer(self, signal: Next, ended: Done | None) -> PendingPublish:
         """Offer elements. Behind one that is too large there are no others."""
         session, largest = self._offers.session, self._offers.largest
         fit = signal.elements
@@ -208,7 +208,7 @@ class Offer:
             fit = list(takewhile(lambda element: len(element) <= largest, fit))
         session.offer(self.stream, fit)
         self._offers.elements += len(fit)
-        posting = Posting(1, ended)
+        posting = PendingPublish(1, ended)
         if len(fit) < len(signal.elements):
             size = len(signal.elements[len(fit)])
             said = f"An element has {size} octets, expected at most {largest}."
@@ -231,11 +231,11 @@ def fault_of(signal: Outbound) -> Fault:
     """Why the engine has ended a subscription, or not begun it."""
     if isinstance(signal, ErrorResponse):
         return signal.fault
-    reason = signal.reason if isinstance(signal, Failed) else Ending.CANCELLED
+    reason = signal.reason if isinstance(signal, Failed) else EndReason.CANCELLED
     return reason if isinstance(reason, Fault) else _NOT_READ
 
 
-def _let_go(posting: Posting, error: ConnectivityError | None = None) -> None:
+def _let_go(posting: PendingPublish, error: ConnectivityError | None = None) -> None:
     posting.take()
     posting.confirm(error)
 

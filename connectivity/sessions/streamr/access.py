@@ -9,53 +9,53 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from connectivity.authorization.revalidation import Judging
-from connectivity.sessions.streamr.sessions import Room
+from connectivity.authorization.revalidation import AccessRevalidation
+from connectivity.sessions.streamr.sessions import StreamrSessions
 from connectivity.store.store import Store
 from connectivity.twins.access import concerning, may_follow
-from connectivity.twins.context import World
+from connectivity.twins.context import StateLookup
 from mappings.ids import EntityId
-from mappings.streamr.sessions import Say
+from mappings.streamr.sessions import SendFrame
 
 
-class Watching(Judging[tuple[Room, str]]):
+class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
     """Keeps an eye on the streams that are followed, room by room."""
 
-    def __init__(self, store: Store, world: World) -> None:
+    def __init__(self, store: Store, world: StateLookup) -> None:
         super().__init__(store.authorities)
         self._world = world
 
-    def follow(self, room: Room, stream: str) -> None:
+    def follow(self, room: StreamrSessions, stream: str) -> None:
         """Somebody in a room is about to follow a stream. Raises StoreUnavailable."""
         if (room, stream) not in self:
             self.note((room, stream))
 
-    def close(self, room: Room) -> None:
+    def close(self, room: StreamrSessions) -> None:
         """The room is closed."""
         for followed in self.those(lambda followed: followed[0] is room):
             self.forget(followed)
 
-    def concerning(self, judged: tuple[Room, str]) -> frozenset[EntityId]:
+    def concerning(self, judged: tuple[StreamrSessions, str]) -> frozenset[EntityId]:
         room, stream = judged
         return concerning(stream, room.options, self._world)
 
-    def judge(self, found: Collection[tuple[Room, str]]) -> None:
-        streams: dict[Room, set[str]] = {}
+    def judge(self, found: Collection[tuple[StreamrSessions, str]]) -> None:
+        streams: dict[StreamrSessions, set[str]] = {}
         for room, stream in found:
             streams.setdefault(room, set()).add(stream)
         for room, concerned in streams.items():
             self._judge_in(room, concerned)
 
-    def _judge_in(self, room: Room, streams: set[str]) -> None:
+    def _judge_in(self, room: StreamrSessions, streams: set[str]) -> None:
         options, world = room.options, self._world
 
         def may_read(stream: str, subjects: frozenset[str]) -> bool:
             return may_follow(stream, options, subjects, world)
 
         effects = room.sessions.recheck(streams, may_read)
-        room.do([effect for effect in effects if not isinstance(effect, Say)])
+        room.do([effect for effect in effects if not isinstance(effect, SendFrame)])
         # What was asked for before the change is answered first.
-        asyncio.get_running_loop().call_soon(room.do, [effect for effect in effects if isinstance(effect, Say)])
+        asyncio.get_running_loop().call_soon(room.do, [effect for effect in effects if isinstance(effect, SendFrame)])
         still = room.sessions.followed()
         for stream in streams:
             if stream in still:

@@ -16,33 +16,33 @@ from typing import NamedTuple, cast
 import structlog
 
 from connectivity.errors import ConnectivityError
-from connectivity.monitoring.log_context import conversation
-from connectivity.sessions.base import Desk, Errand, Means, Saying
+from connectivity.monitoring.log_context import log_context
+from connectivity.sessions.base import SessionCommand, SessionHandler, SessionReply, SessionServices
 from connectivity.sessions.reply_channel import drop, is_meant, resolved_reply
-from connectivity.sessions.streamr.access import Watching
-from connectivity.sessions.streamr.live_subscription import Live
-from connectivity.sessions.streamr.messages import Writing
-from connectivity.sessions.streamr.persistence import Keeping
-from connectivity.sessions.streamr.publishing import Publishing, errand_of
-from connectivity.sessions.streamr.reply_channel import Line
-from connectivity.sessions.streamr.resend import Resending, Wanted
+from connectivity.sessions.streamr.access import FollowerAccess
+from connectivity.sessions.streamr.live_subscription import LiveSubscription
+from connectivity.sessions.streamr.messages import MessageWriter
+from connectivity.sessions.streamr.persistence import SessionPersistence
+from connectivity.sessions.streamr.publishing import StreamPublisher, errand_of
+from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
+from connectivity.sessions.streamr.resend import ResendQueue, ResendRequest
 from connectivity.sessions.streamr.resumption import go_on
-from connectivity.sessions.streamr.sessions import Room, about_of, admit, entity_at
-from connectivity.sources.delivery import Arrival, name_in_session
-from connectivity.sources.reader import Heard
-from connectivity.targets.reply_target import Route
-from connectivity.transports.base import Done, Sign
-from connectivity.twins.access import Permit
+from connectivity.sessions.streamr.sessions import StreamrSessions, about_of, admit, entity_at
+from connectivity.sources.delivery import InboundDelivery, name_in_session
+from connectivity.sources.reader import ReceivedSignal
+from connectivity.targets.reply_target import ReplyTargetPublisher
+from connectivity.transports.base import Done, ReaderStatus
+from connectivity.twins.access import StreamPermission
 from mappings.errors import Fault, MappingError
 from mappings.ids import EntityId
-from mappings.model.signals import ErrorResponse, Headers, Spoken
+from mappings.model.signals import ErrorResponse, Headers, SessionMessage
 from mappings.streamr import errors
 from mappings.streamr.access import refused
-from mappings.streamr.errors import About, RequestRefused, Sub
+from mappings.streamr.errors import ErrorSubject, RequestRefused, Sub
 from mappings.streamr.frames import Error, Frame, Unsubscribed, error_of, frame_of, type_of, version_in, write_frame
 from mappings.streamr.options import StreamrOptions
-from mappings.streamr.requests import Disconnect, Publish, Request, Resend, Subscribe, Unsubscribe
-from mappings.streamr.sessions import End, Verdict
+from mappings.streamr.requests import Disconnect, Publish, Request, Resend, SubscribeRequest, Unsubscribe
+from mappings.streamr.sessions import End, SenderDecision
 from mappings.streamr.streams import OwnStream
 from spark_store.errors import RevisionConflict, StoreUnavailable
 from spark_store.records import Change
@@ -55,29 +55,29 @@ CLIENT_ID = "client-id"
 """The header that tells the clients apart that share an address."""
 
 
-class _Visit(NamedTuple):
+class _Request(NamedTuple):
     """A request, and where it comes from. `line` of None: nobody can be answered. `is_taken`: the session is another's."""
 
-    room: Room
-    line: Line | None
+    room: StreamrSessions
+    line: StreamrReplyChannel | None
     owners: frozenset[str]
-    heard: Heard
-    arrival: Arrival
+    heard: ReceivedSignal
+    arrival: InboundDelivery
     is_taken: bool
 
 
-class StreamrDesk(Desk):
+class StreamrHandler(SessionHandler):
     """Serves all sessions of the service."""
 
-    def __init__(self, means: Means) -> None:
+    def __init__(self, means: SessionServices) -> None:
         self._means = means
-        self._rooms: dict[tuple[str, str], Room] = {}
+        self._rooms: dict[tuple[str, str], StreamrSessions] = {}
         """By connection and mapping."""
-        self._writing = Writing(means.store, means.lifetimes, means.now)
-        self._publishing = Publishing(means.store, means.now)
-        self._watching = Watching(means.store, means.decider.world)
+        self._writing = MessageWriter(means.store, means.lifetimes, means.now)
+        self._publishing = StreamPublisher(means.store, means.now)
+        self._watching = FollowerAccess(means.store, means.decider.world)
         self._rows = means.rows(PROTOCOL)
-        self._unopened: dict[str, Sequence[Route]] = {}
+        self._unopened: dict[str, Sequence[ReplyTargetPublisher]] = {}
         """Connections whose sessions could not be read yet."""
         self._is_wanted: Callable[[str], bool] | None = None
         """What could not be told to a store that cannot be read: which connections may be open."""
@@ -87,7 +87,9 @@ class StreamrDesk(Desk):
 
     # requests
 
-    def take(self, spoken: Spoken, heard: Heard, arrival: Arrival, changes: list[Change]) -> Sequence[Saying | Errand]:
+    def take(
+        self, spoken: SessionMessage, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+    ) -> Sequence[SessionReply | SessionCommand]:
         """Whatever is said of a request, a refusal too, is said in its turn, once all before it is durable."""
         request: Request = spoken.request
         visit = self._visit(request, spoken.headers, heard, arrival)
@@ -100,13 +102,15 @@ class StreamrDesk(Desk):
         except RequestRefused as error:
             return (self._refused(error, visit, spoken.headers),)
 
-    def _carry_out(self, request: Request, visit: _Visit, headers: Headers, changes: list[Change]) -> Saying | Errand:
+    def _carry_out(
+        self, request: Request, visit: _Request, headers: Headers, changes: list[Change]
+    ) -> SessionReply | SessionCommand:
         if isinstance(request, Publish):
             return self._publish(request, visit, headers, changes)
         line = visit.line
         assert line is not None, "who cannot be answered can only publish"
         match request:
-            case Subscribe():
+            case SubscribeRequest():
                 return self._subscribe(request, visit, line, _client(headers))
             case Unsubscribe():
                 return self._unsubscribe(request, visit, line, _client(headers))
@@ -117,7 +121,9 @@ class StreamrDesk(Desk):
         # Nothing is said; but where the batch is taken up again, so is this, behind what came before it.
         return _silent
 
-    def _visit(self, request: Request, headers: Headers, heard: Heard, arrival: Arrival) -> _Visit | None:
+    def _visit(
+        self, request: Request, headers: Headers, heard: ReceivedSignal, arrival: InboundDelivery
+    ) -> _Request | None:
         """Where a request comes from; None where it is not carried out because of that."""
         route = heard.route
         room = self._room(route)
@@ -135,19 +141,21 @@ class StreamrDesk(Desk):
             self._means.clock(),
             is_allowed=partial(is_meant, pattern=room.options.reply_addresses, route=route),
         )
-        if verdict is Verdict.NOWHERE:
+        if verdict is SenderDecision.NOWHERE:
             drop("a request cannot be answered", arrival, headers)
             return None
-        if verdict is Verdict.OUTSIDE:
+        if verdict is SenderDecision.OUTSIDE:
             drop("a request names an address that is not meant", arrival, headers, answer_to=address)
             return None
-        is_taken = verdict is Verdict.TAKEN
+        is_taken = verdict is SenderDecision.TAKEN
         if is_taken and isinstance(request, Disconnect):
             drop("a session is not ended by somebody else", arrival, headers, answer_to=address)
             return None
-        return _Visit(room, line, owners, heard, arrival, is_taken)
+        return _Request(room, line, owners, heard, arrival, is_taken)
 
-    def _publish(self, request: Publish, visit: _Visit, headers: Headers, changes: list[Change]) -> Saying | Errand:
+    def _publish(
+        self, request: Publish, visit: _Request, headers: Headers, changes: list[Change]
+    ) -> SessionReply | SessionCommand:
         options, arrival = visit.room.options, visit.arrival
         permit = self._admit(request, visit)
         session = visit.line.address if visit.line is not None else None
@@ -162,34 +170,38 @@ class StreamrDesk(Desk):
             visit.heard.route.meter.inbound("answered_again")
         return partial(_published, request, visit.line)
 
-    def _subscribe(self, request: Subscribe, visit: _Visit, line: Line, client: str | None) -> Saying:
+    def _subscribe(
+        self, request: SubscribeRequest, visit: _Request, line: StreamrReplyChannel, client: str | None
+    ) -> SessionReply:
         permit = self._admit(request, visit)
         subjects = frozenset(permit.subjects)
         frames = visit.room.subscribe(request, line, visit.owners, subjects, self._means.clock(), client)
         return partial(_followed, visit.room, frames, line)
 
-    def _unsubscribe(self, request: Unsubscribe, visit: _Visit, line: Line, client: str | None) -> Saying:
+    def _unsubscribe(
+        self, request: Unsubscribe, visit: _Request, line: StreamrReplyChannel, client: str | None
+    ) -> SessionReply:
         frames = visit.room.unsubscribe(request, line, client)
         if visit.arrival.is_again and isinstance(frames[-1], Error):
             # It was carried out when it came first.
             frames = [Unsubscribed(request.stream, request.partition or 0)]
         return partial(_followed, visit.room, frames, line)
 
-    def _resend(self, request: Resend, visit: _Visit, line: Line) -> Saying:
+    def _resend(self, request: Resend, visit: _Request, line: StreamrReplyChannel) -> SessionReply:
         room = visit.room
         permit = self._admit(request, visit)
         if room.sessions.open(line.address, visit.owners, self._means.clock()) is None:
             raise RequestRefused(room.sessions.too_many, about_of(request))
         room.keeping.asked(request, visit.owners, line)
         entity = entity_at(permit.place, request.partition)
-        wanted = Wanted(request, entity, self._newest(entity), permit.subjects)
+        wanted = ResendRequest(request, entity, self._newest(entity), permit.subjects)
         return partial(self._begin_resend, wanted, visit, line)
 
     def _begin_resend(
         self,
-        wanted: Wanted,
-        visit: _Visit,
-        line: Line,
+        wanted: ResendRequest,
+        visit: _Request,
+        line: StreamrReplyChannel,
         _error: BaseException | None,
         ended: Done,
     ) -> None:
@@ -207,12 +219,12 @@ class StreamrDesk(Desk):
                 room.keeping.answered(line.address, sub)
             self._refused(refusal, visit, visit.heard.signal.headers)(None, _nobody)
 
-    def _admit(self, request: Publish | Subscribe | Resend, visit: _Visit) -> Permit:
+    def _admit(self, request: Publish | SubscribeRequest | Resend, visit: _Request) -> StreamPermission:
         return admit(request, visit.room.options, visit.arrival.received.subjects, self._means.decider.world)
 
     # refusals
 
-    def refuse(self, error: ErrorResponse, route: Route, arrival: Arrival, ended: Done) -> None:
+    def refuse(self, error: ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, ended: Done) -> None:
         room = self._room(route)
         try:
             line = self._line(route, error.headers, arrival, room.options)
@@ -224,7 +236,7 @@ class StreamrDesk(Desk):
             return
         line.say(frame_of(error.fault, line.correlation_id), ended)
 
-    def _refused(self, error: RequestRefused, visit: _Visit, headers: Headers) -> Saying:
+    def _refused(self, error: RequestRefused, visit: _Request, headers: Headers) -> SessionReply:
         visit.heard.route.meter.inbound("refused")
         log.info(
             "a request was refused",
@@ -233,7 +245,7 @@ class StreamrDesk(Desk):
             stream=error.about.stream,
             status=error.fault.status,
             error=error.fault.error,
-            **conversation(headers),
+            **log_context(headers),
         )
         line = visit.line
         if line is None:
@@ -256,7 +268,7 @@ class StreamrDesk(Desk):
             self.keep_only(self._is_wanted)
         self._rows.sweep()
 
-    def opened(self, connection_id: str, routes: Sequence[Route]) -> None:
+    def opened(self, connection_id: str, routes: Sequence[ReplyTargetPublisher]) -> None:
         own = [route for route in routes if route.mapper.protocol == PROTOCOL]
         world, now = self._means.decider.world, self._means.clock()
         try:
@@ -274,14 +286,14 @@ class StreamrDesk(Desk):
         except StoreUnavailable:
             self._is_wanted = is_wanted
 
-    def reader(self, connection_id: str, address: str, sign: Sign) -> None:
+    def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:
         for room in self._of(connection_id):
-            if sign is Sign.HEARD:
+            if sign is ReaderStatus.HEARD:
                 room.sessions.heard(address)
-            elif sign is Sign.UNHEARD:
+            elif sign is ReaderStatus.UNHEARD:
                 room.do(room.sessions.unheard(address, self._means.clock()))
             else:
-                room.do(room.sessions.end(address, End.REFUSED if sign is Sign.REFUSED else End.GONE))
+                room.do(room.sessions.end(address, End.REFUSED if sign is ReaderStatus.REFUSED else End.GONE))
 
     async def close(self) -> None:
         await self._rows.close()
@@ -293,15 +305,15 @@ class StreamrDesk(Desk):
             del self._rooms[connection_id, room.mapper]
         self._unopened.pop(connection_id, None)
 
-    def _of(self, connection_id: str) -> list[Room]:
+    def _of(self, connection_id: str) -> list[StreamrSessions]:
         return [room for (connection, _), room in self._rooms.items() if connection == connection_id]
 
-    def _room(self, route: Route) -> Room:
+    def _room(self, route: ReplyTargetPublisher) -> StreamrSessions:
         key = (route.connection_id, route.mapper.name)
         room = self._rooms.get(key)
         if room is None:
-            keeping = Keeping(self._rows, *key)
-            room = self._rooms[key] = Room(
+            keeping = SessionPersistence(self._rows, *key)
+            room = self._rooms[key] = StreamrSessions(
                 keeping, options_of(route), self._make_live, self._make_resending, self._newest
             )
             room.on_follow = partial(self._watching.follow, room)
@@ -314,18 +326,20 @@ class StreamrDesk(Desk):
 
     def _make_live(
         self,
-        line: Line,
+        line: StreamrReplyChannel,
         spot: tuple[str, int],
         subjects: tuple[str, ...],
         lost: Callable[[Fault], None],
         sent: Callable[[int], object],
-    ) -> Live:
-        return Live(self._means.streams, self._writing, line, spot, subjects, lost, sent)
+    ) -> LiveSubscription:
+        return LiveSubscription(self._means.streams, self._writing, line, spot, subjects, lost, sent)
 
-    def _make_resending(self, answered: Callable[[Sub], object]) -> Resending:
-        return Resending(self._means.store, self._means.streams, self._writing, self._means.clock, answered)
+    def _make_resending(self, answered: Callable[[Sub], object]) -> ResendQueue:
+        return ResendQueue(self._means.store, self._means.streams, self._writing, self._means.clock, answered)
 
-    def _line(self, route: Route, headers: Headers, arrival: Arrival, options: StreamrOptions) -> Line | None:
+    def _line(
+        self, route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery, options: StreamrOptions
+    ) -> StreamrReplyChannel | None:
         """How a request is answered; None where it leads nowhere. Raises MappingError."""
         resolved = resolved_reply(route, headers, arrival)
         if resolved is None:
@@ -333,10 +347,10 @@ class StreamrDesk(Desk):
         style, version = options.style, version_in(arrival.delivery.envelope.headers)
         if version is not None and version != style.version:
             style = replace(style, version=version)
-        return Line(route, resolved, style, headers.get("correlation-id"))
+        return StreamrReplyChannel(route, resolved, style, headers.get("correlation-id"))
 
 
-def options_of(route: Route) -> StreamrOptions:
+def options_of(route: ReplyTargetPublisher) -> StreamrOptions:
     """What the operator has said about the protocol at this source."""
     return cast(StreamrOptions, route.mapper.codec.terms)
 
@@ -348,14 +362,14 @@ def _client(headers: Headers) -> str | None:
 
 def _taken(request: Request) -> RequestRefused:
     """The answer to somebody who speaks in a session that is not his."""
-    if isinstance(request, Publish | Subscribe | Resend):
+    if isinstance(request, Publish | SubscribeRequest | Resend):
         return RequestRefused(refused(request), about_of(request))
     stream, partition = (request.stream, request.partition or 0) if isinstance(request, Unsubscribe) else ("", 0)
-    return RequestRefused(errors.not_authorized(stream, partition), About(stream, partition))
+    return RequestRefused(errors.not_authorized(stream, partition), ErrorSubject(stream, partition))
 
 
 def _answered(
-    line: Line,
+    line: StreamrReplyChannel,
     frames: Sequence[Frame],
     _error: BaseException | None,
     ended: Done,
@@ -364,7 +378,9 @@ def _answered(
     line.send([(type_of(frame), write_frame(frame, line.style)) for frame in frames], ended)
 
 
-def _followed(room: Room, frames: Sequence[Frame], line: Line, _error: BaseException | None, ended: Done) -> None:
+def _followed(
+    room: StreamrSessions, frames: Sequence[Frame], line: StreamrReplyChannel, _error: BaseException | None, ended: Done
+) -> None:
     """What a session follows is durable, or that it follows something no longer."""
     room.answer(frames, line, ended)
 
@@ -378,7 +394,7 @@ def _nobody(_error: ConnectivityError | None) -> None:
     """Nobody waits for the broker's word."""
 
 
-def _published(request: Publish, line: Line | None, error: BaseException | None, ended: Done) -> None:
+def _published(request: Publish, line: StreamrReplyChannel | None, error: BaseException | None, ended: Done) -> None:
     """A message is durable, which needs no words; one that could not be stored does."""
     if error is None:
         ended(None)
@@ -388,7 +404,7 @@ def _published(request: Publish, line: Line | None, error: BaseException | None,
     if line is None:
         ended(None)
     else:
-        line.say(error_of(errors.publish_failed(reason), About(request.stream), line.correlation_id), ended)
+        line.say(error_of(errors.publish_failed(reason), ErrorSubject(request.stream), line.correlation_id), ended)
 
 
-HANDLER = StreamrDesk
+HANDLER = StreamrHandler

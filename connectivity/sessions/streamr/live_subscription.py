@@ -12,25 +12,25 @@ from collections.abc import Callable
 from functools import partial
 
 from connectivity.errors import ConnectivityError
-from connectivity.sessions.streamr.messages import Writing
-from connectivity.sessions.streamr.reply_channel import Line
-from connectivity.subscriptions.manager import Peer, Streams
-from connectivity.targets.outbox import Posting
+from connectivity.sessions.streamr.messages import MessageWriter
+from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
+from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
+from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.model.signals import (
     Cancel,
     Created,
-    Ending,
+    EndReason,
     ErrorResponse,
     Failed,
-    FollowQuery,
-    Kind,
+    LiveQuery,
     Next,
     Outbound,
     Request,
     Subscribe,
+    SubscriptionKind,
 )
 from mappings.streamr.frames import FrameType
 from mappings.streamr.sessions import Spot
@@ -40,16 +40,16 @@ WINDOW = 1000
 service leaves nothing out for those who keep up."""
 
 
-class Live:
+class LiveSubscription:
     """One session on one partition: where the engine's answers go. `lost` is told when the feed has failed by itself."""
 
     terminal_needs_request = False
 
     def __init__(
         self,
-        streams: Streams,
-        writing: Writing,
-        line: Line,
+        streams: SubscriptionManager,
+        writing: MessageWriter,
+        line: StreamrReplyChannel,
         spot: Spot,
         subjects: tuple[str, ...],
         lost: Callable[[Fault], None],
@@ -66,22 +66,22 @@ class Live:
         self._lost = lost
         self._confirmed = sent
         self._is_over = False
-        self.peer = Peer(self, subjects, (line.connection_id, line.address), has_session=True)
+        self.peer = Subscriber(self, subjects, (line.connection_id, line.address), has_session=True)
 
     def __repr__(self) -> str:
         return f"<Live {self._key} to {self.line.address}, sent {self.last}>"
 
     def follow(self, entity: EntityId, after: int | None = None) -> None:
         """Begin behind this offset, or behind the newest one."""
-        subscribe = Subscribe(Kind.LIVE, FollowQuery(entity, after, may_leap=True), {}, self._key, WINDOW)
+        subscribe = Subscribe(SubscriptionKind.LIVE, LiveQuery(entity, after, may_leap=True), {}, self._key, WINDOW)
         self._streams.subscribe(subscribe, self.peer)
 
     def leave(self) -> None:
         """Send no more, and nothing that the broker does not have yet."""
         self._is_over = True
-        self._streams.cancel(Cancel(Kind.LIVE, self._key, {}), self.peer)
+        self._streams.cancel(Cancel(SubscriptionKind.LIVE, self._key, {}), self.peer)
 
-    def post(self, signal: Outbound, ended: Done | None = None) -> Posting | None:
+    def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
         """Broadcast what has come, if the session still follows."""
         if self._is_over:
             return None
@@ -101,12 +101,12 @@ class Live:
             ended(None)
         if not self._is_over:
             self._confirmed(last)
-            self._streams.request(Request(Kind.LIVE, self._key, number, {}), self.peer)
+            self._streams.request(Request(SubscriptionKind.LIVE, self._key, number, {}), self.peer)
 
 
 def fault_of(signal: Outbound) -> Fault:
     """Why the engine has ended a subscription, or not begun it."""
     if isinstance(signal, ErrorResponse):
         return signal.fault
-    reason = signal.reason if isinstance(signal, Failed) else Ending.CANCELLED
+    reason = signal.reason if isinstance(signal, Failed) else EndReason.CANCELLED
     return reason if isinstance(reason, Fault) else Fault(503, "streamr:subscription.ended", reason.value)

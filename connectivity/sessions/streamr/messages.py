@@ -13,12 +13,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
-from connectivity.sessions.base import FOREVER, Lifetimes
+from connectivity.sessions.base import FOREVER, RetentionTimes
 from connectivity.store.store import Store
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from mappings.streamr import events
-from mappings.streamr.frames import Style, broadcast
+from mappings.streamr.frames import FrameStyle, broadcast
 from mappings.streamr.messages import StreamMessage, predecessor, write_message
 
 KEPT = 1000
@@ -36,13 +36,13 @@ class _Written(NamedTuple):
     frame: bytes
 
 
-class Writing:
+class MessageWriter:
     """Writes messages, and the frames that broadcast them."""
 
     def __init__(
         self,
         store: Store,
-        lifetimes: Lifetimes = FOREVER,
+        lifetimes: RetentionTimes = FOREVER,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         kept: int = KEPT,
         kept_bytes: int = KEPT_BYTES,
@@ -58,7 +58,7 @@ class Writing:
         """The message that an event is, with the predecessor that a resend still brings. Raises StoreUnavailable."""
         return _message(event, *self._about(event))
 
-    def broadcast(self, event: Event, style: Style) -> bytes:
+    def broadcast(self, event: Event, style: FrameStyle) -> bytes:
         """The frame that tells of an event: the same object for all who want it in this style.
 
         Raises StoreUnavailable.

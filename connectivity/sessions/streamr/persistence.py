@@ -14,35 +14,37 @@ from typing import NamedTuple
 
 import structlog
 
-from connectivity.sessions.streamr.reply_channel import Line
-from connectivity.store.session_repository import Rows
+from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
+from connectivity.store.session_repository import SessionRows
 from mappings.streamr.errors import Sub
-from mappings.streamr.persistence import Asked, Following, Kept, pack, unpack
+from mappings.streamr.persistence import Kept, PersistedResend, PersistedSubscription, pack, unpack
 from mappings.streamr.requests import Resend
-from mappings.streamr.sessions import Row, Spot
+from mappings.streamr.sessions import Spot, SubscriptionRow
 from mappings.streamr.streams import partition_name
 from spark_store.records import SessionKey, SessionRow
 
 log = structlog.get_logger(__name__)
 
 
-class Found(NamedTuple):
+class RestoredRow(NamedTuple):
     """A row that was kept, understood."""
 
     row: SessionRow
     kept: Kept
 
 
-class Keeping:
+class SessionPersistence:
     """What is kept of the sessions of one room."""
 
-    def __init__(self, rows: Rows, connection_id: str, mapper: str) -> None:
+    def __init__(self, rows: SessionRows, connection_id: str, mapper: str) -> None:
         self._rows, self.connection_id, self.mapper = rows, connection_id, mapper
 
-    def following(self, row: Row, line: Line, after: int) -> None:
+    def following(self, row: SubscriptionRow, line: StreamrReplyChannel, after: int) -> None:
         """A session follows a partition, with these clients and subjects. What is new to it begins behind this offset."""
         stream, partition = row.spot
-        kept = Following(stream, partition, row.owners, tuple(sorted(row.subjects)), row.clients, line.mapped)
+        kept = PersistedSubscription(
+            stream, partition, row.owners, tuple(sorted(row.subjects)), row.clients, line.mapped
+        )
         self._rows.keep(SessionRow(self.at(row.address, row.spot), line.source, pack(kept), after))
 
     def left(self, address: str, spot: Spot) -> None:
@@ -53,22 +55,22 @@ class Keeping:
         """The broker has everything up to this offset of what a session follows."""
         self._rows.sent(at, offset)
 
-    def asked(self, request: Resend, owners: frozenset[str], line: Line) -> None:
+    def asked(self, request: Resend, owners: frozenset[str], line: StreamrReplyChannel) -> None:
         """A resend has no end yet."""
-        kept = Asked(request.stream, request.partition, request.sub, owners, line.mapped, line.correlation_id)
+        kept = PersistedResend(request.stream, request.partition, request.sub, owners, line.mapped, line.correlation_id)
         self._rows.keep(SessionRow(self._asked_at(line.address, request.sub), line.source, pack(kept)))
 
     def answered(self, address: str, sub: Sub) -> None:
         """Each resend of this `sub` has ended."""
         self._rows.forget(self._asked_at(address, sub))
 
-    def found(self) -> Iterable[Found]:
+    def found(self) -> Iterable[RestoredRow]:
         """What was kept. What cannot be understood any more is forgotten."""
         for row in self._rows.rows(self.connection_id):
             if row.at.mapper != self.mapper:
                 continue
             try:
-                yield Found(row, unpack(row.row))
+                yield RestoredRow(row, unpack(row.row))
             except ValueError as error:
                 self.drop(row, f"it cannot be read: {error}")
 

@@ -16,29 +16,29 @@ from typing import Any
 
 import msgspec
 
-from connectivity.sessions.base import Errand
-from connectivity.sessions.streamr.reply_channel import Line
-from connectivity.sources.delivery import Named
+from connectivity.sessions.base import SessionCommand
+from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
+from connectivity.sources.delivery import DeduplicationKey
 from connectivity.store.store import Store
 from connectivity.transports.base import Done
-from connectivity.twins.access import Permit
+from connectivity.twins.access import StreamPermission
 from mappings.ids import EntityId, new_correlation_id
 from mappings.mappers import load_codec
 from mappings.model.signals import ErrorResponse, Headers, Response
-from mappings.streamr.errors import About
+from mappings.streamr.errors import ErrorSubject
 from mappings.streamr.events import command_of, event_of
 from mappings.streamr.frames import error_of
 from mappings.streamr.requests import Publish
 from mappings.streamr.streams import KeyHash, partition_of, partition_of_key
 from mappings.streamr.timestamps import timestamp
 from spark_store.history.replay import evolve
-from spark_store.records import Answer, Change, DeliveryName
+from spark_store.records import Change, DeliveryName, StoredAnswer
 
 NAMED_SECONDS = 300
 """For so long a name that a client has chosen stands for its message."""
 
 
-class Publishing:
+class StreamPublisher:
     """Appends messages."""
 
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
@@ -66,7 +66,7 @@ class Publishing:
             # Histories are in order of time, whatever the clock does.
             now = max(now, before.modified)
         event = event_of(request, partition, 1 if before is None else before.revision + 1, now)
-        answer = Answer(name, msgspec.msgpack.encode(moment)) if name is not None else None
+        answer = StoredAnswer(name, msgspec.msgpack.encode(moment)) if name is not None else None
         change = Change((event,), (evolve(before, event),), answer)
         self._store.stage(change)
         changes.append(change)
@@ -79,8 +79,13 @@ _CORRELATION_ID = "correlation-id"
 
 
 def errand_of(
-    request: Publish, entity: EntityId, permit: Permit, headers: Headers, named: Named, line: Line | None
-) -> Errand:
+    request: Publish,
+    entity: EntityId,
+    permit: StreamPermission,
+    headers: Headers,
+    named: DeduplicationKey,
+    line: StreamrReplyChannel | None,
+) -> SessionCommand:
     """The command that is published to a twin. `headers` are those of the request. Raises RequestRefused."""
     read = partial(load_codec("Ditto").decode, session=None)
     command = command_of(request, entity, read)
@@ -91,19 +96,21 @@ def errand_of(
         "ditto-originator": permit.subjects[0],
         "response-required": False,
     }
-    return Errand(replace(command, headers=completed), permit.subjects, _own(named), partial(_told, request, line))
+    return SessionCommand(
+        replace(command, headers=completed), permit.subjects, _own(named), partial(_told, request, line)
+    )
 
 
-def _own(named: Named) -> Named:
+def _own(named: DeduplicationKey) -> DeduplicationKey:
     """A name of its own for what a client has named: a message under the same name is kept with another kind of answer."""
     if named.name is None or not named.is_chosen:
         return named
     return named._replace(name=named.name._replace(name=f"{named.name.name}:command"))
 
 
-def _told(request: Publish, line: Line | None, answer: Response | ErrorResponse, ended: Done) -> None:
+def _told(request: Publish, line: StreamrReplyChannel | None, answer: Response | ErrorResponse, ended: Done) -> None:
     """What came of a command: a success needs no words."""
     if line is None or not isinstance(answer, ErrorResponse):
         ended(None)
     else:
-        line.say(error_of(answer.fault, About(request.stream), line.correlation_id), ended)
+        line.say(error_of(answer.fault, ErrorSubject(request.stream), line.correlation_id), ended)

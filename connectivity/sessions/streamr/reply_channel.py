@@ -9,35 +9,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from connectivity.sessions import reply_channel
-from connectivity.targets.destination import Resolved
-from connectivity.targets.outbox import Posting
-from connectivity.targets.reply_target import Route
+from connectivity.targets.destination import Destination
+from connectivity.targets.outbox import PendingPublish
+from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done
 from mappings.model.envelope import Envelope
-from mappings.streamr.frames import Frame, FrameType, Style, envelope, type_of, write_frame
+from mappings.streamr.frames import Frame, FrameStyle, FrameType, envelope, type_of, write_frame
 
 CORRELATION_ID = "correlation-id"
 
 
-class Line(reply_channel.Line):
+class StreamrReplyChannel(reply_channel.ReplyChannel):
     """The way to one reply address, as one request has it."""
 
     __slots__ = ("_headers", "correlation_id", "style")
 
-    def __init__(self, route: Route, resolved: Resolved, style: Style, correlation_id: str | None) -> None:
+    def __init__(
+        self, route: ReplyTargetPublisher, resolved: Destination, style: FrameStyle, correlation_id: str | None
+    ) -> None:
         super().__init__(route, resolved)
         self.style = style
         self.correlation_id = correlation_id
         self._headers: dict[FrameType, Mapping[str, str]] = {}
         """Those of each type of frame that was sent: most lines send none, since publishing is not answered."""
 
-    def say(self, frame: Frame, ended: Done | None = None) -> Posting:
+    def say(self, frame: Frame, ended: Done | None = None) -> PendingPublish:
         """Send one frame."""
         return self.send([(type_of(frame), write_frame(frame, self.style))], ended)
 
     def send(
         self, frames: Sequence[tuple[FrameType, bytes]], ended: Done | None = None, *, elements: int = 0
-    ) -> Posting:
+    ) -> PendingPublish:
         """Send frames that are written already, `elements` of them messages of streams."""
         headers = self._headers
         envelopes = [Envelope(payload, headers.get(type) or self._headers_of(type)) for type, payload in frames]

@@ -18,20 +18,30 @@ import structlog
 
 from connectivity.errors import ConnectivityError
 from connectivity.sessions.streamr.live_subscription import fault_of
-from connectivity.sessions.streamr.messages import Writing
-from connectivity.sessions.streamr.reply_channel import Line
+from connectivity.sessions.streamr.messages import MessageWriter
+from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.store.past_state import first_published
 from connectivity.store.store import Store
-from connectivity.subscriptions.manager import AT_ONCE, Peer, Streams
-from connectivity.targets.outbox import Posting
+from connectivity.subscriptions.manager import AT_ONCE, Subscriber, SubscriptionManager
+from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, EntityType
-from mappings.model.signals import Cancel, Complete, Created, HistoryQuery, Kind, Next, Outbound, Request, Subscribe
+from mappings.model.signals import (
+    Cancel,
+    Complete,
+    Created,
+    HistoryQuery,
+    Next,
+    Outbound,
+    Request,
+    Subscribe,
+    SubscriptionKind,
+)
 from mappings.streamr.errors import Sub
 from mappings.streamr.frames import Frame, type_of, write_frame
-from mappings.streamr.requests import All, FromTime, Last, Range, Resend, Selection
-from mappings.streamr.resends import Conversation, Resends, Ticket
+from mappings.streamr.requests import All, FromTime, Last, OffsetRange, Resend, Selection
+from mappings.streamr.resends import ResendFrames, Resends, ResendTicket
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -41,7 +51,7 @@ WINDOW = 2 * AT_ONCE
 """Messages of one resend that the broker has not confirmed yet: while it takes some, the next ones are read."""
 
 
-class Wanted(NamedTuple):
+class ResendRequest(NamedTuple):
     """A resend that was asked for, by these subjects: nothing behind the offset that was the `newest` then."""
 
     request: Resend
@@ -50,14 +60,14 @@ class Wanted(NamedTuple):
     subjects: tuple[str, ...]
 
 
-class Resending:
+class ResendQueue:
     """The resends of one session."""
 
     def __init__(
         self,
         store: Store,
-        streams: Streams,
-        writing: Writing,
+        streams: SubscriptionManager,
+        writing: MessageWriter,
         clock: Callable[[], float],
         answered: Callable[[Sub], object],
     ) -> None:
@@ -89,7 +99,7 @@ class Resending:
         asked = {resend.ticket.request.sub for resend in self._asked.values()}
         return asked | {resend.ticket.request.sub for _, resend, _ in self._kept_back} | set(self._unconfirmed)
 
-    def ask(self, wanted: Wanted, line: Line) -> None:
+    def ask(self, wanted: ResendRequest, line: StreamrReplyChannel) -> None:
         """Resend as soon as it is this one's turn. Raises RequestRefused where too many wait."""
         ticket = self._resends.ask(wanted.request)
         self._asked[ticket.number] = _Resend(self, self._writing, ticket, wanted, line)
@@ -118,7 +128,7 @@ class Resending:
 
     def request(self, resend: _Resend, number: int) -> None:
         """The broker has so many messages."""
-        self._streams.request(Request(Kind.HISTORY, resend.key, number, {}), resend.peer)
+        self._streams.request(Request(SubscriptionKind.HISTORY, resend.key, number, {}), resend.peer)
 
     def finish(self, resend: _Resend, frame: Frame, *, found: bool) -> None:
         """A resend has come to its end, and this is the frame that says so."""
@@ -151,28 +161,28 @@ class _Resend:
 
     def __init__(
         self,
-        resending: Resending,
-        writing: Writing,
-        ticket: Ticket,
-        wanted: Wanted,
-        line: Line,
+        resending: ResendQueue,
+        writing: MessageWriter,
+        ticket: ResendTicket,
+        wanted: ResendRequest,
+        line: StreamrReplyChannel,
     ) -> None:
         self.ticket = ticket
         self.line = line
         self.connection_id = line.connection_id
         self.key = f"{ticket.request.sub}\0{ticket.number}"
-        self.peer = Peer(self, wanted.subjects, (line.connection_id, line.address), has_session=True)
+        self.peer = Subscriber(self, wanted.subjects, (line.connection_id, line.address), has_session=True)
         self._resending = resending
         self._writing = writing
         self._wanted = wanted
         self._looking: asyncio.Task[None] | None = None
-        self._conversation = Conversation(ticket.request)
+        self._conversation = ResendFrames(ticket.request)
         self._is_over = False
 
     def __repr__(self) -> str:
         return f"<resend {self.ticket.number} to {self.line.address}>"
 
-    def begin(self, store: Store, streams: Streams) -> None:
+    def begin(self, store: Store, streams: SubscriptionManager) -> None:
         request, entity, newest, _ = self._wanted
         is_timed = isinstance(request.selection, FromTime) and entity.type is EntityType.STREAM
         query = None if is_timed else query_of(request.selection, entity, newest)
@@ -181,7 +191,7 @@ class _Resend:
         else:
             self._looking = asyncio.get_running_loop().create_task(self._look(query, store, streams))
 
-    async def _look(self, query: HistoryQuery | None, store: Store, streams: Streams) -> None:
+    async def _look(self, query: HistoryQuery | None, store: Store, streams: SubscriptionManager) -> None:
         """Find out where the stream begins by now, so that its first messages name the right predecessors, and if need be
         the first message from a time on: publishers name times in no order, so that may take a while."""
         request, entity, newest, _ = self._wanted
@@ -199,16 +209,16 @@ class _Resend:
             log.exception("a resend could not be begun", entity=str(entity))
             self._fail(INTERNAL_ERROR)
 
-    def _subscribe(self, query: HistoryQuery, streams: Streams) -> None:
-        streams.subscribe(Subscribe(Kind.HISTORY, query, {}, self.key, WINDOW), self.peer)
+    def _subscribe(self, query: HistoryQuery, streams: SubscriptionManager) -> None:
+        streams.subscribe(Subscribe(SubscriptionKind.HISTORY, query, {}, self.key, WINDOW), self.peer)
 
-    def stop(self, streams: Streams) -> None:
+    def stop(self, streams: SubscriptionManager) -> None:
         self._is_over = True
         if self._looking is not None:
             self._looking.cancel()
-        streams.cancel(Cancel(Kind.HISTORY, self.key, {}), self.peer)
+        streams.cancel(Cancel(SubscriptionKind.HISTORY, self.key, {}), self.peer)
 
-    def post(self, signal: Outbound, ended: Done | None = None) -> Posting | None:
+    def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
         """Send what was found, or that it was all, or why it was not."""
         if self._is_over or isinstance(signal, Created):
             return None
@@ -227,7 +237,7 @@ class _Resend:
             # Nothing was found out, so that asking again is not held against the client.
             self._resending.finish(self, self._conversation.failed(fault.message), found=True)
 
-    def _send(self, signal: Next, ended: Done | None) -> Posting:
+    def _send(self, signal: Next, ended: Done | None) -> PendingPublish:
         style = self.line.style
         found = self._conversation.found([self._writing.message(event) for event in signal.elements])
         frames = [(type_of(frame), write_frame(frame, style)) for frame in found]
@@ -257,7 +267,7 @@ def query_of(selection: Selection, entity: EntityId, newest: int) -> HistoryQuer
             return _range(entity, 1, newest)
         case Last(count):
             return _range(entity, newest - count + 1, newest)
-        case Range(start, end):
+        case OffsetRange(start, end):
             return _range(entity, start, newest if end is None else min(end, newest))
         case FromTime(instant):
             # Of what has the service's own times, which are in order.

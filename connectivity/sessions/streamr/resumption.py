@@ -9,25 +9,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from connectivity.sessions.reply_channel import is_meant
-from connectivity.sessions.streamr.reply_channel import Line
-from connectivity.sessions.streamr.sessions import Room
-from connectivity.store.session_repository import Rows
-from connectivity.targets.destination import Resolved
-from connectivity.targets.reply_target import Route
+from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
+from connectivity.sessions.streamr.sessions import StreamrSessions
+from connectivity.store.session_repository import SessionRows
+from connectivity.targets.destination import Destination
+from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.twins.access import may_follow
-from connectivity.twins.context import World
+from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.placeholders.template import Scope, parse
 from mappings.streamr import errors
 from mappings.streamr.access import has_lost_key
-from mappings.streamr.errors import About
+from mappings.streamr.errors import ErrorSubject
 from mappings.streamr.frames import error_of
 from mappings.streamr.options import StreamrOptions
-from mappings.streamr.persistence import Asked, Following, Kept
+from mappings.streamr.persistence import Kept, PersistedResend, PersistedSubscription
 from spark_store.records import SessionRow
 
 
-def go_on(rows: Rows, connection_id: str, rooms: Mapping[Route, Room], world: World, now: float) -> None:
+def go_on(
+    rows: SessionRows,
+    connection_id: str,
+    rooms: Mapping[ReplyTargetPublisher, StreamrSessions],
+    world: StateLookup,
+    now: float,
+) -> None:
     """Have the kept sessions of a connection go on by these routes. Raises StoreUnavailable."""
     mappers = {room.mapper for room in rooms.values()}
     for row in rows.rows(connection_id):
@@ -43,19 +49,23 @@ def go_on(rows: Rows, connection_id: str, rooms: Mapping[Route, Room], world: Wo
                 _go_on(room, row, kept, route, world, now)
 
 
-def _go_on(room: Room, row: SessionRow, kept: Kept, route: Route, world: World, now: float) -> None:
-    correlation_id = kept.correlation_id if isinstance(kept, Asked) else None
-    line = Line(route, Resolved(row.at.address, kept.headers), room.options.style, correlation_id)
-    if isinstance(kept, Asked):
+def _go_on(
+    room: StreamrSessions, row: SessionRow, kept: Kept, route: ReplyTargetPublisher, world: StateLookup, now: float
+) -> None:
+    correlation_id = kept.correlation_id if isinstance(kept, PersistedResend) else None
+    line = StreamrReplyChannel(route, Destination(row.at.address, kept.headers), room.options.style, correlation_id)
+    if isinstance(kept, PersistedResend):
         room.cut_off(kept, line)
     elif (fault := _fault(kept, room.options, route, world)) is not None:
         room.keeping.drop(row, fault.error)
-        line.say(error_of(fault, About(kept.stream, kept.partition)))
+        line.say(error_of(fault, ErrorSubject(kept.stream, kept.partition)))
     else:
         room.go_on(kept, row.last or 0, line, now)
 
 
-def _fault(kept: Following, options: StreamrOptions, route: Route, world: World) -> Fault | None:
+def _fault(
+    kept: PersistedSubscription, options: StreamrOptions, route: ReplyTargetPublisher, world: StateLookup
+) -> Fault | None:
     """Why a session may not go on to follow something by now."""
     if (
         not _is_owned(kept.owners, route)
@@ -68,7 +78,7 @@ def _fault(kept: Following, options: StreamrOptions, route: Route, world: World)
     return None if is_there else errors.invalid_partition(kept.stream, kept.partition)
 
 
-def _is_owned(owners: frozenset[str], route: Route) -> bool:
+def _is_owned(owners: frozenset[str], route: ReplyTargetPublisher) -> bool:
     """Whether the source still gives its clients a session's subjects. Some are for each message to say."""
     written = route.source.authorization_context
     is_constant = all(parse(subject, Scope.AUTHORIZATION).is_constant for subject in written)

@@ -13,28 +13,37 @@ from functools import partial
 
 import structlog
 
-from connectivity.sessions.streamr.live_subscription import Live
-from connectivity.sessions.streamr.persistence import Keeping
-from connectivity.sessions.streamr.reply_channel import Line
-from connectivity.sessions.streamr.resend import Resending
+from connectivity.sessions.streamr.live_subscription import LiveSubscription
+from connectivity.sessions.streamr.persistence import SessionPersistence
+from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
+from connectivity.sessions.streamr.resend import ResendQueue
 from connectivity.transports.base import Done
-from connectivity.twins.access import Judged, Permit, judge
-from connectivity.twins.context import World
+from connectivity.twins.access import Judged, StreamPermission, judge
+from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.streamr import errors
-from mappings.streamr.errors import About, RequestRefused, Sub
+from mappings.streamr.errors import ErrorSubject, RequestRefused, Sub
 from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of, type_of, write_frame
 from mappings.streamr.options import StreamrOptions
-from mappings.streamr.persistence import Asked, Following, resumed_from
-from mappings.streamr.requests import Publish, Resend, Subscribe, Unsubscribe
-from mappings.streamr.sessions import Effect, Ended, Leave, Row, Say, SessionLimits, Sessions, Spot
+from mappings.streamr.persistence import PersistedResend, PersistedSubscription, resumed_from
+from mappings.streamr.requests import Publish, Resend, SubscribeRequest, Unsubscribe
+from mappings.streamr.sessions import (
+    Effect,
+    EndSession,
+    LeaveStream,
+    SendFrame,
+    SessionLimits,
+    Sessions,
+    Spot,
+    SubscriptionRow,
+)
 from mappings.streamr.streams import OwnStream, Place, partition_of, place_of
 
 log = structlog.get_logger(__name__)
 
 
-def admit(request: Judged, options: StreamrOptions, given: Sequence[str], world: World) -> Permit:
+def admit(request: Judged, options: StreamrOptions, given: Sequence[str], world: StateLookup) -> StreamPermission:
     """What a request may, by somebody whom its source has `given` these subjects.
 
     Raises RequestRefused, and StoreUnavailable where a policy cannot be read.
@@ -50,39 +59,41 @@ def entity_at(place: Place, partition: int) -> EntityId:
     return partition_of(place.id, partition) if isinstance(place, OwnStream) else place.entity
 
 
-def about_of(request: Judged) -> About:
+def about_of(request: Judged) -> ErrorSubject:
     """What an error about a request repeats of it."""
     if isinstance(request, Publish):
-        return About(request.stream)
-    return About(request.stream, request.partition, request.sub if isinstance(request, Resend) else None)
+        return ErrorSubject(request.stream)
+    return ErrorSubject(request.stream, request.partition, request.sub if isinstance(request, Resend) else None)
 
 
-MakeLive = Callable[[Line, Spot, tuple[str, ...], Callable[[Fault], None], Callable[[int], object]], Live]
+MakeLive = Callable[
+    [StreamrReplyChannel, Spot, tuple[str, ...], Callable[[Fault], None], Callable[[int], object]], LiveSubscription
+]
 
 
-class Seat:
+class SessionState:
     """What one session has on its way. `line` is the way by which it was answered last."""
 
     __slots__ = ("line", "lives", "resending")
 
-    def __init__(self, line: Line, resending: Resending) -> None:
+    def __init__(self, line: StreamrReplyChannel, resending: ResendQueue) -> None:
         self.line = line
-        self.lives: dict[Spot, Live] = {}
+        self.lives: dict[Spot, LiveSubscription] = {}
         self.resending = resending
 
     def __repr__(self) -> str:
         return f"<Seat at {self.line.address}, following {len(self.lives)}, {self.resending!r}>"
 
 
-class Room:
+class StreamrSessions:
     """The sessions of one connection that speak the protocol through one mapping."""
 
     def __init__(
         self,
-        keeping: Keeping,
+        keeping: SessionPersistence,
         options: StreamrOptions,
         make_live: MakeLive,
-        make_resending: Callable[[Callable[[Sub], object]], Resending],
+        make_resending: Callable[[Callable[[Sub], object]], ResendQueue],
         newest: Callable[[EntityId], int],
     ) -> None:
         """`newest` says the newest offset of a partition that is decided."""
@@ -90,7 +101,7 @@ class Room:
         self.connection_id, self.mapper = keeping.connection_id, keeping.mapper
         self.options = options
         self.sessions = Sessions(SessionLimits(idle_timeout=options.idle_timeout))
-        self.seats: dict[str, Seat] = {}
+        self.seats: dict[str, SessionState] = {}
         self.on_follow: Callable[[str], object] = str
         """Told which stream a session is about to follow. Raises StoreUnavailable."""
         self._make_live = make_live
@@ -102,14 +113,14 @@ class Room:
     def __repr__(self) -> str:
         return f"<Room of {self.connection_id}, {self.sessions!r}>"
 
-    def __iter__(self) -> Iterator[Seat]:
+    def __iter__(self) -> Iterator[SessionState]:
         return iter(list(self.seats.values()))
 
-    def seat(self, line: Line) -> Seat:
+    def seat(self, line: StreamrReplyChannel) -> SessionState:
         """The seat of the session at this address, begun if need be."""
         seat = self.seats.get(line.address)
         if seat is None:
-            seat = self.seats[line.address] = Seat(
+            seat = self.seats[line.address] = SessionState(
                 line, self._make_resending(partial(self.keeping.answered, line.address))
             )
         seat.line = line
@@ -117,8 +128,8 @@ class Room:
 
     def subscribe(
         self,
-        request: Subscribe,
-        line: Line,
+        request: SubscribeRequest,
+        line: StreamrReplyChannel,
         owners: frozenset[str],
         subjects: frozenset[str],
         now: float,
@@ -132,21 +143,21 @@ class Room:
         effects = self.sessions.subscribe(request, line.address, owners, subjects, now, client=client)
         return self._decided(effects, line)
 
-    def unsubscribe(self, request: Unsubscribe, line: Line, client: str | None) -> list[Frame]:
+    def unsubscribe(self, request: Unsubscribe, line: StreamrReplyChannel, client: str | None) -> list[Frame]:
         """Have a session follow a partition no longer; what it is answered once that is durable."""
         effects = self.sessions.unsubscribe(request, line.address, client=client)
         return self._decided(effects, line)
 
-    def _decided(self, effects: Sequence[Effect], line: Line) -> list[Frame]:
+    def _decided(self, effects: Sequence[Effect], line: StreamrReplyChannel) -> list[Frame]:
         """Keep what was decided, and do of it what nobody has to wait for; what is left to be said."""
-        self.do([effect for effect in effects if not isinstance(effect, Say)])
-        frames = [effect.frame for effect in effects if isinstance(effect, Say)]
+        self.do([effect for effect in effects if not isinstance(effect, SendFrame)])
+        frames = [effect.frame for effect in effects if isinstance(effect, SendFrame)]
         for frame in frames:
             if isinstance(frame, Subscribed | Unsubscribed):
                 self._keep((frame.stream, frame.partition), line)
         return frames
 
-    def _keep(self, spot: Spot, line: Line) -> None:
+    def _keep(self, spot: Spot, line: StreamrReplyChannel) -> None:
         """Keep what a session follows, if it does."""
         if (row := self.sessions.row(line.address, spot)) is None:
             return
@@ -154,12 +165,12 @@ class Room:
             self._begins.setdefault((line.address, spot), self._newest(_entity(spot)))
         self.keeping.following(row, line, self._begins.get((line.address, spot), 0))
 
-    def answer(self, frames: Sequence[Frame], line: Line, ended: Done) -> None:
+    def answer(self, frames: Sequence[Frame], line: StreamrReplyChannel, ended: Done) -> None:
         """What was decided is durable: do it, and say so."""
         said = [self._begun(frame, line) if isinstance(frame, Subscribed) else frame for frame in frames]
         line.send([(type_of(frame), write_frame(frame, line.style)) for frame in said], ended)
 
-    def _begun(self, frame: Subscribed, line: Line) -> Frame:
+    def _begun(self, frame: Subscribed, line: StreamrReplyChannel) -> Frame:
         """A session may follow a partition now: begin, unless it does already. What it is told."""
         spot = (frame.stream, frame.partition)
         after = self._begins.pop((line.address, spot), None)
@@ -172,24 +183,24 @@ class Room:
         if failed is None:
             return frame
         self._undo(spot, line.address)
-        return error_of(failed, About(*spot), line.correlation_id)
+        return error_of(failed, ErrorSubject(*spot), line.correlation_id)
 
     def do(self, effects: Sequence[Effect]) -> None:
         """Carry out what was decided for any reason but a request."""
         for effect in effects:
             match effect:
-                case Leave(address, spot):
+                case LeaveStream(address, spot):
                     self._leave(address, spot)
-                case Say(address, frame):
+                case SendFrame(address, frame):
                     self._say(address, frame)
-                case Ended(address, why):
+                case EndSession(address, why):
                     if (seat := self.seats.pop(address, None)) is not None:
                         for sub in seat.resending.subs:
                             self.keeping.answered(address, sub)
                         seat.resending.stop()
                     log.info("a session ended", connection=self.connection_id, address=address, reason=why.value)
 
-    def _follow(self, spot: Spot, line: Line, subjects: frozenset[str], after: int) -> Fault | None:
+    def _follow(self, spot: Spot, line: StreamrReplyChannel, subjects: frozenset[str], after: int) -> Fault | None:
         """Begin to follow behind this offset; why it could not be begun."""
         seat = self.seat(line)
         failed: list[Fault] = []
@@ -211,7 +222,7 @@ class Room:
     def _lost(self, address: str, spot: Spot, fault: Fault) -> None:
         """What a session follows has ended by itself, which it is told."""
         self._undo(spot, address)
-        self._say(address, error_of(fault, About(*spot)))
+        self._say(address, error_of(fault, ErrorSubject(*spot)))
 
     def _undo(self, spot: Spot, address: str) -> None:
         """A session does not follow any longer what it was to follow."""
@@ -240,7 +251,7 @@ class Room:
 
     # what was kept
 
-    def go_on(self, kept: Following, last: int, line: Line, now: float) -> None:
+    def go_on(self, kept: PersistedSubscription, last: int, line: StreamrReplyChannel, now: float) -> None:
         """A session follows what it followed before a restart, behind the last offset that it was sent.
 
         Raises StoreUnavailable.
@@ -249,7 +260,7 @@ class Room:
         self.on_follow(kept.stream)
         # Asked for before the session is there: what cannot be read now is tried again as a whole.
         newest = self._newest(_entity(spot))
-        row = Row(line.address, kept.owners, spot, frozenset(kept.subjects), kept.clients)
+        row = SubscriptionRow(line.address, kept.owners, spot, frozenset(kept.subjects), kept.clients)
         if not self.sessions.restore([row], now):
             return
         after = resumed_from(last, newest - last, self.options.most_caught_up)
@@ -260,10 +271,10 @@ class Room:
         if failed is not None:
             self._lost(line.address, spot, failed)
 
-    def cut_off(self, kept: Asked, line: Line) -> None:
+    def cut_off(self, kept: PersistedResend, line: StreamrReplyChannel) -> None:
         """A resend did not outlive the service: its client has to ask again."""
         fault = errors.resend_failed(kept.stream, kept.partition, "the service was restarted")
-        about = About(kept.stream, kept.partition, kept.sub)
+        about = ErrorSubject(kept.stream, kept.partition, kept.sub)
         frame = error_of(fault, about, kept.correlation_id)
         line.say(frame, lambda _: self.keeping.answered(line.address, kept.sub))
 

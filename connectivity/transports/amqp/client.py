@@ -22,11 +22,11 @@ from pamqp.common import FieldValue
 
 from connectivity.connections.model import Connection
 from connectivity.errors import Detail, LinkError, NotConnected
-from connectivity.transports.amqp.demultiplexer import Traffic
+from connectivity.transports.amqp.demultiplexer import FrameDemultiplexer
 from connectivity.transports.amqp.errors import PRECONDITION_FAILED, login_error
 from connectivity.transports.amqp.frames import Reason
 from connectivity.transports.amqp.options import Options, seconds, virtual_host
-from connectivity.transports.dialer import dial_error, handshake_error, in_thread, lost_error, reach, tls_context
+from connectivity.transports.dialer import dial_error, handshake_error, lost_error, reach, run_in_thread, tls_context
 
 # Whatever goes wrong comes to the supervisor with the broker's own words; the library would say it a second time.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)
@@ -37,7 +37,7 @@ LONGEST_SILENCE = 2
 """Heartbeats' time without a byte after which a link is dead."""
 
 
-class Given(TransportFactory):
+class GivenTransport(TransportFactory):
     """Hands the library the transport that is there already."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -71,15 +71,17 @@ async def call(work: Awaitable[T]) -> T:
         raise CallFailed(str(error)) from error
 
 
-class Client:
-    """`on_lost` is called once if the connection dies by itself, `on_blocked` as `Traffic.on_blocked`."""
+class AmqpClient:
+    """`on_lost` is called once if the connection dies by itself, `on_blocked` as `FrameDemultiplexer.on_blocked`."""
 
     def __init__(self, connection: Connection, options: Options) -> None:
         self._loop = asyncio.get_running_loop()
         self._definition, self._options = connection, options
         self.on_lost: Callable[[LinkError], None] = _nothing
         self.on_blocked: Callable[[str | None], None] = _nothing
-        self.traffic = Traffic(channel_max=options.requested_channel_max, frame_max=options.requested_frame_max)
+        self.traffic = FrameDemultiplexer(
+            channel_max=options.requested_channel_max, frame_max=options.requested_frame_max
+        )
         self.traffic.on_lost = self._transport_lost
         self.traffic.on_blocked = self._blocked
         self._writer: asyncio.StreamWriter | None = None
@@ -120,7 +122,9 @@ class Client:
 
         try:
             async with asyncio.timeout(patience):
-                made, context = await in_thread("amqp connect", work, lambda late: late[0].close() if late else None)
+                made, context = await run_in_thread(
+                    "amqp connect", work, lambda late: late[0].close() if late else None
+                )
                 name = uri.host if context else None
                 # No part of the loop closes a socket that it was not given in the end.
                 with contextlib.ExitStack() as until_given:
@@ -148,7 +152,7 @@ class Client:
             {"heartbeat": self._options.requested_heartbeat, "name": f"connectivity {self._definition.id}"}
         )
         url = f"amqp://{quote(user, safe='')}:{quote(password, safe='')}@{host}:{uri.port}?{query}"
-        library = aiormq.Connection(url, transport_factory=Given(self.traffic.reader, self._writer))
+        library = aiormq.Connection(url, transport_factory=GivenTransport(self.traffic.reader, self._writer))
         library.vhost = virtual_host(uri.path)
         try:
             async with asyncio.timeout(patience):

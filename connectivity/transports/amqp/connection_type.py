@@ -20,7 +20,7 @@ from connectivity.errors import Problem
 from connectivity.transports.amqp.connector import connect, examine
 from connectivity.transports.amqp.link import AmqpLink
 from connectivity.transports.amqp.options import Options, split_address, virtual_host
-from connectivity.transports.base import BrokerType
+from connectivity.transports.base import ConnectionType
 from mappings.placeholders.template import Scope
 
 
@@ -53,7 +53,7 @@ async def _connect(connection: Connection, client: int = 0) -> AmqpLink:  # noqa
     return await connect(connection)
 
 
-CONNECTION_TYPE = BrokerType(
+CONNECTION_TYPE = ConnectionType(
     name="amqp-091",
     schemes=("amqp", "amqps"),
     secure_schemes=("amqps",),

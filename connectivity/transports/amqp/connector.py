@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
-from connectivity.transports.amqp.client import Client
+from connectivity.transports.amqp.client import AmqpClient
 from connectivity.transports.amqp.errors import CHANNEL_DETAILS, NOT_FOUND, consume_error
 from connectivity.transports.amqp.link import AmqpLink
 from connectivity.transports.amqp.options import Options, split_address
-from connectivity.transports.base import FILLED_LATER, Examination, Finding
+from connectivity.transports.base import FILLED_LATER, AddressCheck, ProbeReport
 
 
 async def connect(connection: Connection) -> AmqpLink:
@@ -66,12 +66,12 @@ def _exchanges(connection: Connection) -> Iterator[str]:
 UNTOLD = "it is there; whether messages may be sent to it shows when one is"
 
 
-async def examine(connection: Connection, name: str) -> Examination:  # noqa: ARG001 - here nobody has a name
-    """See `connectivity.transports.base.Examine`."""
-    client = Client(connection, Options.model_validate(connection.own_options))
+async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - here nobody has a name
+    """See `connectivity.transports.base.Probe`."""
+    client = AmqpClient(connection, Options.model_validate(connection.own_options))
     try:
         await client.connect()
-        found = Examination(
+        found = ProbeReport(
             [[await _queue(client, queue) for queue in source.addresses] for source in connection.sources],
             [await _published(client, source.reply_target.address) for source in connection.sources],
             [await _published(client, target.address) for target in connection.targets],
@@ -84,23 +84,23 @@ async def examine(connection: Connection, name: str) -> Examination:  # noqa: AR
     return found
 
 
-async def _queue(client: Client, queue: str) -> Finding:
+async def _queue(client: AmqpClient, queue: str) -> AddressCheck:
     reason = await client.missing("queue", queue) or await client.unreadable(queue)
-    return Finding(queue, consume_error(queue, reason) if reason is not None else None)
+    return AddressCheck(queue, consume_error(queue, reason) if reason is not None else None)
 
 
-async def _published(client: Client, address: str) -> Finding:
+async def _published(client: AmqpClient, address: str) -> AddressCheck:
     """What is known of an address before there is a message: whether its exchange is there, or else its queue."""
     exchange, slash, key = address.partition("/")
     if has_expression(exchange) or not slash or (not exchange and has_expression(key)):
-        return Finding(address, note=FILLED_LATER, is_known=False)
+        return AddressCheck(address, note=FILLED_LATER, is_known=False)
     try:
         exchange = split_address(f"{exchange}/any")[0]
     except ValueError as error:
-        return Finding(address, ConnectionRefused(Detail.MISSING_ADDRESS, str(error)))
+        return AddressCheck(address, ConnectionRefused(Detail.MISSING_ADDRESS, str(error)))
     what, called = ("exchange", exchange) if exchange else ("queue", key.removesuffix("/"))
     reason = await client.missing(what, called)
     if reason is None:
-        return Finding(address, note=UNTOLD)
+        return AddressCheck(address, note=UNTOLD)
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
-    return Finding(address, ConnectionRefused(detail, f"{what} {called!r}: {reason.words}"))
+    return AddressCheck(address, ConnectionRefused(detail, f"{what} {called!r}: {reason.words}"))

@@ -4,7 +4,7 @@ At most `IN_FLIGHT` deliveries of a source are unsettled; there the broker holds
 in the order of arrival, many in one frame: all that have the same outcome and follow each other are one acknowledgement, or
 one rejection, "up to this one".
 
-A delivery without a message id is named by its correlation id and its bytes (`Names`).
+A delivery without a message id is named by its correlation id and its bytes (`UnsettledNames`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aiormq.abc import DeliveredMessage
 
 from connectivity.connections.model import Source
 from connectivity.errors import Detail, LinkError, NotConnected
-from connectivity.transports.amqp.client import CallFailed, Client, call
+from connectivity.transports.amqp.client import AmqpClient, CallFailed, call
 from connectivity.transports.amqp.errors import consume_error
 from connectivity.transports.amqp.frames import (
     BODY,
@@ -33,13 +33,13 @@ from connectivity.transports.amqp.frames import (
     read_short,
 )
 from connectivity.transports.amqp.properties import CORRELATION, read_properties
-from connectivity.transports.base import Delivery, Inbox, Outcome, Watermark
+from connectivity.transports.base import Delivery, Inbox, InOrderSettlement, Outcome
 from mappings.model.envelope import Envelope
 
 IN_FLIGHT = 1000
 
 
-class Names:
+class UnsettledNames:
     """The names of unsettled deliveries that have a correlation id and no message id.
 
     One correlation id may stand for several commands, so the bytes count too; and of several unsettled ones that are the
@@ -82,15 +82,15 @@ class _Taken(Delivery):
     tag: int
 
 
-class Intake:
+class AmqpConsumer:
     """`on_lost` is called when the broker ends a consumer or the channel."""
 
-    def __init__(self, client: Client, source: Source, on_lost: Callable[[LinkError], None]) -> None:
+    def __init__(self, client: AmqpClient, source: Source, on_lost: Callable[[LinkError], None]) -> None:
         self._client, self._source, self._on_lost = client, source, on_lost
         self._channel = 0
         self._queues: dict[bytes, str] = {}
-        self._watermark = Watermark()
-        self._names = Names()
+        self._watermark = InOrderSettlement()
+        self._names = UnsettledNames()
         self._inbox = Inbox()
         self._reason: Reason | None = None
         self._is_open = self._is_over = False
@@ -128,7 +128,7 @@ class Intake:
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, kind: int, payload: bytes) -> bool:
-        """See `connectivity.transports.amqp.demultiplexer.Taker`."""
+        """See `connectivity.transports.amqp.demultiplexer.FrameHandler`."""
         if kind == METHOD:
             method = METHOD_ID.unpack_from(payload)
             if method == DELIVER:
@@ -150,7 +150,7 @@ class Intake:
         return True
 
     def closed(self, reason: Reason) -> None:
-        """See `connectivity.transports.amqp.demultiplexer.Taker`."""
+        """See `connectivity.transports.amqp.demultiplexer.FrameHandler`."""
         self._reason = reason
         if self._is_open:
             self._on_lost(NotConnected(Detail.REFUSED_BY_BROKER, reason.words))

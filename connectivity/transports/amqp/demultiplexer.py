@@ -49,7 +49,7 @@ STAND_IN_PAUSE = 1.0
 """Seconds between the heartbeats that stand for frames that were taken out."""
 
 
-class Taker(Protocol):
+class FrameHandler(Protocol):
     """Who takes the frames of a channel."""
 
     def take(self, kind: int, payload: bytes) -> bool:
@@ -59,7 +59,7 @@ class Taker(Protocol):
         """The broker closes the channel."""
 
 
-class Traffic(asyncio.StreamReaderProtocol):
+class FrameDemultiplexer(asyncio.StreamReaderProtocol):
     """The transport's protocol; the library reads from `reader`. All callbacks are called on the event loop."""
 
     def __init__(self, *, channel_max: int, frame_max: int) -> None:
@@ -67,7 +67,7 @@ class Traffic(asyncio.StreamReaderProtocol):
         self.loop = asyncio.get_running_loop()
         self.reader = asyncio.StreamReader(loop=self.loop)
         super().__init__(self.reader, loop=self.loop)
-        self.takers: dict[int, Taker] = {}
+        self.takers: dict[int, FrameHandler] = {}
         self.on_lost: Callable[[Exception | None], None] = _nothing
         self.on_blocked: Callable[[str | None], None] = _nothing
         """Called with the broker's reason for taking no messages, and with None when it takes them again."""

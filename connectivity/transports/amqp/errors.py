@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
 from connectivity.transports.amqp.frames import Reason
-from connectivity.transports.base import Sign
+from connectivity.transports.base import ReaderStatus
 
 FORCED, ACCESS_REFUSED, NOT_FOUND, LOCKED, PRECONDITION_FAILED, NOT_ALLOWED = 320, 403, 404, 405, 406, 530
 NO_ROUTE = 312
@@ -19,7 +19,7 @@ CHANNEL_DETAILS = {
 }
 """Why a queue cannot be consumed, or a message not be published; other codes are refusals without a name."""
 
-READER_SIGNS = {ACCESS_REFUSED: Sign.REFUSED, NOT_FOUND: Sign.UNHEARD}
+READER_SIGNS = {ACCESS_REFUSED: ReaderStatus.REFUSED, NOT_FOUND: ReaderStatus.UNHEARD}
 """What a refusal to publish says about those who would read the message."""
 
 PASSING = frozenset({FORCED, 506, 541})

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 
 from connectivity.connections.model import Connection
 from connectivity.errors import Detail, LinkError
-from connectivity.transports.amqp.client import Client
-from connectivity.transports.amqp.consumer import Intake
+from connectivity.transports.amqp.client import AmqpClient
+from connectivity.transports.amqp.consumer import AmqpConsumer
 from connectivity.transports.amqp.options import Options
 from connectivity.transports.amqp.publisher import Publisher
-from connectivity.transports.base import Delivery, Done, Outgoing, Readers, Sign, nobody_asks
+from connectivity.transports.base import Delivery, Done, OutboundMessage, Readers, ReaderStatus, nobody_asks
 
 WINDOW = 500
 
@@ -31,12 +31,12 @@ class AmqpLink:
         self.lost = asyncio.get_running_loop().create_future()
         self.window = WINDOW
         self._is_over = False
-        self.client = Client(connection, options)
+        self.client = AmqpClient(connection, options)
         self.client.on_lost = self._die
         self.readers: Readers = nobody_asks
         self.publisher = Publisher(self.client, connection.id, self._told)
         self.client.on_blocked = self.publisher.blocked
-        self.intakes = [Intake(self.client, source, self.client.die) for source in connection.sources]
+        self.intakes = [AmqpConsumer(self.client, source, self.client.die) for source in connection.sources]
 
     def __repr__(self) -> str:
         state = "over" if self._is_over else "blocked" if self.condition else "up"
@@ -53,7 +53,7 @@ class AmqpLink:
     def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
         return self.intakes[source].consume()
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         self.publisher.publish(message, done)
 
     async def close(self) -> None:
@@ -65,7 +65,7 @@ class AmqpLink:
         self._end()
         self.client.abandon()
 
-    def _told(self, address: str, sign: Sign) -> None:
+    def _told(self, address: str, sign: ReaderStatus) -> None:
         self.readers(address, sign)
 
     def _die(self, error: LinkError) -> None:

@@ -63,7 +63,7 @@ class Unreadable(ValueError):
     """Properties that end early or hold a field of an unknown type."""
 
 
-class Received(NamedTuple):
+class ReceivedProperties(NamedTuple):
     """The headers of a message, and what names it: its `message-id`, or None."""
 
     headers: dict[str, str]
@@ -73,12 +73,12 @@ class Received(NamedTuple):
 # ── theirs → headers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def read_properties(packed: bytes) -> Received:
+def read_properties(packed: bytes) -> ReceivedProperties:
     """Read the flags and properties of a content header. Never raises for anything that a publisher can write."""
     headers: dict[str, str] = {}
     with suppress(Unreadable, IndexError, error):
         _read_properties(packed, headers)
-    return Received(headers, headers.get(MESSAGE_ID) or None)
+    return ReceivedProperties(headers, headers.get(MESSAGE_ID) or None)
 
 
 def _read_properties(packed: bytes, headers: dict[str, str]) -> None:

@@ -26,7 +26,7 @@ import structlog
 from aiormq.abc import AbstractChannel
 
 from connectivity.errors import ConnectivityError, Detail, LinkError, PublishFailed
-from connectivity.transports.amqp.client import Client
+from connectivity.transports.amqp.client import AmqpClient
 from connectivity.transports.amqp.errors import NOT_FOUND, READER_SIGNS, refused_message, returned_message
 from connectivity.transports.amqp.frames import (
     ACK,
@@ -45,7 +45,7 @@ from connectivity.transports.amqp.frames import (
 )
 from connectivity.transports.amqp.options import split_address
 from connectivity.transports.amqp.properties import pack_properties
-from connectivity.transports.base import Done, Outgoing, Readers, Sign
+from connectivity.transports.base import Done, OutboundMessage, Readers, ReaderStatus
 
 log = structlog.get_logger(__name__)
 
@@ -57,10 +57,10 @@ MOST_ADDRESSES = 4096
 """Packed addresses that are remembered; reply addresses may be many."""
 
 
-class Sent(NamedTuple):
+class UnconfirmedMessage(NamedTuple):
     """A message that the broker has not confirmed. `properties` as they were packed."""
 
-    message: Outgoing
+    message: OutboundMessage
     done: Done
     exchange: str
     key: str
@@ -70,7 +70,7 @@ class Sent(NamedTuple):
 class Publisher:
     """Publishes for one link."""
 
-    def __init__(self, client: Client, connection_id: str, readers: Readers) -> None:
+    def __init__(self, client: AmqpClient, connection_id: str, readers: Readers) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._readers = readers
@@ -79,9 +79,9 @@ class Publisher:
         self._channel = 0
         self._number = 0
         self._addresses: dict[str, tuple[str, str, bytes]] = {}
-        self._unconfirmed: dict[int, Sent] = {}
+        self._unconfirmed: dict[int, UnconfirmedMessage] = {}
         self._returned: dict[int, PublishFailed] = {}
-        self._held: deque[tuple[Outgoing, Done]] = deque()
+        self._held: deque[tuple[OutboundMessage, Done]] = deque()
         self._suspects = 0
         """How many of the messages that are sent next are sent one by one."""
         self._known = {""}
@@ -115,7 +115,7 @@ class Publisher:
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         """See `connectivity.transports.base.Link.publish`."""
         if self._is_over:
             return
@@ -136,7 +136,7 @@ class Publisher:
             self._send(*self._held.popleft())
         self._is_sending = False
 
-    def _send(self, message: Outgoing, done: Done) -> None:
+    def _send(self, message: OutboundMessage, done: Done) -> None:
         address = message.address
         try:
             if (packed := self._addresses.get(address)) is None:
@@ -151,7 +151,7 @@ class Publisher:
             self._fail(done, PublishFailed(f"{address[:200]}: {error}", status=400))
             return
         self._number += 1
-        self._unconfirmed[self._number] = Sent(message, done, exchange, key, properties)
+        self._unconfirmed[self._number] = UnconfirmedMessage(message, done, exchange, key, properties)
         self._client.send(method + content)
 
     def _pack_address(self, address: str) -> tuple[str, str, bytes]:
@@ -172,12 +172,12 @@ class Publisher:
 
     # ── exchanges ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _is_there(self, exchange: str, message: Outgoing, done: Done) -> bool:
+    def _is_there(self, exchange: str, message: OutboundMessage, done: Done) -> bool:
         """Whether an exchange that is not known is there; False has failed the message or put it back."""
         if (found := self._missing.get(exchange)) is not None:
             until, error = found
             if time.monotonic() < until:
-                self._readers(message.address, Sign.UNHEARD)
+                self._readers(message.address, ReaderStatus.UNHEARD)
                 self._fail(done, error)
                 return False
             del self._missing[exchange]
@@ -212,7 +212,7 @@ class Publisher:
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, kind: int, payload: bytes) -> bool:
-        """See `connectivity.transports.amqp.demultiplexer.Taker`."""
+        """See `connectivity.transports.amqp.demultiplexer.FrameHandler`."""
         if kind == METHOD:
             method = METHOD_ID.unpack_from(payload)
             if method == ACK:
@@ -252,7 +252,7 @@ class Publisher:
         self._suspects = max(0, self._suspects - len(outcomes))
         for sent, returned in outcomes:
             if error is None or returned is not None:
-                self._readers(sent.message.address, Sign.HEARD if returned is None else Sign.UNHEARD)
+                self._readers(sent.message.address, ReaderStatus.HEARD if returned is None else ReaderStatus.UNHEARD)
             sent.done(returned or error)
         if self._held:
             self._go_on()

@@ -20,15 +20,15 @@ from connectivity.connections.templates import (
 )
 from connectivity.errors import Problem
 from connectivity.security.egress import refusal
-from connectivity.transports.base import BrokerType
+from connectivity.transports.base import ConnectionType
 from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.options import SERVER, Options
 from connectivity.transports.kafka.probe import examine
-from connectivity.transports.kafka.records import TOPIC_EXPECTED, TOPIC_NAME, Address, split_address
+from connectivity.transports.kafka.records import TOPIC_EXPECTED, TOPIC_NAME, split_address
 from mappings.placeholders.template import Scope
 
-__all__ = ["CONNECTION_TYPE", "Address", "Options", "split_address"]
+__all__ = ["CONNECTION_TYPE", "Options", "split_address"]
 
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -105,7 +105,7 @@ async def _connect(connection: Connection, client: int = 0) -> KafkaLink:
     return await connect(connection, client)
 
 
-CONNECTION_TYPE = BrokerType(
+CONNECTION_TYPE = ConnectionType(
     name="kafka",
     schemes=("tcp", "ssl"),
     secure_schemes=("ssl",),

@@ -18,15 +18,15 @@ from confluent_kafka.admin import AdminClient
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
-from connectivity.transports.dialer import RefusedAddress, dial_error, in_thread, judged_addresses
+from connectivity.transports.dialer import RefusedAddress, dial_error, judged_addresses, run_in_thread
 from connectivity.transports.kafka import client_config
 from connectivity.transports.kafka.client_config import servers
-from connectivity.transports.kafka.consumer import Consuming, Key
+from connectivity.transports.kafka.consumer import KafkaConsumer, Key
 from connectivity.transports.kafka.errors import ALL_DOWN, VAGUE, link_error
-from connectivity.transports.kafka.handshake import greet, list_brokers
+from connectivity.transports.kafka.handshake import handshake, list_brokers
 from connectivity.transports.kafka.link import MENDED_WITHIN, KafkaLink
 from connectivity.transports.kafka.options import Options
-from connectivity.transports.kafka.producer import Publishing
+from connectivity.transports.kafka.producer import KafkaProducer
 
 PATIENCE = 10.0
 """Seconds for reaching a broker, and again for its answer about topics."""
@@ -47,7 +47,7 @@ async def connect(
     options = Options.model_validate(connection.own_options)
     link = KafkaLink([source.addresses for source in connection.sources], mended_within)
     places = servers(connection, options)
-    link.asked = partial(greet, connection, places, options.sasl_mechanism.upper())
+    link.asked = partial(handshake, connection, places, options.sasl_mechanism.upper())
     try:
         await _check_hosts(places, patience)
         await link.asked(patience)
@@ -63,23 +63,23 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, clien
     try:
         producer = client_config.producer_settings(connection, options)
         link.begin(
-            Publishing(producer, connection.id, on_error=link.failed, on_stuck=link.stuck),
+            KafkaProducer(producer, connection.id, on_error=link.failed, on_stuck=link.stuck),
             admin := AdminClient(client_config.common_settings(connection, options)),
         )
     except KafkaException as failure:
         # Nothing was sent yet: the settings themselves are wrong, and nothing of them is right but certificates.
         raise _refused_settings(failure) from failure
-    nodes = await answer_of(link, in_thread("kafka connect", partial(list_brokers, admin, patience)), patience)
+    nodes = await answer_of(link, run_in_thread("kafka connect", partial(list_brokers, admin, patience)), patience)
     await _check_hosts(nodes, patience)
     # From here on the library goes where the brokers say that they are.
-    link.asked = partial(greet, connection, nodes, options.sasl_mechanism.upper())
+    link.asked = partial(handshake, connection, nodes, options.sasl_mechanism.upper())
     topics = _topics(connection)
     if not topics:
         return
     known = await _known_partitions(link, admin, list(topics), patience)
     number = max(source.consumer_count for source in connection.sources)
     members = [
-        Consuming(
+        KafkaConsumer(
             client_config.consumer_settings(connection, options, client, member),
             admin,
             _topics(connection, member),
@@ -167,7 +167,7 @@ async def _check_hosts(places: Sequence[tuple[str, int]], patience: float) -> No
     for host, port in dict.fromkeys(places):
         try:
             async with asyncio.timeout(patience):
-                await in_thread("kafka connect", partial(judged_addresses, host, port))
+                await run_in_thread("kafka connect", partial(judged_addresses, host, port))
         except RefusedAddress as error:
             raise dial_error(error) from error
         except TimeoutError:

@@ -55,7 +55,7 @@ Key = tuple[str, int]
 Records = list[tuple[Partition, Message]]
 
 
-class Consuming:
+class KafkaConsumer:
     """One member of the group. `on_records` is called on the loop when `records` is no longer empty, `on_dropped` with a
     partition that is not ours any more, `on_error` with an error and the topic that it is about (or ""), `on_ended` when
     the thread has ended without being told to."""

@@ -24,7 +24,7 @@ from confluent_kafka.admin import AdminClient
 
 from connectivity.connections.model import Connection
 from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.transports.dialer import dial_error, handshake_error, in_thread, reach, tls_context
+from connectivity.transports.dialer import dial_error, handshake_error, reach, run_in_thread, tls_context
 
 API_VERSIONS, SASL_HANDSHAKE = 18, 17
 TELLING_VERSION = 0
@@ -47,14 +47,14 @@ class _HungUp(Exception):
     """The broker closed the link instead of answering."""
 
 
-class Login(NamedTuple):
+class LoginOffer(NamedTuple):
     """What a broker says about logging in; `mechanisms` is empty where none is possible."""
 
     code: int
     mechanisms: tuple[str, ...]
 
 
-async def greet(connection: Connection, places: Sequence[tuple[str, int]], mechanism: str, patience: float) -> None:
+async def handshake(connection: Connection, places: Sequence[tuple[str, int]], mechanism: str, patience: float) -> None:
     """Return as soon as one of these brokers answers. Raises LinkError: the most telling reason, if there are several.
 
     `mechanism` is how the connection logs in, if it does.
@@ -85,7 +85,7 @@ async def _greet_one(connection: Connection, place: tuple[str, int], mechanism: 
     host, port = place
     try:
         async with asyncio.timeout(patience):
-            await in_thread(
+            await run_in_thread(
                 "kafka greeting", lambda: _talk(connection, host, port, mechanism, patience), lambda _nothing: None
             )
     except TimeoutError:
@@ -118,7 +118,7 @@ def _talk(connection: Connection, host: str, port: int, mechanism: str, patience
     _judge(read_login(said), mechanism, has_login=uri.username is not None and uri.password is not None)
 
 
-def _judge(login: Login, mechanism: str, *, has_login: bool) -> None:
+def _judge(login: LoginOffer, mechanism: str, *, has_login: bool) -> None:
     """Raises ConnectionRefused where logging in as the connection wants to cannot succeed."""
     offered = ", ".join(login.mechanisms)
     if has_login and login.code == UNSUPPORTED_MECHANISM:
@@ -173,7 +173,7 @@ def request(key: int, version: int, body: bytes) -> bytes:
     return _SIZE.pack(_HEAD.size + len(body)) + _HEAD.pack(key, version, 0, -1) + body
 
 
-def read_login(body: bytes) -> Login:
+def read_login(body: bytes) -> LoginOffer:
     """The answer to a SaslHandshake; what cannot be read says nothing about logging in."""
     try:
         [code], [count] = _SHORT.unpack_from(body), _SIZE.unpack_from(body, _SHORT.size)
@@ -184,8 +184,8 @@ def read_login(body: bytes) -> Login:
             mechanisms.append(body[at : at + size].decode("ascii", errors="replace"))
             at += size
     except error:
-        return Login(0, ())
-    return Login(code, tuple(mechanisms))
+        return LoginOffer(0, ())
+    return LoginOffer(code, tuple(mechanisms))
 
 
 def list_brokers(admin: AdminClient, patience: float) -> list[tuple[str, int]]:

@@ -21,13 +21,22 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from connectivity.errors import Detail, LinkError, NotConnected
-from connectivity.transports.base import Delivery, Done, Inbox, Outcome, Outgoing, Readers, Shared, nobody_asks
-from connectivity.transports.dialer import in_thread
-from connectivity.transports.kafka.consumer import Consuming
+from connectivity.transports.base import (
+    Delivery,
+    Done,
+    Inbox,
+    OutboundMessage,
+    Outcome,
+    Readers,
+    SharedDelivery,
+    nobody_asks,
+)
+from connectivity.transports.dialer import run_in_thread
+from connectivity.transports.kafka.consumer import KafkaConsumer
 from connectivity.transports.kafka.errors import ALL_DOWN, ENDS, link_error, telling
 from connectivity.transports.kafka.handshake import list_brokers
-from connectivity.transports.kafka.partition import Partition, Taken
-from connectivity.transports.kafka.producer import Publishing
+from connectivity.transports.kafka.partition import Partition, PartitionDelivery
+from connectivity.transports.kafka.producer import KafkaProducer
 from connectivity.transports.kafka.records import is_expired, received
 
 WINDOW = 4000
@@ -60,8 +69,8 @@ class KafkaLink:
                 self._sources[name] = (*self._sources.get(name, ()), index)
         self._inboxes = [Inbox() for _ in topics]
         self._mended_within = mended_within
-        self._members: list[Consuming] = []
-        self._publishing: Publishing | None = None
+        self._members: list[KafkaConsumer] = []
+        self._publishing: KafkaProducer | None = None
         self._admin: AdminClient | None = None
         self._probe: asyncio.Task[None] | None = None
         self.asked: Asked | None = None
@@ -76,7 +85,7 @@ class KafkaLink:
         unconfirmed = self._publishing.unconfirmed if self._publishing is not None else 0
         return f"<KafkaLink {state}, {unconfirmed} messages unconfirmed>"
 
-    def begin(self, publishing: Publishing, admin: AdminClient) -> None:
+    def begin(self, publishing: KafkaProducer, admin: AdminClient) -> None:
         """Put the clients to this link's service that need no group."""
         self._publishing, self._admin = publishing, admin
         publishing.start()
@@ -87,7 +96,7 @@ class KafkaLink:
         assert self._admin is not None
         return self._admin
 
-    def join(self, member: Consuming) -> None:
+    def join(self, member: KafkaConsumer) -> None:
         self._members.append(member)
         member.start()
 
@@ -158,7 +167,7 @@ class KafkaLink:
         sources = self._sources[topic]
         shared = None
         for index in sources:
-            taken = Taken(envelope, topic, name, is_again, self._ended)
+            taken = PartitionDelivery(envelope, topic, name, is_again, self._ended)
             taken.partition, taken.offset = partition, offset
             if index == sources[0]:
                 partition.arrived(taken)
@@ -167,12 +176,12 @@ class KafkaLink:
                     taken.settle()
                     return
                 if len(sources) > 1:
-                    shared = Shared(taken, len(sources))
+                    shared = SharedDelivery(taken, len(sources))
             taken.shared = shared
             self._inboxes[index].waiting.append(taken)
 
     def _delivery_ended(self, delivery: Delivery, outcome: Outcome) -> None:
-        assert isinstance(delivery, Taken)
+        assert isinstance(delivery, PartitionDelivery)
         partition = delivery.partition
         if self._is_over or not partition.is_ours:
             return
@@ -199,7 +208,7 @@ class KafkaLink:
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         if not self._is_over and self._publishing is not None:
             self._publishing.send(message, done)
 
@@ -243,7 +252,7 @@ class KafkaLink:
         end = self._loop.time() + self._mended_within
         while (left := end - self._loop.time()) > 0:
             try:
-                await in_thread("kafka reconnect", partial(list_brokers, self._admin, left))
+                await run_in_thread("kafka reconnect", partial(list_brokers, self._admin, left))
             except KafkaException:
                 # The question itself may have been on a link that was cut.
                 await asyncio.sleep(min(left, ASKED_EVERY))
@@ -285,4 +294,4 @@ class KafkaLink:
 
 
 def _is_of(delivery: Delivery, partition: Partition) -> bool:
-    return isinstance(delivery, Taken) and delivery.partition is partition
+    return isinstance(delivery, PartitionDelivery) and delivery.partition is partition

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from connectivity.transports.base import Delivery, Outcome, Shared, Watermark
+from connectivity.transports.base import Delivery, InOrderSettlement, Outcome, SharedDelivery
 
 
-class Owner(Protocol):
+class PartitionOwner(Protocol):
     """The consumer that has a partition."""
 
     def has_ended(self, count: int) -> None: ...
@@ -24,14 +24,14 @@ class Owner(Protocol):
 FIRST_DELAY, LONGEST_DELAY = 0.1, 60.0
 
 
-class Taken(Delivery):
+class PartitionDelivery(Delivery):
     """A delivery that knows where it is from, and its part if several sources share it."""
 
     __slots__ = ("offset", "partition", "shared")
 
     partition: Partition
     offset: int
-    shared: Shared[Taken] | None
+    shared: SharedDelivery[PartitionDelivery] | None
 
 
 class Partition:
@@ -55,7 +55,7 @@ class Partition:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: PartitionOwner,
         topic: str,
         number: int,
         topic_id: str,
@@ -74,7 +74,7 @@ class Partition:
         self.is_ours = True
         self.open = 0
         self.rejections = 0
-        self.watermark = Watermark()
+        self.watermark = InOrderSettlement()
 
     def __repr__(self) -> str:
         return f"<Partition {self.topic}[{self.number}] settled {self.settled}, {self.open} open>"
@@ -82,21 +82,21 @@ class Partition:
     def name_of(self, offset: int) -> str:
         return f"kafka:{self.topic_id}/{self.number}/{offset}"
 
-    def arrived(self, delivery: Taken) -> None:
+    def arrived(self, delivery: PartitionDelivery) -> None:
         self.open += 1
         if self.is_at_least_once:
             self.watermark.arrived(delivery)
         else:
             self.settled = delivery.offset + 1
 
-    def ended(self, delivery: Taken, outcome: Outcome) -> bool:
+    def ended(self, delivery: PartitionDelivery, outcome: Outcome) -> bool:
         """Note an outcome. False: a record is to come again, and everything behind it with it."""
         self.open -= 1
         if self.is_at_least_once:
             for ended, ending in self.watermark.ended(delivery, outcome):
                 if ending is Outcome.REDELIVER:
                     return False
-                assert isinstance(ended, Taken)
+                assert isinstance(ended, PartitionDelivery)
                 self.settled = ended.offset + 1
                 self.rejections = 0
         return True

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.transports.base import FILLED_LATER, Examination, Finding
+from connectivity.transports.base import FILLED_LATER, AddressCheck, ProbeReport
 from connectivity.transports.kafka.client_config import group_of
 from connectivity.transports.kafka.connector import PATIENCE, answer_of, connect
 from connectivity.transports.kafka.link import KafkaLink
@@ -26,14 +26,14 @@ UNTOLD = "it is there; the cluster does not say what may be done with it"
 _VERBS = {AclOperation.READ: "read", AclOperation.WRITE: "write"}
 
 
-async def examine(connection: Connection, name: str, *, patience: float = PATIENCE) -> Examination:
-    """See `connectivity.transports.base.Examine`."""
+async def examine(connection: Connection, name: str, *, patience: float = PATIENCE) -> ProbeReport:
+    """See `connectivity.transports.base.Probe`."""
     # Without sources a link joins no group.
     link = await connect(connection.model_copy(update={"id": name, "sources": ()}), patience=patience)
     try:
         look = _Look(link, patience)
         group = await look.at_group(connection) if connection.sources else None
-        return Examination(
+        return ProbeReport(
             [[await look.at_source(topic, group) for topic in source.addresses] for source in connection.sources],
             [await look.at_published(source.reply_target.address) for source in connection.sources],
             [await look.at_published(target.address) for target in connection.targets],
@@ -65,22 +65,22 @@ class _Look:
             return None
         return _missing_right(described.authorized_operations, AclOperation.READ, f"the group {group}")
 
-    async def at_source(self, topic: str, group: LinkError | None) -> Finding:
-        return await self._at(topic, topic, AclOperation.READ) if group is None else Finding(topic, group)
+    async def at_source(self, topic: str, group: LinkError | None) -> AddressCheck:
+        return await self._at(topic, topic, AclOperation.READ) if group is None else AddressCheck(topic, group)
 
-    async def at_published(self, address: str) -> Finding:
+    async def at_published(self, address: str) -> AddressCheck:
         topic = split_address(address).topic
         if has_expression(topic):
-            return Finding(address, note=FILLED_LATER, is_known=False)
+            return AddressCheck(address, note=FILLED_LATER, is_known=False)
         return await self._at(address, topic, AclOperation.WRITE)
 
-    async def _at(self, address: str, topic: str, operation: AclOperation) -> Finding:
+    async def _at(self, address: str, topic: str, operation: AclOperation) -> AddressCheck:
         if topic not in self._known:
             self._known[topic] = await self._describe(topic)
         found = self._known[topic]
         if isinstance(found, LinkError):
-            return Finding(address, found)
-        return Finding(address, _missing_right(found, operation, topic), UNTOLD if found is None else "")
+            return AddressCheck(address, found)
+        return AddressCheck(address, _missing_right(found, operation, topic), UNTOLD if found is None else "")
 
     async def _describe(self, topic: str) -> frozenset[AclOperation] | LinkError | None:
         """What may be done with a topic, None where nobody says, or why nothing can be."""

@@ -18,7 +18,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import Done, Outgoing
+from connectivity.transports.base import Done, OutboundMessage
 from connectivity.transports.kafka.client_config import Settings
 from connectivity.transports.kafka.errors import WITHDRAWN, message_error
 from connectivity.transports.kafka.records import ANY_PARTITION, SENDER, Header, place_of, record_headers
@@ -33,7 +33,7 @@ STUCK_AFTER = 30.0
 FAREWELL = 2.0
 
 
-class Publishing:
+class KafkaProducer:
     """One producer. `on_error` is called on the loop with errors that are about no message, `on_stuck` when nothing is
     confirmed any more."""
 
@@ -63,7 +63,7 @@ class Publishing:
     def start(self) -> None:
         self._look()
 
-    def send(self, message: Outgoing, done: Done) -> None:
+    def send(self, message: OutboundMessage, done: Done) -> None:
         """Hand a message to the library. Never blocks, never raises."""
         envelope = message.envelope
         try:

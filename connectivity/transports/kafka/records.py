@@ -93,7 +93,7 @@ HIGHEST_PARTITION = 2**31 - 1
 CACHED_ADDRESSES = 4096
 
 
-class Address(NamedTuple):
+class RecordAddress(NamedTuple):
     """Where a record goes: at most one of key and partition is there."""
 
     topic: str
@@ -101,7 +101,7 @@ class Address(NamedTuple):
     partition: str | None = None
 
 
-class Place(NamedTuple):
+class ClientAddress(NamedTuple):
     """An address as the client library takes it; `partition` -1 leaves the choice to the key, or to chance."""
 
     topic: str
@@ -109,17 +109,17 @@ class Place(NamedTuple):
     partition: int
 
 
-def split_address(address: str) -> Address:
+def split_address(address: str) -> RecordAddress:
     """`topic`, `topic/key`, `topic#partition` → their parts, of which each may be empty."""
     topic, slash, key = address.partition("/")
     if slash:
-        return Address(topic, key=key)
+        return RecordAddress(topic, key=key)
     topic, mark, partition = address.partition("#")
-    return Address(topic, partition=partition if mark else None)
+    return RecordAddress(topic, partition=partition if mark else None)
 
 
 @lru_cache(maxsize=CACHED_ADDRESSES)
-def place_of(address: str) -> Place:
+def place_of(address: str) -> ClientAddress:
     """Where to publish to for an address whose placeholders are resolved. A key that came out empty is none.
 
     Raises PublishFailed for a name that no topic has and for a partition that is no whole number.
@@ -128,7 +128,7 @@ def place_of(address: str) -> Place:
     if not TOPIC_NAME.fullmatch(topic):
         raise PublishFailed(f"the topic {topic[:300]!r}, expected {TOPIC_EXPECTED}", status=400)
     if partition is None:
-        return Place(topic, key.encode(errors="replace") if key else None, ANY_PARTITION)
+        return ClientAddress(topic, key.encode(errors="replace") if key else None, ANY_PARTITION)
     if not re.fullmatch(r"[0-9]{1,10}", partition) or int(partition) > HIGHEST_PARTITION:
         raise PublishFailed(f"the partition {partition[:50]!r}, expected a whole number", status=400)
-    return Place(topic, None, int(partition))
+    return ClientAddress(topic, None, int(partition))

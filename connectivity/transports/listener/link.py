@@ -19,9 +19,19 @@ from typing import Generic, TypeVar
 import structlog
 
 from connectivity.errors import LinkError, PublishFailed
-from connectivity.transports.base import Delivery, Done, Inbox, Outcome, Outgoing, Readers, Shared, Sign, nobody_asks
-from connectivity.transports.listener.socket import Socket, Taken
-from connectivity.transports.listener.timeouts import Bounds, Verdict, judge
+from connectivity.transports.base import (
+    Delivery,
+    Done,
+    Inbox,
+    OutboundMessage,
+    Outcome,
+    Readers,
+    ReaderStatus,
+    SharedDelivery,
+    nobody_asks,
+)
+from connectivity.transports.listener.socket import PeerDelivery, Socket
+from connectivity.transports.listener.timeouts import TimeoutDecision, TimeoutOptions, judge
 from mappings.model.envelope import Envelope
 
 log = structlog.get_logger(__name__)
@@ -46,13 +56,15 @@ _NOBODY = 404
 AnyPeer = TypeVar("AnyPeer", bound=Socket)
 
 
-class DoorLink(ABC, Generic[AnyPeer]):
+class ListenerLink(ABC, Generic[AnyPeer]):
     """See `connectivity.transports.base.Link`. A server that calls `make_peer` belongs to it."""
 
     condition: str | None = None
     throttled = 0
 
-    def __init__(self, connection_id: str, sources: int, bounds: Bounds, *, max_peers: int, max_unsettled: int) -> None:
+    def __init__(
+        self, connection_id: str, sources: int, bounds: TimeoutOptions, *, max_peers: int, max_unsettled: int
+    ) -> None:
         """`sources`: how many there are."""
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LinkError] = self._loop.create_future()
@@ -121,7 +133,7 @@ class DoorLink(ABC, Generic[AnyPeer]):
             if peer.unsettled and not self.is_over:
                 self._leaving.add(peer)
             else:
-                self.readers(peer.id, Sign.GONE)
+                self.readers(peer.id, ReaderStatus.GONE)
         if not self._sockets and self._empty is not None and not self._empty.done():
             self._empty.set_result(None)
 
@@ -137,12 +149,12 @@ class DoorLink(ABC, Generic[AnyPeer]):
         """A message of a peer, for each of these sources."""
         if self.is_over or not sources:
             return
-        shared: Shared[Taken] | None = None
+        shared: SharedDelivery[PeerDelivery] | None = None
         for number, source in enumerate(sources):
-            copy = Taken(envelope, address, None, False, self._ended, peer.id)
+            copy = PeerDelivery(envelope, address, None, False, self._ended, peer.id)
             copy.peer = peer
             if len(sources) > 1:
-                shared = Shared(copy, len(sources)) if number == 0 else shared
+                shared = SharedDelivery(copy, len(sources)) if number == 0 else shared
             copy.shared = shared
             self._inboxes[source].waiting.append(copy)
             self._inboxes[source].wake()
@@ -151,7 +163,7 @@ class DoorLink(ABC, Generic[AnyPeer]):
         self._is_crowded = self._is_crowded or self._held >= MOST_HELD
 
     def _ended(self, delivery: Delivery, outcome: Outcome) -> None:
-        assert isinstance(delivery, Taken)
+        assert isinstance(delivery, PeerDelivery)
         if self.is_over or (delivery.shared is not None and not delivery.shared.ended(outcome)):
             return
         peer = delivery.peer
@@ -159,7 +171,7 @@ class DoorLink(ABC, Generic[AnyPeer]):
         self._held -= 1
         if not peer.unsettled and peer in self._leaving:
             self._leaving.discard(peer)
-            self.readers(peer.id, Sign.GONE)
+            self.readers(peer.id, ReaderStatus.GONE)
         if self._is_crowded and self._held <= MOST_HELD // 2:
             self._is_crowded = False
             for each in list(self._sockets):
@@ -170,11 +182,11 @@ class DoorLink(ABC, Generic[AnyPeer]):
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
-    def publish(self, message: Outgoing, done: Done) -> None: ...
+    def publish(self, message: OutboundMessage, done: Done) -> None: ...
 
     def nobody_there(self, address: str, done: Done) -> None:
         """A message is for somebody who is not there."""
-        self.readers(address, Sign.GONE)
+        self.readers(address, ReaderStatus.GONE)
         done(PublishFailed(f"no peer is connected by the name {address[:100]!r}", status=_NOBODY))
 
     # ── lifetimes ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -186,11 +198,11 @@ class DoorLink(ABC, Generic[AnyPeer]):
         for peer in list(self._sockets):
             peer.look()
             verdict = judge(peer.times, self._bounds, now)
-            if verdict is Verdict.PING:
+            if verdict is TimeoutDecision.PING:
                 peer.ping()
-            elif verdict is Verdict.IDLE:
+            elif verdict is TimeoutDecision.IDLE:
                 self.idle(peer)
-            elif verdict is not Verdict.FINE:
+            elif verdict is not TimeoutDecision.FINE:
                 log.debug("a peer was cut off", connection=self._connection_id, peer=peer.id, reason=verdict.value)
                 peer.abort()
         for reason, count in self._refusals.items():
@@ -207,7 +219,7 @@ class DoorLink(ABC, Generic[AnyPeer]):
         # The end of what they have said is not told to this link any more.
         leaving, self._leaving = self._leaving, set()
         for each in leaving:
-            self.readers(each.id, Sign.GONE)
+            self.readers(each.id, ReaderStatus.GONE)
         if self._server is not None:
             self._server.close()
         for inbox in self._inboxes:

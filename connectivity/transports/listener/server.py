@@ -18,8 +18,8 @@ from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem
 from connectivity.security.tls import load_client_certificate
-from connectivity.transports.base import FILLED_LATER, Examination, Finding
-from connectivity.transports.listener.link import DoorLink
+from connectivity.transports.base import FILLED_LATER, AddressCheck, ProbeReport
+from connectivity.transports.listener.link import ListenerLink
 from connectivity.transports.listener.timeouts import CLOSING, OPENING
 
 BACKLOG = 512
@@ -27,7 +27,7 @@ BACKLOG = 512
 
 _DETAILS = {errno.EACCES: Detail.NOT_AUTHORIZED, errno.EPERM: Detail.NOT_AUTHORIZED}
 
-AnyLink = TypeVar("AnyLink", bound=DoorLink)  # type: ignore[type-arg]
+AnyLink = TypeVar("AnyLink", bound=ListenerLink)  # type: ignore[type-arg]
 
 
 async def serve(connection: Connection, link: AnyLink, context: ssl.SSLContext | None) -> AnyLink:
@@ -85,7 +85,7 @@ def listen_error(error: OSError, host: str, port: int) -> LinkError:
     return NotConnected(Detail.REFUSED, words)
 
 
-async def look_at_port(connection: Connection) -> Examination:
+async def look_at_port(connection: Connection) -> ProbeReport:
     """Whether the port could be listened at; nobody is let in. Raises NotConnected, ConnectionRefused."""
     uri = connection.broker_uri
     note = ""
@@ -100,7 +100,7 @@ async def look_at_port(connection: Connection) -> Examination:
         note = f"somebody listens at port {uri.port} already, which may be this connection itself"
     else:
         server.close()
-    return Examination(
+    return ProbeReport(
         [_found(source.addresses) for source in connection.sources],
         _found(source.reply_target.address for source in connection.sources),
         _found(target.address for target in connection.targets),
@@ -108,9 +108,9 @@ async def look_at_port(connection: Connection) -> Examination:
     )
 
 
-def _found(addresses: Iterable[str]) -> Sequence[Finding]:
+def _found(addresses: Iterable[str]) -> Sequence[AddressCheck]:
     return [
-        Finding(address, note=FILLED_LATER, is_known=False) if has_expression(address) else Finding(address)
+        AddressCheck(address, note=FILLED_LATER, is_known=False) if has_expression(address) else AddressCheck(address)
         for address in addresses
     ]
 

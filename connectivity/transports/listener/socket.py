@@ -17,8 +17,8 @@ from collections import deque
 from typing import Any, Protocol, cast
 
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import Delivery, Done, Shared
-from connectivity.transports.listener.timeouts import Times
+from connectivity.transports.base import Delivery, Done, SharedDelivery
+from connectivity.transports.listener.timeouts import SocketTimes
 
 HIGH_WATER = 64 * 1024
 """Bytes in a socket's buffer from which on what is sent is confirmed later."""
@@ -29,7 +29,7 @@ GATHERED = 32 * 1024
 _GONE = 410
 
 
-class Keeper(Protocol):
+class SocketOwner(Protocol):
     """What a socket belongs to. Each kind has peers of its own kind."""
 
     max_unsettled: int
@@ -52,25 +52,25 @@ class Keeper(Protocol):
         """The socket is gone, and all that it has brought was taken. Told once of each, let in or not."""
 
 
-class Taken(Delivery):
+class PeerDelivery(Delivery):
     """A delivery that knows its peer and, if several sources share it, the others' part."""
 
     __slots__ = ("peer", "shared")
 
     peer: Socket
-    shared: Shared[Taken] | None
+    shared: SharedDelivery[PeerDelivery] | None
 
 
 class Socket(asyncio.Protocol, ABC):
     """One socket that was accepted."""
 
-    def __init__(self, keeper: Keeper) -> None:
+    def __init__(self, keeper: SocketOwner) -> None:
         self.id = f"peer-{secrets.token_urlsafe(16)}"
         """Its address while it is connected. Nobody can guess it."""
         self.unsettled = 0
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
-        self.times = Times(now, now, now)
+        self.times = SocketTimes(now, now, now)
         self._keeper = keeper
         self._transport: asyncio.Transport | None = None
         self._unread = b""

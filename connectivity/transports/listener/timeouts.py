@@ -17,7 +17,7 @@ CLOSING = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class TimeoutOptions:
     """Seconds, as in the options; `idle` 0 is for ever."""
 
     ping: float = 20.0
@@ -26,7 +26,7 @@ class Bounds:
     idle: float = 0.0
 
 
-class Verdict(Enum):
+class TimeoutDecision(Enum):
     """What is to be done about a peer."""
 
     FINE = "nothing"
@@ -38,7 +38,7 @@ class Verdict(Enum):
 
 
 @dataclass(slots=True)
-class Times:
+class SocketTimes:
     """What has happened to a peer and when, in seconds of one clock. None: it has not, or does not count any more."""
 
     made: float
@@ -56,18 +56,18 @@ class Times:
     """Since when nothing has been taken of what waits."""
 
 
-def judge(times: Times, bounds: Bounds, now: float) -> Verdict:
+def judge(times: SocketTimes, bounds: TimeoutOptions, now: float) -> TimeoutDecision:
     """What is to be done now."""
     if times.closing is not None:
-        return Verdict.STUCK if now - times.closing > CLOSING else Verdict.FINE
+        return TimeoutDecision.STUCK if now - times.closing > CLOSING else TimeoutDecision.FINE
     if not times.is_open:
-        return Verdict.STUCK if now - times.made > OPENING else Verdict.FINE
+        return TimeoutDecision.STUCK if now - times.made > OPENING else TimeoutDecision.FINE
     if times.stuck is not None and now - times.stuck > bounds.output:
-        return Verdict.SLOW
+        return TimeoutDecision.SLOW
     if not times.is_reading:
-        return Verdict.FINE
+        return TimeoutDecision.FINE
     if bounds.idle and now - times.spoke > bounds.idle:
-        return Verdict.IDLE
+        return TimeoutDecision.IDLE
     if times.pinged is not None:
-        return Verdict.SILENT if now - times.pinged > bounds.pong else Verdict.FINE
-    return Verdict.PING if now - times.heard > bounds.ping else Verdict.FINE
+        return TimeoutDecision.SILENT if now - times.pinged > bounds.pong else TimeoutDecision.FINE
+    return TimeoutDecision.PING if now - times.heard > bounds.ping else TimeoutDecision.FINE

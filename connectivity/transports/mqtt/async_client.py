@@ -21,9 +21,9 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.transports.dialer import dial_error, in_thread, lost_error
+from connectivity.transports.dialer import dial_error, lost_error, run_in_thread
 from connectivity.transports.mqtt.errors import connack_error, reason_words, suback_error
-from connectivity.transports.mqtt.paho_client import LoopClient
+from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 
 READ_SIZE = 65536
 """Bytes of one reading; more than a TLS record, so that TLS holds nothing back which the system does not know of."""
@@ -39,17 +39,19 @@ KEEP_ALIVE_TIMEOUT = 141
 _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class Welcome(NamedTuple):
+class ConnAck(NamedTuple):
     """What the broker said to our CONNECT."""
 
     session_present: bool
     properties: Properties | None
 
 
-class Channel:
+class AsyncMqttClient:
     """One connected client. `on_lost` is called once if it dies by itself, `on_read` after each reading."""
 
-    def __init__(self, client: LoopClient, on_lost: Callable[[LinkError], None], on_read: Callable[[], None]) -> None:
+    def __init__(
+        self, client: SansIoPahoClient, on_lost: Callable[[LinkError], None], on_read: Callable[[], None]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._on_lost, self._on_read = on_lost, on_read
@@ -57,7 +59,7 @@ class Channel:
         self._rest = b""
         self._is_flushing = self._is_leaving = self._is_reading_on = False
         self._written: list[Callable[[], None]] = []
-        self._welcome: asyncio.Future[Welcome] = self._loop.create_future()
+        self._welcome: asyncio.Future[ConnAck] = self._loop.create_future()
         self._subscribed: dict[int, asyncio.Future[tuple[Sequence[ReasonCode], Properties | None]]] = {}
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
@@ -69,11 +71,11 @@ class Channel:
         client.on_disconnect = self._disconnected
         client.on_socket_close = self._forget_socket
 
-    async def connect(self, dial: Callable[[], None], patience: float) -> Welcome:
+    async def connect(self, dial: Callable[[], None], patience: float) -> ConnAck:
         """Let `dial` open the client's socket in a thread, and greet the broker. Raises NotConnected, ConnectionRefused."""
         try:
             async with asyncio.timeout(patience):
-                await in_thread("mqtt connect", dial, lambda _: self._client.drop_socket())
+                await run_in_thread("mqtt connect", dial, lambda _: self._client.drop_socket())
                 self._attach()
                 self.has_reached = True
                 return await self._welcome
@@ -272,7 +274,7 @@ class Channel:
             self._welcome.set_exception(connack_error(reason, properties))
         else:
             self._client.is_resumed = flags.session_present
-            self._welcome.set_result(Welcome(flags.session_present, properties))
+            self._welcome.set_result(ConnAck(flags.session_present, properties))
 
     def _have_subscribed(
         self, _client: object, _data: object, mid: int, reasons: list[ReasonCode], properties: Properties | None

@@ -20,12 +20,12 @@ from paho.mqtt.properties import Properties
 from connectivity.connections.model import Connection
 from connectivity.errors import CertificateWanted, Detail, NotConnected
 from connectivity.transports.dialer import tls_context
-from connectivity.transports.mqtt.async_client import Channel, Welcome
+from connectivity.transports.mqtt.async_client import AsyncMqttClient, ConnAck
 from connectivity.transports.mqtt.link import IN_FLIGHT, MqttLink
 from connectivity.transports.mqtt.options import Options
-from connectivity.transports.mqtt.paho_client import LoopClient
-from connectivity.transports.mqtt.properties import Limits
-from connectivity.transports.mqtt.protocol_version import Dialect
+from connectivity.transports.mqtt.paho_client import SansIoPahoClient
+from connectivity.transports.mqtt.properties import ServerLimits
+from connectivity.transports.mqtt.protocol_version import ProtocolVersion
 
 PATIENCE = 10.0
 """Seconds for reaching the broker and its greeting, and again for the answer to each subscription."""
@@ -35,7 +35,9 @@ HIGHEST_SUBSCRIBED_QOS = 1
 NO_SHARED = "the broker has no shared subscriptions, the first client consumes"
 
 
-async def connect(connection: Connection, dialect: Dialect, client: int = 0, *, patience: float = PATIENCE) -> MqttLink:
+async def connect(
+    connection: Connection, dialect: ProtocolVersion, client: int = 0, *, patience: float = PATIENCE
+) -> MqttLink:
     """Make a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     delay = options.reconnect_for_redelivery_delay.total_seconds() if options.reconnect_for_redelivery else None
@@ -53,12 +55,12 @@ async def connect(connection: Connection, dialect: Dialect, client: int = 0, *, 
 
 
 async def _join(
-    link: MqttLink, connection: Connection, options: Options, dialect: Dialect, client: int, patience: float
+    link: MqttLink, connection: Connection, options: Options, dialect: ProtocolVersion, client: int, patience: float
 ) -> None:
     suffix = f"_{client}" if connection.client_count > 1 else ""
     client_id = connection.id if options.client_id is None else options.client_id
     consumer_id = f"{client_id}{suffix}" if client_id else ""
-    consumer = LoopClient(consumer_id, dialect.protocol, clean_session=options.clean_session)
+    consumer = SansIoPahoClient(consumer_id, dialect.protocol, clean_session=options.clean_session)
     if options.last_will_topic is not None:
         consumer.will_set(
             options.last_will_topic, options.last_will_message, options.last_will_qos, options.last_will_retain
@@ -69,7 +71,7 @@ async def _join(
     )
     welcome = await greet(channel, dial, connection, patience)
     is_alone = connection.client_count == 1
-    if not is_alone and not Limits.of(welcome.properties).shared_subscriptions:
+    if not is_alone and not ServerLimits.of(welcome.properties).shared_subscriptions:
         is_alone = client == 0
         link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
     if is_alone or link.condition is None:
@@ -81,14 +83,14 @@ async def _join(
     if options.separate_publisher_client:
         # It subscribes to nothing, so there is nothing that a kept session could hold for it.
         publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"
-        publisher = LoopClient(publisher_id, dialect.protocol, clean_session=True)
+        publisher = SansIoPahoClient(publisher_id, dialect.protocol, clean_session=True)
         channel = link.make_channel(publisher)
         dial = dialing(publisher, connection, options, dialect.connect_properties(IN_FLIGHT), True, patience)
         welcome = await channel.connect(dial, patience)
-    link.made(Limits.of(welcome.properties))
+    link.made(ServerLimits.of(welcome.properties))
 
 
-async def greet(channel: Channel, dial: Callable[[], None], connection: Connection, patience: float) -> Welcome:
+async def greet(channel: AsyncMqttClient, dial: Callable[[], None], connection: Connection, patience: float) -> ConnAck:
     """Reach the broker and log in. Raises NotConnected, ConnectionRefused."""
     try:
         return await channel.connect(dial, patience)
@@ -103,7 +105,7 @@ async def greet(channel: Channel, dial: Callable[[], None], connection: Connecti
 
 
 def dialing(
-    client: LoopClient,
+    client: SansIoPahoClient,
     connection: Connection,
     options: Options,
     properties: Properties | None,

@@ -21,18 +21,18 @@ from connectivity.transports.base import (
     Delivery,
     Done,
     Inbox,
+    InOrderSettlement,
+    OutboundMessage,
     Outcome,
-    Outgoing,
     Readers,
-    Shared,
-    Watermark,
+    SharedDelivery,
     nobody_asks,
 )
-from connectivity.transports.mqtt.async_client import Channel
+from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.errors import refused_message
-from connectivity.transports.mqtt.paho_client import REFUSED, LoopClient
-from connectivity.transports.mqtt.properties import Limits
-from connectivity.transports.mqtt.protocol_version import Arrival, Dialect
+from connectivity.transports.mqtt.paho_client import REFUSED, SansIoPahoClient
+from connectivity.transports.mqtt.properties import ServerLimits
+from connectivity.transports.mqtt.protocol_version import Arrival, ProtocolVersion
 from connectivity.transports.mqtt.topics import Sources
 from mappings.model.envelope import Envelope
 
@@ -49,7 +49,7 @@ class _Taken(Delivery):
 
     mid: int
     qos: int
-    shared: Shared[_Taken] | None
+    shared: SharedDelivery[_Taken] | None
 
 
 class MqttLink:
@@ -61,7 +61,7 @@ class MqttLink:
 
     def __init__(
         self,
-        dialect: Dialect,
+        dialect: ProtocolVersion,
         filters: Sequence[Sequence[str]],
         redelivery_delay: float | None,
         window: int,
@@ -74,29 +74,29 @@ class MqttLink:
         self.lost = self._loop.create_future()
         self.window = window
         self.condition: str | None = None
-        self.limits = Limits()
+        self.limits = ServerLimits()
         self._dialect, self._prefix = dialect, prefix
         self._sources = Sources(filters)
         self._inboxes = [Inbox() for _ in filters]
         self._redelivery_delay = redelivery_delay
         self._redelivery: asyncio.Handle | None = None
-        self._watermark = Watermark()
+        self._watermark = InOrderSettlement()
         self._held = self._withheld = 0
         self._is_made = self._is_over = self._is_full = False
         self.readers: Readers = nobody_asks
         self._signs = dialect.signs
         self._unconfirmed: dict[int, tuple[str, Done]] = {}
         self._ended = self._delivery_ended
-        self._channels: list[Channel] = []
+        self._channels: list[AsyncMqttClient] = []
         self._farewell: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         state = "over" if self._is_over else "up"
         return f"<MqttLink {state}, {self._held} deliveries held, {len(self._unconfirmed)} messages unconfirmed>"
 
-    def make_channel(self, client: LoopClient) -> Channel:
+    def make_channel(self, client: SansIoPahoClient) -> AsyncMqttClient:
         """Put a client to this link's service. The first one consumes; the last one publishes."""
-        channel = Channel(client, self._die, self._balance)
+        channel = AsyncMqttClient(client, self._die, self._balance)
         client.on_arrival, client.on_confirmed = self._arrived, self._confirmed
         if not self._channels:
             self._in = client
@@ -104,7 +104,7 @@ class MqttLink:
         self._channels.append(channel)
         return channel
 
-    def made(self, limits: Limits) -> None:
+    def made(self, limits: ServerLimits) -> None:
         """The subscriptions are confirmed: the link is there."""
         self.limits = limits
         self.window = min(self.window, limits.receive_maximum)
@@ -142,7 +142,7 @@ class MqttLink:
         if arrival.qos:
             self._watermark.arrived(first)
         if len(copies) > 1:
-            shared = Shared(first, len(copies))
+            shared = SharedDelivery(first, len(copies))
             for copy in copies:
                 copy.shared = shared
         if not sources:  # left over from an earlier definition: nobody wants it
@@ -202,7 +202,7 @@ class MqttLink:
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         if self._is_over:
             return
         try:

@@ -14,7 +14,7 @@ from paho.mqtt.properties import Properties
 
 from connectivity.connections.model import Connection
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import BrokerType, Examination, Outgoing, Sign
+from connectivity.transports.base import ConnectionType, OutboundMessage, ProbeReport, ReaderStatus
 from connectivity.transports.mqtt.connector import connect
 from connectivity.transports.mqtt.link import MqttLink
 from connectivity.transports.mqtt.options import Options
@@ -31,16 +31,16 @@ _RETAIN_TEXTS = ("false", "true")
 
 
 class Mqtt311:
-    """How MQTT 3.1.1 carries an envelope; see `connectivity.transports.mqtt.protocol_version.Dialect`."""
+    """How MQTT 3.1.1 carries an envelope; see `connectivity.transports.mqtt.protocol_version.ProtocolVersion`."""
 
     protocol = MQTTProtocolVersion.MQTTv311
-    signs: Mapping[int, Sign] = {}
+    signs: Mapping[int, ReaderStatus] = {}
 
     def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
         headers = {TOPIC: arrival.topic, QOS: str(arrival.qos), RETAIN: _RETAIN_TEXTS[arrival.retain]}
         return headers, ()
 
-    def publication(self, message: Outgoing) -> Publication:
+    def publication(self, message: OutboundMessage) -> Publication:
         topic, qos, retain = message.address, message.qos, False
         for name, value in message.envelope.headers.items():
             if name == TOPIC:
@@ -84,11 +84,11 @@ async def _connect(connection: Connection, client: int = 0) -> MqttLink:
     return await connect(connection, Mqtt311(), client)
 
 
-async def _examine(connection: Connection, name: str) -> Examination:
+async def _examine(connection: Connection, name: str) -> ProbeReport:
     return await examine(connection, Mqtt311(), name)
 
 
-CONNECTION_TYPE = BrokerType(
+CONNECTION_TYPE = ConnectionType(
     name="mqtt",
     schemes=("tcp", "ssl"),
     secure_schemes=("ssl",),

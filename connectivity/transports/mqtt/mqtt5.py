@@ -14,19 +14,11 @@ from paho.mqtt.properties import Properties
 
 from connectivity.connections.model import Connection
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import BrokerType, Examination, Outgoing, Sign
+from connectivity.transports.base import ConnectionType, OutboundMessage, ProbeReport, ReaderStatus
 from connectivity.transports.mqtt import properties as packed
 from connectivity.transports.mqtt.connector import connect
 from connectivity.transports.mqtt.link import MqttLink
-from connectivity.transports.mqtt.mqtt311 import (
-    QOS,
-    RETAIN,
-    TOPIC,
-    Mqtt311,
-    encode_topic,
-    read_qos,
-    read_retain,
-)
+from connectivity.transports.mqtt.mqtt311 import QOS, RETAIN, TOPIC, Mqtt311, encode_topic, read_qos, read_retain
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
 from connectivity.transports.mqtt.protocol_version import Arrival, Publication
@@ -46,12 +38,17 @@ SESSION_EXPIRY = 60
 
 NO_PROPERTIES = b"\x00"
 
-READER_SIGNS: Mapping[int, Sign] = {0: Sign.HEARD, 16: Sign.UNHEARD, 135: Sign.REFUSED, 144: Sign.REFUSED}
+READER_SIGNS: Mapping[int, ReaderStatus] = {
+    0: ReaderStatus.HEARD,
+    16: ReaderStatus.UNHEARD,
+    135: ReaderStatus.REFUSED,
+    144: ReaderStatus.REFUSED,
+}
 """What the reasons of PUBACK and PUBREC tell of those who read (MQTT 5, table 3-4)."""
 
 
 class Mqtt5(Mqtt311):
-    """How MQTT 5 carries an envelope; see `connectivity.transports.mqtt.protocol_version.Dialect`."""
+    """How MQTT 5 carries an envelope; see `connectivity.transports.mqtt.protocol_version.ProtocolVersion`."""
 
     protocol = MQTTProtocolVersion.MQTTv5
     signs = READER_SIGNS
@@ -72,7 +69,7 @@ class Mqtt5(Mqtt311):
             headers[CONTENT_TYPE] = found.content_type
         return headers, found.subscriptions
 
-    def publication(self, message: Outgoing) -> Publication:
+    def publication(self, message: OutboundMessage) -> Publication:
         topic, qos, retain = message.address, message.qos, False
         parts: list[bytes] = []
         for name, value in message.envelope.headers.items():
@@ -131,11 +128,11 @@ async def _connect(connection: Connection, client: int = 0) -> MqttLink:
     return await connect(connection, Mqtt5(), client)
 
 
-async def _examine(connection: Connection, name: str) -> Examination:
+async def _examine(connection: Connection, name: str) -> ProbeReport:
     return await examine(connection, Mqtt5(), name)
 
 
-CONNECTION_TYPE = BrokerType(
+CONNECTION_TYPE = ConnectionType(
     name="mqtt-5",
     schemes=("tcp", "ssl"),
     secure_schemes=("ssl",),

@@ -52,7 +52,7 @@ _LENGTH = Struct("!H")
 _ACK = Struct("!BBH")
 
 
-class LoopClient(Client):
+class SansIoPahoClient(Client):
     """One MQTT session. Everything but `connect` is called on the event loop, and nothing here blocks.
 
     `on_unsent` is called when `unsent` is no longer empty, `on_arrival` with each message, `on_confirmed` with the packet

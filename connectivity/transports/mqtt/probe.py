@@ -16,13 +16,13 @@ import asyncio
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, LinkError
-from connectivity.transports.base import FILLED_LATER, Examination, Finding
-from connectivity.transports.mqtt.async_client import Channel
+from connectivity.transports.base import FILLED_LATER, AddressCheck, ProbeReport
+from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.connector import HIGHEST_SUBSCRIBED_QOS, NO_SHARED, PATIENCE, dialing, greet
 from connectivity.transports.mqtt.options import Options
-from connectivity.transports.mqtt.paho_client import LoopClient
-from connectivity.transports.mqtt.properties import Limits
-from connectivity.transports.mqtt.protocol_version import Dialect
+from connectivity.transports.mqtt.paho_client import SansIoPahoClient
+from connectivity.transports.mqtt.properties import ServerLimits
+from connectivity.transports.mqtt.protocol_version import ProtocolVersion
 
 SHARED = "$share/"
 WINDOW = 1
@@ -31,19 +31,21 @@ WINDOW = 1
 UNTOLD = "an MQTT broker says whether it takes messages here when it is sent one"
 
 
-async def examine(connection: Connection, dialect: Dialect, name: str, *, patience: float = PATIENCE) -> Examination:
-    """See `connectivity.transports.base.Examine`."""
+async def examine(
+    connection: Connection, dialect: ProtocolVersion, name: str, *, patience: float = PATIENCE
+) -> ProbeReport:
+    """See `connectivity.transports.base.Probe`."""
     options = Options.model_validate(connection.own_options)
     lost: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
-    client = LoopClient(name, dialect.protocol, clean_session=True)
+    client = SansIoPahoClient(name, dialect.protocol, clean_session=True)
     properties = dialect.connect_properties(WINDOW)
     if properties is not None:
         properties.SessionExpiryInterval = 0
-    channel = Channel(client, lost.set_result, lambda: None)
+    channel = AsyncMqttClient(client, lost.set_result, lambda: None)
     try:
         dial = dialing(client, connection, options, properties, True, patience)
         welcome = await greet(channel, dial, connection, patience)
-        can_share = Limits.of(welcome.properties).shared_subscriptions
+        can_share = ServerLimits.of(welcome.properties).shared_subscriptions
         is_shared = connection.client_count > 1 and can_share
         sources = []
         for source in connection.sources:
@@ -53,7 +55,7 @@ async def examine(connection: Connection, dialect: Dialect, name: str, *, patien
         channel.abandon()
         raise
     await channel.close()
-    return Examination(
+    return ProbeReport(
         sources,
         [_untold(source.reply_target.address) for source in connection.sources],
         [_untold(target.address) for target in connection.targets],
@@ -61,12 +63,14 @@ async def examine(connection: Connection, dialect: Dialect, name: str, *, patien
     )
 
 
-async def _look(channel: Channel, address: str, name: str, is_shared: bool, qos: int, patience: float) -> Finding:
+async def _look(
+    channel: AsyncMqttClient, address: str, name: str, is_shared: bool, qos: int, patience: float
+) -> AddressCheck:
     try:
         await channel.subscribe([own_filter(address, name, is_shared)], qos, None, patience)
     except ConnectionRefused as error:
-        return Finding(address, error)
-    return Finding(address)
+        return AddressCheck(address, error)
+    return AddressCheck(address)
 
 
 def own_filter(address: str, group: str, is_shared: bool) -> str:
@@ -76,5 +80,5 @@ def own_filter(address: str, group: str, is_shared: bool) -> str:
     return f"{SHARED}{group}/{address}" if is_shared else address
 
 
-def _untold(address: str) -> Finding:
-    return Finding(address, note=FILLED_LATER if has_expression(address) else UNTOLD, is_known=False)
+def _untold(address: str) -> AddressCheck:
+    return AddressCheck(address, note=FILLED_LATER if has_expression(address) else UNTOLD, is_known=False)

@@ -40,7 +40,7 @@ class Malformed(ValueError):
     """Properties that cannot be read, or a value that cannot be packed; the message says why."""
 
 
-class Received(NamedTuple):
+class PublishProperties(NamedTuple):
     """What a PUBLISH brought. `users` holds the user properties in their order."""
 
     expiry: int | None
@@ -51,7 +51,7 @@ class Received(NamedTuple):
     users: tuple[tuple[str, str], ...]
 
 
-NOTHING = Received(None, None, None, None, (), ())
+NOTHING = PublishProperties(None, None, None, None, (), ())
 
 
 def pack_varint(value: int) -> bytes:
@@ -111,7 +111,7 @@ def _encode(text: str) -> bytes:
     return text.encode()
 
 
-def unpack(packed: bytes) -> Received:
+def unpack(packed: bytes) -> PublishProperties:
     """Read what `packed` holds, without the length in front. Raises Malformed."""
     if not packed:
         return NOTHING
@@ -121,7 +121,7 @@ def unpack(packed: bytes) -> Received:
         raise Malformed(f"properties that end early or are no UTF-8: {error}") from error
 
 
-def _unpack(packed: bytes) -> Received:
+def _unpack(packed: bytes) -> PublishProperties:
     found: dict[int, bytes] = {}
     subscriptions: list[int] = []
     users: list[tuple[str, str]] = []
@@ -147,7 +147,7 @@ def _unpack(packed: bytes) -> Received:
         raise IndexError("the last value")
     expiry, content_type = found.get(MESSAGE_EXPIRY_INTERVAL), found.get(CONTENT_TYPE)
     response_topic = found.get(RESPONSE_TOPIC)
-    return Received(
+    return PublishProperties(
         None if expiry is None else int.from_bytes(expiry, "big"),
         None if content_type is None else content_type.decode(),
         None if response_topic is None else response_topic.decode(),
@@ -173,7 +173,7 @@ LONGEST_HEAD = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ServerLimits:
     receive_maximum: int = 65535
     maximum_qos: int = 2
     retain: bool = True
@@ -181,7 +181,7 @@ class Limits:
     shared_subscriptions: bool = True
 
     @classmethod
-    def of(cls, properties: Properties | None) -> Limits:
+    def of(cls, properties: Properties | None) -> ServerLimits:
         """The limits in a CONNACK; what it leaves out is not limited."""
         return cls(
             receive_maximum=getattr(properties, "ReceiveMaximum", 65535),

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 
-from connectivity.transports.base import Outgoing, Sign
+from connectivity.transports.base import OutboundMessage, ReaderStatus
 
 
 class Arrival(NamedTuple):
@@ -35,17 +35,17 @@ class Publication:
     properties: bytes
 
 
-class Dialect(Protocol):
+class ProtocolVersion(Protocol):
     """One version of MQTT."""
 
     protocol: MQTTProtocolVersion
-    signs: Mapping[int, Sign]
+    signs: Mapping[int, ReaderStatus]
     """What the reason of a confirm says about those who read: nothing, where it is not here."""
 
     def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
         """The headers of a message, and the numbers of the subscriptions that it came by (none: not known)."""
 
-    def publication(self, message: Outgoing) -> Publication:
+    def publication(self, message: OutboundMessage) -> Publication:
         """What to send. Raises PublishFailed for headers that ask for the impossible."""
 
     def connect_properties(self, receive_maximum: int) -> Properties | None: ...

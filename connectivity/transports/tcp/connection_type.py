@@ -21,7 +21,7 @@ from connectivity.connections.model import Connection
 from connectivity.connections.templates import URI_INVALID, check_without_placeholders
 from connectivity.errors import Problem
 from connectivity.mapping.mapper import codecs_of
-from connectivity.transports.base import BrokerType, Examination
+from connectivity.transports.base import ConnectionType, ProbeReport
 from connectivity.transports.listener.link import REPLY_TO
 from connectivity.transports.listener.server import check_door, look_at_port, serve, tls_context
 from connectivity.transports.tcp.link import TcpLink
@@ -73,8 +73,8 @@ def context_of(connection: Connection) -> ssl.SSLContext | None:
     return context
 
 
-async def examine(connection: Connection, name: str) -> Examination:  # noqa: ARG001 - nobody has a name here
-    """See `connectivity.transports.base.Examine`: whether the port could be listened at. Nobody is let in."""
+async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - nobody has a name here
+    """See `connectivity.transports.base.Probe`: whether the port could be listened at. Nobody is let in."""
     context_of(connection)
     return await look_at_port(connection)
 
@@ -118,7 +118,7 @@ def _check_source(connection: Connection) -> Iterator[Problem]:
         yield Problem("targets", f"{len(connection.targets)} targets", "none: peers are sent what they have asked for")
 
 
-CONNECTION_TYPE = BrokerType(
+CONNECTION_TYPE = ConnectionType(
     name="tcp",
     schemes=("tcp",),
     secure_schemes=("ssl", "tls"),
@@ -127,6 +127,6 @@ CONNECTION_TYPE = BrokerType(
     has_headers=True,
     connect=listen,
     examine=examine,
-    is_door=True,
+    is_listener=True,
     is_stream=True,
 )

@@ -10,30 +10,30 @@ import asyncio
 import socket
 from typing import Protocol
 
-from connectivity.transports.base import Done, Outgoing
-from connectivity.transports.listener.link import REPLY_TO, DoorLink
-from connectivity.transports.listener.socket import Keeper, Socket, common_name
-from connectivity.transports.listener.timeouts import Bounds
+from connectivity.transports.base import Done, OutboundMessage
+from connectivity.transports.listener.link import REPLY_TO, ListenerLink
+from connectivity.transports.listener.socket import Socket, SocketOwner, common_name
+from connectivity.transports.listener.timeouts import TimeoutOptions
 from mappings.model.envelope import Envelope
 
 PIECE = 64 * 1024
 """Octets that are handed on together, at most."""
 
 
-class Door(Keeper, Protocol):
+class PeerRegistry(SocketOwner, Protocol):
     """What a peer belongs to."""
 
-    def entered(self, peer: Peer, /) -> None:
+    def entered(self, peer: TcpPeer, /) -> None:
         """The peer is there."""
 
-    def took(self, peer: Peer, octets: bytes, /) -> None:
+    def took(self, peer: TcpPeer, octets: bytes, /) -> None:
         """A piece has come."""
 
 
-class Peer(Socket):
+class TcpPeer(Socket):
     """One socket that was accepted."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: PeerRegistry) -> None:
         super().__init__(door)
         self.user: str | None = None
         """The common name in its certificate, if it has shown one."""
@@ -93,40 +93,40 @@ def _nobody(_error: Exception | None) -> None:
 USER = "tcp.user"
 
 
-class TcpLink(DoorLink[Peer]):
+class TcpLink(ListenerLink[TcpPeer]):
     """See `connectivity.transports.base.Link`. There is one source; `address` is what it is called."""
 
     def __init__(
         self, connection_id: str, address: str, *, output_timeout: float, max_peers: int, max_unsettled: int
     ) -> None:
         # Whether a silent peer is still there, and for how long it may be silent, the wire protocol says.
-        bounds = Bounds(ping=float("inf"), output=output_timeout)
+        bounds = TimeoutOptions(ping=float("inf"), output=output_timeout)
         super().__init__(connection_id, 1, bounds, max_peers=max_peers, max_unsettled=max_unsettled)
         self._address = address
         self._headers: dict[str, dict[str, str]] = {}
 
-    def make_peer(self) -> Peer:
-        return Peer(self)
+    def make_peer(self) -> TcpPeer:
+        return TcpPeer(self)
 
     @property
     def is_overrun(self) -> bool:
         return len(self._sockets) > self._max_peers
 
-    def entered(self, peer: Peer) -> None:
+    def entered(self, peer: TcpPeer) -> None:
         self._headers[peer.id] = {REPLY_TO: peer.id} | ({USER: peer.user} if peer.user is not None else {})
         super().entered(peer)
 
-    def gone(self, peer: Peer) -> None:
+    def gone(self, peer: TcpPeer) -> None:
         del self._headers[peer.id]
 
-    def idle(self, peer: Peer) -> None:
+    def idle(self, peer: TcpPeer) -> None:
         peer.farewell()
 
-    def took(self, peer: Peer, octets: bytes) -> None:
+    def took(self, peer: TcpPeer, octets: bytes) -> None:
         """A piece has come, or the peer itself."""
         self.deliver(peer, Envelope(octets, self._headers[peer.id]), self._address, (0,))
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         if self.is_over:
             return
         if (peer := self.peers.get(message.address)) is None:

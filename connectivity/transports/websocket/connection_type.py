@@ -12,7 +12,7 @@ from connectivity.config.problems import json_path, show
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import URI_INVALID, check_without_placeholders, has_expression, with_dummies
 from connectivity.errors import Problem
-from connectivity.transports.base import BrokerType
+from connectivity.transports.base import ConnectionType
 from connectivity.transports.listener.server import check_door
 from connectivity.transports.websocket.options import Options
 from connectivity.transports.websocket.server import examine, listen
@@ -53,7 +53,7 @@ def _check_path(path: str, address: str) -> Iterator[Problem]:
         yield Problem(path, show(address), "a path such as /twins, without query")
 
 
-CONNECTION_TYPE = BrokerType(
+CONNECTION_TYPE = ConnectionType(
     name="websocket",
     schemes=("ws", "wss"),
     secure_schemes=("wss",),
@@ -62,5 +62,5 @@ CONNECTION_TYPE = BrokerType(
     has_headers=True,
     connect=listen,
     examine=examine,
-    is_door=True,
+    is_listener=True,
 )

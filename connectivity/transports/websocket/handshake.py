@@ -1,8 +1,8 @@
 """Who is let in: decided from the opening request alone, before there is a peer.
 
-`admit` is pure. It judges in this order: the web page that a browser speaks for (403), the number of peers (503), the token
-or certificate (401), the path (404), the versions of the Streamr protocol where the query asks for some (400). A refusal is
-an HTTP response in plain words.
+`accept_handshake` is pure. It judges in this order: the web page that a browser speaks for (403), the number of peers (503),
+the token or certificate (401), the path (404), the versions of the Streamr protocol where the query asks for some (400). A
+refusal is an HTTP response in plain words.
 
 What becomes headers of a peer's messages is decided here too: those of its request in lower case, without secrets and
 without what belongs to the socket itself, and the door's own, which no request can set.
@@ -64,7 +64,7 @@ class Rules:
     """Path → the wire protocols that are spoken there and have a name among subprotocols."""
 
 
-class Asked(NamedTuple):
+class HandshakeRequest(NamedTuple):
     """An opening request: the target of its GET, its headers in order, and the name in its certificate, if it has one."""
 
     target: str
@@ -72,7 +72,7 @@ class Asked(NamedTuple):
     certified: str | None = None
 
 
-class Admitted(NamedTuple):
+class AcceptedHandshake(NamedTuple):
     """Somebody is let in: at this path, with these headers for each of its messages.
 
     On one of these subprotocols the two sides may agree, and need not.
@@ -83,14 +83,14 @@ class Admitted(NamedTuple):
     subprotocols: frozenset[str] = frozenset()
 
 
-class Refused(NamedTuple):
+class RefusedHandshake(NamedTuple):
     """Somebody is not let in, and what it is told."""
 
     status: HTTPStatus
     text: str
 
 
-def admit(asked: Asked, rules: Rules, peers: int) -> Admitted | Refused:
+def accept_handshake(asked: HandshakeRequest, rules: Rules, peers: int) -> AcceptedHandshake | RefusedHandshake:
     """Whether a request opens the door, while there are so many peers."""
     raw_path, _, query = asked.target.partition("?")
     path = unquote(raw_path)
@@ -100,18 +100,22 @@ def admit(asked: Asked, rules: Rules, peers: int) -> Admitted | Refused:
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     origin = headers.get("origin")
     if origin is not None and "*" not in rules.origins and origin.lower() not in rules.origins:
-        return Refused(HTTPStatus.FORBIDDEN, "Pages of this origin may not connect, expected one named in `origins`.")
+        return RefusedHandshake(
+            HTTPStatus.FORBIDDEN, "Pages of this origin may not connect, expected one named in `origins`."
+        )
     if peers >= rules.max_peers:
-        return Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"There are {peers} peers, the most there may be. Try later.")
+        return RefusedHandshake(
+            HTTPStatus.SERVICE_UNAVAILABLE, f"There are {peers} peers, the most there may be. Try later."
+        )
     try:
         members = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_MEMBERS)
     except ValueError:
-        return Refused(HTTPStatus.BAD_REQUEST, f"The query has more than {_MOST_MEMBERS} members.")
+        return RefusedHandshake(HTTPStatus.BAD_REQUEST, f"The query has more than {_MOST_MEMBERS} members.")
     user = _user(rules, asked.certified, headers.get("authorization"), dict(members).get(ACCESS_TOKEN))
     if user is None and (rules.tokens or rules.wants_certificate):
-        return Refused(HTTPStatus.UNAUTHORIZED, _wanted(rules))
+        return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _wanted(rules))
     if path not in rules.paths:
-        return Refused(
+        return RefusedHandshake(
             HTTPStatus.NOT_FOUND, "There is nothing at this path, expected an address of a source or target."
         )
     kept = {
@@ -124,10 +128,10 @@ def admit(asked: Asked, rules: Rules, peers: int) -> Admitted | Refused:
     try:
         version = message_version(query)
     except UnknownVersion as error:
-        return Refused(HTTPStatus.BAD_REQUEST, error.fault.message)
+        return RefusedHandshake(HTTPStatus.BAD_REQUEST, error.fault.message)
     if {CONTROL, MESSAGE} <= dict(members).keys():
         kept[HEADER] = str(version)
-    return Admitted(path, kept, rules.subprotocols.get(path, frozenset()))
+    return AcceptedHandshake(path, kept, rules.subprotocols.get(path, frozenset()))
 
 
 def _text(raw: str) -> str:

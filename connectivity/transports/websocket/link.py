@@ -15,11 +15,20 @@ import structlog
 from websockets.extensions.base import ServerExtensionFactory
 from websockets.frames import CloseCode
 
-from connectivity.transports.base import Done, Outgoing, Parting
-from connectivity.transports.listener.link import REPLY_TO, DoorLink
-from connectivity.transports.listener.timeouts import Bounds
-from connectivity.transports.websocket.handshake import BINARY, FRAME, TEXT, Admitted, Asked, Refused, Rules, admit
-from connectivity.transports.websocket.peer import Peer, is_utf8
+from connectivity.transports.base import CloseReason, Done, OutboundMessage
+from connectivity.transports.listener.link import REPLY_TO, ListenerLink
+from connectivity.transports.listener.timeouts import TimeoutOptions
+from connectivity.transports.websocket.handshake import (
+    BINARY,
+    FRAME,
+    TEXT,
+    AcceptedHandshake,
+    HandshakeRequest,
+    RefusedHandshake,
+    Rules,
+    accept_handshake,
+)
+from connectivity.transports.websocket.peer import WebSocketPeer, is_utf8
 from mappings.model.content_type import parse_content_type
 from mappings.model.envelope import Envelope
 
@@ -27,13 +36,13 @@ log = structlog.get_logger(__name__)
 
 
 _CODES = {
-    Parting.DONE: CloseCode.NORMAL_CLOSURE,
-    Parting.MALFORMED: CloseCode.PROTOCOL_ERROR,
-    Parting.UNFIT: CloseCode.UNSUPPORTED_DATA,
+    CloseReason.DONE: CloseCode.NORMAL_CLOSURE,
+    CloseReason.MALFORMED: CloseCode.PROTOCOL_ERROR,
+    CloseReason.UNFIT: CloseCode.UNSUPPORTED_DATA,
 }
 
 
-class WebSocketLink(DoorLink[Peer]):
+class WebSocketLink(ListenerLink[WebSocketPeer]):
     """See `connectivity.transports.base.Link`."""
 
     def __init__(
@@ -41,7 +50,7 @@ class WebSocketLink(DoorLink[Peer]):
         connection_id: str,
         sources: Sequence[Sequence[str]],
         rules: Rules,
-        bounds: Bounds,
+        bounds: TimeoutOptions,
         *,
         max_frame: int,
         max_unsettled: int,
@@ -57,23 +66,23 @@ class WebSocketLink(DoorLink[Peer]):
         for index, paths in enumerate(sources):
             for path in paths:
                 self._by_path[path] = (*self._by_path.get(path, ()), index)
-        self._at: defaultdict[str, set[Peer]] = defaultdict(set)
+        self._at: defaultdict[str, set[WebSocketPeer]] = defaultdict(set)
 
-    def make_peer(self) -> Peer:
-        return Peer(self)
+    def make_peer(self) -> WebSocketPeer:
+        return WebSocketPeer(self)
 
     # ── peers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def admit(self, asked: Asked) -> Admitted | Refused:
+    def admit(self, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
         """See `connectivity.transports.websocket.handshake`."""
         if self.is_over:
-            return Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The door is being closed.")
-        decided = admit(asked, self._rules, len(self.peers))
-        if isinstance(decided, Refused):
+            return RefusedHandshake(HTTPStatus.SERVICE_UNAVAILABLE, "The door is being closed.")
+        decided = accept_handshake(asked, self._rules, len(self.peers))
+        if isinstance(decided, RefusedHandshake):
             self.turned_away(f"{decided.status.value} {decided.text}")
         return decided
 
-    def entered(self, peer: Peer) -> None:
+    def entered(self, peer: WebSocketPeer) -> None:
         own = {REPLY_TO: peer.id}
         peer.text_headers |= own | {FRAME: TEXT}
         peer.binary_headers |= own | {FRAME: BINARY}
@@ -83,25 +92,25 @@ class WebSocketLink(DoorLink[Peer]):
             # What the two will speak is settled: whoever speaks it here may begin.
             self.took(peer, b"", is_text=False)
 
-    def gone(self, peer: Peer) -> None:
+    def gone(self, peer: WebSocketPeer) -> None:
         at = self._at[peer.path]
         at.discard(peer)
         if not at:
             del self._at[peer.path]
 
-    def idle(self, peer: Peer) -> None:
+    def idle(self, peer: WebSocketPeer) -> None:
         peer.close(CloseCode.NORMAL_CLOSURE, "nothing was said for too long")
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def took(self, peer: Peer, payload: bytes, *, is_text: bool) -> None:
+    def took(self, peer: WebSocketPeer, payload: bytes, *, is_text: bool) -> None:
         """A message has come. At a path of targets alone there is nobody to listen."""
         envelope = Envelope(payload, peer.text_headers if is_text else peer.binary_headers)
         self.deliver(peer, envelope, peer.path, self._by_path.get(peer.path, ()))
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         if self.is_over:
             return
         payload, is_text = message.envelope.payload, is_text_message(message.envelope)

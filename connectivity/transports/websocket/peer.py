@@ -22,8 +22,8 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from connectivity.transports.base import Done
-from connectivity.transports.listener.socket import Keeper, Socket, common_name
-from connectivity.transports.websocket.handshake import Admitted, Asked, Refused
+from connectivity.transports.listener.socket import Socket, SocketOwner, common_name
+from connectivity.transports.websocket.handshake import AcceptedHandshake, HandshakeRequest, RefusedHandshake
 
 SLICE = 16 * 1024
 """Bytes that are parsed at once: what they hold may be more messages than a peer may have, and is kept."""
@@ -36,26 +36,26 @@ _log = logging.getLogger("connectivity.transports.websocket.protocol")
 _log.setLevel(logging.ERROR)
 
 
-class Door(Keeper, Protocol):
+class PeerRegistry(SocketOwner, Protocol):
     """What a peer belongs to."""
 
     max_frame: int
     extensions: list[ServerExtensionFactory]
 
-    def admit(self, asked: Asked, /) -> Admitted | Refused:
+    def admit(self, asked: HandshakeRequest, /) -> AcceptedHandshake | RefusedHandshake:
         """Decide about an opening request."""
 
-    def entered(self, peer: Peer, /) -> None:
+    def entered(self, peer: WebSocketPeer, /) -> None:
         """The peer is in."""
 
-    def took(self, peer: Peer, payload: bytes, /, *, is_text: bool) -> None:
+    def took(self, peer: WebSocketPeer, payload: bytes, /, *, is_text: bool) -> None:
         """A message has come."""
 
 
-class Peer(Socket):
+class WebSocketPeer(Socket):
     """One socket that was accepted."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: PeerRegistry) -> None:
         super().__init__(door)
         self.path = ""
         self.text_headers: dict[str, str] = {}
@@ -137,9 +137,9 @@ class Peer(Socket):
         if self._transport is None:
             return
         certificate = self._transport.get_extra_info("peercert") or {}
-        asked = Asked(request.path, request.headers.raw_items(), common_name(certificate))
+        asked = HandshakeRequest(request.path, request.headers.raw_items(), common_name(certificate))
         decided = self._door.admit(asked)
-        if isinstance(decided, Refused):
+        if isinstance(decided, RefusedHandshake):
             response = self._engine.reject(decided.status, f"{decided.text}\n")
             if decided.status is HTTPStatus.UNAUTHORIZED:
                 response.headers["WWW-Authenticate"] = "Bearer"
@@ -150,7 +150,7 @@ class Peer(Socket):
         self._flush()
         if self._engine.state is not OPEN:
             self.times.closing = self._loop.time()
-        elif isinstance(decided, Admitted):
+        elif isinstance(decided, AcceptedHandshake):
             self.times.is_open = True
             self.path = decided.path
             self.text_headers, self.binary_headers = dict(decided.headers), dict(decided.headers)

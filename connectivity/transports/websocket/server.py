@@ -12,9 +12,9 @@ from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFact
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.mapping.mapper import codecs_of
-from connectivity.transports.base import Examination
+from connectivity.transports.base import ProbeReport
 from connectivity.transports.listener.server import look_at_port, serve, tls_context
-from connectivity.transports.listener.timeouts import Bounds
+from connectivity.transports.listener.timeouts import TimeoutOptions
 from connectivity.transports.websocket.handshake import Rules
 from connectivity.transports.websocket.link import WebSocketLink
 from connectivity.transports.websocket.options import Options, read_origins, read_tokens
@@ -30,7 +30,7 @@ async def listen(connection: Connection, client: int = 0) -> WebSocketLink:  # n
         connection.id,
         [source.addresses for source in connection.sources],
         rules_of(connection, options),
-        Bounds(
+        TimeoutOptions(
             ping=options.ping_interval.total_seconds(),
             pong=options.ping_timeout.total_seconds(),
             output=options.output_timeout.total_seconds(),
@@ -87,7 +87,7 @@ def extensions_of(options: Options) -> Sequence[ServerExtensionFactory]:
     ]
 
 
-async def examine(connection: Connection, name: str) -> Examination:  # noqa: ARG001 - nobody has a name here
-    """See `connectivity.transports.base.Examine`: whether the port could be listened at. Nobody is let in."""
+async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - nobody has a name here
+    """See `connectivity.transports.base.Probe`: whether the port could be listened at. Nobody is let in."""
     context_of(connection, Options.model_validate(connection.own_options))
     return await look_at_port(connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectivity.maintenance.erasure import NotErased, UnknownEntity
+from connectivity.maintenance.erasure import ErasureUnavailable, UnknownEntity
 from mappings.ids import EntityId
 
 
@@ -18,7 +18,7 @@ class Erasures:
         if entity.name == "none":
             raise UnknownEntity("found no such thing")
         if entity.name == "full":
-            raise NotErased("the disk is full")
+            raise ErasureUnavailable("the disk is full")
         self.asked.append((entity, by))
         return {"id": 1, "entity": str(entity)}
 

@@ -16,11 +16,11 @@ from fastapi import FastAPI
 from connectivity.api.app import application
 from connectivity.config.settings import ApiSettings
 from connectivity.errors import OperationRefused, Problem
-from connectivity.management.interface import Definition, Judge, Moment, Owner, Sample
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.management.interface import Definition, Judge, Owner, RevisionSelector, SampleMessage
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.uri import mask_uri
-from connectivity.subscriptions.search_requests import Findings, Inquiry
-from connectivity.validation.validator import lint
+from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage
+from connectivity.validation.validator import validate
 from mappings.errors import Fault
 from tests.support.api.fake_erasures import Erasures
 
@@ -64,7 +64,7 @@ class Desk:
         return self.kept[connection_id][-1]
 
     def _store(self, document: Mapping[str, Any]) -> Definition:
-        problems = lint(dict(document))
+        problems = validate(dict(document))
         if problems:
             raise OperationRefused(Fault(400, problems[0].code, "The connection has problems."), problems)
         revisions = self.kept.setdefault(document["id"], [])
@@ -80,7 +80,7 @@ class Desk:
         self._do("definitions")
         return [self.kept[it][-1] for it in self.ids()]
 
-    async def definition(self, connection_id: str, at: Moment | None = None) -> Definition:
+    async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
         self._do("definition", connection_id, at)
         self._known(connection_id)
         for it in reversed(self.kept[connection_id]):
@@ -140,9 +140,9 @@ class Desk:
     async def reset_logs(self, connection_id: str, by: str) -> None:
         await self._command("reset_logs", connection_id, by)
 
-    async def test(self, document: Mapping[str, Any], sample: Sample | None = None) -> Mapping[str, Any]:
+    async def test(self, document: Mapping[str, Any], sample: SampleMessage | None = None) -> Mapping[str, Any]:
         self._do("test", dict(document), sample)
-        problems: list[Problem] = lint({**document, "id": "on-trial"})
+        problems: list[Problem] = validate({**document, "id": "on-trial"})
         if problems:
             raise OperationRefused(Fault(400, problems[0].code, "The connection has problems."), problems)
         return {"status": "open"}
@@ -171,15 +171,15 @@ class Desk:
         if not "abcd".startswith(prefix):
             raise OperationRefused(Fault(404, "connectivity:subscription.notfound", "No open subscription begins so."))
 
-    async def things(self, inquiry: Inquiry) -> Findings:
+    async def things(self, inquiry: HttpSearch) -> HttpSearchPage:
         self._do("things", inquiry)
-        return Findings(b'[{"thingId":"acme:lamp"}]', "bmV4dA" if inquiry.options is None else None)
+        return HttpSearchPage(b'[{"thingId":"acme:lamp"}]', "bmV4dA" if inquiry.options is None else None)
 
-    async def count(self, inquiry: Inquiry) -> int:
+    async def count(self, inquiry: HttpSearch) -> int:
         self._do("count", inquiry)
         return 7
 
-    async def plan(self, inquiry: Inquiry) -> Mapping[str, Any]:
+    async def plan(self, inquiry: HttpSearch) -> Mapping[str, Any]:
         self._do("plan", inquiry)
         text = "along the ids; 7 things, order +thingId\nevery thing"
         found = {"way": "along the ids", "order": "+thingId", "things": 7, "candidates": None}
@@ -209,7 +209,9 @@ def app_of(
 ) -> FastAPI:
     """The application. `settings` are those of `api`."""
     found = desk or Desk()
-    return application(Monitor(), readiness, ApiSettings(**settings), erasures or Erasures(), found, found, sleep)
+    return application(
+        PrometheusRegistry(), readiness, ApiSettings(**settings), erasures or Erasures(), found, found, sleep
+    )
 
 
 def client_of(app: FastAPI, address: str = "127.0.0.1") -> httpx.AsyncClient:

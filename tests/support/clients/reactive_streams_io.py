@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
-from mappings.reactive_streams_io.events import Arrived, Event, Failed
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
+from mappings.reactive_streams_io.events import ElementsReceived, Event, StreamFailed
 from tests.support.clients.mqtt import Party
 from tests.support.wait import PATIENCE
 
@@ -20,7 +20,7 @@ class Client:
         self.kind, self._party = kind, party
         party.read = bytes
         self.told: list[Event] = []
-        self.endpoint = Endpoint(Role.CLIENT, time.monotonic(), has_messages=True)
+        self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), has_messages=True)
 
     def say(self) -> None:
         """Send what there is to say."""
@@ -52,7 +52,7 @@ class Client:
         return [
             element
             for event in self.told
-            if isinstance(event, Arrived) and event.stream == stream
+            if isinstance(event, ElementsReceived) and event.stream == stream
             for element in event.elements
         ]
 
@@ -61,7 +61,9 @@ class Client:
 
     def failure(self, stream: int) -> str | None:
         """Why a stream has failed; None while it has not."""
-        return next((event.reason for event in self.told if isinstance(event, Failed) and event.stream == stream), None)
+        return next(
+            (event.reason for event in self.told if isinstance(event, StreamFailed) and event.stream == stream), None
+        )
 
     def has(self, event: Event) -> bool:
         return event in self.told

@@ -17,16 +17,16 @@ from connectivity.connections.model import Connection
 from connectivity.connections.vault import Vault
 from connectivity.errors import OperationRefused
 from connectivity.management.interface import Definition, Judge
-from connectivity.management.manager import Manager
-from connectivity.management.observer import MonitorObserver
-from connectivity.management.registry import Registry
+from connectivity.management.manager import ConnectionManager
+from connectivity.management.observer import ConnectionObserver
+from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.status_report import logs_of, metrics_of
 from connectivity.management.subscription_table import SubscriptionTable
-from connectivity.management.watcher import Watcher
-from connectivity.monitoring.prometheus import Monitor
-from connectivity.store.connection_repository import Definitions
+from connectivity.management.watcher import FolderWatcher
+from connectivity.monitoring.prometheus import PrometheusRegistry
+from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.store import Store, StoreOptions
-from connectivity.subscriptions.manager import Bounds, Streams
+from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
 from mappings.errors import INTERNAL_ERROR, Fault
 from spark_store.journal.journal import SqliteJournal
 from tests.support.failing_sqlite import Fragile
@@ -94,7 +94,7 @@ class Bench:
         self.folder = folder / "connections"
         self.folder.mkdir(exist_ok=True)
         self.told: list[str] = []
-        self.monitor = Monitor()
+        self.monitor = PrometheusRegistry()
         self.logs: list[str] = []
         """What was done with logs."""
         self.broker: tuple[Status, str] | None = (Status.OPEN, "connected")
@@ -105,11 +105,11 @@ class Bench:
         """Whether a connection's targets keep their places."""
         self.journal = SqliteJournal.open(folder / "journal.db", factory=Fragile)
         self.store = Store(self.journal, StoreOptions(probe_min=0.001, probe_max=0.002))
-        self.definitions = definitions = Definitions(self.journal, self.store)
+        self.definitions = definitions = ConnectionRepository(self.journal, self.store)
         vault = Vault(keys)
-        self.streams = Streams(lambda _signal, _subjects: INTERNAL_ERROR, Bounds(), lambda: 0.0)
-        self.registry = Registry(
-            Watcher(self.folder, pause=lambda _seconds: None),
+        self.streams = SubscriptionManager(lambda _signal, _subjects: INTERNAL_ERROR, SubscriptionLimits(), lambda: 0.0)
+        self.registry = ConnectionRegistry(
+            FolderWatcher(self.folder, pause=lambda _seconds: None),
             lambda connection: FakeSupervisor(connection, self),  # type: ignore[arg-type, return-value]
             lambda _id: None,
             self._known,
@@ -117,11 +117,11 @@ class Bench:
             now=self.now,
             keep_notes=definitions.note_files,
         )
-        self.manager = Manager(
+        self.manager = ConnectionManager(
             self.registry,
             definitions,
             vault,
-            MonitorObserver(self.monitor),
+            ConnectionObserver(self.monitor),
             SubscriptionTable(self.streams),
             now=self.now,
             patience=0.05,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectivity.targets.event_cursor import Cursor
+from connectivity.targets.event_cursor import EventCursor
 from tests.support.in_process.service import ConnectionHarness, source, target, turn, until
 from tests.support.in_process.two_connections import NACKS
 
@@ -32,8 +32,8 @@ async def beside(
     return await made.follow()
 
 
-def cursor(site: ConnectionHarness, target: int = 0) -> Cursor:
-    found: Cursor = site.dispatcher.cursors.of(site.connection.id)[target]
+def cursor(site: ConnectionHarness, target: int = 0) -> EventCursor:
+    found: EventCursor = site.dispatcher.cursors.of(site.connection.id)[target]
     return found
 
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from connectivity.errors import LinkError
-from connectivity.subscriptions.feed import Page, Then
-from connectivity.targets.outbox import Posting
-from connectivity.transports.base import Delivery, Done, Outgoing, Readers, nobody_asks
+from connectivity.subscriptions.feed import Page, PageEnd
+from connectivity.targets.outbox import PendingPublish
+from connectivity.transports.base import Delivery, Done, OutboundMessage, Readers, nobody_asks
 from mappings.model.signals import Next, Outbound
 
 
@@ -23,7 +23,7 @@ class Link:
     def __init__(self, window: int = 100) -> None:
         self.window = window
         self.readers: Readers = nobody_asks
-        self.published: list[Outgoing] = []
+        self.published: list[OutboundMessage] = []
         self._done: list[Done] = []
 
     def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
@@ -32,7 +32,7 @@ class Link:
     async def close(self) -> None:
         """Nothing is held."""
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         self.published.append(message)
         self._done.append(done)
 
@@ -50,12 +50,12 @@ class KeepingReply:
         self.connection_id = connection_id
         self.terminal_needs_request = terminal_needs_request
         self.signals: list[Outbound] = []
-        self.postings: list[Posting] = []
+        self.postings: list[PendingPublish] = []
         self.is_stalled = False
 
-    def post(self, signal: Outbound, ended: Done | None = None) -> Posting | None:
+    def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
         self.signals.append(signal)
-        posting = Posting(1, ended)
+        posting = PendingPublish(1, ended)
         self.postings.append(posting)
         if not self.is_stalled:
             posting.take()
@@ -87,7 +87,7 @@ class ListFeed:
                 raise self._error
             limit = min(limit, self._error_at - position)
         end = position + limit
-        then = Then.END if end >= len(self._elements) and self._error is None else Then.MORE
+        then = PageEnd.END if end >= len(self._elements) and self._error is None else PageEnd.MORE
         return Page(self._elements[position:end], min(end, len(self._elements)), then)
 
     def wake(self, ready: Callable[[], None]) -> None:
@@ -116,7 +116,7 @@ class LiveFeed:
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
         found = self.elements[position : position + limit]
-        return Page(found, position + len(found), Then.MORE if found else Then.WAIT)
+        return Page(found, position + len(found), PageEnd.MORE if found else PageEnd.WAIT)
 
     def wake(self, ready: Callable[[], None]) -> None:
         self._ready.append(ready)

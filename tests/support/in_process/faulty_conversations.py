@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import Sign
+from connectivity.transports.base import ReaderStatus
 from mappings.reactive_streams_io import errors
-from mappings.reactive_streams_io.endpoint import Role, State
+from mappings.reactive_streams_io.endpoint import EndpointRole, EndpointState
 from mappings.reactive_streams_io.events import Interrupted
 from mappings.reactive_streams_io.frames import Extension, Goodbye, Seq
-from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
+from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, source, subscribe
 from tests.support.in_process.service import LAMP, pause, turn, until
 from tests.support.reactive_streams_io.conversation import Party
@@ -133,13 +133,13 @@ class Visitor:
             self.places.append(f"{self.name}/{len(self.places)}")
             self.heard = 0
         self.party = Party(
-            Role.CLIENT,
+            EndpointRole.CLIENT,
             self.quay.clock,
             30,
             has_messages=True,
             extensions=self.extensions,
             ticket=ticket,
-            limits=Limits(),
+            limits=EndpointLimits(),
         )
 
     def speak(self) -> bool:
@@ -161,7 +161,7 @@ class Visitor:
         return bool(said)
 
     def gone(self) -> None:
-        self.quay.dispatcher.reader("site", self.places[-1], Sign.GONE)
+        self.quay.dispatcher.reader("site", self.places[-1], ReaderStatus.GONE)
         self.party.react(self.party.endpoint.lose(self.quay.clock.now()))
 
 
@@ -249,7 +249,7 @@ class Conversation:
         demand = DEMANDS[step.much % len(DEMANDS)]
         match step.what:
             case "subscribe":
-                if endpoint.state not in (State.CLOSING, State.CLOSED):
+                if endpoint.state not in (EndpointState.CLOSING, EndpointState.CLOSED):
                     endpoint.subscribe(NAMES[step.which % len(NAMES)], demand)
             case "request" if streams and demand:
                 endpoint.request(streams[step.which % len(streams)], demand)
@@ -306,7 +306,7 @@ class Conversation:
         """Everybody goes, and nobody comes back in time."""
         for visitor in self.visitors:
             for place in visitor.places:
-                self.quay.dispatcher.reader("site", place, Sign.GONE)
+                self.quay.dispatcher.reader("site", place, ReaderStatus.GONE)
         for _ in range(4):
             self.quay.clock.advance(700)
             self.quay.dispatcher.sweep()
@@ -327,7 +327,7 @@ class Conversation:
             reader = decoder(sizes)
             found = list(reader.feed(message))
             assert not reader.waiting
-            assert len(message) <= Limits().batch or sum(not isinstance(frame, Seq) for frame in found) == 1
+            assert len(message) <= EndpointLimits().batch or sum(not isinstance(frame, Seq) for frame in found) == 1
             for frame in found[:-1]:
                 assert not isinstance(frame, Goodbye)
             if found and isinstance(found[-1], Goodbye):

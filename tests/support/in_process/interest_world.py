@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import quote
 
 from connectivity.authorization.enforcer import Enforcer
-from connectivity.targets.signal_context import TWIN_EVENTS, Happening, Kept
-from connectivity.targets.topic_filter import Interest
+from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext, SuppressionReason
+from connectivity.targets.topic_filter import TopicFilter
 from mappings.ids import EntityId
 from mappings.model.signals import Event, TwinEvent
 from spark_store.records import Snapshot
@@ -37,8 +37,8 @@ def interest(
     extra: str | None = None,
     namespaces: str | None = None,
     subjects: Sequence[str] = (OWNER,),
-) -> Interest:
-    return Interest([topic(filter, extra, namespaces)], subjects)
+) -> TopicFilter:
+    return TopicFilter([topic(filter, extra, namespaces)], subjects)
 
 
 @dataclass
@@ -62,10 +62,10 @@ class Plant:
         self.world.send(action, path, value, to=to, **headers)
         return on_its_way(self.world.events[-1], {name.replace("_", "-"): header for name, header in headers.items()})
 
-    def heard(self, who: Interest, events: Sequence[TwinEvent]) -> list[TwinEvent]:
+    def heard(self, who: TopicFilter, events: Sequence[TwinEvent]) -> list[TwinEvent]:
         """Those of the events that the target is sent, judged now."""
-        answers = [who.judge_shared(Happening(event, self)) for event in events]
-        return [answer for answer in answers if not isinstance(answer, Kept)]
+        answers = [who.judge_shared(SignalContext(event, self)) for event in events]
+        return [answer for answer in answers if not isinstance(answer, SuppressionReason)]
 
 
 def on_its_way(event: Event, headers: dict[str, Any] | None = None) -> TwinEvent:
@@ -73,11 +73,11 @@ def on_its_way(event: Event, headers: dict[str, Any] | None = None) -> TwinEvent
     return TwinEvent(*event[:6], headers or {})
 
 
-def value_of(event: TwinEvent | Kept) -> Any:
+def value_of(event: TwinEvent | SuppressionReason) -> Any:
     assert isinstance(event, TwinEvent), event
     return None if event.value is None else json.loads(event.value)
 
 
-def extra_of(event: TwinEvent | Kept) -> Any:
+def extra_of(event: TwinEvent | SuppressionReason) -> Any:
     assert isinstance(event, TwinEvent), event
     return None if event.extra is None else json.loads(event.extra)

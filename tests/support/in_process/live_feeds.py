@@ -6,12 +6,12 @@ import asyncio
 
 from connectivity.store.store import Store, StoreOptions
 from connectivity.subscriptions.engine import UNBOUNDED
-from connectivity.subscriptions.feed import Feed, Then
-from connectivity.subscriptions.live_feed import Following, Leeway, LiveFeed
-from connectivity.subscriptions.manager import Bounds, Peer, Streams
+from connectivity.subscriptions.feed import Feed, PageEnd
+from connectivity.subscriptions.live_feed import LagTolerance, LiveFeed, LiveFeeds
+from connectivity.subscriptions.manager import Subscriber, SubscriptionLimits, SubscriptionManager
 from mappings.errors import Fault
 from mappings.ids import EntityId
-from mappings.model.signals import Cancel, Created, Event, FollowQuery, Kind, Request, Subscribe
+from mappings.model.signals import Cancel, Created, Event, LiveQuery, Request, Subscribe, SubscriptionKind
 from tests.support.clock import Clock
 from tests.support.in_process.fakes import KeepingReply
 from tests.support.in_process.service import Disk, until
@@ -43,21 +43,23 @@ class FollowedSite:
     def __init__(self) -> None:
         self.disk = Reads()
         self.store = Store(self.disk, StoreOptions(probe_min=0.001, probe_max=0.01))
-        self.following = Following(self.store)
+        self.following = LiveFeeds(self.store)
         self.clock = Clock()
-        self.streams = Streams(self._open, Bounds(idle_timeout=60, after_life=1), self.clock.now)
+        self.streams = SubscriptionManager(
+            self._open, SubscriptionLimits(idle_timeout=60, after_life=1), self.clock.now
+        )
         self.hooks: list[tuple[str, EntityId, int]] = []
         self.following.on_created = lambda entity, followers: self.hooks.append(("created", entity, followers))
         self.following.on_deleted = lambda entity, followers: self.hooks.append(("deleted", entity, followers))
 
     def _open(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
-        assert isinstance(subscribe.query, FollowQuery)
+        assert isinstance(subscribe.query, LiveQuery)
         query = subscribe.query
         return self.following.feed(query.entity, query.after, may_leap=query.may_leap)
 
-    def follow_with(self, leeway: Leeway) -> None:
+    def follow_with(self, leeway: LagTolerance) -> None:
         """Have followers leap when they are behind by more than this."""
-        self.following = Following(self.store, leeway=leeway, clock=self.clock.now)
+        self.following = LiveFeeds(self.store, leeway=leeway, clock=self.clock.now)
 
     async def store_up_to(self, last: int, entity: EntityId = LAMP) -> None:
         newest = self.store.snapshot(entity)
@@ -75,25 +77,25 @@ class FollowedSite:
 
     def subscriber(
         self, entity: EntityId = LAMP, after: int | None = None, demand: int = UNBOUNDED, *, may_leap: bool = False
-    ) -> Subscriber:
-        return Subscriber(self, FollowQuery(entity, after, may_leap), demand)
+    ) -> LiveSubscriber:
+        return LiveSubscriber(self, LiveQuery(entity, after, may_leap), demand)
 
 
-class Subscriber:
+class LiveSubscriber:
     """One session that is subscribed to one entity."""
 
-    def __init__(self, site: FollowedSite, query: FollowQuery, demand: int) -> None:
+    def __init__(self, site: FollowedSite, query: LiveQuery, demand: int) -> None:
         self.site = site
         self.reply = KeepingReply(terminal_needs_request=False)
-        self.peer = Peer(self.reply, ("acme:reader",), object(), has_session=True)
-        site.streams.subscribe(Subscribe(Kind.LIVE, query, {}, "own key", demand), self.peer)
+        self.peer = Subscriber(self.reply, ("acme:reader",), object(), has_session=True)
+        site.streams.subscribe(Subscribe(SubscriptionKind.LIVE, query, {}, "own key", demand), self.peer)
         assert isinstance(self.reply.signals[0], Created)
 
     def request(self, demand: int) -> None:
-        self.site.streams.request(Request(Kind.LIVE, "own key", demand, {}), self.peer)
+        self.site.streams.request(Request(SubscriptionKind.LIVE, "own key", demand, {}), self.peer)
 
     def cancel(self) -> None:
-        self.site.streams.cancel(Cancel(Kind.LIVE, "own key", {}), self.peer)
+        self.site.streams.cancel(Cancel(SubscriptionKind.LIVE, "own key", {}), self.peer)
 
     @property
     def revisions(self) -> list[int]:
@@ -107,7 +109,7 @@ async def drawn(feed: LiveFeed, position: int = 0, limit: int = 500) -> tuple[li
         page = await feed.page(position, limit, MUCH)
         found += [event.revision for event in page.elements]
         position = page.position
-        if page.then is Then.WAIT:
+        if page.then is PageEnd.WAIT:
             return found, position
 
 

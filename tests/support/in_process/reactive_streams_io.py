@@ -19,10 +19,10 @@ from mappings.reactive_streams_io.frames import (
     OnNext,
     ResumeGrant,
     ServerHello,
-    Subscribe,
+    SubscribeFrame,
     encode,
 )
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.in_process.service import LAMP, OWNER, ConnectionHarness, creation, pause, turn, until
 
 H = "01 00 00"
@@ -58,8 +58,8 @@ def octets(*said: str | bytes | Frame) -> bytes:
     )
 
 
-def subscribe(publisher: str, subscriber: int = 1, demand: int = 0) -> Subscribe:
-    return Subscribe(publisher, subscriber, demand)
+def subscribe(publisher: str, subscriber: int = 1, demand: int = 0) -> SubscribeFrame:
+    return SubscribeFrame(publisher, subscriber, demand)
 
 
 def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
@@ -117,7 +117,7 @@ class Quay(ConnectionHarness):
         """What was sent to an address so far, as frames."""
         known = CORE | {0x02, 0xA0, 0xA2, 0xA3, 0xA4, 0xA8, 0xA9, 0xB0}
         # A session that goes on has begun its streams elsewhere.
-        reader = Decoder(Limits(), known, 0x02, dict.fromkeys(range(100), 0))
+        reader = Decoder(EndpointLimits(), known, 0x02, dict.fromkeys(range(100), 0))
         return [frame for message in self.messages(address) for frame in reader.feed(message)]
 
     async def framed(self, address: str, number: int) -> list[Frame]:

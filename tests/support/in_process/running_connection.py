@@ -11,15 +11,15 @@ import pytest
 
 from connectivity.connections.lifecycle import Status
 from connectivity.management import client as module
-from connectivity.management.client import Pauses
+from connectivity.management.client import Backoff
 from connectivity.management.supervisor import Supervisor
-from connectivity.transports.base import BrokerType
+from connectivity.transports.base import ConnectionType
 from connectivity.validation import limitations
 from tests.support.in_process.service import NOW, ConnectionHarness, connection, creation, pause, turn, until
 from tests.support.memory_transport import MemoryBroker
 from tests.support.wait import PATIENCE
 
-AT_ONCE = Pauses(0.001, 0.002)
+AT_ONCE = Backoff(0.001, 0.002)
 _names = count()
 
 
@@ -29,7 +29,7 @@ class Running:
     made: ClassVar[list[Running]] = []
     """Those that are to be ended."""
 
-    def __init__(self, *sources: dict[str, Any], pauses: Pauses = AT_ONCE, **more: Any) -> None:
+    def __init__(self, *sources: dict[str, Any], pauses: Backoff = AT_ONCE, **more: Any) -> None:
         name = f"broker-{next(_names)}"
         self.broker = MemoryBroker.named(name)
         self.site = ConnectionHarness(*sources, mappingDefinitions=more.get("mappingDefinitions", {}))
@@ -102,6 +102,6 @@ def numbered(*numbers: int) -> list[bytes]:
     return [turn(number, correlation_id=str(number)) for number in numbers]
 
 
-def with_broker(monkeypatch: pytest.MonkeyPatch, made: BrokerType) -> None:
+def with_broker(monkeypatch: pytest.MonkeyPatch, made: ConnectionType) -> None:
     for place in (module, limitations):
-        monkeypatch.setattr(place, "load_broker", lambda _name: made)
+        monkeypatch.setattr(place, "load_connection_type", lambda _name: made)

@@ -21,31 +21,31 @@ from connectivity.connections.model import Connection
 from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import ConnectivityError
 from connectivity.mapping.script_host import ScriptHost
-from connectivity.monitoring.prometheus import Monitor
-from connectivity.sessions import Desks, Means, open_desks
-from connectivity.sources.delivery import Arrival, read
-from connectivity.sources.reader import Reader
+from connectivity.monitoring.prometheus import PrometheusRegistry
+from connectivity.sessions import SessionHandlers, SessionServices, open_handlers
+from connectivity.sources.delivery import InboundDelivery, read
+from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store, StoreOptions
 from connectivity.subscriptions.aggregation_feed import open_search
 from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
-from connectivity.subscriptions.live_feed import Following
-from connectivity.subscriptions.manager import Bounds, Streams
-from connectivity.subscriptions.search_feed import Reading, Searching
-from connectivity.targets.directory import Member
+from connectivity.subscriptions.live_feed import LiveFeeds
+from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.search_feed import SearchConnection, SearchService
+from connectivity.targets.directory import OpenConnection
 from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import routes_of
-from connectivity.targets.target import TargetRoute
-from connectivity.transports.base import Delivery, Done, Outcome, Outgoing
+from connectivity.targets.target import TargetPublisher
+from connectivity.transports.base import Delivery, Done, OutboundMessage, Outcome
 from connectivity.twins.access import may_stream
 from connectivity.twins.decider import Decider
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.envelope import Envelope
-from mappings.model.signals import DeskQuery, Event, FollowQuery, SearchQuery, Subscribe
+from mappings.model.signals import Event, LiveQuery, SearchQuery, SessionQuery, Subscribe
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import Journal, SqliteJournal
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.records import Change, DeliveryName, Snapshot
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.clock import Clock
@@ -212,12 +212,12 @@ class ConnectionHarness:
     store: Store
     clock: Clock
     decider: Decider
-    streams: Streams
+    streams: SubscriptionManager
     dispatcher: Dispatcher
-    monitor: Monitor
-    searching: Searching
-    following: Following
-    desks: Desks
+    monitor: PrometheusRegistry
+    searching: SearchService
+    following: LiveFeeds
+    desks: SessionHandlers
     kept: KeptRows
 
     def __init__(
@@ -226,7 +226,7 @@ class ConnectionHarness:
         journal: Journal | None = None,
         decider: Callable[[Store], Decider] | None = None,
         beside: ConnectionHarness | None = None,
-        cold: Callable[[], Cold] | None = None,
+        cold: Callable[[], LakeHistory] | None = None,
         tracing: Tracing | None = None,
         kept: KeptRows | None = None,
         **more: Any,
@@ -247,15 +247,17 @@ class ConnectionHarness:
             self.clock = Clock()
             self.decider = decider(self.store) if decider is not None else Decider(self.store, now=lambda: NOW)
             self.search = SlowSearch(self.journal)
-            self.searching = Searching(self.store, self.decider.world, lambda: NOW, self._open_search)
-            self.streams = Streams(self._open_feed, Bounds(), self.clock.now)
-            self.following = Following(self.store, clock=self.clock.now)
+            self.searching = SearchService(self.store, self.decider.world, lambda: NOW, self._open_search)
+            self.streams = SubscriptionManager(self._open_feed, SubscriptionLimits(), self.clock.now)
+            self.following = LiveFeeds(self.store, clock=self.clock.now)
             self.kept = kept or KeptRows()
             self.kept.queue = lambda: self.store.take(lambda: None)
-            means = Means(self.store, self.streams, self.decider, self.clock.now, lambda: self.now, self.kept.of)
-            self.desks = open_desks(means)
+            means = SessionServices(
+                self.store, self.streams, self.decider, self.clock.now, lambda: self.now, self.kept.of
+            )
+            self.desks = open_handlers(means)
             self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now, self.desks)
-            self.monitor = Monitor()
+            self.monitor = PrometheusRegistry()
             self.monitor.watch_subscriptions(lambda: self.streams)
         self.outbox = Outbox()
         self.link = ConfirmingLink()
@@ -265,18 +267,18 @@ class ConnectionHarness:
         self.host = host = ScriptHost()
         tracer = tracing.of(self.connection) if tracing is not None else None
         self.readers = [
-            Reader(*routes_of(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer))
+            SourceReader(*routes_of(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer))
             for index in range(len(self.connection.sources))
         ]
         self.targets = [
-            TargetRoute(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer)
+            TargetPublisher(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer)
             for index in range(len(self.connection.targets))
         ]
         declared: frozenset[str] = frozenset().union(*(reader.route.declared for reader in self.readers))
-        self.dispatcher.join(Member(self.connection, self.targets, declared))
+        self.dispatcher.join(OpenConnection(self.connection, self.targets, declared))
         self.routes = [route for reader in self.readers for route in reader.routes]
         self.dispatcher.desks.opened(self.connection.id, self.routes)
-        self.postponed: list[Arrival] = []
+        self.postponed: list[InboundDelivery] = []
         self.outcomes: list[tuple[str | None, Outcome]] = []
         self._number = 0
         ConnectionHarness.made.append(self)
@@ -286,19 +288,19 @@ class ConnectionHarness:
         assert isinstance(self.journal, Disk)
         return self.journal
 
-    def _open_search(self) -> Reading:
+    def _open_search(self) -> SearchConnection:
         return SqliteSearch(self.journal.path) if isinstance(self.journal, SqliteJournal) else self.search
 
     def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         if isinstance(signal.query, SearchQuery):
             return open_search(self.searching, signal.query, signal.headers, subjects, 60.0)
         query = signal.query
-        if isinstance(query, DeskQuery):
+        if isinstance(query, SessionQuery):
             return cast("Feed | Fault", query.open())
         fault = may_stream(query.entity, subjects, self.decider.world) if query.entity.type in TWINS else None
         if fault is not None:
             return fault
-        if isinstance(query, FollowQuery):
+        if isinstance(query, LiveQuery):
             return self.following.feed(query.entity, query.after, may_leap=query.may_leap)
         return HistoryFeed.open(self.store, query, NOW)
 
@@ -409,7 +411,7 @@ class ConfirmingLink(Link):
         self.confirms = True
         self.refuses: ConnectivityError | None = None
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         super().publish(message, done)
         if self.confirms:
             self.confirm(error=self.refuses)
@@ -420,11 +422,11 @@ class HoldingLink(ConfirmingLink):
 
     def __init__(self) -> None:
         super().__init__(window=10_000)
-        self.by_address: defaultdict[str, list[Outgoing]] = defaultdict(list)
+        self.by_address: defaultdict[str, list[OutboundMessage]] = defaultdict(list)
         self.held: dict[str, list[Done]] = {}
         self.heard: dict[str, Callable[[], None]] = {}
 
-    def publish(self, message: Outgoing, done: Done) -> None:
+    def publish(self, message: OutboundMessage, done: Done) -> None:
         self.published.append(message)
         self.by_address[message.address].append(message)
         if (held := self.held.get(message.address)) is not None:

@@ -16,10 +16,10 @@ from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.records import Snapshot
 from spark_store.rql.order import compare, key_of, place_of
-from spark_store.rql.query import PAGE_BYTES, Budget, Found, Hit, Place, Question, Rights
+from spark_store.rql.query import PAGE_BYTES, Budget, Place, ReadRights, SearchHit, ThingPage, ThingQuery
 from spark_store.rql.search_evaluator import holds
-from spark_store.search.index_sql import Every
-from spark_store.search.planner import Plan, Way, shown_order
+from spark_store.search.index_sql import AllThings
+from spark_store.search.planner import AccessPath, QueryPlan, shown_order
 from spark_store.search.point_lookup import thing_of
 from tests.support.reference_journal import MemoryJournal
 
@@ -58,13 +58,13 @@ class SlowSearch:
 
     def page(
         self,
-        question: Question,
-        rights: Rights,
+        question: ThingQuery,
+        rights: ReadRights,
         after: Place | None,
         limit: int,
         budget: Budget,
         max_bytes: int = PAGE_BYTES,
-    ) -> Found:
+    ) -> ThingPage:
         self.pages.append(Looked(after, limit, threading.current_thread().name))
         assert self.gate.wait(60)
         if self.error is not None:
@@ -76,17 +76,17 @@ class SlowSearch:
         taken = found[: limit if self.slice is None else min(limit, self.slice)]
         sizes = list(accumulate(len(json.dumps(hit.thing)) for _, hit in taken))
         taken = taken[: max(1, sum(size <= max_bytes for size in sizes))]
-        return Found([hit for _, hit in taken], taken[-1][0] if taken else after, len(taken) == len(found))
+        return ThingPage([hit for _, hit in taken], taken[-1][0] if taken else after, len(taken) == len(found))
 
-    def explain(self, question: Question, rights: Rights, limit: int) -> Plan:
+    def explain(self, question: ThingQuery, rights: ReadRights, limit: int) -> QueryPlan:
         number = sum(1 for _ in self.things())
-        return Plan(Way.THINGS, Every(), None, number, False, shown_order(tuple(question.order)))
+        return QueryPlan(AccessPath.THINGS, AllThings(), None, number, False, shown_order(tuple(question.order)))
 
     def close(self) -> None:
         self.is_closed = True
 
 
-def _seen(snapshot: Snapshot, question: Question, rights: Rights) -> tuple[Place, Hit] | None:
+def _seen(snapshot: Snapshot, question: ThingQuery, rights: ReadRights) -> tuple[Place, SearchHit] | None:
     if snapshot.state is None or snapshot.policy is None:
         return None
     namespace = snapshot.entity.namespace
@@ -98,4 +98,4 @@ def _seen(snapshot: Snapshot, question: Question, rights: Rights) -> tuple[Place
         return None
     if question.predicate is not None and not holds(question.predicate, whole, access.may):
         return None
-    return place_of(whole, question.order, access.may), Hit(snapshot.entity.id, seen)
+    return place_of(whole, question.order, access.may), SearchHit(snapshot.entity.id, seen)

@@ -23,8 +23,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 from connectivity.sessions.streamr import live_subscription, resend
 from connectivity.subscriptions.feed import NOTHING, Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
-from connectivity.subscriptions.manager import Peer
-from connectivity.targets.outbox import Posting
+from connectivity.subscriptions.manager import Subscriber
+from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
@@ -32,40 +32,40 @@ from mappings.model.signals import (
     Cancel,
     Complete,
     Created,
-    DeskQuery,
-    Ending,
+    EndReason,
     Failed,
-    FollowQuery,
     HistoryQuery,
-    Kind,
+    LiveQuery,
     Next,
     Outbound,
     Request,
+    SessionQuery,
     Subscribe,
+    SubscriptionKind,
 )
 from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.errors import read
 from mappings.reactive_streams_io.frames import (
     CORE,
+    CancelFrame,
     Frame,
     Goodbye,
     OnComplete,
     OnError,
     OnNext,
     OnSubscribe,
+    RequestFrame,
     ServerHello,
+    SubscribeFrame,
     encode,
 )
-from mappings.reactive_streams_io.frames import Cancel as CancelFrame
-from mappings.reactive_streams_io.frames import Request as RequestFrame
-from mappings.reactive_streams_io.frames import Subscribe as SubscribeFrame
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.streamr.frames import FrameType
 from tests.support.in_process.all_protocols import KEY, OTHER_KEY, Pier
 from tests.support.in_process.service import LAMP, OWNER, pause, searching, streaming, until
 
 UNBOUNDED = 2**63 - 1
-_STATUSES = {Ending.NOT_FOUND: 404, Ending.IDLE: 408}
+_STATUSES = {EndReason.NOT_FOUND: 404, EndReason.IDLE: 408}
 
 
 class Wanted(NamedTuple):
@@ -100,7 +100,7 @@ def elements(*revisions: int) -> list[Told]:
     return [Told(Sign.ELEMENT, revision) for revision in revisions]
 
 
-class Subscriber(ABC):
+class ProtocolSubscriber(ABC):
     """One subscription of one who speaks a wire protocol."""
 
     protocol: ClassVar[str]
@@ -228,7 +228,7 @@ class Subscriber(ABC):
     def _cancel(self) -> None: ...
 
     @abstractmethod
-    def meddle(self, other: Subscriber) -> None:
+    def meddle(self, other: ProtocolSubscriber) -> None:
         """Request of another one's subscription, and cancel it, as if it were one's own."""
 
     def _say(self, payload: bytes) -> None:
@@ -245,7 +245,7 @@ class Subscriber(ABC):
         return [each.envelope.payload for each in self.pier.holding.by_address[self.address]]
 
 
-class Engine(Subscriber):
+class Engine(ProtocolSubscriber):
     """The engine, asked by hand."""
 
     protocol = "engine"
@@ -255,11 +255,11 @@ class Engine(Subscriber):
         super().__init__(pier, address, number, subject)
         self.connection_id = pier.connection.id
         self.terminal_needs_request = False
-        self._peer = Peer(self, (subject,), address, has_session=True)
-        self._kind = Kind.HISTORY
+        self._peer = Subscriber(self, (subject,), address, has_session=True)
+        self._kind = SubscriptionKind.HISTORY
         self._told: list[Told] = []
 
-    def post(self, signal: Outbound, ended: Done | None = None) -> Posting:
+    def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish:
         match signal:
             case Created():
                 self._told.append(BEGUN)
@@ -269,9 +269,9 @@ class Engine(Subscriber):
                 self._told.append(COMPLETE)
             case Failed(reason=Fault(status)):
                 self._told.append(Told(Sign.FAILED, status))
-            case Failed(reason=Ending() as ending):
+            case Failed(reason=EndReason() as ending):
                 self._told.append(Told(Sign.FAILED, _STATUSES.get(ending, 400)))
-        posting = Posting(1, ended)
+        posting = PendingPublish(1, ended)
         posting.take()
         posting.confirm(None)
         if (heard := self.pier.holding.heard.get(self.address)) is not None:
@@ -283,14 +283,14 @@ class Engine(Subscriber):
         return list(self._told)
 
     def _subscribe(self, demand: int, wanted: Wanted) -> None:
-        self._kind = Kind.LIVE if wanted.follow else Kind.HISTORY
-        query = FollowQuery(wanted.entity) if wanted.follow else HistoryQuery(wanted.entity, wanted.first or 0)
+        self._kind = SubscriptionKind.LIVE if wanted.follow else SubscriptionKind.HISTORY
+        query = LiveQuery(wanted.entity) if wanted.follow else HistoryQuery(wanted.entity, wanted.first or 0)
 
         def found() -> Feed | Fault:
             feed = self.pier.streams.open_feed(Subscribe(self._kind, query, {}), (self.subject,))
             return NOTHING if isinstance(feed, HistoryFeed) and feed.is_empty else feed
 
-        asked = DeskQuery(found, wanted.entity)
+        asked = SessionQuery(found, wanted.entity)
         self.pier.streams.subscribe(Subscribe(self._kind, asked, {}, str(self.number), demand), self._peer)
 
     def ask(self, demand: int) -> None:
@@ -299,13 +299,13 @@ class Engine(Subscriber):
     def _cancel(self) -> None:
         self.pier.streams.cancel(Cancel(self._kind, str(self.number), {}), self._peer)
 
-    def meddle(self, other: Subscriber) -> None:
-        for peer in (self._peer, Peer(self, (self.subject,), other.address)):
+    def meddle(self, other: ProtocolSubscriber) -> None:
+        for peer in (self._peer, Subscriber(self, (self.subject,), other.address)):
             self.pier.streams.request(Request(self._kind, str(other.number), 3, {}), peer)
             self.pier.streams.cancel(Cancel(self._kind, str(other.number), {}), peer)
 
 
-class Ditto(Subscriber):
+class Ditto(ProtocolSubscriber):
     """Streaming subscriptions of the Ditto protocol. There are none to what happens from now on."""
 
     protocol = "Ditto"
@@ -339,7 +339,7 @@ class Ditto(Subscriber):
     def _cancel(self) -> None:
         self._leave(self.id)
 
-    def meddle(self, other: Subscriber) -> None:
+    def meddle(self, other: ProtocolSubscriber) -> None:
         assert isinstance(other, Ditto)
         self._ask(other.id, 3)
         self._leave(other.id)
@@ -399,7 +399,7 @@ def _filter(wanted: Wanted) -> str:
     return "eq(" if wanted.entity != LAMP else f"ge(attributes/n,{wanted.first or 0})"
 
 
-class Streamr(Subscriber):
+class Streamr(ProtocolSubscriber):
     """Resends and subscriptions of Streamr: the events of the lamp as messages of a stream."""
 
     protocol = "Streamr"
@@ -441,7 +441,7 @@ class Streamr(Subscriber):
         """Leave: a resend ends with its session alone."""
         self._say(json.dumps(self._leave).encode())
 
-    def meddle(self, other: Subscriber) -> None:
+    def meddle(self, other: ProtocolSubscriber) -> None:
         """A session is known by its address, so there is no way to name another one's."""
         self.pier.holding.held.setdefault(self.address, [])
         for request in ({"type": "unsubscribe"}, {"type": "resend", "sub": str(other.number), "resend_all": True}):
@@ -463,7 +463,7 @@ def _streamr(type: FrameType, payload: Any) -> list[Told]:
             return [Told(Sign.FAILED, payload["status"])]
 
 
-class Rsio(Subscriber):
+class Rsio(ProtocolSubscriber):
     """Streams of reactive-streams-io."""
 
     protocol = "ReactiveStreamsIO"
@@ -487,7 +487,7 @@ class Rsio(Subscriber):
 
     @property
     def _frames(self) -> list[Frame]:
-        decoder = Decoder(Limits(), CORE | {0x02}, 0x02, {})
+        decoder = Decoder(EndpointLimits(), CORE | {0x02}, 0x02, {})
         return [frame for payload in self._payloads for frame in decoder.feed(payload)]
 
     def _subscribe(self, demand: int, wanted: Wanted) -> None:
@@ -501,7 +501,7 @@ class Rsio(Subscriber):
     def _cancel(self) -> None:
         self._say(encode(CancelFrame(self.number)))
 
-    def meddle(self, other: Subscriber) -> None:
+    def meddle(self, other: ProtocolSubscriber) -> None:
         self._say(bytes.fromhex("01 00 00") + encode(RequestFrame(other.number, 3)) + encode(CancelFrame(other.number)))
 
     def _publisher(self, wanted: Wanted) -> str:
@@ -528,7 +528,7 @@ class RsioSearch(Rsio):
         return int(element["attributes"]["n"])
 
 
-PROTOCOLS: dict[str, type[Subscriber]] = {
+PROTOCOLS: dict[str, type[ProtocolSubscriber]] = {
     "engine": Engine,
     "Ditto": Ditto,
     "Ditto search": DittoSearch,
@@ -538,7 +538,9 @@ PROTOCOLS: dict[str, type[Subscriber]] = {
 }
 
 
-def somebody(pier: Pier, protocol: str, beside: Subscriber | None = None, subject: str = OWNER) -> Subscriber:
+def somebody(
+    pier: Pier, protocol: str, beside: ProtocolSubscriber | None = None, subject: str = OWNER
+) -> ProtocolSubscriber:
     """Somebody new, at an address of his own, or in the session of somebody else."""
     number = pier.next_number()
     address = beside.address if beside is not None else f"at-{number}"

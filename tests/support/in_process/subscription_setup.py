@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from connectivity.subscriptions.feed import Feed
-from connectivity.subscriptions.manager import Bounds, Peer, Streams
+from connectivity.subscriptions.manager import Subscriber, SubscriptionLimits, SubscriptionManager
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.model.signals import Cancel, Created, Failed, HistoryQuery, Kind, Request, Subscribe
+from mappings.model.signals import Cancel, Created, Failed, HistoryQuery, Request, Subscribe, SubscriptionKind
 from tests.support.clock import Clock
 from tests.support.in_process.fakes import KeepingReply, ListFeed
 
@@ -25,10 +25,10 @@ class Bench:
     def __init__(self, feed: Callable[[], Feed | Fault] = lambda: ListFeed(range(1, 102)), **bounds: Any) -> None:
         self.clock = Clock()
         self.reply = KeepingReply()
-        self.peer = Peer(self.reply, READER, "c-1")
+        self.peer = Subscriber(self.reply, READER, "c-1")
         self.opened: list[Feed | Fault] = []
         self._feed = feed
-        self.streams = Streams(self._open, Bounds(**bounds), self.clock.now)
+        self.streams = SubscriptionManager(self._open, SubscriptionLimits(**bounds), self.clock.now)
 
     def _open(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         self.opened.append(self._feed())
@@ -36,18 +36,18 @@ class Bench:
 
     def subscribe(self, correlation: str = "sub", **options: Any) -> str:
         headers = {"correlation-id": correlation}
-        self.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), headers, **options), self.peer)
+        self.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), headers, **options), self.peer)
         created = self.reply.signals[-1]
         assert isinstance(created, Created)
         return created.key
 
-    async def request(self, key: str, demand: int, correlation: str = "req", peer: Peer | None = None) -> None:
+    async def request(self, key: str, demand: int, correlation: str = "req", peer: Subscriber | None = None) -> None:
         headers = {"correlation-id": correlation}
-        self.streams.request(Request(Kind.HISTORY, key, demand, headers, LAMP), peer or self.peer)
+        self.streams.request(Request(SubscriptionKind.HISTORY, key, demand, headers, LAMP), peer or self.peer)
         await self.settle()
 
-    def cancel(self, key: str, peer: Peer | None = None) -> None:
-        self.streams.cancel(Cancel(Kind.HISTORY, key, {"correlation-id": "can"}, LAMP), peer or self.peer)
+    def cancel(self, key: str, peer: Subscriber | None = None) -> None:
+        self.streams.cancel(Cancel(SubscriptionKind.HISTORY, key, {"correlation-id": "can"}, LAMP), peer or self.peer)
 
     async def settle(self) -> None:
         """Let every task run until it waits for something that only the test can bring."""

@@ -11,13 +11,13 @@ from typing import Any, Self, cast
 from connectivity.connections.lifecycle import Status
 from connectivity.connections.model import Connection
 from connectivity.management.supervisor import Supervisor
-from connectivity.sessions.reactive_streams_io.handler import RsioDesk
-from connectivity.sessions.reactive_streams_io.peer import Counterpart
-from connectivity.sessions.reactive_streams_io.sessions import Room
+from connectivity.sessions.reactive_streams_io.handler import RsioHandler
+from connectivity.sessions.reactive_streams_io.peer import PeerSession
+from connectivity.sessions.reactive_streams_io.sessions import RsioSessions
 from connectivity.transports.tcp.link import TcpLink
 from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.frames import CORE, Frame
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.brokers import free_port
 from tests.support.in_process.reactive_streams_io import Quay, definition, octets
 from tests.support.in_process.running_connection import AT_ONCE
@@ -55,7 +55,7 @@ class Caller:
         self.heard: list[Frame] = []
         """What was read as frames."""
         # A session that goes on has begun its streams elsewhere.
-        self._decoder = Decoder(Limits(), CORE | {0x02, 0xA0, 0xA2, 0xA3, 0xA9}, 0x02, sizes or {})
+        self._decoder = Decoder(EndpointLimits(), CORE | {0x02, 0xA0, 0xA2, 0xA3, 0xA9}, 0x02, sizes or {})
 
     @classmethod
     async def at(cls, port: int, sizes: dict[int, int] | None = None, **options: Any) -> Self:
@@ -189,7 +189,7 @@ class Landing:
         return made
 
     @property
-    def clients(self) -> list[Counterpart]:
+    def clients(self) -> list[PeerSession]:
         """Those who have a connection now."""
         return [each for room in self._rooms for each in room._counterparts.values()]
 
@@ -201,8 +201,8 @@ class Landing:
         assert sum(len(room._offers) for room in self._rooms) == number
 
     @property
-    def _rooms(self) -> list[Room]:
-        return list(cast(RsioDesk, self.quay.dispatcher.desks.of("reactive_streams_io"))._rooms.values())
+    def _rooms(self) -> list[RsioSessions]:
+        return list(cast(RsioHandler, self.quay.dispatcher.desks.of("reactive_streams_io"))._rooms.values())
 
     def keeps_little(self) -> None:
         """Let the system keep little of what those who are there have not read."""

@@ -15,10 +15,10 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError
-from connectivity.transports import load_broker
-from connectivity.transports.base import Delivery, Outgoing
-from connectivity.transports.listener.link import DoorLink
-from connectivity.transports.listener.timeouts import Times
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import Delivery, OutboundMessage
+from connectivity.transports.listener.link import ListenerLink
+from connectivity.transports.listener.timeouts import SocketTimes
 from connectivity.transports.websocket.link import WebSocketLink
 from mappings.model.envelope import Envelope
 from tests.contract.link import Publishing, Taker
@@ -53,14 +53,14 @@ def trusting(authority: trustme.CA, shown: trustme.LeafCert | None = None) -> ss
     return context
 
 
-def let_pass(link: DoorLink[Any], seconds: float) -> None:
+def let_pass(link: ListenerLink[Any], seconds: float) -> None:
     """Let so many seconds pass for what is known of all sockets, then look at them as the door does each second."""
 
     def earlier(at: float | None) -> float | None:
         return None if at is None else at - seconds
 
     for peer in list(link._sockets):
-        times: Times = peer.times
+        times: SocketTimes = peer.times
         times.made, times.heard, times.spoke = times.made - seconds, times.heard - seconds, times.spoke - seconds
         times.pinged, times.closing, times.stuck = earlier(times.pinged), earlier(times.closing), earlier(times.stuck)
     link._sweep.cancel()
@@ -119,7 +119,7 @@ class Doorway:
         """Publish, and what became of it. Keywords are headers, with `_` for `-`."""
         publishing = Publishing(self.link)
         mapped = {name.replace("_", "-"): value for name, value in headers.items()}
-        publishing.give(*(Outgoing(address, Envelope(payload, mapped)) for payload in payloads))
+        publishing.give(*(OutboundMessage(address, Envelope(payload, mapped)) for payload in payloads))
         return await publishing.all_done(PATIENCE)
 
     async def end(self) -> None:
@@ -141,7 +141,7 @@ def peer_of(delivery: Delivery) -> str:
 @asynccontextmanager
 async def opened(*paths: str, options: dict[str, str] | None = None, **more: Any) -> AsyncIterator[Doorway]:
     connection = door(free_port(), *paths, options=options, **more)
-    connect_link = load_broker("websocket").connect
+    connect_link = load_connection_type("websocket").connect
     assert connect_link is not None
     link = await connect_link(connection)
     assert isinstance(link, WebSocketLink)

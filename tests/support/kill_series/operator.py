@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from connectivity.config.settings import Settings
 from connectivity.errors import OperationRefused
 from connectivity.service import Service
-from connectivity.store.connection_repository import Definitions
+from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.store import Store
 from spark_store.journal.journal import SqliteJournal
 from tests.support.dice import dice
@@ -138,7 +138,7 @@ async def _stored(folder: Path) -> dict[str, State]:
     journal = SqliteJournal.open(folder / "journal.db")
     store = Store(journal)
     found = dict.fromkeys(OWN, State(None, None))
-    definitions = Definitions(journal, store)
+    definitions = ConnectionRepository(journal, store)
     for revision in definitions.current():
         if revision.document is not None:
             read = json.loads(revision.document)

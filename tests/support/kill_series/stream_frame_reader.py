@@ -35,19 +35,19 @@ from paho.mqtt.client import MQTTv5
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
 from mappings.reactive_streams_io.events import (
-    Arrived,
     Closed,
     Completed,
+    ElementsReceived,
     Event,
-    Failed,
     Interrupted,
     NotResumed,
     Resumed,
+    StreamFailed,
 )
-from mappings.reactive_streams_io.limits import Limits
-from mappings.reactive_streams_io.resumption import Ticket
+from mappings.reactive_streams_io.limits import EndpointLimits
+from mappings.reactive_streams_io.resumption import ResumeToken
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.mqtt import MqttClient, Party
@@ -60,7 +60,7 @@ PAUSE = 0.2
 PAGE = 16
 """Elements that are asked for at a time."""
 
-LIMITS = Limits(hello_wait=5.0, silence_before_ping=1.0, silence_before_loss=6.0)
+LIMITS = EndpointLimits(hello_wait=5.0, silence_before_ping=1.0, silence_before_loss=6.0)
 """It is sooner than usual to miss a service that has been killed."""
 
 CONFIRMED_WITHIN = 5.0
@@ -218,7 +218,7 @@ class Reader:
         self._lines: list[dict[str, Any]] = []
         self._way: Way | None = None
         self._endpoint: Endpoint | None = None
-        self._ticket: Ticket | None = None
+        self._ticket: ResumeToken | None = None
         self._last: dict[int, int] = {}
         """By partition: the offset of the last message."""
         self._partitions: dict[int, int] = {}
@@ -261,7 +261,7 @@ class Reader:
             self._way = self._ways.open()
             has_messages = self._way.has_messages
             self._endpoint = Endpoint(
-                Role.CLIENT, time.monotonic(), limits=LIMITS, has_messages=has_messages, ticket=self._ticket
+                EndpointRole.CLIENT, time.monotonic(), limits=LIMITS, has_messages=has_messages, ticket=self._ticket
             )
             if self._ticket is None:
                 self._note("begun")
@@ -282,9 +282,9 @@ class Reader:
     def _react(self, endpoint: Endpoint, events: list[Event]) -> None:
         for event in events:
             match event:
-                case Arrived(stream, elements):
+                case ElementsReceived(stream, elements):
                     self._came(endpoint, stream, elements)
-                case Failed(stream) | Completed(stream):
+                case StreamFailed(stream) | Completed(stream):
                     partition = self._partitions.pop(stream)
                     self._again[partition] = time.monotonic() + PAUSE
                 case Resumed():

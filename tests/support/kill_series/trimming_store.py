@@ -13,11 +13,11 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from connectivity.maintenance.journal_trimmer import Trimmer
+from connectivity.maintenance.journal_trimmer import JournalTrimmer
 from connectivity.store.store import Store
 from mappings.ids import EntityId, EntityType
 from spark_store.journal.journal import SqliteJournal
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
 from tests.support.journal_entries import change
 
@@ -34,9 +34,9 @@ async def write(store: Store) -> None:
 
 async def main(folder: Path) -> None:
     lake = Lake(folder)
-    cold = Cold(lake)
+    cold = LakeHistory(lake)
     store = Store(SqliteJournal.open(lake.journal), cold=lambda: cold)
-    trimmer = Trimmer(
+    trimmer = JournalTrimmer(
         store,
         lake,
         timedelta(0),

@@ -24,8 +24,8 @@ from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import SqliteJournal
 from spark_store.lake.tables import Lake, Table
 from spark_store.maintenance.verify import VerifyOptions, verify
-from spark_store.pipeline.stream import Stream, StreamOptions
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.stream import PipelineOptions, PipelineStream
+from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change
 from tests.support.journal_entries import change
 from tests.support.lake.checker import check
@@ -111,10 +111,10 @@ def take_all(spark: SparkSession, site: DataFolder, **options: Any) -> Said:
     """Everything that the journal has, moved by a stream in this process; what was said."""
     for attempt in range(TRIES):
         said: Said = []
-        stream = Stream(
-            Target.of(spark, site.folder),
+        stream = PipelineStream(
+            LakeWriter.of(spark, site.folder),
             lambda event, said=said, **fields: said.append((event, fields)),
-            StreamOptions(once=True, **options),
+            PipelineOptions(once=True, **options),
             threading.Event(),
         )
         try:

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 
-from spark_store.journal.reader import Entry, Follower, State
+from spark_store.journal.reader import EntityState, JournalEntry, JournalReader
 from spark_store.lake.tables import APP, ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake, Table
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 
@@ -20,7 +20,7 @@ _TYPES = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_(), "tim
 
 def write_lake(data_dir: Path, last: int | None = None) -> None:
     """Both tables and the watermark, as they are after the journal's event `last` (the newest one) was moved."""
-    with Follower.open(Lake(data_dir).journal) as follower:
+    with JournalReader.open(Lake(data_dir).journal) as follower:
         last = follower.newest() if last is None else last
         entries, states = list(follower.entries(1, last)), list(follower.states(1, last))
     add_events(data_dir, map(event_row, entries), last)
@@ -40,7 +40,7 @@ def write_all_tables(data_dir: Path) -> None:
 
 def write_moment(data_dir: Path) -> None:
     """Add a moment with all things of the journal as they are now."""
-    with Follower.open(Lake(data_dir).journal) as follower:
+    with JournalReader.open(Lake(data_dir).journal) as follower:
         last = follower.newest()
         rows = [
             {**latest_row(state), "moment": last} for state in follower.states(1, last) if state.entity_type == "thing"
@@ -93,7 +93,7 @@ def _write(data_dir: Path, table: Table, rows: Iterable[Mapping[str, Any]], mode
     )
 
 
-def event_row(entry: Entry) -> dict[str, Any]:
+def event_row(entry: JournalEntry) -> dict[str, Any]:
     """An entry of the journal as a row of `events`."""
     row = entry._asdict()
     return {
@@ -105,7 +105,7 @@ def event_row(entry: Entry) -> dict[str, Any]:
     }
 
 
-def latest_row(state: State) -> dict[str, Any]:
+def latest_row(state: EntityState) -> dict[str, Any]:
     """A state of the journal as a row of `latest`."""
     return {
         **state._asdict(),

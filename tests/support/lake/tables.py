@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, WriterPropertie
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.records import Snapshot
 from tests.support.journal_entries import LAMP, MUCH, event, revisions
@@ -127,7 +127,7 @@ def fill(lake: Lake, first: int, last: int, entities: Sequence[EntityId] = (LAMP
     append_events(lake, numbered, rows)
 
 
-def read(lake_: Cold, first: int, last: int, limit: int = 1000, **more: object) -> list[int]:
+def read(lake_: LakeHistory, first: int, last: int, limit: int = 1000, **more: object) -> list[int]:
     return revisions(lake_.events(LAMP, first, last, limit, MUCH, **more).events)  # type: ignore[arg-type]
 
 

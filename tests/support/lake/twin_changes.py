@@ -13,7 +13,7 @@ from mappings.model.signals import Event
 from spark_store.history.replay import evolve, fold
 from spark_store.journal import erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import TANK, timestamp
 from tests.support.lake.pipeline_process import DataFolder, lamp
@@ -97,5 +97,5 @@ def tamper(site: DataFolder, statement: str, *parameters: object) -> Any:
 
 def states(site: DataFolder) -> list[tuple[object, ...]]:
     """The journal's current states."""
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         return sorted(follower.states(1, 0), key=str)

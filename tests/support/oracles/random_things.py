@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from connectivity.subscriptions.search_feed import Reading
+from connectivity.subscriptions.search_feed import SearchConnection
 from mappings.ids import EntityType, parse_entity_id
 from mappings.model.signals import Event
 from spark_store.history.replay import evolve
@@ -176,7 +176,7 @@ def filled(journal: Journal, policies: dict[str, Policy], things: dict[str, dict
     return journal
 
 
-MAKERS: dict[str, tuple[Callable[[Path], Journal], Callable[[Any], Reading]]] = {
+MAKERS: dict[str, tuple[Callable[[Path], Journal], Callable[[Any], SearchConnection]]] = {
     "slow": (lambda _: MemoryJournal(), SlowSearch),
     "indexed": (SqliteJournal.open, lambda journal: SqliteSearch(journal.path)),
 }

@@ -11,10 +11,10 @@ import msgspec
 
 from spark_store.journal import schema
 from spark_store.rql.order import key_of, place_of
-from spark_store.rql.query import Access, Hit, Place, Question, Thing
+from spark_store.rql.query import Access, Place, SearchHit, Thing, ThingQuery
 from spark_store.rql.search_evaluator import holds
 from spark_store.search import index_builder
-from spark_store.search.index import HEAD, Head, Index
+from spark_store.search.index import HEAD, EntityHead, SearchIndex
 
 _INSERT = """
     INSERT INTO entities (type, id, revision, created, modified, state, policy) VALUES ('thing', ?, ?, ?, ?, ?, ?)
@@ -65,10 +65,10 @@ class Shelf:
 
     def _change(self, changes: Sequence[tuple[str, Thing | None]]) -> None:
         self.connection.execute("BEGIN")
-        index = Index(self.connection)
+        index = SearchIndex(self.connection)
         for id, thing in changes:
             row = self.connection.execute(HEAD, ("thing", id)).fetchone()
-            head = None if row is None else Head._make(row)
+            head = None if row is None else EntityHead._make(row)
             state = None if thing is None else {name: value for name, value in thing.items() if name not in HIDDEN}
             text = None if state is None else msgspec.json.encode(state)
             created, modified, revision = (
@@ -122,7 +122,7 @@ class Given:
         return self._accesses.get(policy)
 
 
-def answer(things: Collection[Thing], question: Question, rights: Given) -> list[tuple[Place, Hit]]:
+def answer(things: Collection[Thing], question: ThingQuery, rights: Given) -> list[tuple[Place, SearchHit]]:
     """Everything that a question means, in order."""
     found = []
     for thing in things:
@@ -137,7 +137,7 @@ def answer(things: Collection[Thing], question: Question, rights: Given) -> list
             continue
         seen = access.view(thing)
         if seen is not None:
-            found.append((place_of(thing, question.order, may), Hit(id, seen)))
+            found.append((place_of(thing, question.order, may), SearchHit(id, seen)))
     key = key_of(question.order)
     return sorted(found, key=lambda each: key(each[0]))
 

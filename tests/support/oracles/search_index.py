@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spark_store.rql.binding import fixed_width
-from spark_store.rql.order import Rank
+from spark_store.rql.order import TypeRank
 from spark_store.search.index import LARGE, LONGEST
 from spark_store.search.index_sql import TEXT
 
@@ -109,16 +109,16 @@ def escaped(key: str) -> str:
 def ranked(value: Any) -> tuple[int, Any]:
     match value:
         case None:
-            return Rank.NULL, 0
+            return TypeRank.NULL, 0
         case bool():
-            return Rank.BOOLEAN, int(value)
+            return TypeRank.BOOLEAN, int(value)
         case int():
-            return Rank.NUMBER, value if -(2**63) <= value < 2**63 else float(value)
+            return TypeRank.NUMBER, value if -(2**63) <= value < 2**63 else float(value)
         case float():
-            return Rank.NUMBER, value
+            return TypeRank.NUMBER, value
         case str():
-            return Rank.TEXT, value[:TEXT]
+            return TypeRank.TEXT, value[:TEXT]
         case list():
-            return (Rank.ARRAY, 1) if value else (Rank.EMPTY_ARRAY, 0)
+            return (TypeRank.ARRAY, 1) if value else (TypeRank.EMPTY_ARRAY, 0)
         case _:
-            return Rank.OBJECT, 1 if value else 0
+            return TypeRank.OBJECT, 1 if value else 0

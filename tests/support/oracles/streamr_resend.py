@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mappings.streamr.messages import StreamMessage
-from mappings.streamr.requests import All, FromTime, Last, Range, Selection
+from mappings.streamr.requests import All, FromTime, Last, OffsetRange, Selection
 
 
 def chosen(messages: Sequence[StreamMessage], selection: Selection) -> list[StreamMessage]:
@@ -18,7 +18,7 @@ def chosen(messages: Sequence[StreamMessage], selection: Selection) -> list[Stre
             return list(messages)
         case Last(count):
             return list(messages[max(0, len(messages) - count) :])
-        case Range(start, end):
+        case OffsetRange(start, end):
             return [each for each in messages if start <= each.offset and (end is None or each.offset <= end)]
         case FromTime(instant):
             first = next((index for index, each in enumerate(messages) if each.timestamp >= instant), len(messages))

@@ -10,10 +10,17 @@ from mappings.errors import DecodeError, EncodeError
 from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.elements import element_size, ending, numbers
 from mappings.reactive_streams_io.elements import elements as trial_elements
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
-from mappings.reactive_streams_io.events import Arrived, Cancelled, Event, Failed, Requested, Subscribed
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
+from mappings.reactive_streams_io.events import (
+    Cancelled,
+    DemandReceived,
+    ElementsReceived,
+    Event,
+    StreamFailed,
+    SubscribeReceived,
+)
 from mappings.reactive_streams_io.frames import Goodbye
-from mappings.reactive_streams_io.publisher_names import Trial, parse
+from mappings.reactive_streams_io.publisher_names import SyntheticName, parse
 from tests.support.clock import Clock
 from tests.support.reactive_streams_io.examples import decoder, octets
 
@@ -26,7 +33,7 @@ PAGE = 500
 class Feed:
     """The elements of a test publisher, one ahead, so that its end is known with its last element."""
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: SyntheticName) -> None:
         self.trial = trial
         self._elements: Iterator[bytes] = (
             trial_elements(trial)
@@ -52,7 +59,7 @@ class Party:
     """
 
     def __init__(
-        self, role: Role = Role.SERVER, clock: Clock | None = None, pages: int = 1 << 30, **options: Any
+        self, role: EndpointRole = EndpointRole.SERVER, clock: Clock | None = None, pages: int = 1 << 30, **options: Any
     ) -> None:
         self.clock = clock or Clock()
         self.pages = pages
@@ -91,21 +98,21 @@ class Party:
     def react(self, events: list[Event]) -> None:
         self.events += events
         for event in events:
-            if isinstance(event, Subscribed):
+            if isinstance(event, SubscribeReceived):
                 self._open(event)
-            elif isinstance(event, Requested):
+            elif isinstance(event, DemandReceived):
                 self.pump(event.stream)
             elif isinstance(event, Cancelled):
                 self.cancelled.append(event.stream)
                 self.feeds.pop(event.stream, None)
 
-    def _open(self, event: Subscribed) -> None:
+    def _open(self, event: SubscribeReceived) -> None:
         try:
             name = parse(event.publisher, with_trials=True)
         except DecodeError as error:
             self.endpoint.refuse(event.stream, errors.write(error.fault))
             return
-        if not isinstance(name, Trial):
+        if not isinstance(name, SyntheticName):
             self.endpoint.refuse(event.stream, "404 rsio:publisher.notfound There is nothing but test publishers.")
             return
         if self.endpoint.accept(event.stream, element_size(name)):
@@ -136,12 +143,12 @@ class Party:
     # What a subscriber was told.
 
     def elements(self, stream: int) -> list[bytes]:
-        told = (event for event in self.events if isinstance(event, Arrived) and event.stream == stream)
+        told = (event for event in self.events if isinstance(event, ElementsReceived) and event.stream == stream)
         return [bytes(element) for event in told for element in event.elements]
 
     def failure(self, stream: int) -> str | None:
         return next(
-            (event.reason for event in self.events if isinstance(event, Failed) and event.stream == stream), None
+            (event.reason for event in self.events if isinstance(event, StreamFailed) and event.stream == stream), None
         )
 
     def told(self, kind: type) -> list[Any]:
@@ -157,7 +164,7 @@ def greeted(**options: Any) -> Party:
 
 def subscriber(*publishers: str, demand: int = 1, **options: Any) -> tuple[Party, list[int]]:
     """A client after a handshake without extensions, which has asked for these, with ids from 1."""
-    party = Party(Role.CLIENT, **{"extensions": (), **options})
+    party = Party(EndpointRole.CLIENT, **{"extensions": (), **options})
     party.hears("02 00 00")
     streams = [party.endpoint.subscribe(publisher, demand) for publisher in publishers]
     party.says()

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.frames import (
     LAYOUTS,
-    Cancel,
+    CancelFrame,
     ClientHello,
+    FieldEncoding,
     Frame,
     Goodbye,
     OnComplete,
@@ -23,7 +24,7 @@ from mappings.reactive_streams_io.frames import (
     OnSubscribe,
     Ping,
     Pong,
-    Request,
+    RequestFrame,
     Resume,
     ResumeAck,
     ResumeFail,
@@ -31,10 +32,9 @@ from mappings.reactive_streams_io.frames import (
     ResumeOk,
     Seq,
     ServerHello,
-    Shape,
-    Subscribe,
+    SubscribeFrame,
 )
-from mappings.reactive_streams_io.limits import LARGEST_ID, UNBOUNDED, Limits
+from mappings.reactive_streams_io.limits import LARGEST_ID, UNBOUNDED, EndpointLimits
 
 TOKEN = bytes.fromhex("5a b1 e0 c4 7f 2d 99 13 a6 c8 00 4e 71 b3 d5 2f")
 TOKEN_HEX = TOKEN.hex(" ")
@@ -55,11 +55,11 @@ EXAMPLES = [
     Example(ServerHello(0, (1, 2, 3)), "02 00 03 01 02 03"),
     Example(Goodbye("bye"), "03 03 62 79 65"),
     Example(Goodbye(""), "03 00"),
-    Example(Subscribe("streams/st1/0", 5, 0), "11 0d 73 74 72 65 61 6d 73 2f 73 74 31 2f 30 05 00"),
-    Example(Subscribe("tck/range?n=3", 300, 16), "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 33 ac 02 10"),
-    Example(Request(5, 10), "12 05 0a"),
-    Example(Request(300, UNBOUNDED), "12 ac 02 ff ff ff ff ff ff ff ff 7f"),
-    Example(Cancel(5), "13 05"),
+    Example(SubscribeFrame("streams/st1/0", 5, 0), "11 0d 73 74 72 65 61 6d 73 2f 73 74 31 2f 30 05 00"),
+    Example(SubscribeFrame("tck/range?n=3", 300, 16), "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 33 ac 02 10"),
+    Example(RequestFrame(5, 10), "12 05 0a"),
+    Example(RequestFrame(300, UNBOUNDED), "12 ac 02 ff ff ff ff ff ff ff ff 7f"),
+    Example(CancelFrame(5), "13 05"),
     Example(OnSubscribe(5, 0), "81 05 00"),
     Example(OnSubscribe(6, 8), "81 06 08"),
     Example(OnNext(5, b'{"v":1}'), "82 05 07 7b 22 76 22 3a 31 7d"),
@@ -91,9 +91,9 @@ def octets(text: str) -> bytes:
     return bytes.fromhex(text)
 
 
-def decoder(sizes: dict[int, int] | None = None, limits: Limits | None = None) -> Decoder:
+def decoder(sizes: dict[int, int] | None = None, limits: EndpointLimits | None = None) -> Decoder:
     """A reader that lets every frame through, hellos too."""
-    return Decoder(limits or Limits(), frozenset(LAYOUTS), 0, sizes)
+    return Decoder(limits or EndpointLimits(), frozenset(LAYOUTS), 0, sizes)
 
 
 ids = st.one_of(st.integers(0, 300), st.integers(0, LARGEST_ID))
@@ -101,16 +101,16 @@ longs = st.one_of(st.integers(0, 300), st.integers(0, UNBOUNDED))
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
 
 _FIELDS = {
-    Shape.VERSION: st.just(0),
-    Shape.LONG: longs,
-    Shape.ID: ids,
-    Shape.IDS: st.lists(ids, max_size=64).map(tuple),
-    Shape.SIZE: st.integers(0, 65_535),
-    Shape.NAME: texts,
-    Shape.TEXT: texts,
-    Shape.PART: st.binary(max_size=300),
-    Shape.TOKEN: st.binary(min_size=16, max_size=64),
-    Shape.DATA: st.binary(max_size=64),
+    FieldEncoding.VERSION: st.just(0),
+    FieldEncoding.LONG: longs,
+    FieldEncoding.ID: ids,
+    FieldEncoding.IDS: st.lists(ids, max_size=64).map(tuple),
+    FieldEncoding.SIZE: st.integers(0, 65_535),
+    FieldEncoding.NAME: texts,
+    FieldEncoding.TEXT: texts,
+    FieldEncoding.PART: st.binary(max_size=300),
+    FieldEncoding.TOKEN: st.binary(min_size=16, max_size=64),
+    FieldEncoding.DATA: st.binary(max_size=64),
 }
 
 
@@ -119,5 +119,5 @@ def frames(draw: st.DrawFn, element_size: int = 0) -> Frame:
     """Any frame that a stream with elements of this size may hold."""
     layout = draw(st.sampled_from([each for each in LAYOUTS.values() if element_size or each.kind is not OnNextPacked]))
     element = st.binary(min_size=element_size, max_size=element_size) if element_size else st.binary(max_size=300)
-    fields = {**_FIELDS, Shape.ELEMENT: element, Shape.PACK: st.lists(element, min_size=1, max_size=9)}
+    fields = {**_FIELDS, FieldEncoding.ELEMENT: element, FieldEncoding.PACK: st.lists(element, min_size=1, max_size=9)}
     return layout.kind(*(draw(fields[shape]) for shape in layout.fields))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from mappings.reactive_streams_io.frames import (
-    Cancel,
+    CancelFrame,
     ClientHello,
     Goodbye,
     OnComplete,
@@ -23,7 +23,7 @@ from mappings.reactive_streams_io.frames import (
     OnSubscribe,
     Ping,
     Pong,
-    Request,
+    RequestFrame,
     Resume,
     ResumeAck,
     ResumeFail,
@@ -31,7 +31,7 @@ from mappings.reactive_streams_io.frames import (
     ResumeOk,
     Seq,
     ServerHello,
-    Subscribe,
+    SubscribeFrame,
     encode,
 )
 from mappings.reactive_streams_io.limits import UNBOUNDED
@@ -57,14 +57,14 @@ OF_EITHER = [
     ServerHello(0, (1, 2)),
 ]
 OF_STREAMS = [
-    Subscribe("tck/never", 1, 9),
-    Subscribe("tck/range?n=1", 300, 1),
-    Subscribe("tck/range?n=3", 2, UNBOUNDED),
-    Request(1, 0),
-    Request(1, 1),
-    Request(2, UNBOUNDED),
-    Cancel(1),
-    Cancel(300),
+    SubscribeFrame("tck/never", 1, 9),
+    SubscribeFrame("tck/range?n=1", 300, 1),
+    SubscribeFrame("tck/range?n=3", 2, UNBOUNDED),
+    RequestFrame(1, 0),
+    RequestFrame(1, 1),
+    RequestFrame(2, UNBOUNDED),
+    CancelFrame(1),
+    CancelFrame(300),
     OnSubscribe(1, 0),
     OnSubscribe(2, 2),
     OnNext(1, b"ab"),

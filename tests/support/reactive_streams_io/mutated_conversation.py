@@ -11,10 +11,18 @@ from typing import Any
 from hypothesis import strategies as st
 
 from mappings.reactive_streams_io import errors
-from mappings.reactive_streams_io.endpoint import Role
-from mappings.reactive_streams_io.events import Accepted, Arrived, Cancelled, Closed, Completed, Failed, Subscribed
+from mappings.reactive_streams_io.endpoint import EndpointRole
+from mappings.reactive_streams_io.events import (
+    Cancelled,
+    Closed,
+    Completed,
+    ElementsReceived,
+    StreamAccepted,
+    StreamFailed,
+    SubscribeReceived,
+)
 from mappings.reactive_streams_io.frames import (
-    Cancel,
+    CancelFrame,
     ClientHello,
     Frame,
     Goodbye,
@@ -24,18 +32,18 @@ from mappings.reactive_streams_io.frames import (
     OnNextLastPart,
     OnNextPart,
     OnSubscribe,
-    Request,
+    RequestFrame,
     ServerHello,
-    Subscribe,
+    SubscribeFrame,
     encode,
 )
-from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
+from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.reactive_streams_io.conversation import Party
 from tests.support.reactive_streams_io.examples import decoder, octets
 from tests.support.reactive_streams_io.faulty_wire import OF_EITHER, OF_OCTETS, changed, pieces
 
-LIMITS = Limits(frame=4096, element=8192, joining=16_384, backlog=4096, copies=4096, window=16, subscriptions=4)
+LIMITS = EndpointLimits(frame=4096, element=8192, joining=16_384, backlog=4096, copies=4096, window=16, subscriptions=4)
 """Small ones, so that conversations of some dozen frames meet them."""
 
 NAMES = [
@@ -54,12 +62,17 @@ OF_A_SUBSCRIBER = [
     for subscriber, name in enumerate(NAMES, 1)
     for frame in (
         # Mostly the same subscribe again, which is no mistake.
-        *[Subscribe(name, subscriber, (0, 3, UNBOUNDED)[subscriber % 3])] * 4,
-        *(Request(subscriber, demand) for demand in (1, 2, UNBOUNDED)),
-        Cancel(subscriber),
+        *[SubscribeFrame(name, subscriber, (0, 3, UNBOUNDED)[subscriber % 3])] * 4,
+        *(RequestFrame(subscriber, demand) for demand in (1, 2, UNBOUNDED)),
+        CancelFrame(subscriber),
     )
 ]
-WRONGLY = [Subscribe("tck/never", 1, 9), Request(1, 0), Cancel(300), Subscribe("tck/range?n=1", 300, 1)]
+WRONGLY = [
+    SubscribeFrame("tck/never", 1, 9),
+    RequestFrame(1, 0),
+    CancelFrame(300),
+    SubscribeFrame("tck/range?n=1", 300, 1),
+]
 OF_A_PUBLISHER = [
     said
     for subscriber, size in ((1, 0), (2, 2), (3, 0))
@@ -76,8 +89,8 @@ OF_A_PUBLISHER = [
 BEGUN = [encode(OnSubscribe(1, 0)), encode(OnSubscribe(2, 2)), encode(OnSubscribe(3, 0))]
 HELLOS = st.lists(st.sampled_from([1, 2, 3, 9000]), max_size=4).map(tuple)
 RIGHT = {
-    Role.SERVER: [encode(frame) for frame in OF_A_SUBSCRIBER],
-    Role.CLIENT: [*OF_A_PUBLISHER, *(encode(frame) for frame in OF_A_SUBSCRIBER[:8])],
+    EndpointRole.SERVER: [encode(frame) for frame in OF_A_SUBSCRIBER],
+    EndpointRole.CLIENT: [*OF_A_PUBLISHER, *(encode(frame) for frame in OF_A_SUBSCRIBER[:8])],
 }
 WRONG = [*(encode(frame) for frame in (*OF_EITHER, *WRONGLY)), *BEGUN]
 CHANGES = st.lists(
@@ -87,12 +100,12 @@ CHANGES = st.lists(
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> tuple[Role, bool, list[bytes]]:
+def conversations(draw: st.DrawFn) -> tuple[EndpointRole, bool, list[bytes]]:
     """A role to play, whether the transport has messages, and what is heard."""
-    role = draw(st.sampled_from(Role))
+    role = draw(st.sampled_from(EndpointRole))
     listed = draw(HELLOS)
-    hello = encode(ClientHello(0, listed) if role is Role.SERVER else ServerHello(0, listed))
-    begun = BEGUN if role is Role.CLIENT and draw(st.integers(0, 3)) else []
+    hello = encode(ClientHello(0, listed) if role is EndpointRole.SERVER else ServerHello(0, listed))
+    begun = BEGUN if role is EndpointRole.CLIENT and draw(st.integers(0, 3)) else []
     right = draw(st.lists(st.sampled_from(RIGHT[role]), min_size=10, max_size=40))
     said = [hello, *begun, *right, *draw(st.lists(st.sampled_from(WRONG), max_size=2))]
     said += draw(st.lists(st.sampled_from(RIGHT[role]), max_size=5))
@@ -105,7 +118,7 @@ def conversations(draw: st.DrawFn) -> tuple[Role, bool, list[bytes]]:
 
 def frames_of(said: bytes) -> list[Frame]:
     """What was said, which has to be whole frames."""
-    reader = decoder(limits=Limits())
+    reader = decoder(limits=EndpointLimits())
     found = list(reader.feed(said))
     assert not reader.waiting
     return found
@@ -119,10 +132,10 @@ def is_bounded(party: Party) -> bool:
     return kept <= bound and len(session.publishing) <= LIMITS.subscriptions
 
 
-def held(conversation: tuple[Role, bool, list[bytes]]) -> None:
+def held(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
     """Hear a conversation, and hold what is said and told against the promises."""
     role, has_messages, heard = conversation
-    options: dict[str, Any] = {"resumables": Resumables(LIMITS)} if role is Role.SERVER else {}
+    options: dict[str, Any] = {"resumables": Resumables(LIMITS)} if role is EndpointRole.SERVER else {}
     party = Party(role, pages=20, limits=LIMITS, has_messages=has_messages, **options)
     own = [party.endpoint.subscribe("x", demand) for demand in (0, 2, UNBOUNDED)]
     said = party.says()
@@ -152,13 +165,13 @@ def all_end_once(party: Party, own: list[int]) -> None:
     over: set[int] = set()
     begun: set[int] = set()
     for event in party.events:
-        if isinstance(event, Subscribed | Accepted):
+        if isinstance(event, SubscribeReceived | StreamAccepted):
             assert event.stream not in begun | over
             begun.add(event.stream)
-        elif isinstance(event, Cancelled | Completed | Failed):
+        elif isinstance(event, Cancelled | Completed | StreamFailed):
             assert event.stream not in over
             over.add(event.stream)
-        elif isinstance(event, Arrived):
+        elif isinstance(event, ElementsReceived):
             assert event.stream in begun - over
             assert event.stream != own[0]
     if party.told(Closed):

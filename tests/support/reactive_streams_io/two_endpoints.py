@@ -15,27 +15,27 @@ from hypothesis import strategies as st
 
 from mappings.errors import EncodeError
 from mappings.reactive_streams_io import errors
-from mappings.reactive_streams_io.endpoint import Role, State
+from mappings.reactive_streams_io.endpoint import EndpointRole, EndpointState
 from mappings.reactive_streams_io.events import (
-    Accepted,
-    Arrived,
     Cancelled,
     Closed,
     Completed,
+    ElementsReceived,
     Event,
-    Failed,
     Interrupted,
     Resumed,
+    StreamAccepted,
+    StreamFailed,
 )
 from mappings.reactive_streams_io.frames import Extension, Frame, Goodbye
-from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
+from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.clock import Clock
 from tests.support.reactive_streams_io.conversation import Feed, Party
 from tests.support.reactive_streams_io.examples import decoder
 from tests.support.reactive_streams_io.faulty_wire import Slip, Wire, sizes, slips
 
-LIMITS = Limits(
+LIMITS = EndpointLimits(
     frame=4096,
     element=8192,
     joining=16_384,
@@ -71,7 +71,7 @@ ROUNDS = 400
 class Step(NamedTuple):
     """What one side does next: `which` of its streams or names, and how much. Then they speak, `rounds` times at most."""
 
-    role: Role
+    role: EndpointRole
     what: str
     which: int = 0
     much: int = 0
@@ -92,7 +92,7 @@ class Plan(NamedTuple):
 ACTS = (*("subscribe", "request") * 5, "cancel", "cancel", "wait", "wait", "lose", "lose", "part")
 steps = st.builds(
     Step,
-    st.sampled_from(Role),
+    st.sampled_from(EndpointRole),
     st.sampled_from(ACTS),
     st.integers(0, 15),
     st.integers(0, 6),
@@ -112,7 +112,7 @@ class Side(Party):
     """One end of one transport. `feeds_of` has the feeds of all sessions of its role, `ledger` what was asked for."""
 
     def __init__(
-        self, role: Role, clock: Clock, feeds_of: dict[int, dict[int, Feed]], ledger: Ledger, **options: object
+        self, role: EndpointRole, clock: Clock, feeds_of: dict[int, dict[int, Feed]], ledger: Ledger, **options: object
     ) -> None:
         super().__init__(role, clock, PAGES, **options)
         self.feeds_of = feeds_of
@@ -145,7 +145,7 @@ class Side(Party):
 
     def ask(self, name: str, demand: int) -> None:
         session = self.endpoint.session
-        is_over = self.endpoint.state in (State.CLOSING, State.CLOSED)
+        is_over = self.endpoint.state in (EndpointState.CLOSING, EndpointState.CLOSED)
         if is_over or len(session.subscribing.streams) == LIMITS.subscriptions:
             with pytest.raises(EncodeError, match="found"):
                 self.endpoint.subscribe(name, demand)
@@ -157,7 +157,7 @@ class Side(Party):
 
     def check(self, sizes: dict[int, int]) -> None:
         """What this end has said on its transport is whole frames, and ends in the documented goodbye if it has ended."""
-        reader = decoder(sizes, Limits())
+        reader = decoder(sizes, EndpointLimits())
         found: list[Frame] = list(reader.feed(b"".join(self.said)))
         assert not reader.waiting
         goodbyes = [frame for frame in found if isinstance(frame, Goodbye)]
@@ -187,13 +187,13 @@ class Ledger:
 
     def note(self, session: int, event: Event) -> None:
         match event:
-            case Accepted(stream):
+            case StreamAccepted(stream):
                 assert (session, stream) in self.open
                 assert (session, stream) not in self.begun
                 self.begun.add((session, stream))
-            case Arrived(stream):
+            case ElementsReceived(stream):
                 assert (session, stream) in self.open & self.begun
-            case Completed(stream) | Failed(stream):
+            case Completed(stream) | StreamFailed(stream):
                 self.over(session, stream)
 
     def over(self, session: int, stream: int) -> None:
@@ -208,23 +208,26 @@ class Talk:
         self.plan = plan
         self.clock = Clock()
         self.resumables = Resumables(LIMITS)
-        self.wires = {Role.CLIENT: Wire(plan.forth, plan.sizes), Role.SERVER: Wire(plan.back, plan.sizes)}
-        self.feeds_of: dict[Role, dict[int, dict[int, Feed]]] = {role: {} for role in Role}
-        self.ledgers = {role: Ledger() for role in Role}
+        self.wires = {
+            EndpointRole.CLIENT: Wire(plan.forth, plan.sizes),
+            EndpointRole.SERVER: Wire(plan.back, plan.sizes),
+        }
+        self.feeds_of: dict[EndpointRole, dict[int, dict[int, Feed]]] = {role: {} for role in EndpointRole}
+        self.ledgers = {role: Ledger() for role in EndpointRole}
         self.sides: list[Side] = []
         self.connect()
 
     def connect(self) -> None:
         """A new transport. A client that has a ticket goes on with its session."""
-        client = self.sides and self.side(Role.CLIENT)
+        client = self.sides and self.side(EndpointRole.CLIENT)
         ticket = client.endpoint.ticket() if client and client.told(Interrupted) else None
         options = {"limits": LIMITS, "has_messages": not self.plan.sizes}
         wanted = {"extensions": self.plan.extensions, "ticket": ticket}
-        for role, more in ((Role.CLIENT, wanted), (Role.SERVER, {"resumables": self.resumables})):
+        for role, more in ((EndpointRole.CLIENT, wanted), (EndpointRole.SERVER, {"resumables": self.resumables})):
             side = Side(role, self.clock, self.feeds_of[role], self.ledgers[role], **options, **more)
             self.sides.append(side)
 
-    def side(self, role: Role) -> Side:
+    def side(self, role: EndpointRole) -> Side:
         """The newest one."""
         return next(side for side in reversed(self.sides) if side.endpoint.role is role)
 
@@ -246,9 +249,9 @@ class Talk:
             case "wait":
                 self.wait(WAITS[step.much % len(WAITS)])
             case "lose":
-                self.side(Role.CLIENT).lose()
+                self.side(EndpointRole.CLIENT).lose()
                 if step.which % 3:
-                    self.side(Role.SERVER).lose()
+                    self.side(EndpointRole.SERVER).lose()
                 self.connect()
             case "part":
                 side.react(side.endpoint.close(now))
@@ -261,18 +264,18 @@ class Talk:
 
     def expire(self) -> None:
         for session, events in self.resumables.expire(self.clock.now()):
-            feeds = self.feeds_of[Role.SERVER][session.key]
+            feeds = self.feeds_of[EndpointRole.SERVER][session.key]
             for event in events:
-                self.ledgers[Role.SERVER].note(session.key, event)
+                self.ledgers[EndpointRole.SERVER].note(session.key, event)
                 feeds.pop(event.stream, None)
 
     def exchange(self, rounds: int = ROUNDS) -> None:
         """Carry what both say until both are silent, which they are soon, or for so many rounds."""
         for _ in range(rounds):
-            said = {role: self.side(role).messages() for role in Role}
+            said = {role: self.side(role).messages() for role in EndpointRole}
             if not any(said.values()):
                 return
-            for role, other in ((Role.CLIENT, Role.SERVER), (Role.SERVER, Role.CLIENT)):
+            for role, other in ((EndpointRole.CLIENT, EndpointRole.SERVER), (EndpointRole.SERVER, EndpointRole.CLIENT)):
                 for piece in self.wires[role].carry(said[role]):
                     self.hear(self.side(other), piece)
         assert rounds < ROUNDS, f"they do not come to an end: {self.sides}"
@@ -290,7 +293,7 @@ class Talk:
             side.lose()
             side.react(side.endpoint.close(self.clock.now()))
             assert side.endpoint.is_closed
-        client = self.side(Role.CLIENT)
+        client = self.side(EndpointRole.CLIENT)
         if (ticket := client.endpoint.ticket()) is not None:
             client.react([*ticket.give_up()])
         self.clock.advance(10_000)
@@ -298,7 +301,7 @@ class Talk:
 
     def check(self) -> None:
         """Hold what was said and what is left against the promises."""
-        for role in Role:
+        for role in EndpointRole:
             sizes: dict[int, int] = {}
             for side in self.sides:
                 if side.endpoint.role is role:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from connectivity.validation.validator import lint
+from connectivity.validation.validator import validate
 from tests.support.paths import VECTORS
 
 FOLDER = VECTORS / "connections"
@@ -29,7 +29,7 @@ class Case(NamedTuple):
         return self.rule
 
     def check(self) -> None:
-        found = lint(self.document, environ={})
+        found = validate(self.document, environ={})
         assert {problem.path: problem.code for problem in found} == self.problems, found
         assert len(found) == len(self.problems), found
 

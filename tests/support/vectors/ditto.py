@@ -22,12 +22,11 @@ from mappings.model.signals import (
     Complete,
     ConnectionAnnouncement,
     Created,
-    Ending,
+    EndReason,
     ErrorResponse,
     Event,
     Failed,
     HistoryQuery,
-    Kind,
     LiveCommand,
     LiveEvent,
     LiveResponse,
@@ -39,6 +38,7 @@ from mappings.model.signals import (
     Response,
     SearchQuery,
     Subscribe,
+    SubscriptionKind,
     TwinEvent,
 )
 from tests.support.paths import VECTORS
@@ -96,7 +96,7 @@ def fault(row: dict[str, Any]) -> Fault:
 def signal(row: dict[str, Any]) -> Any:
     """The signal of a vector: its kind stands under `is`, its parts under their own names."""
     members = {name: value for name, value in row.items() if name != "is"}
-    kind = Kind(members.pop("kind", "history"))
+    kind = SubscriptionKind(members.pop("kind", "history"))
     if "entity" in members:
         members["entity"] = entity(members["entity"])
     match row["is"]:
@@ -119,7 +119,7 @@ def signal(row: dict[str, Any]) -> Any:
             return Acknowledgements(**{**members, "acks": tuple(map(signal, members["acks"]))})
         case "ErrorResponse":
             return ErrorResponse(**{**members, "fault": fault(members["fault"])})
-        case "Subscribe" if kind is Kind.SEARCH:
+        case "Subscribe" if kind is SubscriptionKind.SEARCH:
             asked = members["query"]
             asked["namespaces"] = tuple(asked.get("namespaces", ()))
             asked["aggregation"] = raw(asked.get("aggregation"))
@@ -134,7 +134,7 @@ def signal(row: dict[str, Any]) -> Any:
                 bounds["before"],
                 bounds["filter"],
             )
-            return Subscribe(Kind.HISTORY, query, members["headers"])
+            return Subscribe(SubscriptionKind.HISTORY, query, members["headers"])
         case "Request":
             return Request(kind, **members)
         case "Cancel":
@@ -143,13 +143,15 @@ def signal(row: dict[str, Any]) -> Any:
             return Created(kind, **members)
         case "Complete":
             return Complete(kind, **members)
-        case "Next" if kind is Kind.SEARCH:
+        case "Next" if kind is SubscriptionKind.SEARCH:
             return Next(kind, **{**members, "elements": [page.encode() for page in members["elements"]]})
         case "Next":
-            return Next(Kind.HISTORY, **{**members, "elements": [event(element) for element in members["elements"]]})
+            return Next(
+                SubscriptionKind.HISTORY, **{**members, "elements": [event(element) for element in members["elements"]]}
+            )
         case "Failed":
             reason = members["reason"]
-            found = Ending[reason] if isinstance(reason, str) else fault(reason)
+            found = EndReason[reason] if isinstance(reason, str) else fault(reason)
             return Failed(kind, **{**members, "reason": found})
         case other:
             raise ValueError(f"found a signal '{other}' in a vector file")

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from mappings.streamr import frames, requests
-from mappings.streamr.errors import About
+from mappings.streamr.errors import ErrorSubject
 from mappings.streamr.messages import StreamMessage, content_of
 from tests.support.paths import VECTORS
 
@@ -47,13 +47,13 @@ def frame(row: dict[str, Any]) -> frames.Frame:
         written = members["message"]
         members["message"] = StreamMessage(**{**written, "content": content_of(written["content"])})
     if "about" in members:
-        members["about"] = About(**members["about"])
+        members["about"] = ErrorSubject(**members["about"])
     built: frames.Frame = getattr(frames, row["frame"])(**members)
     return built
 
 
-def style(row: dict[str, Any]) -> frames.Style:
+def style(row: dict[str, Any]) -> frames.FrameStyle:
     options = dict(row.get("style", {}))
     if "errors" in options:
         options["errors"] = frames.ErrorPayload(options["errors"])
-    return frames.Style(**options)
+    return frames.FrameStyle(**options)

@@ -17,12 +17,12 @@ from connectivity.config.documents import is_encodable
 from connectivity.connections.model import Connection
 from connectivity.connections.vault import Vault, masked
 from connectivity.errors import DefinitionError
-from connectivity.management.client import Pauses
+from connectivity.management.client import Backoff
 from connectivity.management.supervisor import Supervisor
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.keys import new_key
-from connectivity.validation.limitations import notes, reservations
-from connectivity.validation.validator import lint, parse
+from connectivity.validation.limitations import caveats, notes
+from connectivity.validation.validator import parse, validate
 from tests.support.dice import examples
 from tests.support.in_process.service import NOW
 from tests.support.random_documents import USABLE, anything, from_schema, nearly_usable
@@ -35,7 +35,7 @@ long = settings(max_examples=examples(5000), suppress_health_check=SLOW_TO_MAKE)
 
 def judged(document: Any) -> Connection | None:
     """The connection of a document, or None for one with problems, once it is clear that nothing else happens."""
-    problems = lint(document, environ={})
+    problems = validate(document, environ={})
     for problem in problems:
         assert problem.path
         assert problem.found
@@ -54,13 +54,13 @@ def judged(document: Any) -> Connection | None:
 def begun(connection: Connection) -> None:
     """All that is made of a connection before it is opened, and told of it."""
     list(notes(connection))
-    list(reservations(connection))
+    list(caveats(connection))
     supervisor = Supervisor(
         connection,
-        cast(Any, SimpleNamespace(reader=print)),
+        cast(Any, SimpleNamespace(reader=print, handle=print)),
         cast(Any, None),
-        Monitor(),
-        pauses=Pauses(),
+        PrometheusRegistry(),
+        pauses=Backoff(),
         max_payload=1,
         now=lambda: NOW,
     )

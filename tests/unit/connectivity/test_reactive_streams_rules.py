@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.subscriptions.manager import Live
+from connectivity.subscriptions.manager import ActiveSubscription
 from tests.support.dice import dice
 from tests.support.in_process.all_protocols import STRANGER, Pier
 from tests.support.in_process.service import pause, until
@@ -427,10 +427,14 @@ def small_heap() -> None:
     gc.freeze()
 
 
-def _lives(pier: Pier) -> list[Live]:
+def _lives(pier: Pier) -> list[ActiveSubscription]:
     """What is in memory of subscriptions of a pier."""
     gc.collect()
-    return [each for each in gc.get_objects() if isinstance(each, Live) and each.connection_id == pier.connection.id]
+    return [
+        each
+        for each in gc.get_objects()
+        if isinstance(each, ActiveSubscription) and each.connection_id == pier.connection.id
+    ]
 
 
 @where_demand_is_said

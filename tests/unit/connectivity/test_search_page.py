@@ -14,15 +14,15 @@ import pytest
 
 from connectivity.authorization.enforcer import DROP, READ, Enforcer
 from connectivity.twins.access import ThingRights
-from connectivity.twins.context import PresentWorld
+from connectivity.twins.context import CurrentStateLookup
 from mappings.model.field_selector import parse_fields, select
 from spark_store.errors import QueryError
 from spark_store.journal.journal import SqliteJournal
 from spark_store.rql.options import read_options
 from spark_store.rql.order import key_of, place_of
-from spark_store.rql.query import Budget, Question
+from spark_store.rql.query import Budget, ThingQuery
 from spark_store.rql.search_evaluator import holds, read
-from spark_store.search.aggregation import Tally, read_aggregation
+from spark_store.search.aggregation import GroupAccumulator, read_aggregation
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.search_page import BLOCKS, PAGE, THINGS, WHOLE, fill, policy
 from tests.support.table import each_row
@@ -82,8 +82,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteSearch]:
 def indexed(index: SqliteSearch, subject: str, filter: str | None, options: str = "") -> list[str]:
     """The ids of the things that are found over the index, by the policies of the journal."""
     predicate = read(filter, NOW) if filter is not None else None
-    question = Question(predicate, read_options(options).order)
-    rights = ThingRights(PresentWorld(index.snapshot, lambda: "2030-01-15T07:40:00.000000Z"), [subject])
+    question = ThingQuery(predicate, read_options(options).order)
+    rights = ThingRights(CurrentStateLookup(index.snapshot, lambda: "2030-01-15T07:40:00.000000Z"), [subject])
     return [hit.thing_id for hit in index.every(question, rights, Budget())]
 
 
@@ -127,7 +127,7 @@ def test_the_conversation_of_the_page_is_about_its_things() -> None:
 @pytest.mark.parametrize("number", [6, 8, 10])
 def test_an_aggregation_gives_the_rows_that_the_page_shows(number: int) -> None:
     value = BLOCKS[number]["value"]
-    tally = Tally(read_aggregation(value["aggregation"]))
+    tally = GroupAccumulator(read_aggregation(value["aggregation"]))
     for thing, may in seen(STAFF, value.get("filter")):
         tally.add(thing, may)
     assert [list(row.items()) for row in tally.rows()] == [list(row.items()) for row in BLOCKS[number + 1]]

@@ -28,7 +28,7 @@ from connectivity.service import PortInUse, Service, _listen, main
 from connectivity.store.folder_lock import lock_folder
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.model.signals import Command, HistoryQuery, Kind, Subscribe
+from mappings.model.signals import Command, HistoryQuery, Subscribe, SubscriptionKind
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change
@@ -55,7 +55,7 @@ async def create(service: Service) -> None:
 
 
 def subscribe(filter: str | None = None) -> Subscribe:
-    return Subscribe(Kind.HISTORY, HistoryQuery(LAMP, filter=filter), {})
+    return Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP, filter=filter), {})
 
 
 async def test_a_subscribe_without_permission_has_a_fault_for_a_feed(service: Service) -> None:

@@ -21,18 +21,18 @@ from examples import rsio_client
 from examples.rsio_client import Client, Ended, Lost, after, can_go_on
 from examples.rsio_links import SocketLink, connector
 from mappings.reactive_streams_io.events import (
-    Arrived,
     Closed,
+    DemandReceived,
+    ElementsReceived,
     Event,
-    Failed,
     Interrupted,
-    Opened,
-    Requested,
     Resumed,
-    Subscribed,
+    SessionOpened,
+    StreamFailed,
+    SubscribeReceived,
 )
 from mappings.reactive_streams_io.frames import Goodbye, encode
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.brokers.proxy import Proxy
 from tests.support.clock import Clock
@@ -94,7 +94,7 @@ class Door:
     def uri(self) -> str:
         return f"tcp://127.0.0.1:{self.port}"
 
-    def client(self, limits: Limits | None = None) -> Client:
+    def client(self, limits: EndpointLimits | None = None) -> Client:
         return Client(connector(self.uri), limits)
 
     def cut(self) -> None:
@@ -139,14 +139,16 @@ class Door:
 
     def _want(self, party: Party, events: Sequence[Event]) -> None:
         for event in events:
-            if isinstance(event, Opened) and self._window:
+            if isinstance(event, SessionOpened) and self._window:
                 self.asked.append(party.endpoint.subscribe(self._wants, self._window))
-            elif isinstance(event, Arrived) and self.stores:
+            elif isinstance(event, ElementsReceived) and self.stores:
                 party.endpoint.request(event.stream, len(event.elements))
 
     def brought(self) -> list[bytes]:
         """What has come, in all sessions."""
-        return [element for party in self.parties for event in party.told(Arrived) for element in event.elements]
+        return [
+            element for party in self.parties for event in party.told(ElementsReceived) for element in event.elements
+        ]
 
 
 @pytest.fixture
@@ -190,10 +192,10 @@ async def test_no_more_is_asked_for_than_is_taken(door: Door) -> None:
         elements = client.subscribe("tck/range?n=500", 8)
         assert [await anext(elements) for _ in range(100)] == numbers(100)
         (party,) = door.parties
-        (asked,) = party.told(Subscribed)
+        (asked,) = party.told(SubscribeReceived)
         assert asked.demand == 8
         # The last one that was taken is asked for again when the next one is wanted.
-        assert 8 + sum(event.demand for event in party.told(Requested)) in range(100, 100 + 8)
+        assert 8 + sum(event.demand for event in party.told(DemandReceived)) in range(100, 100 + 8)
         await elements.aclose()
         await wait_until(lambda: party.cancelled == [asked.stream])
 
@@ -231,7 +233,7 @@ async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() 
 @pytest.mark.usefixtures("short_pauses")
 async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes_its_place(door: Door) -> None:
     """The service still holds the old link then, and gives its session to the new one."""
-    quick = Limits(silence_before_ping=0.3, silence_before_loss=1.5)
+    quick = EndpointLimits(silence_before_ping=0.3, silence_before_loss=1.5)
     proxy = Proxy.to("127.0.0.1", door.port)
     async with proxy, Client(lambda: SocketLink.to(proxy.host, proxy.port), quick) as client:
         elements = client.subscribe("tck/range?n=500", 8)
@@ -248,7 +250,7 @@ async def test_a_session_that_nobody_knows_any_more_is_lost_and_another_one_begi
     async with Door(remembers=False) as door, door.client() as client:
         never = client.subscribe("tck/never")
         waiting = asyncio.ensure_future(anext(never))
-        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed))
+        await wait_until(lambda: door.parties and door.parties[0].told(SubscribeReceived))
         door.cut()
         with pytest.raises(Lost, match="token"):
             await asyncio.wait_for(waiting, PATIENCE)
@@ -304,8 +306,8 @@ async def test_what_may_not_be_stored_is_brought_again_to_another_session() -> N
 
 async def test_what_nobody_brings_is_refused() -> None:
     async with Door(wants="things/acme.site:lamp/events", window=4) as door, door.client():
-        await wait_until(lambda: door.parties and door.parties[0].told(Failed))
-    (failed,) = door.parties[0].told(Failed)
+        await wait_until(lambda: door.parties and door.parties[0].told(StreamFailed))
+    (failed,) = door.parties[0].told(StreamFailed)
     assert failed.reason.startswith("404 ")
 
 
@@ -330,7 +332,7 @@ async def test_who_follows_what_cannot_be_gone_on_with_is_told_that_it_is_lost()
 async def test_who_leaves_says_goodbye_and_nothing_waits_for_him_any_more(door: Door) -> None:
     async with door.client() as client:
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
-        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed))
+        await wait_until(lambda: door.parties and door.parties[0].told(SubscribeReceived))
     with pytest.raises(Ended):
         await asyncio.wait_for(never, PATIENCE)
     (party,) = door.parties
@@ -359,7 +361,7 @@ async def test_a_program_that_is_interrupted_says_goodbye(door: Door) -> None:
     words = [sys.executable, "-m", "examples.rsio_client", "tck/never", "--at", door.uri]
     program = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=PIPE, stderr=PIPE)
     try:
-        await wait_until(lambda: door.parties and door.parties[0].told(Subscribed))
+        await wait_until(lambda: door.parties and door.parties[0].told(SubscribeReceived))
         program.send_signal(signal.SIGINT)
         said = await asyncio.wait_for(program.communicate(), PATIENCE)
     finally:
@@ -399,12 +401,12 @@ async def test_who_is_turned_away_comes_back_less_and_less_often() -> None:
 
 
 async def test_what_the_protocol_cannot_say_ends_with_its_reason(door: Door) -> None:
-    limits = Limits(subscriptions=1, element=3, publisher=100)
+    limits = EndpointLimits(subscriptions=1, element=3, publisher=100)
     async with door.client(limits) as client:
         with pytest.raises(Ended, match="101") as too_long:
             await taken(client.subscribe("x" * 101))
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
-        await wait_until(lambda: door.parties[0].told(Subscribed))
+        await wait_until(lambda: door.parties[0].told(SubscribeReceived))
         with pytest.raises(Ended) as too_many:
             await taken(client.subscribe("tck/never"))
         with pytest.raises(Ended) as too_large:

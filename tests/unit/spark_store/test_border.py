@@ -24,7 +24,7 @@ from spark_store.errors import HistoryUnavailable
 from spark_store.history.history import Trimmed, cold_page, open_range, page
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal, SqliteJournal
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.records import Change
 from tests.support.dice import examples
@@ -40,7 +40,7 @@ class Border(NamedTuple):
     """A journal and a lake that together have everything."""
 
     journal: Journal
-    cold: Cold
+    cold: LakeHistory
     lake: Lake
 
 
@@ -77,7 +77,7 @@ def border(tmp_path: Path) -> Iterator[Border]:
     append_events(lake, list(enumerate(events[:30], 1)), rows=10)
     append_events(lake, list(enumerate(events[30:60], 31)), rows=10)
     trim(journal, 40)
-    yield Border(journal, Cold(lake), lake)
+    yield Border(journal, LakeHistory(lake), lake)
     journal.close()
 
 
@@ -132,7 +132,7 @@ def test_case_20_what_retention_took_away_is_not_missed(border: Border) -> None:
     assert revisions(read(border, HistoryQuery(LAMP, -90), 7)) == span(21, 101)
     assert revisions(read(border, HistoryQuery(LAMP, 5, 10))) == []
     forget(border.lake, "revision <= 60")
-    assert revisions(read(border._replace(cold=Cold(border.lake)), HistoryQuery(LAMP))) == span(41, 101)
+    assert revisions(read(border._replace(cold=LakeHistory(border.lake)), HistoryQuery(LAMP))) == span(41, 101)
 
 
 @pytest.mark.parametrize("limit", [3, 500])
@@ -216,7 +216,7 @@ def test_events_that_the_lake_has_lost_after_others_are_told(
 
 def test_events_that_the_lake_has_lost_at_the_end_of_what_is_read_at_once_are_told(border: Border) -> None:
     """What follows them is not passed over."""
-    border = border._replace(cold=Cold(border.lake))
+    border = border._replace(cold=LakeHistory(border.lake))
     forget(border.lake, "revision >= 9 AND revision <= 12")
     asked = open_range(border.journal, HistoryQuery(LAMP))
     with patch("spark_store.lake.history_reader.AHEAD", 10):
@@ -330,13 +330,13 @@ def test_what_was_trimmed_after_an_erasure_is_asked_for_from_there_on(again: Sql
     lake = Lake(tmp_path)
     append_events(lake, list(enumerate(again.events(LAMP, 6, 8, 9, MUCH), 6)))
     trim(again, 8)
-    border = Border(again, Cold(lake), lake)
+    border = Border(again, LakeHistory(lake), lake)
     found = page(again, open_range(again, HistoryQuery(LAMP)), 0, 10, MUCH)
     assert found.trimmed == Trimmed(6, 8, False, 6)
     assert revisions(read(border, HistoryQuery(LAMP))) == span(6, 11)
     # Retention has taken the beginning.
     forget(lake, "revision <= 7")
-    assert revisions(read(border._replace(cold=Cold(lake)), HistoryQuery(LAMP))) == span(8, 11)
+    assert revisions(read(border._replace(cold=LakeHistory(lake)), HistoryQuery(LAMP))) == span(8, 11)
 
 
 # everything, at random
@@ -415,7 +415,7 @@ def test_a_trimmed_journal_and_its_lake_answer_as_the_whole_journal_does(
         for journal in (whole, trimmed):
             journal.append(history.changes)
         trim(trimmed, history.trimmed)
-        cold = Cold(lake)
+        cold = LakeHistory(lake)
         assert read(Border(trimmed, cold, lake), asked, limit, size) == read(
             Border(whole, cold, lake), asked, limit, size
         )

@@ -13,8 +13,15 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable, lake_fault, spark_fault, system_fault
-from spark_store.sqlite_errors import sqlite_fault
+from spark_store.errors import (
+    LakeUnfit,
+    StoreError,
+    StoreUnavailable,
+    translate_lake_error,
+    translate_spark_error,
+    translate_system_error,
+)
+from spark_store.sqlite_errors import translate_sqlite_error
 from tests.support.table import each_row
 
 
@@ -23,14 +30,14 @@ def test_a_file_that_is_no_database_is_told_what_to_do(tmp_path: Path) -> None:
     file.write_bytes(b"x" * 4096)
     with pytest.raises(sqlite3.DatabaseError) as caught:
         sqlite3.connect(file).execute("SELECT * FROM sqlite_master")
-    assert "restore it from a backup" in str(sqlite_fault(file, caught.value))
-    assert str(sqlite_fault("j", sqlite3.OperationalError("odd"))) == "j: odd"
+    assert "restore it from a backup" in str(translate_sqlite_error(file, caught.value))
+    assert str(translate_sqlite_error("j", sqlite3.OperationalError("odd"))) == "j: odd"
 
 
 def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        assert "make room" in str(system_fault("f", OSError(number, os.strerror(number))))
-    found = str(system_fault("f", OSError(errno.EACCES, "Permission denied"), "cannot be written"))
+        assert "make room" in str(translate_system_error("f", OSError(number, os.strerror(number))))
+    found = str(translate_system_error("f", OSError(errno.EACCES, "Permission denied"), "cannot be written"))
     assert found == "f: cannot be written: Permission denied"
 
 
@@ -108,7 +115,7 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
     ],
 )
 def test_what_spark_says_becomes_what_is_to_be_done(text: str, kind: type[StoreError], said: str) -> None:
-    found = spark_fault("Py4JJavaError", text)
+    found = translate_spark_error("Py4JJavaError", text)
     assert type(found) is kind
     assert str(found).startswith(said) or said in str(found)
     assert "\n" not in str(found)
@@ -118,7 +125,9 @@ def test_what_spark_says_becomes_what_is_to_be_done(text: str, kind: type[StoreE
     ("reason", "step"), [("Too many open files (os error 24)", "raise"), ("Permission denied (os error 13)", "rights")]
 )
 def test_a_table_that_the_system_does_not_open_is_not_damaged(reason: str, step: str) -> None:
-    found = lake_fault("/d/lake/events", OSError(f"Could not open Parquet input source '1.parquet': {reason}"))
+    found = translate_lake_error(
+        "/d/lake/events", OSError(f"Could not open Parquet input source '1.parquet': {reason}")
+    )
     assert type(found) is StoreUnavailable
     assert step in str(found)
 
@@ -165,7 +174,7 @@ def test_what_deltalake_says_becomes_what_is_to_be_done(
     damage(table)
     with pytest.raises(Exception, match=r".") as caught:
         DeltaTable(table).to_pyarrow_table()
-    found = lake_fault(table, caught.value)
+    found = translate_lake_error(table, caught.value)
     assert isinstance(found, LakeUnfit)
     assert step in str(found)
     assert "\n" not in str(found)

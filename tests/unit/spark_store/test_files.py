@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_store.files import write_whole
+from spark_store.files import write_atomically
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path, is_durable: bool) -> None:
     file = tmp_path / "it.json"
     for content in (b"first", b"second"):
-        write_whole(file, content, is_durable=is_durable)
+        write_atomically(file, content, is_durable=is_durable)
         assert file.read_bytes() == content
     assert os.listdir(tmp_path) == ["it.json"]
 
@@ -23,11 +23,11 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path, is_durable: bool) -> None
 def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "it.json" / "in the way").mkdir(parents=True)
     with pytest.raises(OSError, match="directory"):
-        write_whole(tmp_path / "it.json", b"new")
+        write_atomically(tmp_path / "it.json", b"new")
     assert os.listdir(tmp_path) == ["it.json"]
 
 
 def test_who_may_read_it_is_not_up_to_what_was_left_behind(tmp_path: Path) -> None:
     (tmp_path / "it.part").write_bytes(b"left behind, for everybody")
-    write_whole(tmp_path / "it.json", b"secret", mode=0o600)
+    write_atomically(tmp_path / "it.json", b"secret", mode=0o600)
     assert stat.S_IMODE((tmp_path / "it.json").stat().st_mode) == 0o600

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from spark_store.lake.rows import Part
-from spark_store.pipeline.retention import Retention, Rule
+from spark_store.lake.rows import EntityRange
+from spark_store.pipeline.retention import RetentionRule, RetentionRules
 from spark_store.sql import literal
 
 
@@ -18,5 +18,7 @@ def test_a_literal_is_one_value_whatever_it_holds() -> None:
 
 
 def test_nothing_in_a_statement_is_taken_for_a_variable_of_spark() -> None:
-    assert "$" not in Part("acme:${env:HOME}", "acme:${spark.app.name}").condition()
-    assert "$" not in Retention(Rule(), {"${env:HOME}": Rule(revisions=1)}).expired(datetime.now(UTC), {})
+    assert "$" not in EntityRange("acme:${env:HOME}", "acme:${spark.app.name}").condition()
+    assert "$" not in RetentionRules(RetentionRule(), {"${env:HOME}": RetentionRule(revisions=1)}).expired(
+        datetime.now(UTC), {}
+    )

@@ -9,8 +9,8 @@ import pytest
 
 from connectivity.connections.model import Connection, Target
 from connectivity.errors import ConnectionRefused, Detail, PublishFailed
-from connectivity.transports import load_broker
-from connectivity.transports.base import Link, Outgoing, Sign
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import Link, OutboundMessage, ReaderStatus
 from mappings.model.envelope import Envelope
 from tests.contract.link import BrokerBehaviour, LinkSetup, Publishing, examined, signs_of
 from tests.support.memory_transport import IN_FLIGHT, MemoryBroker
@@ -39,12 +39,12 @@ class MemoryWorld:
         )
 
     async def connect(self) -> Link:
-        connect = load_broker("memory").connect
+        connect = load_connection_type("memory").connect
         assert connect is not None
         return await connect(self.definition)
 
     async def connect_client(self, client: int, clients: int) -> Link:
-        connect = load_broker("memory").connect
+        connect = load_connection_type("memory").connect
         assert connect is not None
         return await connect(self.definition.model_copy(update={"client_count": clients}), client)
 
@@ -83,7 +83,7 @@ class TestMemory(BrokerBehaviour):
     async def test_a_refused_message_is_a_failure_that_is_seen(self, world: MemoryWorld, link: Link) -> None:
         world.broker.refused_addresses.add("out")
         publishing = Publishing(link)
-        publishing.give(Outgoing("out", Envelope(b"no")))
+        publishing.give(OutboundMessage("out", Envelope(b"no")))
         [error] = await publishing.all_done()
         assert isinstance(error, PublishFailed)
         assert world.heard() == []
@@ -93,11 +93,15 @@ class TestMemory(BrokerBehaviour):
         world.broker.refused_addresses.add("closed")
         told, publishing = signs_of(link), Publishing(link)
         for address in ("somebody", "nobody", "closed"):
-            publishing.give(Outgoing(address, Envelope(b"{}")))
+            publishing.give(OutboundMessage(address, Envelope(b"{}")))
         assert [error is None for error in await publishing.all_done()] == [True, True, False]
-        assert told == [("somebody", Sign.HEARD), ("nobody", Sign.UNHEARD), ("closed", Sign.REFUSED)]
+        assert told == [
+            ("somebody", ReaderStatus.HEARD),
+            ("nobody", ReaderStatus.UNHEARD),
+            ("closed", ReaderStatus.REFUSED),
+        ]
 
 
 def test_documents_of_users_cannot_name_it() -> None:
-    [problem] = load_broker("memory").check(MemoryWorld().definition)
+    [problem] = load_connection_type("memory").check(MemoryWorld().definition)
     assert problem.path == "connectionType"

@@ -6,7 +6,7 @@ import anyio.to_thread
 import pytest
 
 from connectivity.api.app import application
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from tests.support.api.fake_management import DOCUMENT, ask, client_of, furnished
 from tests.support.table import each_row
 
@@ -90,7 +90,7 @@ async def test_no_answer_is_for_caches(method: str, path: str) -> None:
 
 
 async def test_what_there_is_nobody_for_is_not_there() -> None:
-    async with client_of(application(Monitor(), lambda: (True, {"status": "ready"}))) as client:
+    async with client_of(application(PrometheusRegistry(), lambda: (True, {"status": "ready"}))) as client:
         assert (await client.get("/health/ready")).status_code == 200
         assert (await client.get("/api/2/connections")).status_code == 404
         assert (await client.get("/api/2/erasures")).status_code == 404

@@ -11,8 +11,8 @@ import pytest
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
-from connectivity.api.authentication import ANYBODY, Delays, Keys, address_of, misplaced_token
-from connectivity.config.settings import ApiSettings, Role
+from connectivity.api.authentication import ANYBODY, FailedLoginDelays, TokenDigests, address_of, misplaced_token
+from connectivity.config.settings import ApiSettings, TokenRole
 from tests.support.api.fake_management import DOCUMENT, Desk, app_of, ask, client_of, furnished, shared_app
 from tests.support.clock import Clock
 from tests.support.table import each_row
@@ -68,36 +68,36 @@ async def test_a_token_may_hold_any_character() -> None:
 
 # --- roles ---
 
-OPERATIONS: list[tuple[Role, str, str, dict[str, Any]]] = [
-    (Role.READ, "GET", "/metrics", {}),
-    (Role.READ, "GET", "/openapi.json", {}),
-    (Role.READ, "GET", "/api/2/connections", {}),
-    (Role.READ, "GET", "/api/2/connections/site", {}),
-    (Role.READ, "HEAD", "/api/2/connections/site", {}),
-    (Role.READ, "GET", "/api/2/connections/site/status", {}),
-    (Role.READ, "GET", "/api/2/connections/site/metrics", {}),
-    (Role.READ, "GET", "/api/2/connections/site/logs", {}),
-    (Role.READ, "GET", "/api/2/connections/site/revisions", {}),
-    (Role.READ, "GET", "/api/2/connectivity/subscriptions", {}),
-    (Role.WRITE, "POST", "/api/2/connections", {"json": {**DOCUMENT, "id": "new"}}),
-    (Role.WRITE, "POST", "/api/2/connections?dry-run=true", {"json": DOCUMENT}),
-    (Role.WRITE, "PUT", "/api/2/connections/site", {"json": DOCUMENT}),
-    (Role.WRITE, "DELETE", "/api/2/connections/site", {}),
-    (Role.WRITE, "DELETE", "/api/2/connectivity/subscriptions/ab", {}),
+OPERATIONS: list[tuple[TokenRole, str, str, dict[str, Any]]] = [
+    (TokenRole.READ, "GET", "/metrics", {}),
+    (TokenRole.READ, "GET", "/openapi.json", {}),
+    (TokenRole.READ, "GET", "/api/2/connections", {}),
+    (TokenRole.READ, "GET", "/api/2/connections/site", {}),
+    (TokenRole.READ, "HEAD", "/api/2/connections/site", {}),
+    (TokenRole.READ, "GET", "/api/2/connections/site/status", {}),
+    (TokenRole.READ, "GET", "/api/2/connections/site/metrics", {}),
+    (TokenRole.READ, "GET", "/api/2/connections/site/logs", {}),
+    (TokenRole.READ, "GET", "/api/2/connections/site/revisions", {}),
+    (TokenRole.READ, "GET", "/api/2/connectivity/subscriptions", {}),
+    (TokenRole.WRITE, "POST", "/api/2/connections", {"json": {**DOCUMENT, "id": "new"}}),
+    (TokenRole.WRITE, "POST", "/api/2/connections?dry-run=true", {"json": DOCUMENT}),
+    (TokenRole.WRITE, "PUT", "/api/2/connections/site", {"json": DOCUMENT}),
+    (TokenRole.WRITE, "DELETE", "/api/2/connections/site", {}),
+    (TokenRole.WRITE, "DELETE", "/api/2/connectivity/subscriptions/ab", {}),
     (
-        Role.WRITE,
+        TokenRole.WRITE,
         "POST",
         "/api/2/connections/site/command",
         {"content": "connectivity.commands:openConnection", "headers": {"content-type": "text/plain"}},
     ),
-    (Role.READ, "GET", "/api/2/search/things", {}),
-    (Role.READ, "GET", "/api/2/search/things/count", {}),
-    (Role.ADMIN, "GET", "/api/2/search/things?as=acme:anna", {}),
-    (Role.ADMIN, "GET", "/api/2/search/things/count?as=acme:anna", {}),
-    (Role.ADMIN, "GET", "/api/2/search/things/plan", {}),
-    (Role.ADMIN, "GET", "/api/2/audit", {}),
-    (Role.ADMIN, "GET", "/api/2/erasures", {}),
-    (Role.ADMIN, "POST", "/api/2/erasures", {"json": {"entity": "acme:lamp"}}),
+    (TokenRole.READ, "GET", "/api/2/search/things", {}),
+    (TokenRole.READ, "GET", "/api/2/search/things/count", {}),
+    (TokenRole.ADMIN, "GET", "/api/2/search/things?as=acme:anna", {}),
+    (TokenRole.ADMIN, "GET", "/api/2/search/things/count?as=acme:anna", {}),
+    (TokenRole.ADMIN, "GET", "/api/2/search/things/plan", {}),
+    (TokenRole.ADMIN, "GET", "/api/2/audit", {}),
+    (TokenRole.ADMIN, "GET", "/api/2/erasures", {}),
+    (TokenRole.ADMIN, "POST", "/api/2/erasures", {"json": {"entity": "acme:lamp"}}),
 ]
 
 
@@ -120,8 +120,8 @@ def _paths() -> dict[str, Any]:
 
 
 @each_row(("needed", "method", "path", "more"), OPERATIONS)
-async def test_an_operation_takes_its_role(needed: Role, method: str, path: str, more: dict[str, Any]) -> None:
-    for role, token in zip(Role, (READER, WRITER, ADMIN), strict=True):
+async def test_an_operation_takes_its_role(needed: TokenRole, method: str, path: str, more: dict[str, Any]) -> None:
+    for role, token in zip(TokenRole, (READER, WRITER, ADMIN), strict=True):
         desk = furnished()
         headers = {**token, **more.get("headers", {})}
         answer = await ask(desk, method, path, guarded(), **{**more, "headers": headers})
@@ -149,14 +149,14 @@ async def test_the_name_of_a_token_is_who_asks() -> None:
 
 
 def test_a_token_knows_its_bearer() -> None:
-    keys = Keys(ApiSettings(tokens=TOKENS, token="shared"))
+    keys = TokenDigests(ApiSettings(tokens=TOKENS, token="shared"))
     found = keys.caller(b"w" * 16)
     assert found is not None
-    assert (found.name, found.role, found.subjects, found.is_named) == ("writer", Role.WRITE, ("acme:w",), True)
+    assert (found.name, found.role, found.subjects, found.is_named) == ("writer", TokenRole.WRITE, ("acme:w",), True)
     assert keys.caller(b"shared") is ANYBODY
     assert keys.caller(b"") is keys.caller(b"w" * 15) is None
     assert keys.are_needed
-    assert not Keys(ApiSettings(token="")).are_needed
+    assert not TokenDigests(ApiSettings(token="")).are_needed
 
 
 # --- tokens in the query ---
@@ -188,7 +188,7 @@ WRONG = {"authorization": "Bearer wrong"}
 
 def test_each_wrong_token_of_an_address_waits_longer_up_to_a_bound() -> None:
     clock = Clock()
-    delays = Delays(clock.now)
+    delays = FailedLoginDelays(clock.now)
     waits = []
     for _ in range(9):
         waits.append(delays.failed("10.0.0.1"))
@@ -201,7 +201,7 @@ def test_each_wrong_token_of_an_address_waits_longer_up_to_a_bound() -> None:
 
 
 def test_the_table_of_addresses_is_bounded() -> None:
-    delays = Delays(lambda: 0.0)
+    delays = FailedLoginDelays(lambda: 0.0)
     for number in range(10_000):
         delays.failed(str(number))
         delays.answered(str(number))
@@ -246,7 +246,7 @@ async def test_an_address_that_keeps_eight_waiting_is_not_looked_at_and_nobody_e
 
 
 def test_wrong_tokens_are_told_in_the_log_and_do_not_fill_it() -> None:
-    delays = Delays(lambda: 0.0)
+    delays = FailedLoginDelays(lambda: 0.0)
     with capture_logs() as lines:
         for _ in range(1000):
             delays.failed("203.0.113.9")
@@ -257,7 +257,7 @@ def test_wrong_tokens_are_told_in_the_log_and_do_not_fill_it() -> None:
 
 
 def test_many_addresses_that_guess_at_once_wait_all_the_same() -> None:
-    delays = Delays(lambda: 0.0)
+    delays = FailedLoginDelays(lambda: 0.0)
     assert {delays.failed(f"10.0.{number // 250}.{number % 250}") for number in range(1000)} == {0.1}
 
 

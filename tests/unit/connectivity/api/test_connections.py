@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.errors import OperationRefused
-from connectivity.management.interface import Moment, Sample
+from connectivity.management.interface import RevisionSelector, SampleMessage
 from mappings.errors import Fault
 from tests.support.api.fake_management import DOCUMENT, START, Desk, ask, furnished
 from tests.support.table import each_row
@@ -141,12 +141,14 @@ async def test_a_connection_is_retrieved_with_its_revision() -> None:
 @pytest.mark.parametrize(
     ("headers", "moment", "revision"),
     [
-        ({"at-historical-revision": "1"}, Moment(revision=1), 1),
-        ({"at-historical-timestamp": "2026-02-03T10:30:00+01:00"}, Moment(time=START.replace(minute=30)), 1),
+        ({"at-historical-revision": "1"}, RevisionSelector(revision=1), 1),
+        ({"at-historical-timestamp": "2026-02-03T10:30:00+01:00"}, RevisionSelector(time=START.replace(minute=30)), 1),
         ({}, None, 2),
     ],
 )
-async def test_an_earlier_revision_is_retrieved(headers: dict[str, str], moment: Moment | None, revision: int) -> None:
+async def test_an_earlier_revision_is_retrieved(
+    headers: dict[str, str], moment: RevisionSelector | None, revision: int
+) -> None:
     desk = furnished()
     await sends(desk, "PUT", ONE, {**DOCUMENT, "name": "later"})
     answer = await ask(desk, "GET", ONE, headers=headers)
@@ -275,15 +277,15 @@ async def test_a_connection_is_tried_as_it_is() -> None:
     ("sample", "expected"),
     [
         (None, None),
-        ({"payload": "ü"}, Sample("ü".encode())),
+        ({"payload": "ü"}, SampleMessage("ü".encode())),
         (
             {"payload": "{}", "headers": {"a": "b"}, "source": 1, "address": "cmd/1"},
-            Sample(b"{}", {"a": "b"}, 1, "cmd/1"),
+            SampleMessage(b"{}", {"a": "b"}, 1, "cmd/1"),
         ),
-        ({"payload": base64.b64encode(b"\xff\x00").decode(), "encoding": "base64"}, Sample(b"\xff\x00")),
+        ({"payload": base64.b64encode(b"\xff\x00").decode(), "encoding": "base64"}, SampleMessage(b"\xff\x00")),
     ],
 )
-async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: Sample | None) -> None:
+async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: SampleMessage | None) -> None:
     desk = Desk()
     trial = {"connection": DOCUMENT, "sample": sample}
     answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": TRIAL})

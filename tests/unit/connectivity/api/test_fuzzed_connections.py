@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from connectivity.api.app import application
 from connectivity.config.settings import ApiSettings
 from connectivity.connections.lifecycle import Status
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.keys import new_key
 from tests.support.api.fake_erasures import Erasures
 from tests.support.api.fake_management import client_of
@@ -36,7 +36,7 @@ JSON = {"content-type": "application/json"}
 
 
 def app_of(bench: Bench) -> FastAPI:
-    return application(Monitor(), lambda: (True, {}), ApiSettings(), Erasures(), bench.manager)
+    return application(PrometheusRegistry(), lambda: (True, {}), ApiSettings(), Erasures(), bench.manager)
 
 
 async def put(document: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from connectivity.errors import OperationRefused
-from connectivity.subscriptions.search_requests import Inquiry
+from connectivity.subscriptions.search_requests import HttpSearch
 from mappings.errors import Fault
 from tests.support.api.fake_management import Desk, ask, shared_app
 
@@ -38,9 +38,9 @@ async def search(path: str, who: str = "bert", desk: Desk | None = None, **query
     return await ask(desk, "GET", path, guarded(), params=given, headers=headers), desk
 
 
-def asked(desk: Desk) -> Inquiry:
+def asked(desk: Desk) -> HttpSearch:
     ((_, inquiry),) = desk.asked
-    assert isinstance(inquiry, Inquiry)
+    assert isinstance(inquiry, HttpSearch)
     return inquiry
 
 
@@ -54,13 +54,13 @@ async def test_things_are_answered_with_a_cursor_only_where_there_is_more() -> N
 async def test_a_count_is_a_number() -> None:
     answer, desk = await search(COUNT, filter="exists(attributes/room)")
     assert (answer.status_code, answer.json(), answer.headers["content-type"]) == (200, 7, "application/json")
-    assert asked(desk) == Inquiry(("acme:bert", "acme:staff"), "exists(attributes/room)")
+    assert asked(desk) == HttpSearch(("acme:bert", "acme:staff"), "exists(attributes/room)")
 
 
 async def test_a_plan_is_told_to_admins() -> None:
     answer, desk = await search(f"{THINGS}/plan", "anna", filter="exists(attributes/room)", option="size(3)")
     assert (answer.status_code, answer.json()["things"]) == (200, 7)
-    assert asked(desk) == Inquiry(("acme:anna",), "exists(attributes/room)", "size(3)")
+    assert asked(desk) == HttpSearch(("acme:anna",), "exists(attributes/room)", "size(3)")
     answer, desk = await search(f"{THINGS}/plan", "bert")
     assert (answer.status_code, desk.asked) == (403, [])
 
@@ -74,7 +74,7 @@ async def test_everything_that_was_asked_is_asked() -> None:
         option="size(3),sort(-attributes/size)",
         timeout="500ms",
     )
-    assert asked(desk) == Inquiry(
+    assert asked(desk) == HttpSearch(
         subjects=("acme:bert", "acme:staff"),
         filter='eq(attributes/room,"a,b")',
         options="size(3),sort(-attributes/size)",
@@ -86,7 +86,7 @@ async def test_everything_that_was_asked_is_asked() -> None:
 
 async def test_nothing_that_was_not_asked_is_asked() -> None:
     _, desk = await search(THINGS)
-    assert asked(desk) == Inquiry(("acme:bert", "acme:staff"))
+    assert asked(desk) == HttpSearch(("acme:bert", "acme:staff"))
 
 
 @pytest.mark.parametrize("namespaces", ["", ",", " , "])

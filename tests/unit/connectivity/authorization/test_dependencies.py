@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.authorization.dependencies import Dependents
+from connectivity.authorization.dependencies import DependencyIndex
 from mappings.ids import EntityId
 from tests.support.dice import dice
 from tests.support.twin_world import policy
@@ -11,7 +11,7 @@ A, B, C = (policy(f"acme:{name}") for name in "abc")
 
 
 def test_a_change_leads_to_those_that_depend_on_it() -> None:
-    dependents: Dependents[str] = Dependents()
+    dependents: DependencyIndex[str] = DependencyIndex()
     assert not dependents.of([A])
     dependents.note("tank", frozenset({A, B}))
     dependents.note("lamp", frozenset({B}))
@@ -21,14 +21,14 @@ def test_a_change_leads_to_those_that_depend_on_it() -> None:
 
 
 def test_what_depends_on_others_from_now_on_depends_on_those_before_no_more() -> None:
-    dependents: Dependents[str] = Dependents()
+    dependents: DependencyIndex[str] = DependencyIndex()
     dependents.note("tank", frozenset({A, B}))
     dependents.note("tank", frozenset({B, C}))
     assert [set(dependents.of([entity])) for entity in (A, B, C)] == [set(), {"tank"}, {"tank"}]
 
 
 def test_nothing_is_left_of_what_is_gone() -> None:
-    dependents: Dependents[str] = Dependents()
+    dependents: DependencyIndex[str] = DependencyIndex()
     dependents.note("tank", frozenset({A, B}))
     dependents.forget("tank")
     dependents.forget("tank")
@@ -37,7 +37,7 @@ def test_nothing_is_left_of_what_is_gone() -> None:
 
 
 def test_everybody_has_a_turn_within_the_rounds_and_nobody_a_second_one_before() -> None:
-    dependents: Dependents[int] = Dependents()
+    dependents: DependencyIndex[int] = DependencyIndex()
     for number in range(1000):
         dependents.note(number, frozenset({A}))
     turns = [list(dependents.turn(60)) for _ in range(60)]
@@ -47,7 +47,7 @@ def test_everybody_has_a_turn_within_the_rounds_and_nobody_a_second_one_before()
 
 def test_whoever_comes_or_goes_in_between_does_no_harm() -> None:
     chance = dice("dependents")
-    dependents: Dependents[int] = Dependents()
+    dependents: DependencyIndex[int] = DependencyIndex()
     present: set[int] = set()
     for _ in range(500):
         number = chance.randrange(40)
@@ -66,12 +66,12 @@ def test_whoever_comes_or_goes_in_between_does_no_harm() -> None:
 
 
 def test_a_few_have_a_turn_no_more_often_than_many() -> None:
-    dependents: Dependents[str] = Dependents()
+    dependents: DependencyIndex[str] = DependencyIndex()
     dependents.note("tank", frozenset({A}))
     turns = [len(dependents.turn(60)) for _ in range(180)]
     assert sum(turns) == 3
 
 
 def test_without_anybody_nobody_has_a_turn() -> None:
-    dependents: Dependents[EntityId] = Dependents()
+    dependents: DependencyIndex[EntityId] = DependencyIndex()
     assert not dependents.turn(60)

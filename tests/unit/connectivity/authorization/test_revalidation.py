@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from connectivity.authorization.revalidation import ROUND, Authorities, Judging
+from connectivity.authorization.revalidation import ROUND, AccessRevalidation, PolicyChangeNotifier
 from mappings.ids import EntityId
 from spark_store.errors import StoreUnavailable
 from tests.support.twin_world import policy, thing
@@ -15,10 +15,10 @@ A, B = policy("acme:a"), policy("acme:b")
 LAMP = thing("acme:lamp")
 
 
-class Court(Judging[str]):
+class Court(AccessRevalidation[str]):
     """Somebody is forgotten who is banned."""
 
-    def __init__(self, authorities: Authorities) -> None:
+    def __init__(self, authorities: PolicyChangeNotifier) -> None:
         super().__init__(authorities)
         self.upon: dict[str, frozenset[EntityId]] = {}
         self.banned: set[str] = set()
@@ -46,16 +46,16 @@ class Court(Judging[str]):
 
 
 @pytest.fixture
-def authorities() -> Authorities:
-    return Authorities()
+def authorities() -> PolicyChangeNotifier:
+    return PolicyChangeNotifier()
 
 
 @pytest.fixture
-def court(authorities: Authorities) -> Court:
+def court(authorities: PolicyChangeNotifier) -> Court:
     return Court(authorities)
 
 
-def test_authorities_are_watched_while_there_is_anybody(authorities: Authorities, court: Court) -> None:
+def test_authorities_are_watched_while_there_is_anybody(authorities: PolicyChangeNotifier, court: Court) -> None:
     assert repr(authorities) == "<Authorities, watched by 0>"
     court.come("ada", A)
     court.come("eve", A)
@@ -66,7 +66,7 @@ def test_authorities_are_watched_while_there_is_anybody(authorities: Authorities
     assert repr(authorities) == "<Authorities, watched by 0>"
 
 
-def test_a_change_has_those_judged_whom_it_may_concern(authorities: Authorities, court: Court) -> None:
+def test_a_change_has_those_judged_whom_it_may_concern(authorities: PolicyChangeNotifier, court: Court) -> None:
     court.come("ada", A)
     court.come("eve", B)
     authorities.tell([], [A])
@@ -78,7 +78,7 @@ def test_a_change_has_those_judged_whom_it_may_concern(authorities: Authorities,
 
 
 def test_a_thing_concerns_those_alone_for_whom_it_names_another_policy_now(
-    authorities: Authorities, court: Court
+    authorities: PolicyChangeNotifier, court: Court
 ) -> None:
     court.come("ada", LAMP, A)
     authorities.tell([], [LAMP])
@@ -98,7 +98,7 @@ def test_everybody_is_judged_in_a_round(court: Court) -> None:
     assert set(court.judged) == set(map(str, range(90)))
 
 
-def test_what_could_not_be_judged_is_judged_with_the_next_ones(authorities: Authorities, court: Court) -> None:
+def test_what_could_not_be_judged_is_judged_with_the_next_ones(authorities: PolicyChangeNotifier, court: Court) -> None:
     for who in ("ada", "eve", "joe"):
         court.come(who, LAMP, A)
     court.is_unreadable = True

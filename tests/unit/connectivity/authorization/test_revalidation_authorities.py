@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.authorization.revalidation import Authorities, authorities
+from connectivity.authorization.revalidation import PolicyChangeNotifier, authorities
 from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.records import Change
@@ -38,7 +38,7 @@ def test_policies_and_what_may_have_another_one_are_found_among_changes(
 
 def test_whoever_watches_is_told_until_he_leaves() -> None:
     told: list[object] = []
-    watched = Authorities()
+    watched = PolicyChangeNotifier()
     watched.tell([change(A)])
     watched.watch(told.append)
     watched.tell([change(A), change(LAMP)])
@@ -57,7 +57,7 @@ def test_a_mistake_of_one_who_is_told_costs_others_nothing() -> None:
         raise ValueError("a mistake")
 
     told: list[object] = []
-    watched = Authorities()
+    watched = PolicyChangeNotifier()
     watched.watch(fail)
     watched.watch(told.append)
     watched.tell([change(A)])

@@ -20,11 +20,11 @@ from typer.testing import CliRunner, Result
 from connectivity.api.app import application
 from connectivity.cli.main import app
 from connectivity.config.settings import ApiSettings
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.keys import new_key
-from connectivity.subscriptions.search_feed import Searching
-from connectivity.subscriptions.search_requests import Inquirer
-from connectivity.twins.context import PresentWorld
+from connectivity.subscriptions.search_feed import SearchService
+from connectivity.subscriptions.search_requests import SearchRequests
+from connectivity.twins.context import CurrentStateLookup
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.in_process.connection_management import NOW, Bench
 from tests.support.operating_page import walk
@@ -86,11 +86,13 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
     (bench.folder / "owned.yaml").write_text((folder / "owned.yaml").read_text())
     await bench.started()
     fill(bench.journal)
-    world = PresentWorld(bench.store.snapshot, lambda: "2030-01-15T07:40:00.000000Z")
-    searching = Searching(bench.store, world, lambda: NOW, partial(SqliteSearch, bench.journal.path))
-    inquirer = Inquirer(searching, lambda: NOW, page_bytes=1 << 20, seconds_for_all=60.0, note=bench.definitions.audit)
+    world = CurrentStateLookup(bench.store.snapshot, lambda: "2030-01-15T07:40:00.000000Z")
+    searching = SearchService(bench.store, world, lambda: NOW, partial(SqliteSearch, bench.journal.path))
+    inquirer = SearchRequests(
+        searching, lambda: NOW, page_bytes=1 << 20, seconds_for_all=60.0, note=bench.definitions.audit
+    )
     parts = (None, bench.manager, inquirer)
-    asked = application(Monitor(), lambda: (True, {}), ApiSettings(tokens=TOKENS), *parts)
+    asked = application(PrometheusRegistry(), lambda: (True, {}), ApiSettings(tokens=TOKENS), *parts)
     # What the service logs would stand amid what commands print.
     with capture_logs(), socket.create_server(("127.0.0.1", 0)) as listening:
         server = Server(uvicorn.Config(asked, log_config=None, lifespan="off", timeout_graceful_shutdown=1))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from connectivity.cli.connections import GRACE_SECONDS, Seen, follow_log
-from connectivity.cli.http_client import NotAllowed, Refused, Service, place_of
+from connectivity.cli.connections import GRACE_SECONDS, PrintedEntries, follow_log
+from connectivity.cli.http_client import NotAllowed, ServiceClient, ServiceRefused, place_of
 from tests.support.api.canned_server import HTML, Canned, Says, canned, fault
 from tests.support.clock import Clock
 from tests.support.table import each_row
@@ -40,14 +40,14 @@ ANSWERS: dict[str, tuple[list[Any], list[list[int]]]] = {
 
 @each_row(("answers", "expected"), ANSWERS.values(), ids=ANSWERS)
 def test_an_entry_is_new_once(answers: list[Any], expected: list[list[int]]) -> None:
-    seen = Seen()
+    seen = PrintedEntries()
     found = [[int(new["message"][1:]) for new in seen.new(answer)] for answer in answers]
     assert found == expected
 
 
 def test_what_was_seen_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connectivity.cli.connections._REMEMBERED", 2)
-    seen = Seen()
+    seen = PrintedEntries()
     assert len(seen.new(logs(1, 2, 3))) == 3
     assert [new["message"] for new in seen.new(logs(2, 3))] == []
     assert [new["message"] for new in seen.new(logs(1))] == ["m1"], "forgotten"
@@ -57,7 +57,7 @@ def following(server: Canned, told: list[str], clock: Clock) -> Iterator[str]:
     def sleep(seconds: float) -> None:
         clock.advance(seconds)
 
-    service = Service(place_of(server.url), seconds=30.0)
+    service = ServiceClient(place_of(server.url), seconds=30.0)
     for found in follow_log(service, "depot", 1.0, told.append, sleep, clock.now):
         yield found["message"]
 
@@ -87,8 +87,8 @@ def test_a_service_that_restarts_is_waited_for(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("answers", "kind"),
     [
-        ([fault(404, "connectivity:connection.notfound", "no")], Refused),
-        ([Says(logs(1)), fault(404, "connectivity:connection.notfound", "no")], Refused),
+        ([fault(404, "connectivity:connection.notfound", "no")], ServiceRefused),
+        ([Says(logs(1)), fault(404, "connectivity:connection.notfound", "no")], ServiceRefused),
         ([Says(logs(1)), fault(401, "api:unauthorized", "no")], NotAllowed),
     ],
 )
@@ -100,6 +100,6 @@ def test_what_waiting_does_not_mend_ends_it(answers: list[Any], kind: type[Excep
 def test_a_connection_that_does_not_come_back_with_its_service_is_gone(clock: Clock) -> None:
     started = clock.now()
     gone = fault(404, "connectivity:connection.notfound", "no")
-    with canned({LOGS: [Says(raw=b""), gone]}) as server, pytest.raises(Refused):
+    with canned({LOGS: [Says(raw=b""), gone]}) as server, pytest.raises(ServiceRefused):
         list(following(server, [], clock))
     assert clock.now() >= started + GRACE_SECONDS

@@ -10,12 +10,12 @@ import pytest
 
 from connectivity.cli import http_client
 from connectivity.cli.http_client import (
-    AskingFailed,
     BadAddress,
     NotAllowed,
-    NotReached,
-    Refused,
-    Service,
+    RequestFailed,
+    ServiceClient,
+    ServiceRefused,
+    ServiceUnreachable,
     checked_token,
     place_of,
     reachable,
@@ -30,8 +30,8 @@ TOKEN = "t0ken-nobody-else-has"
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 
 
-def service(server: Canned, seconds: float = 30.0) -> Service:
-    return Service(place_of(server.url), TOKEN, seconds=seconds)
+def service(server: Canned, seconds: float = 30.0) -> ServiceClient:
+    return ServiceClient(place_of(server.url), TOKEN, seconds=seconds)
 
 
 def test_a_question_carries_token_and_body_and_the_answer_its_tag() -> None:
@@ -72,7 +72,7 @@ ODD = {
 
 @each_row(("says", "reason"), ODD.values(), ids=ODD)
 def test_what_is_no_answer_of_this_service_is_said_so(says: Says, reason: str) -> None:
-    with canned({LIST: says}) as server, pytest.raises(NotReached) as found:
+    with canned({LIST: says}) as server, pytest.raises(ServiceUnreachable) as found:
         service(server).get("connections")
     assert reason in str(found.value)
     assert server.url in str(found.value)
@@ -81,7 +81,10 @@ def test_what_is_no_answer_of_this_service_is_said_so(says: Says, reason: str) -
 
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n", OK + b"\r\n[1, "], ids=["silent", "head", "body"])
 def test_an_answer_that_does_not_end_is_not_waited_for(start: bytes) -> None:
-    with canned({LIST: Says(raw=start, status=SLOW)}) as server, pytest.raises(NotReached, match="no whole answer"):
+    with (
+        canned({LIST: Says(raw=start, status=SLOW)}) as server,
+        pytest.raises(ServiceUnreachable, match="no whole answer"),
+    ):
         service(server, 0.3).get("connections")
 
 
@@ -104,8 +107,8 @@ def test_an_answer_that_trickles_is_not_waited_for() -> None:
 
         dripping = threading.Thread(target=drip)
         dripping.start()
-        with pytest.raises(NotReached, match="no whole answer in time"):
-            Service(place, seconds=0.5).get("connections")
+        with pytest.raises(ServiceUnreachable, match="no whole answer in time"):
+            ServiceClient(place, seconds=0.5).get("connections")
         over.set()
         dripping.join(30)
         assert (dripping.is_alive(), len(sent) > 1) == (False, True)
@@ -115,33 +118,33 @@ def test_a_huge_answer_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_client, "LARGEST_ANSWER", 1000)
     with (
         canned({LIST: Says(body=b" " * 2_000_000)}) as server,
-        pytest.raises(NotReached, match="more than 1000 bytes"),
+        pytest.raises(ServiceUnreachable, match="more than 1000 bytes"),
     ):
         service(server).get("connections")
 
 
 def test_nobody_there_is_said_with_the_address() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(NotReached, match="nobody listens there; start the service, or say --url") as found:
-        Service(place_of(url)).get("connections")
+    with pytest.raises(ServiceUnreachable, match="nobody listens there; start the service, or say --url") as found:
+        ServiceClient(place_of(url)).get("connections")
     assert url in str(found.value)
-    with pytest.raises(NotReached, match="no such host"):
-        Service(place_of("http://nowhere.invalid")).get("connections")
+    with pytest.raises(ServiceUnreachable, match="no such host"):
+        ServiceClient(place_of("http://nowhere.invalid")).get("connections")
 
 
 def test_a_server_without_tls_is_told_from_one_with() -> None:
-    with canned({}) as server, pytest.raises(NotReached, match="no TLS there"):
-        Service(place_of(server.url.replace("http", "https"))).get("connections")
+    with canned({}) as server, pytest.raises(ServiceUnreachable, match="no TLS there"):
+        ServiceClient(place_of(server.url.replace("http", "https"))).get("connections")
 
 
-REFUSED: dict[int, tuple[type[AskingFailed], int, str]] = {
+REFUSED: dict[int, tuple[type[RequestFailed], int, str]] = {
     401: (NotAllowed, 4, "Give the token in CONNECTIVITY_TOKEN or --token-file"),
     403: (NotAllowed, 4, "Another token, or another address, may do"),
-    404: (Refused, 1, "a:b: why"),
-    409: (Refused, 1, "a:b: why"),
-    412: (Refused, 1, "a:b: why"),
-    429: (Refused, 1, "a:b: why"),
-    503: (Refused, 1, "a:b: why"),
+    404: (ServiceRefused, 1, "a:b: why"),
+    409: (ServiceRefused, 1, "a:b: why"),
+    412: (ServiceRefused, 1, "a:b: why"),
+    429: (ServiceRefused, 1, "a:b: why"),
+    503: (ServiceRefused, 1, "a:b: why"),
 }
 
 
@@ -157,7 +160,7 @@ def test_the_problems_of_a_document_are_told_one_a_line() -> None:
     problems = [{"path": "clientCount", "found": "0", "expected": "at least 1", "hint": None}, 7]
     with (
         canned({LIST: fault(400, "a:b", "why", description="clientCount: …", problems=problems)}) as server,
-        pytest.raises(Refused) as found,
+        pytest.raises(ServiceRefused) as found,
     ):
         service(server).get("connections")
     assert str(found.value) == "a:b: why\n  clientCount: found 0, expected at least 1"
@@ -166,7 +169,7 @@ def test_the_problems_of_a_document_are_told_one_a_line() -> None:
 def test_a_hint_of_the_service_is_told() -> None:
     with (
         canned({LIST: fault(400, "a:b", "why", description="Mend it.")}) as server,
-        pytest.raises(Refused, match=r"^a:b: why Mend it[.]$"),
+        pytest.raises(ServiceRefused, match=r"^a:b: why Mend it[.]$"),
     ):
         service(server).get("connections")
 

@@ -7,33 +7,37 @@ from typing import Any
 
 import pytest
 
-from connectivity.cli.plan import Action, Step, There, Wanted, decide, lines, shown, summary
+from connectivity.cli.plan import Action, Step, StoredDocument, WantedDocument, decide, lines, shown, summary
 
 BASE: dict[str, Any] = {"id": "depot", "connectionType": "mqtt", "connectionStatus": "open", "uri": "tcp://u:*****@h:1"}
 FILE = Path("depot.yaml")
 TAG = '"rev:3"'
 
-DECIDED: dict[str, tuple[There | None, dict[str, Any], dict[str, bool], Action]] = {
+DECIDED: dict[str, tuple[StoredDocument | None, dict[str, Any], dict[str, bool], Action]] = {
     "nothing there": (None, {}, {}, Action.NEW),
-    "the same": (There(TAG, BASE), {}, {}, Action.UNCHANGED),
-    "another name": (There(TAG, BASE), {"name": "x"}, {}, Action.CHANGED),
-    "a file's": (There(TAG, None, "connections/depot.yaml"), {"name": "x"}, {}, Action.REFUSED),
-    "a secret": (There(TAG, BASE), {"uri": "tcp://u:p@h:1"}, {}, Action.UNCHANGED),
-    "a secret that is sent": (There(TAG, BASE), {"uri": "tcp://u:p@h:1"}, {"secrets": True}, Action.CHANGED),
-    "a mask, though secrets are sent": (There(TAG, BASE), {}, {"secrets": True}, Action.UNCHANGED),
+    "the same": (StoredDocument(TAG, BASE), {}, {}, Action.UNCHANGED),
+    "another name": (StoredDocument(TAG, BASE), {"name": "x"}, {}, Action.CHANGED),
+    "a file's": (StoredDocument(TAG, None, "connections/depot.yaml"), {"name": "x"}, {}, Action.REFUSED),
+    "a secret": (StoredDocument(TAG, BASE), {"uri": "tcp://u:p@h:1"}, {}, Action.UNCHANGED),
+    "a secret that is sent": (StoredDocument(TAG, BASE), {"uri": "tcp://u:p@h:1"}, {"secrets": True}, Action.CHANGED),
+    "a mask, though secrets are sent": (StoredDocument(TAG, BASE), {}, {"secrets": True}, Action.UNCHANGED),
 }
 
 
 @pytest.mark.parametrize("case", DECIDED)
 def test_each_connection_has_one_step(case: str) -> None:
     there, change, options, action = DECIDED[case]
-    steps = decide({"depot": Wanted(BASE | change, FILE)}, {"depot": there} if there else {}, **options)
+    steps = decide({"depot": WantedDocument(BASE | change, FILE)}, {"depot": there} if there else {}, **options)
     assert [(step.id, step.action, step.tag) for step in steps] == [("depot", action, there and there.tag)]
 
 
 def test_what_no_document_has_goes_only_if_asked_and_only_of_the_api() -> None:
-    there = {"depot": There(TAG, BASE), "mine": There('"rev:1"'), "theirs": There('"rev:1"', None, "a.yaml")}
-    wanted = {"depot": Wanted(BASE, FILE)}
+    there = {
+        "depot": StoredDocument(TAG, BASE),
+        "mine": StoredDocument('"rev:1"'),
+        "theirs": StoredDocument('"rev:1"', None, "a.yaml"),
+    }
+    wanted = {"depot": WantedDocument(BASE, FILE)}
     assert [step.id for step in decide(wanted, there)] == ["depot"]
     assert [(step.id, step.action) for step in decide(wanted, there, prune=True)] == [
         ("depot", Action.UNCHANGED),
@@ -43,7 +47,8 @@ def test_what_no_document_has_goes_only_if_asked_and_only_of_the_api() -> None:
 
 def test_a_plan_is_told_field_by_field_without_secrets() -> None:
     (step,) = decide(
-        {"depot": Wanted(BASE | {"clientCount": 2, "uri": "tcp://u:s3cr3t@h:1"}, FILE)}, {"depot": There(TAG, BASE)}
+        {"depot": WantedDocument(BASE | {"clientCount": 2, "uri": "tcp://u:s3cr3t@h:1"}, FILE)},
+        {"depot": StoredDocument(TAG, BASE)},
     )
     assert list(lines(step)) == ["clientCount: 1 → 2", "uri: a secret that cannot be compared; it is sent"]
     assert shown(step) == {
@@ -55,7 +60,9 @@ def test_a_plan_is_told_field_by_field_without_secrets() -> None:
         "unknown": ["uri"],
         "reason": None,
     }
-    (step,) = decide({"depot": Wanted(BASE | {"uri": "tcp://u:s3cr3t@h:1"}, FILE)}, {"depot": There(TAG, BASE)})
+    (step,) = decide(
+        {"depot": WantedDocument(BASE | {"uri": "tcp://u:s3cr3t@h:1"}, FILE)}, {"depot": StoredDocument(TAG, BASE)}
+    )
     assert list(lines(step)) == ["uri: a secret that cannot be compared; it is not sent without --secrets"]
     assert "s3cr3t" not in repr(step)
 

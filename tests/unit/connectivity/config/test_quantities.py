@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from connectivity.config.quantities import Duration, Lasting
+from connectivity.config.quantities import Duration, DurationOrForever
 from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
 from tests.support.table import each_row
@@ -42,7 +42,7 @@ WRITTEN = st.builds("{}{}".format, st.integers(0, 10**4), st.sampled_from(["ms",
 @given(st.text() | st.floats() | st.integers() | WRITTEN)
 def test_any_value_is_a_duration_or_refused(value: object) -> None:
     try:
-        found = TypeAdapter(Lasting).validate_python(value)
+        found = TypeAdapter(DurationOrForever).validate_python(value)
     except ValidationError:
         return
     accepted()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.config.settings import ApiSettings, Kept, Settings, SparkMode
+from connectivity.config.settings import ApiSettings, RetentionSetting, Settings, SparkMode
 from connectivity.config.settings_loader import load_settings
 from connectivity.errors import SettingsError
-from connectivity.security.egress import HostRules
+from connectivity.security.egress import EgressRules
 
 SECRET = "s3cr3t-word"
 API = ", ".join(ApiSettings.model_fields)
@@ -41,7 +41,7 @@ def test_design_7_and_8_the_defaults() -> None:
     assert (found.connections_dir, found.data_dir) == (Path("connections"), Path("data"))
     assert (found.api.host, found.api.port, found.api.token) == ("127.0.0.1", 8080, None)
     assert (found.journal.hot_window, found.journal.redelivery_window) == (timedelta(days=7), timedelta(minutes=10))
-    assert (found.journal.historical_headers, found.lake.retention.default) == ((), Kept())
+    assert (found.journal.historical_headers, found.lake.retention.default) == ((), RetentionSetting())
     subscriptions = found.subscriptions
     assert (subscriptions.idle_timeout, subscriptions.after_life) == (timedelta(seconds=60), timedelta(seconds=10))
     assert (subscriptions.open_timeout, subscriptions.max_per_connection) == (timedelta(seconds=15), 10_000)
@@ -76,30 +76,33 @@ def test_an_empty_group_or_file_changes_nothing(tmp_path: Path) -> None:
 def test_retention_is_set_by_default_and_by_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "lake: {retention: {default: 30d, acme.site: forever, acme.test: 1d}}\n"
     retention = load_settings(written(tmp_path, text)).lake.retention
-    assert (retention.of("acme.site"), retention.of("acme.test")) == (Kept(), Kept(days=timedelta(days=1)))
-    assert retention.of("another") == Kept(days=timedelta(days=30))
+    assert (retention.of("acme.site"), retention.of("acme.test")) == (
+        RetentionSetting(),
+        RetentionSetting(days=timedelta(days=1)),
+    )
+    assert retention.of("another") == RetentionSetting(days=timedelta(days=30))
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION", "90d")
-    assert load_settings().lake.retention.of("acme.site") == Kept(days=timedelta(days=90))
+    assert load_settings().lake.retention.of("acme.site") == RetentionSetting(days=timedelta(days=90))
     assert load_settings(written(tmp_path, "lake: {retention: 5d}\n")).lake.retention.of("x").days == timedelta(days=90)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("{revisions: 1000}", Kept(revisions=1000)),
-        ("{days: 30, revisions: 1000}", Kept(days=timedelta(days=30), revisions=1000)),
-        ("{default: {days: 0.5}}", Kept(days=timedelta(hours=12))),
-        ("forever", Kept()),
+        ("{revisions: 1000}", RetentionSetting(revisions=1000)),
+        ("{days: 30, revisions: 1000}", RetentionSetting(days=timedelta(days=30), revisions=1000)),
+        ("{default: {days: 0.5}}", RetentionSetting(days=timedelta(hours=12))),
+        ("forever", RetentionSetting()),
     ],
 )
-def test_retention_counts_days_revisions_or_both(text: str, expected: Kept, tmp_path: Path) -> None:
+def test_retention_counts_days_revisions_or_both(text: str, expected: RetentionSetting, tmp_path: Path) -> None:
     assert load_settings(written(tmp_path, f"lake: {{retention: {text}}}\n")).lake.retention.default == expected
 
 
 def test_retention_by_a_variable_counts_days_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__DAYS", "30")
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__REVISIONS", "7")
-    assert load_settings().lake.retention.of("acme") == Kept(days=timedelta(days=30), revisions=7)
+    assert load_settings().lake.retention.of("acme") == RetentionSetting(days=timedelta(days=30), revisions=7)
 
 
 @pytest.mark.parametrize(
@@ -297,7 +300,7 @@ def test_no_token_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_hosts_are_entries_of_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_HOSTS__BLOCKED", "10.0.0.0/8, *.internal")
     found = load_settings(written(tmp_path, "hosts: {private: Refuse, allowed: [broker.internal]}\n")).hosts.rules
-    assert found == HostRules(False, ("10.0.0.0/8", "*.internal"), ("broker.internal",))
+    assert found == EgressRules(False, ("10.0.0.0/8", "*.internal"), ("broker.internal",))
     monkeypatch.setenv("CONNECTIVITY_HOSTS__BLOCKED", "10.0.0.1/8")
     assert problems(written(tmp_path, "hosts: {private: deny}\n")) == [
         f'hosts.private ({tmp_path / "settings.yaml"}): found "deny", expected one of: allow, refuse',

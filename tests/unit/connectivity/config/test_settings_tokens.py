@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from connectivity.config.settings import Role
+from connectivity.config.settings import TokenRole
 from connectivity.config.settings_loader import load_settings
 from connectivity.errors import SettingsError
 
@@ -21,7 +21,7 @@ def settings_of(folder: Path, tokens: object, **api: object) -> Path:
 
 
 def test_a_role_may_what_those_before_it_may() -> None:
-    assert [[role.may(needed) for needed in Role] for role in Role] == [
+    assert [[role.may(needed) for needed in TokenRole] for role in TokenRole] == [
         [True, False, False],
         [True, True, False],
         [True, True, True],
@@ -32,8 +32,8 @@ def test_a_token_has_a_name_a_role_and_subjects(tmp_path: Path) -> None:
     tokens = [{"name": "a", "token": WORD}, {"name": "b", "token": WORD + "2", "role": "ADMIN", "subjects": ["x:y"]}]
     found = load_settings(settings_of(tmp_path, tokens, host="0.0.0.0")).api
     assert [(it.name, it.role, it.subjects) for it in found.tokens] == [
-        ("a", Role.READ, ()),
-        ("b", Role.ADMIN, ("x:y",)),
+        ("a", TokenRole.READ, ()),
+        ("b", TokenRole.ADMIN, ("x:y",)),
     ]
     assert found.needs_token
     assert WORD not in repr(found)
@@ -41,7 +41,7 @@ def test_a_token_has_a_name_a_role_and_subjects(tmp_path: Path) -> None:
 
 def test_tokens_may_come_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_API__TOKENS", f'[{{"name": "a", "token": "{WORD}", "role": "write"}}]')
-    assert [it.role for it in load_settings().api.tokens] == [Role.WRITE]
+    assert [it.role for it in load_settings().api.tokens] == [TokenRole.WRITE]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.connections.lifecycle import TABLE, Input, Lifecycle, State, Status, back_off, overall
+from connectivity.connections.lifecycle import (
+    TABLE,
+    ConnectionState,
+    Lifecycle,
+    LifecycleEvent,
+    Status,
+    back_off,
+    overall,
+)
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from tests.support.table import each_row
 
@@ -12,50 +20,66 @@ GONE = NotConnected(Detail.TIMEOUT, "no answer")
 DENIED = ConnectionRefused(Detail.BAD_CREDENTIALS, "not authorised")
 
 
-def after(*inputs: Input) -> Lifecycle:
+def after(*inputs: LifecycleEvent) -> Lifecycle:
     lifecycle = Lifecycle()
     for happened in inputs:
-        lifecycle.step(happened, GONE if happened is Input.LOST else None)
+        lifecycle.step(happened, GONE if happened is LifecycleEvent.LOST else None)
     return lifecycle
 
 
 def test_a_lost_connection_waits_and_connects_again() -> None:
-    lifecycle = after(Input.OPEN, Input.CONNECTED, Input.LOST)
-    assert (lifecycle.state, lifecycle.status, lifecycle.tries) == (State.WAITING, Status.FAILED, 1)
-    assert lifecycle.step(Input.RETRY_DUE) is State.CONNECTING
+    lifecycle = after(LifecycleEvent.OPEN, LifecycleEvent.CONNECTED, LifecycleEvent.LOST)
+    assert (lifecycle.state, lifecycle.status, lifecycle.tries) == (ConnectionState.WAITING, Status.FAILED, 1)
+    assert lifecycle.step(LifecycleEvent.RETRY_DUE) is ConnectionState.CONNECTING
 
 
 def test_connecting_again_forgets_the_error() -> None:
-    lifecycle = after(Input.OPEN, Input.LOST, Input.RETRY_DUE, Input.CONNECTED)
+    lifecycle = after(LifecycleEvent.OPEN, LifecycleEvent.LOST, LifecycleEvent.RETRY_DUE, LifecycleEvent.CONNECTED)
     assert (lifecycle.status, lifecycle.error) == (Status.OPEN, None)
 
 
 def test_a_link_that_breaks_right_after_it_was_made_counts_on() -> None:
-    lifecycle = after(Input.OPEN, Input.CONNECTED, Input.LOST, Input.RETRY_DUE, Input.CONNECTED, Input.LOST)
+    lifecycle = after(
+        LifecycleEvent.OPEN,
+        LifecycleEvent.CONNECTED,
+        LifecycleEvent.LOST,
+        LifecycleEvent.RETRY_DUE,
+        LifecycleEvent.CONNECTED,
+        LifecycleEvent.LOST,
+    )
     assert lifecycle.tries == 2
 
 
 def test_a_link_that_stood_for_long_forgets_the_tries() -> None:
-    lifecycle = after(Input.OPEN, Input.LOST, Input.RETRY_DUE, Input.LOST, Input.RETRY_DUE, Input.CONNECTED)
-    lifecycle.step(Input.LOST, GONE, was_steady=True)
+    lifecycle = after(
+        LifecycleEvent.OPEN,
+        LifecycleEvent.LOST,
+        LifecycleEvent.RETRY_DUE,
+        LifecycleEvent.LOST,
+        LifecycleEvent.RETRY_DUE,
+        LifecycleEvent.CONNECTED,
+    )
+    lifecycle.step(LifecycleEvent.LOST, GONE, was_steady=True)
     assert lifecycle.tries == 1
 
 
 def test_a_refusal_is_shown_as_misconfigured() -> None:
-    lifecycle = after(Input.OPEN)
-    lifecycle.step(Input.LOST, DENIED)
+    lifecycle = after(LifecycleEvent.OPEN)
+    lifecycle.step(LifecycleEvent.LOST, DENIED)
     assert lifecycle.status is Status.MISCONFIGURED
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_every_state_can_be_closed(state: State) -> None:
-    assert Input.CLOSE in TABLE[state]
+@pytest.mark.parametrize("state", list(ConnectionState))
+def test_every_state_can_be_closed(state: ConnectionState) -> None:
+    assert LifecycleEvent.CLOSE in TABLE[state]
 
 
 @each_row(
-    ("state", "happened"), [(s, i) for s in State for i in Input if i not in TABLE[s]], ids=lambda value: value.value
+    ("state", "happened"),
+    [(s, i) for s in ConnectionState for i in LifecycleEvent if i not in TABLE[s]],
+    ids=lambda value: value.value,
 )
-def test_an_empty_cell_of_the_table_raises(state: State, happened: Input) -> None:
+def test_an_empty_cell_of_the_table_raises(state: ConnectionState, happened: LifecycleEvent) -> None:
     lifecycle = Lifecycle()
     lifecycle.state = state
     with pytest.raises(ValueError, match=f"{happened.value} in state {state.value}"):

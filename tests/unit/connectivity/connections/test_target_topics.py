@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.connections.target_topics import TOPICS, TargetTopic, UnknownTopic, parse_target_topic
+from connectivity.connections.target_topics import TOPICS, TargetTopic, UnknownTargetTopic, parse_target_topic
 from tests.support.table import each_row
 
 EVENTS = "_/_/things/twin/events"
@@ -43,6 +43,6 @@ def test_1_7_1_every_topic_is_known(topic: str) -> None:
 
 
 def test_1_7_1_an_unknown_topic_names_the_nearest_one() -> None:
-    with pytest.raises(UnknownTopic) as raised:
+    with pytest.raises(UnknownTargetTopic) as raised:
         parse_target_topic("_/_/things/twin/event?filter=x")
     assert raised.value.nearest == EVENTS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectivity.dispatch.commands import cause_of, foreign_labels
-from spark_store.records import Cause
+from spark_store.records import EventCause
 
 
 def test_case_116_headers_of_the_client_go_along_and_those_about_the_command_do_not() -> None:
@@ -24,7 +24,7 @@ def test_case_116_headers_of_the_client_go_along_and_those_about_the_command_do_
         "ditto-originator": "liar",
     }
     cause = cause_of(headers, (), "conn-1", ("acme:owner", "acme:other"))
-    assert cause == Cause(
+    assert cause == EventCause(
         "conn-1",
         {"correlation-id": "c-1", "my-header": {"a": 1}, "traceparent": "00-1", "ditto-originator": "acme:owner"},
     )

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity.dispatch import request_reply
-from connectivity.dispatch.response_router import Replies
+from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.transports.base import Outcome
 from connectivity.twins.access import may_send
 from tests.support.in_process.service import LAMP, ConnectionHarness, pause, source, target, turn, until
@@ -175,7 +175,7 @@ async def test_a_mistake_in_answering_one_delivery_leaves_it_to_the_broker_and_c
         monkeypatch.undo()
         raise ZeroDivisionError("a mistake of our own")
 
-    monkeypatch.setattr(Replies, "post", fail)
+    monkeypatch.setattr(ResponseRouter, "post", fail)
     with capture_logs() as lines:
         site.handle(site.delivery(turn(1, correlation_id="c-1"), "x"), site.delivery(turn(2), "y"))
         assert await site.settled(1) == ["y"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.sources.delivery import Arrival
+from connectivity.sources.delivery import InboundDelivery
 from connectivity.transports.base import Outcome
 from connectivity.twins.context import Decision
 from connectivity.twins.decider import Decider
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("sites")
 # the store is away
 
 
-async def handled_again(site: ConnectionHarness) -> list[Arrival]:
+async def handled_again(site: ConnectionHarness) -> list[InboundDelivery]:
     """What was handed back, when the store has come back; it is taken up again."""
     await until(lambda: site.store.is_available)
     arrivals, site.postponed = site.postponed, []
@@ -40,7 +40,7 @@ async def handled_again(site: ConnectionHarness) -> list[Arrival]:
     return arrivals
 
 
-def numbers(arrivals: Sequence[Arrival]) -> list[str | None]:
+def numbers(arrivals: Sequence[InboundDelivery]) -> list[str | None]:
     return [arrival.delivery.name for arrival in arrivals]
 
 

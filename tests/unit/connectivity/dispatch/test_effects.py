@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from connectivity.dispatch.effects import AnswerStep, answer_bytes, by_arrival, internal_error, stored_answer
+from connectivity.dispatch.effects import RespondEffect, answer_bytes, by_arrival, internal_error, stored_answer
 from mappings.errors import INTERNAL_ERROR
 from mappings.model.signals import Command, Response
 from tests.support.in_process.service import LAMP
@@ -26,5 +26,5 @@ def test_an_answer_that_cannot_be_given_becomes_an_internal_error() -> None:
 
 def test_steps_of_one_delivery_stay_together_in_their_order() -> None:
     first, second = cast(Any, object()), cast(Any, object())
-    steps = [AnswerStep(arrival, ANSWER, cast(Any, None)) for arrival in (first, second, first)]
+    steps = [RespondEffect(arrival, ANSWER, cast(Any, None)) for arrival in (first, second, first)]
     assert by_arrival([*steps]) == [(first, [steps[0], steps[2]]), (second, [steps[1]])]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectivity.dispatch.live_channel import fits, forwarded, issued_answer, outgoing
-from connectivity.sources.acknowledgements import Wish
+from connectivity.sources.acknowledgements import RequestedAcks
 from mappings.model.signals import Command, LiveCommand, LiveResponse, Message, MessageResponse
 from tests.support.in_process.service import LAMP
 from tests.support.table import each_row
@@ -13,7 +13,7 @@ TURN = LiveCommand(LAMP, "modify", "/attributes/on", b"true", {"correlation-id":
 
 
 def test_a_signal_says_what_its_requester_waits_for() -> None:
-    headers = outgoing(BLINK, Wish(("live-response",), True, 60)).headers
+    headers = outgoing(BLINK, RequestedAcks(("live-response",), True, 60)).headers
     assert (headers["response-required"], headers["requested-acks"]) == (True, ["live-response"])
     assert BLINK.headers.get("response-required") is None
 

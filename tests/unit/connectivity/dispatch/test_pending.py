@@ -6,10 +6,10 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from connectivity.dispatch.pending import Collecting, Pending
-from connectivity.sources.acknowledgements import Wish
-from connectivity.sources.delivery import Arrival
-from connectivity.sources.reader import Received
+from connectivity.dispatch.pending import PendingRequest, PendingRequests
+from connectivity.sources.acknowledgements import RequestedAcks
+from connectivity.sources.delivery import InboundDelivery
+from connectivity.sources.reader import DecodedDelivery
 from connectivity.transports.base import Delivery
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Message
@@ -25,15 +25,17 @@ class Waiting:
     def __init__(self) -> None:
         self.clock = Clock()
         self.finished: list[str | None] = []
-        self.collecting = Collecting(self.clock.now, lambda pending: self.finished.append(pending.correlation_id))
+        self.collecting = PendingRequests(self.clock.now, lambda pending: self.finished.append(pending.correlation_id))
         route = ConnectionHarness().readers[0].route
-        self.arrival = Arrival(Delivery(Envelope(b""), "in", None, False, lambda *_: None), Received(()), route)
+        self.arrival = InboundDelivery(
+            Delivery(Envelope(b""), "in", None, False, lambda *_: None), DecodedDelivery(()), route
+        )
 
-    def begin(self, correlation_id: str, seconds: float, *, is_held: bool = True) -> Pending:
+    def begin(self, correlation_id: str, seconds: float, *, is_held: bool = True) -> PendingRequest:
         signal = Message(LAMP, "to", "x", "/inbox/messages/x", None, {"correlation-id": correlation_id})
         ended = self.arrival.ended if is_held else None
         return self.collecting.begin(
-            signal, Wish(("live-response",), True, seconds), "live", self.arrival, self.arrival.route, ended
+            signal, RequestedAcks(("live-response",), True, seconds), "live", self.arrival, self.arrival.route, ended
         )
 
 
@@ -52,7 +54,7 @@ async def test_an_error_at_one_end_stops_no_other_and_the_timer_goes_on() -> Non
     waiting = Waiting()
     finish = waiting.collecting._finish
 
-    def fail_once(pending: Pending) -> None:
+    def fail_once(pending: PendingRequest) -> None:
         waiting.collecting._finish = finish
         raise ZeroDivisionError(pending.correlation_id)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.dispatch.response_router import Replies
+from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.transports.base import Outcome
 from tests.support.in_process.service import ConnectionHarness, command, document, pause, source, turn, until
 from tests.support.in_process.two_connections import (
@@ -433,7 +433,7 @@ async def test_an_error_of_our_own_at_the_end_is_no_reason_to_forget_the_deliver
         raise ZeroDivisionError("a mistake of our own")
 
     with capture_logs() as lines, monkeypatch.context() as broken:
-        broken.setattr(Replies, "post", fail)
+        broken.setattr(ResponseRouter, "post", fail)
         other.deliver(acknowledgement())
         await other.settled(1)
     assert [line["event"] for line in lines] == ["waiting for acknowledgements ended in an error"]

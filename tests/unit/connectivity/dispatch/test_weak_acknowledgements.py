@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity.errors import PublishFailed
-from connectivity.targets.signal_context import Seen
+from connectivity.targets.signal_context import SubjectView
 from connectivity.transports.base import Outcome
 from tests.support.in_process.event_followers import (
     EVENTS,
@@ -284,7 +284,7 @@ async def test_an_event_whose_extra_fields_cannot_be_had_is_missed_logged_and_no
 ) -> None:
     extra = target(f"{EVENTS}?extraFields=attributes/on", issuedAcknowledgementLabel="{{ connection:id }}:sent")
     site, other = await followed(extra)
-    monkeypatch.setattr(Seen, "readable_thing", lambda _seen, _selection: None)
+    monkeypatch.setattr(SubjectView, "readable_thing", lambda _seen, _selection: None)
     with capture_logs() as lines:
         site.deliver(asking(SENT))
         await until(lambda: cursor(other).skipped == 1)

@@ -18,8 +18,8 @@ from connectivity.maintenance import erasure as module
 from connectivity.maintenance.erasure import (
     ERASED,
     Eraser,
+    ErasureUnavailable,
     NoEntity,
-    NotErased,
     UnknownEntity,
     entity_of,
     erase_here,
@@ -27,14 +27,14 @@ from connectivity.maintenance.erasure import (
 )
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from connectivity.store.store import Store
-from connectivity.subscriptions.manager import Bounds, Peer, Streams
+from connectivity.subscriptions.manager import Subscriber, SubscriptionLimits, SubscriptionManager
 from mappings.ids import EntityId, EntityType, partition_entity
-from mappings.model.signals import Created, Failed, HistoryQuery, Kind, Request, Subscribe
+from mappings.model.signals import Created, Failed, HistoryQuery, Request, Subscribe, SubscriptionKind
 from spark_store.errors import StoreUnavailable
 from spark_store.history.replay import evolve
 from spark_store.journal import erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.records import Change, Snapshot
@@ -66,7 +66,7 @@ class DataFolder:
         self.folder = folder
         self.journal = SqliteJournal.open(folder / "journal.db")
         self.store = Store(self.journal)
-        self.streams = Streams(lambda *_: ListFeed(range(1, 102)), Bounds(), lambda: 0.0)
+        self.streams = SubscriptionManager(lambda *_: ListFeed(range(1, 102)), SubscriptionLimits(), lambda: 0.0)
         self.lake = Lake(folder)
         self.hidden: dict[EntityId, int] = {}
         self.eraser = Eraser(self.journal, self.store, self.streams, self.lake, self.hidden, lambda: NOW)
@@ -203,7 +203,7 @@ async def test_an_erasure_that_is_not_stored_leaves_hidden_what_another_one_hide
 
     monkeypatch.setattr(site.journal, "commit", full)
     for _ in range(2):
-        with pytest.raises(NotErased):
+        with pytest.raises(ErasureUnavailable):
             await site.eraser.erase(LAMP, "anna")
     monkeypatch.undo()
     assert site.hidden == {LAMP: 3}
@@ -224,13 +224,13 @@ async def test_the_loop_reads_no_records(site: DataFolder, monkeypatch: pytest.M
     """They are read in other threads, and while the lake is waited for not at all."""
     await site.store.submit(history(LAMP, 3))
     loops, threads = threading.get_ident(), []
-    opened = Follower.open
+    opened = JournalReader.open
 
-    def noted(path: Path) -> Follower:
+    def noted(path: Path) -> JournalReader:
         threads.append(threading.get_ident())
         return opened(path)
 
-    monkeypatch.setattr("connectivity.maintenance.erasure.Follower.open", noted)
+    monkeypatch.setattr("connectivity.maintenance.erasure.JournalReader.open", noted)
     site.start()
     await site.eraser.erase(LAMP, "anna")
     assert [it["entity"] for it in await site.eraser.all()] == [LAMP.id]
@@ -308,11 +308,11 @@ async def test_subscriptions_on_the_entity_fail_and_others_go_on(site: DataFolde
     replies = []
     for entity in (LAMP, POLICY):
         reply = KeepingReply()
-        peer = Peer(reply, ("reader",), entity)
-        site.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(entity), {}), peer)
+        peer = Subscriber(reply, ("reader",), entity)
+        site.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(entity), {}), peer)
         created = reply.signals[-1]
         assert isinstance(created, Created)
-        site.streams.request(Request(Kind.HISTORY, created.key, 1, {}, entity), peer)
+        site.streams.request(Request(SubscriptionKind.HISTORY, created.key, 1, {}, entity), peer)
         await wait_until(lambda reply=reply: reply.elements == [1])  # type: ignore[misc]
         replies.append(reply)
     await site.eraser.erase(LAMP, "anna")
@@ -331,7 +331,7 @@ async def test_what_is_unknown_or_cannot_be_stored_is_not_erased(
         raise StoreUnavailable("the disk is full")
 
     monkeypatch.setattr(site.journal, "commit", full)
-    with pytest.raises(NotErased, match="the disk is full"):
+    with pytest.raises(ErasureUnavailable, match="the disk is full"):
         await site.eraser.erase(LAMP, "anna")
     monkeypatch.undo()
     await asyncio.wait_for(site.store.wait_available(), PATIENCE)
@@ -380,9 +380,9 @@ def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: P
     assert [it["asked_by"] for it in recorded(tmp_path)] == ["anna"]
     with pytest.raises(UnknownEntity):
         erase_here(tmp_path, LAMP._replace(name="never-was"), "anna")
-    with pytest.raises(NotErased, match="found no journal"):
+    with pytest.raises(ErasureUnavailable, match="found no journal"):
         recorded(tmp_path / "nowhere")
-    with pytest.raises(NotErased, match="found no journal"):
+    with pytest.raises(ErasureUnavailable, match="found no journal"):
         erase_here(tmp_path / "nowhere", LAMP, "anna")
     assert not (tmp_path / "nowhere").exists()
 
@@ -394,7 +394,7 @@ def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path: Path, monkeypatch
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(Path, "stat", refuses)
-    with pytest.raises(NotErased, match=r"journal\.db: cannot be used: Permission denied"):
+    with pytest.raises(ErasureUnavailable, match=r"journal\.db: cannot be used: Permission denied"):
         erase_here(tmp_path, LAMP, "anna")
 
 

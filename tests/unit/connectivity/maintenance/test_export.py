@@ -6,18 +6,18 @@ from datetime import UTC, datetime
 
 import pytest
 
-from connectivity.maintenance.export import ExportFailed, Wanted, _exit_code, selection
+from connectivity.maintenance.export import ExportFailed, ExportRequest, _exit_code, selection
 from spark_store import rql
 from spark_store.errors import (
     NoPipeline,
-    NoWideQueries,
+    NoSparkQueries,
     OutputUnusable,
     PipelineLost,
     QueryCancelled,
+    QueryTimeout,
     ResultTooLarge,
     StoreError,
     StoreUnavailable,
-    TimeIsUp,
     TooManyRows,
 )
 from spark_store.queries.selection import Selection
@@ -30,52 +30,55 @@ TIME = "2030-01-15T12:00:00+00:00"
 @each_row(
     ("wanted", "expected"),
     [
-        (Wanted(), Selection()),
-        (Wanted("acme.site:lamp-7"), Selection(entity="acme.site:lamp-7")),
-        (Wanted(":lamp(7)", "policy"), Selection(entity=":lamp(7)", entity_type="policy")),
-        (Wanted("room-7/0", "stream"), Selection(entity="room-7/0", entity_type="stream")),
-        (Wanted("exists(attributes/x)"), Selection(predicate=rql.parse("exists(attributes/x)"))),
+        (ExportRequest(), Selection()),
+        (ExportRequest("acme.site:lamp-7"), Selection(entity="acme.site:lamp-7")),
+        (ExportRequest(":lamp(7)", "policy"), Selection(entity=":lamp(7)", entity_type="policy")),
+        (ExportRequest("room-7/0", "stream"), Selection(entity="room-7/0", entity_type="stream")),
+        (ExportRequest("exists(attributes/x)"), Selection(predicate=rql.parse("exists(attributes/x)"))),
         (
-            Wanted("gt(_modified,time:now)", "thing"),
+            ExportRequest("gt(_modified,time:now)", "thing"),
             Selection(entity_type="thing", predicate=rql.resolve_times(rql.parse("gt(_modified,time:now)"), NOW)),
         ),
-        (Wanted(namespace="acme", begin="3", end="9"), Selection(namespace="acme", first=3, last=9)),
-        (Wanted(begin=TIME, end="7"), Selection(since=NOW, last=7)),
-        (Wanted(begin="2030-01-15T13:00:00+01:00", end="2030-01-15T12:00:00Z"), Selection(since=NOW, until=NOW)),
+        (ExportRequest(namespace="acme", begin="3", end="9"), Selection(namespace="acme", first=3, last=9)),
+        (ExportRequest(begin=TIME, end="7"), Selection(since=NOW, last=7)),
+        (ExportRequest(begin="2030-01-15T13:00:00+01:00", end="2030-01-15T12:00:00Z"), Selection(since=NOW, until=NOW)),
     ],
 )
-def test_words_become_a_selection(wanted: Wanted, expected: Selection) -> None:
+def test_words_become_a_selection(wanted: ExportRequest, expected: Selection) -> None:
     assert selection(wanted, NOW) == expected
 
 
 @each_row(
     ("wanted", "said"),
     [
-        (Wanted("lamp-7"), "expected the id of an entity, such as acme.site:lamp-7, or a filter, found 'lamp-7'"),
-        (Wanted(""), "expected the id of an entity, such as acme.site:lamp-7, or a filter, found nothing"),
-        (Wanted(" ", "stream"), "or a filter, found nothing"),
         (
-            Wanted("acme:" + "a" * 3000),
+            ExportRequest("lamp-7"),
+            "expected the id of an entity, such as acme.site:lamp-7, or a filter, found 'lamp-7'",
+        ),
+        (ExportRequest(""), "expected the id of an entity, such as acme.site:lamp-7, or a filter, found nothing"),
+        (ExportRequest(" ", "stream"), "or a filter, found nothing"),
+        (
+            ExportRequest("acme:" + "a" * 3000),
             "expected an id of at most 256 characters, or a filter, found 3005 of them: 'acme:aa",
         ),
-        (Wanted("acme:" + "a" * 3000 + "(7)"), "found 3008 of them"),
+        (ExportRequest("acme:" + "a" * 3000 + "(7)"), "found 3008 of them"),
         (
-            Wanted("a" * 3000 + "(7)"),
+            ExportRequest("a" * 3000 + "(7)"),
             "expected the id of an entity, such as acme.site:lamp-7, or a filter; Invalid filter",
         ),
-        (Wanted("eq(attributes/x"), "position"),
-        (Wanted("eq(nothing,1)"), "Unknown property name: nothing"),
-        (Wanted(type="lamp"), "--type: expected one of thing, policy, stream, found lamp"),
-        (Wanted("exists(attributes/x)", "policy"), "expected thing beside a filter"),
-        (Wanted(begin="0"), "--from: expected a revision from 1 or a time"),
-        (Wanted(end="-3"), "--to: expected a revision"),
-        (Wanted(end="2030-01-15T12:00:00"), "with its zone"),
-        (Wanted(begin="yesterday"), "found 'yesterday'"),
-        (Wanted(begin="9", end="3"), "found 9, which is after 3"),
-        (Wanted(begin="2030-01-15T12:00:01Z", end=TIME), "which is after"),
+        (ExportRequest("eq(attributes/x"), "position"),
+        (ExportRequest("eq(nothing,1)"), "Unknown property name: nothing"),
+        (ExportRequest(type="lamp"), "--type: expected one of thing, policy, stream, found lamp"),
+        (ExportRequest("exists(attributes/x)", "policy"), "expected thing beside a filter"),
+        (ExportRequest(begin="0"), "--from: expected a revision from 1 or a time"),
+        (ExportRequest(end="-3"), "--to: expected a revision"),
+        (ExportRequest(end="2030-01-15T12:00:00"), "with its zone"),
+        (ExportRequest(begin="yesterday"), "found 'yesterday'"),
+        (ExportRequest(begin="9", end="3"), "found 9, which is after 3"),
+        (ExportRequest(begin="2030-01-15T12:00:01Z", end=TIME), "which is after"),
     ],
 )
-def test_words_that_mean_nothing_end_with_2_and_say_why(wanted: Wanted, said: str) -> None:
+def test_words_that_mean_nothing_end_with_2_and_say_why(wanted: ExportRequest, said: str) -> None:
     with pytest.raises(ExportFailed) as refused:
         selection(wanted, NOW)
     assert said in str(refused.value)
@@ -88,12 +91,12 @@ def test_words_that_mean_nothing_end_with_2_and_say_why(wanted: Wanted, said: st
     [
         (StoreUnavailable("full"), 1),
         (PipelineLost("gone"), 1),
-        (TimeIsUp("late"), 1),
+        (QueryTimeout("late"), 1),
         (OutputUnusable("there"), 2),
         (TooManyRows("many"), 2),
         (ResultTooLarge("large"), 2),
         (NoPipeline("none"), 4),
-        (NoWideQueries("off"), 4),
+        (NoSparkQueries("off"), 4),
         (QueryCancelled("stopped"), 130),
     ],
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectivity.maintenance.index_builder import MARK, Indexer, want_anew
+from connectivity.maintenance.index_builder import MARK, IndexBuilder, want_anew
 from connectivity.store.store import Store
 from mappings.ids import EntityId, EntityType
 from spark_store.journal.journal import SqliteJournal
@@ -33,7 +33,7 @@ class JournalWithIndexer:
         self.journal.within(lambda it: it.execute("UPDATE search_progress SET indexed = 0"))
         self.journal.commit()
         self.store = Store(self.journal)
-        self.indexer = Indexer(self.journal, self.store)
+        self.indexer = IndexBuilder(self.journal, self.store)
         self.running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -78,7 +78,7 @@ async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(
         site.running.cancel()
         await asyncio.wait([site.running])
         said = len(logs)
-        site.indexer = Indexer(site.journal, site.store)
+        site.indexer = IndexBuilder(site.journal, site.store)
         site.start()
         await site.store.submit([change(LAMP, 1)])
         await site.store.barrier()
@@ -99,7 +99,7 @@ async def test_it_is_made_anew_when_somebody_wants_it(site: JournalWithIndexer) 
 
 async def test_declared_paths_get_indexes_of_their_own_and_lose_them(site: JournalWithIndexer) -> None:
     for declared, rows in ((["/attributes/counter"], THINGS), ([], 0)):
-        site.indexer = Indexer(site.journal, site.store, declared)
+        site.indexer = IndexBuilder(site.journal, site.store, declared)
         site.start()
         await site.complete()
         await wait_until(lambda rows=rows: len(found(site.path).declared) == rows)  # type: ignore[misc]

@@ -12,15 +12,15 @@ import msgspec
 import pytest
 import structlog
 
-from connectivity.maintenance.journal_trimmer import Trimmer, unlike
+from connectivity.maintenance.journal_trimmer import JournalTrimmer, unlike
 from connectivity.store.store import Store
 from mappings.model.signals import Event
 from spark_store.journal import erasure
 from spark_store.journal.journal import TRIM_EVENTS, SqliteJournal
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
-from spark_store.records import Change, Numbered, Oldest
+from spark_store.records import Change, NumberedEvent, OldestEvent
 from tests.support.journal_entries import ALL, LAMP, MUCH, POLICY, event, history, snapshot
 from tests.support.lake.tables import append_events, append_snapshots, forget
 from tests.support.reference_journal import MemoryJournal
@@ -41,8 +41,8 @@ class JournalAndLake(NamedTuple):
     store: Store
     lake: Lake
 
-    def trimmer(self, now: datetime, hot: timedelta = HOT) -> Trimmer:
-        return Trimmer(self.store, self.lake, hot, lambda: now)
+    def trimmer(self, now: datetime, hot: timedelta = HOT) -> JournalTrimmer:
+        return JournalTrimmer(self.store, self.lake, hot, lambda: now)
 
     def publish(self, seq: int) -> None:
         publish_watermark(self.lake.watermark, Watermark(seq))
@@ -60,7 +60,7 @@ async def both(tmp_path: Path) -> AsyncIterator[JournalAndLake]:
     journal.append(history(LAMP, EVENTS_THERE))
     append_events(lake, [(number, event(LAMP, number)) for number in range(1, EVENTS_THERE + 1)])
     lake.pipeline.mkdir(parents=True)
-    cold = Cold(lake)
+    cold = LakeHistory(lake)
     store = Store(journal, cold=lambda: cold)
     yield JournalAndLake(journal, store, lake)
     await store.close()
@@ -118,17 +118,17 @@ async def test_a_journal_that_was_restored_from_an_old_backup_keeps_what_the_lak
     publish_watermark(lake.watermark, Watermark(10))
     journal.append(history(LAMP, 6))
     journal.append([Change((other(number),), (snapshot(LAMP, number),)) for number in range(7, newest + 1)])
-    cold = Cold(lake)
+    cold = LakeHistory(lake)
     store = Store(journal, cold=lambda: cold)
     told: list[bool] = []
-    trimmer = Trimmer(store, lake, HOT, lambda: second(10**6), on_round=told.append)
+    trimmer = JournalTrimmer(store, lake, HOT, lambda: second(10**6), on_round=told.append)
     with structlog.testing.capture_logs() as logs:
         assert await trimmer.round() == 0
         assert await trimmer.round() == 0
     assert [it["event"] for it in logs] == ["the journal is not trimmed"]
     assert "do not belong together" in logs[0]["reason"]
     assert told == [False, False]
-    assert journal.oldest() == Oldest(1, event(LAMP, 1).timestamp)
+    assert journal.oldest() == OldestEvent(1, event(LAMP, 1).timestamp)
     await store.close()
 
 
@@ -142,10 +142,10 @@ async def test_a_journal_that_was_restored_from_an_old_backup_keeps_what_the_lak
     ],
 )
 def test_an_event_that_is_not_the_same_says_what_differs(changed: dict[str, Any], said: str) -> None:
-    mine = Numbered(9, event(LAMP, 9))
+    mine = NumberedEvent(9, event(LAMP, 9))
     assert unlike(mine, mine, None) is None
-    assert said in (unlike(mine, Numbered(9, event(LAMP, 9)._replace(**changed)), None) or "")
-    assert "with the number 8" in (unlike(mine, Numbered(8, event(LAMP, 9)), None) or "")
+    assert said in (unlike(mine, NumberedEvent(9, event(LAMP, 9)._replace(**changed)), None) or "")
+    assert "with the number 8" in (unlike(mine, NumberedEvent(8, event(LAMP, 9)), None) or "")
 
 
 async def test_what_retention_has_taken_is_vouched_for_by_the_snapshot_at_its_border(both: JournalAndLake) -> None:
@@ -158,9 +158,9 @@ async def test_what_retention_has_taken_is_vouched_for_by_the_snapshot_at_its_bo
         assert await trimmer.round() == 0
     assert "found neither it nor a snapshot" in logs[0]["reason"]
     append_snapshots(both.lake, [msgspec.structs.replace(snapshot(LAMP, 20), modified=event(LAMP, 20).timestamp)])
-    cold = Cold(both.lake)
+    cold = LakeHistory(both.lake)
     store = Store(both.journal, cold=lambda: cold)
-    assert await Trimmer(store, both.lake, HOT, lambda: second(10**6)).round() == 20
+    assert await JournalTrimmer(store, both.lake, HOT, lambda: second(10**6)).round() == 20
     await store.close()
 
 
@@ -174,9 +174,9 @@ async def test_the_event_that_is_compared_is_none_of_an_erased_entity(tmp_path: 
     publish_watermark(lake.watermark, Watermark(6))
     journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, event(LAMP, 3).timestamp, "operator"))
     journal.commit()
-    cold = Cold(lake, {LAMP: 6})
+    cold = LakeHistory(lake, {LAMP: 6})
     store = Store(journal, cold=lambda: cold)
-    assert await Trimmer(store, lake, HOT, lambda: second(10**6)).round() == 6
+    assert await JournalTrimmer(store, lake, HOT, lambda: second(10**6)).round() == 6
     assert (journal.oldest(), journal.newest_until(6)) == (None, None)
     await store.close()
 
@@ -184,7 +184,7 @@ async def test_the_event_that_is_compared_is_none_of_an_erased_entity(tmp_path: 
 async def test_what_was_trimmed_is_counted_and_told_once_a_minute(both: JournalAndLake) -> None:
     clock = [0.0]
     steps: list[int] = []
-    trimmer = Trimmer(
+    trimmer = JournalTrimmer(
         both.store,
         both.lake,
         HOT,

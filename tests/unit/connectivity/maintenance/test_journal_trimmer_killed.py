@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_store.journal.journal import TRIM_EVENTS
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake import rows
 from tests.support.dice import dice
 from tests.support.kill_series.trimming_store import LATE
@@ -52,7 +52,7 @@ def test_a_service_that_is_killed_while_it_trims_loses_no_event_and_takes_none_t
     for _ in range(kills):
         is_done, durable = die(site.folder, moments.randint(1, 4))
         assert not is_done
-        with Follower.open(site.lake.journal) as follower:
+        with JournalReader.open(site.lake.journal) as follower:
             left = list(follower.entries(1, follower.newest()))
             assert oldest < left[0].seq <= moved + 1
             oldest = left[0].seq
@@ -64,5 +64,5 @@ def test_a_service_that_is_killed_while_it_trims_loses_no_event_and_takes_none_t
         assert set(range(1, oldest)) <= set(in_lake)
     # More steps than there are: this time nothing is killed.
     assert die(site.folder, 2 * steps)[0]
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         assert follower.oldest() == moved + 1

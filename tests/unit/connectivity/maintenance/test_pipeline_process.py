@@ -18,18 +18,18 @@ from connectivity.config.settings import Settings
 from connectivity.maintenance import pipeline_process as module
 from connectivity.maintenance.pipeline_process import (
     NotReadable,
-    Pipeline,
     PipelineEnded,
-    Trouble,
+    PipelineProcess,
+    RestartBackoff,
     answer,
     command,
     parsed,
     preview,
     status,
 )
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from spark_store.journal.journal import SqliteJournal
-from spark_store.lake.watermark import Batch, Forgetting, TableSize, Watermark, publish_watermark
+from spark_store.lake.watermark import Batch, RetentionRun, TableSize, Watermark, publish_watermark
 from tests.support.journal_entries import LAMP, history
 from tests.support.wait import PATIENCE, wait_until
 
@@ -52,8 +52,8 @@ def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 @pytest.fixture
-async def pipeline(tmp_path: Path) -> AsyncIterator[Pipeline]:
-    made = Pipeline(settings(tmp_path))
+async def pipeline(tmp_path: Path) -> AsyncIterator[PipelineProcess]:
+    made = PipelineProcess(settings(tmp_path))
     yield made
     await made.close(10)
 
@@ -79,19 +79,19 @@ def test_times_are_told_as_they_are_however_long(tmp_path: Path) -> None:
 
 
 def test_pauses_grow_until_the_pipeline_has_worked_again() -> None:
-    trouble = Trouble()
+    trouble = RestartBackoff()
     assert [trouble.pause(1) for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     trouble.over()
     assert trouble.pause(-9) == 1
     assert [trouble.pause(code) for code in (2, 4, 5)] == [None, None, None]
 
 
-def up(pipeline: Pipeline) -> bool:
+def up(pipeline: PipelineProcess) -> bool:
     (figure,) = [it for it in pipeline.figures() if it.name == "connectivity_pipeline_up"]
     return bool(figure.values[()])
 
 
-async def until_ended(pipeline: Pipeline, times: int) -> Sequence[Mapping[str, Any]]:
+async def until_ended(pipeline: PipelineProcess, times: int) -> Sequence[Mapping[str, Any]]:
     """Start it, and stop it once its process has ended so often; what was logged."""
     with capture_logs() as lines:
         pipeline.start()
@@ -100,7 +100,9 @@ async def until_ended(pipeline: Pipeline, times: int) -> Sequence[Mapping[str, A
     return lines
 
 
-async def test_a_pipeline_that_ends_is_started_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pipeline_that_ends_is_started_again(
+    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script(monkeypatch, "print('Java says something'); say('following', seq=7, newest=9); sys.exit(1)")
     lines = await until_ended(pipeline, 2)
     ended = [line for line in lines if line["event"] == "pipeline ended"]
@@ -111,7 +113,7 @@ async def test_a_pipeline_that_ends_is_started_again(pipeline: Pipeline, monkeyp
 
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (37, "signal 37")])
 async def test_of_a_pipeline_that_was_killed_the_signal_is_the_reason(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, number: int, name: str
+    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch, number: int, name: str
 ) -> None:
     script(monkeypatch, f"print('Java misses somebody', flush=True)\nimport os; os.kill(os.getpid(), {number})")
     lines = await until_ended(pipeline, 1)
@@ -124,7 +126,7 @@ async def test_of_a_pipeline_that_was_killed_the_signal_is_the_reason(
     "said", ["say('following', seq=9, newest=9)", "say('following', seq=7, newest=9); say('batch')"]
 )
 async def test_pauses_stay_short_after_a_batch_and_where_nothing_waits(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, said: str
+    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     script(monkeypatch, f"{said}; sys.exit(1)")
     lines = await until_ended(pipeline, 2)
@@ -132,7 +134,7 @@ async def test_pauses_stay_short_after_a_batch_and_where_nothing_waits(
 
 
 async def test_upkeep_that_failed_is_shown_until_it_has_gone_well(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(
         monkeypatch,
@@ -153,7 +155,7 @@ async def test_upkeep_that_failed_is_shown_until_it_has_gone_well(
 
 
 async def test_a_pipeline_that_cannot_run_here_is_said_once(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, "say('failed', reason='expected Java 17'); sys.exit(4)")
     with capture_logs() as lines:
@@ -165,7 +167,7 @@ async def test_a_pipeline_that_cannot_run_here_is_said_once(
 
 
 async def test_a_line_that_is_too_long_is_cut_and_the_pipeline_goes_on(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, "print('x' * (3 << 20), flush=True)\nsay('following')\nsys.stdin.read()")
     with capture_logs() as lines:
@@ -194,7 +196,7 @@ async def test_output_is_cut_into_lines(chunks: list[bytes], expected: list[byte
 
 
 async def test_whatever_goes_wrong_with_one_run_the_next_one_comes(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, "say('following')\nsys.stdin.read()")
     hear, heard = pipeline._hear, []
@@ -216,7 +218,7 @@ async def test_whatever_goes_wrong_with_one_run_the_next_one_comes(
     ]
 
 
-async def test_closing_lets_the_batch_end(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_lets_the_batch_end(pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     script(
         monkeypatch,
         "signal.signal(signal.SIGTERM, lambda *_: (say('stopped'), sys.exit(0)))\nsay('following')\ntime.sleep(60)",
@@ -229,7 +231,9 @@ async def test_closing_lets_the_batch_end(pipeline: Pipeline, monkeypatch: pytes
     assert pipeline.pid is None
 
 
-async def test_a_batch_that_takes_too_long_is_killed(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_that_takes_too_long_is_killed(
+    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script(monkeypatch, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('following')\ntime.sleep(60)")
     pipeline.start()
     await wait_until(lambda: pipeline.details == "following")
@@ -237,7 +241,9 @@ async def test_a_batch_that_takes_too_long_is_killed(pipeline: Pipeline, monkeyp
     assert pipeline.pid is None
 
 
-async def test_a_pipeline_notices_that_the_service_is_gone(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pipeline_notices_that_the_service_is_gone(
+    pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its standard input is a pipe that the service holds, and ends with it."""
     script(monkeypatch, "say('following')\nsys.stdin.read()\nsay('alone')\nsys.exit(4)")
     with capture_logs() as lines:
@@ -251,7 +257,7 @@ async def test_a_pipeline_notices_that_the_service_is_gone(pipeline: Pipeline, m
 
 @pytest.mark.parametrize(("mode", "details"), [("off", "off: the journal keeps everything"), ("external", "external")])
 async def test_a_pipeline_that_is_not_the_services_own_is_not_started(mode: str, details: str, tmp_path: Path) -> None:
-    made = Pipeline(settings(tmp_path, spark={"mode": mode}))
+    made = PipelineProcess(settings(tmp_path, spark={"mode": mode}))
     made.start()
     await asyncio.sleep(0)
     assert (made.details, made.pid) == (details, None)
@@ -260,7 +266,7 @@ async def test_a_pipeline_that_is_not_the_services_own_is_not_started(mode: str,
 
 async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
     journal = SqliteJournal.open(tmp_path / "journal.db")
-    made, monitor = Pipeline(settings(tmp_path)), Monitor()
+    made, monitor = PipelineProcess(settings(tmp_path)), PrometheusRegistry()
     monitor.look_first(made.look)
     monitor.watch_lake(made.lag)
     try:
@@ -279,7 +285,7 @@ async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
 
 
 async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> None:
-    made, monitor = Pipeline(settings(tmp_path)), Monitor()
+    made, monitor = PipelineProcess(settings(tmp_path)), PrometheusRegistry()
     monitor.look_first(made.look)
     monitor.watch_figures(made.figures)
     assert b"connectivity_pipeline_up 0.0" in await monitor.scrape()
@@ -291,7 +297,7 @@ async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> No
         at,
         Batch(200, 0.5),
         optimized=at,
-        retention=Forgetting("2029-01-01T00:00:00.000000Z", 17, clock=at),
+        retention=RetentionRun("2029-01-01T00:00:00.000000Z", 17, clock=at),
         tables={"events": TableSize(4, 700)},
     )
     publish_watermark(made._lake.watermark, published)
@@ -307,7 +313,7 @@ async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> No
         "connectivity_pipeline_batch_seconds 0.5",
     }
     assert not [line for line in shown if 'run_timestamp_seconds{kind="vacuum"' in line]
-    by_hand = Forgetting(at, 17, "2030-01-15T00:01:00.000000Z")
+    by_hand = RetentionRun(at, 17, "2030-01-15T00:01:00.000000Z")
     publish_watermark(made._lake.watermark, msgspec.structs.replace(published, retention=by_hand))
     assert b'timestamp_seconds{kind="retention"} 1.89466566e+09' in await monitor.scrape()
     made._lake.watermark.write_bytes(b"spoilt")
@@ -316,7 +322,7 @@ async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> No
 
 
 async def test_upkeep_and_erasures_that_failed_are_a_metric(tmp_path: Path) -> None:
-    made, monitor = Pipeline(settings(tmp_path, spark={"mode": "external"})), Monitor()
+    made, monitor = PipelineProcess(settings(tmp_path, spark={"mode": "external"})), PrometheusRegistry()
     monitor.look_first(made.look)
     monitor.watch_figures(made.figures)
     made._lake.pipeline.mkdir(parents=True)
@@ -342,7 +348,7 @@ async def test_a_scrape_reads_the_journal_beside_the_loop(tmp_path: Path, monkey
         return Watermark()
 
     monkeypatch.setattr(module, "read_watermark", read)
-    made = Pipeline(settings(tmp_path))
+    made = PipelineProcess(settings(tmp_path))
     await made.look()
     assert len(readers) == 1
     assert readers[0] is not threading.current_thread()
@@ -350,7 +356,7 @@ async def test_a_scrape_reads_the_journal_beside_the_loop(tmp_path: Path, monkey
 
 
 async def test_closing_waits_for_a_look_beside_the_loop(tmp_path: Path) -> None:
-    made = Pipeline(settings(tmp_path))
+    made = PipelineProcess(settings(tmp_path))
     made._looking.acquire()
     rescue = threading.Timer(10, made._looking.release)
     rescue.start()
@@ -364,7 +370,7 @@ async def test_closing_waits_for_a_look_beside_the_loop(tmp_path: Path) -> None:
 
 
 async def test_without_a_lake_there_is_no_lag(tmp_path: Path) -> None:
-    off = Pipeline(settings(tmp_path, spark={"mode": "off"}))
+    off = PipelineProcess(settings(tmp_path, spark={"mode": "off"}))
     await off.look()
     assert (off.lag(), list(off.figures())) == (None, [])
 

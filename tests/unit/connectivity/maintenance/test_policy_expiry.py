@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity.maintenance import policy_expiry as module
-from connectivity.maintenance.policy_expiry import MOST_POLICIES, Expiry
+from connectivity.maintenance.policy_expiry import MOST_POLICIES, PolicyExpiryJob
 from connectivity.store.store import Store
 from connectivity.twins.decider import Decider
 from connectivity.twins.policy_expiry import judge
@@ -46,7 +46,7 @@ class House:
         self.store = Store(journal, HASTY)
         self.decider = Decider(self.store, now=lambda: self.now)
         self.announced: list[PolicyAnnouncement] = []
-        self.expiry = Expiry(self.store, self.announced.append, lambda: self.now)
+        self.expiry = PolicyExpiryJob(self.store, self.announced.append, lambda: self.now)
 
     async def send(self, action: str, path: str, value: Any = None, policy: EntityId = POLICY) -> None:
         raw = None if value is None else json.dumps(value).encode()

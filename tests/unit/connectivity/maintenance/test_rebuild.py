@@ -15,7 +15,7 @@ from connectivity.cli.main import app
 from connectivity.config.settings import Settings
 from connectivity.maintenance import rebuild as module
 from connectivity.maintenance.index_builder import MARK
-from connectivity.maintenance.rebuild import Half, rebuild
+from connectivity.maintenance.rebuild import RebuildPart, rebuild
 from connectivity.store.folder_lock import lock_folder
 from spark_store.journal.schema import STEPS, migrate
 from spark_store.lake.tables import Lake
@@ -65,7 +65,7 @@ def test_both_halves_are_made_anew_and_counted(site: DataFolder, monkeypatch: py
 def test_without_a_lake_the_journal_alone_is_rebuilt(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, "raise SystemExit(4)")
     assert list(rebuild(settings(site)).changed) == ["journal"]
-    assert rebuild(settings(site), Half.LATEST).exit_code == 4
+    assert rebuild(settings(site), RebuildPart.LATEST).exit_code == 4
 
 
 def test_the_search_index_can_be_made_anew_alone(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_the_search_index_can_be_made_anew_alone(site: DataFolder, monkeypatch: 
     script(monkeypatch, "raise SystemExit(4)")
     tamper(site, "DELETE FROM search_values")
     tamper(site, "UPDATE entities SET state = '{\"attributes\":{\"a\":1}}' WHERE id = 'acme.site:lamp-4'")
-    outcome = rebuild(settings(site), Half.INDEX)
+    outcome = rebuild(settings(site), RebuildPart.INDEX)
     assert outcome.changed == {"index": {"indexed": 10}}
     there = indexed.found(site.lake.journal)
     assert ("attributes/a", 2, 1) in {row[:3] for row in there.values}
@@ -87,9 +87,9 @@ def test_the_journal_is_left_alone_while_a_service_runs(site: DataFolder, monkey
         assert outcome.exit_code == 3
         assert outcome.reason is not None
         assert outcome.reason.startswith("the journal is rebuilt while no service runs: ")
-        assert list(rebuild(settings(site), Half.LATEST).changed) == ["latest"]
+        assert list(rebuild(settings(site), RebuildPart.LATEST).changed) == ["latest"]
         # The index alone is the service's own business.
-        asked = rebuild(settings(site), Half.INDEX)
+        asked = rebuild(settings(site), RebuildPart.INDEX)
         assert (asked.exit_code, asked.reason) == (0, None)
         assert asked.changed == {"index": {"asked": "the running service, whose log says when it is made"}}
         assert (site.folder / MARK).exists()
@@ -117,9 +117,9 @@ def test_a_journal_of_tomorrow_is_left_alone(site: DataFolder) -> None:
     assert rebuild(settings(site)).exit_code == 5
 
 
-@pytest.mark.parametrize("only", [None, *Half])
+@pytest.mark.parametrize("only", [None, *RebuildPart])
 def test_in_a_folder_without_a_journal_there_is_nothing_to_rebuild_and_nothing_is_made(
-    only: Half | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    only: RebuildPart | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, "raise SystemExit(4)")
     outcome = rebuild(Settings(data_dir=tmp_path / "other"), only)
@@ -137,10 +137,9 @@ def test_a_journal_of_an_earlier_version_is_brought_up_to_date_before_the_pipeli
     with contextlib.closing(sqlite3.connect(place.journal, isolation_level=None)) as file:
         migrate(file, "journal.db", STEPS[:-1])
     add_events(tmp_path, [], 0)
-    asks = (
-        "from pathlib import Path; from spark_store.journal.reader import Follower; Follower.open(Path({!r})).close()"
-    )
-    script(monkeypatch, asks.format(str(place.journal)))
+    imported = "from pathlib import Path; from spark_store.journal.reader import JournalReader"
+    asks = f"{imported}; JournalReader.open(Path({str(place.journal)!r})).close()"
+    script(monkeypatch, asks)
     outcome = rebuild(Settings(data_dir=tmp_path))
     assert (outcome.exit_code, outcome.reason) == (0, None)
 
@@ -149,7 +148,7 @@ def test_the_process_is_not_given_the_secrets_of_the_service(site: DataFolder, m
     given = settings(site)
     monkeypatch.setenv("CONNECTIVITY_SECRETS__KEY", "x")
     script(monkeypatch, "import os, sys; sys.exit('CONNECTIVITY_SECRETS__KEY' in os.environ)")
-    assert rebuild(given, Half.LATEST).exit_code == 0
+    assert rebuild(given, RebuildPart.LATEST).exit_code == 0
 
 
 def test_the_command_prints_what_was_changed(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:

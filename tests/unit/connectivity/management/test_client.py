@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.connections.lifecycle import State, Status
+from connectivity.connections.lifecycle import ConnectionState, Status
 from connectivity.connections.model import Connection
 from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.management.client import Pauses
+from connectivity.management.client import Backoff
 from connectivity.targets.outbox import MOST_BARREN
-from connectivity.transports.base import Done, Link, Outgoing
+from connectivity.transports.base import Done, Link, OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.in_process.running_connection import Running, numbered, with_broker
 from tests.support.in_process.service import pause, streaming, until
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("runs")
     ids=lambda value: value.detail.value if isinstance(value, LinkError) else None,
 )
 async def test_the_status_says_why_a_connection_was_not_made(error: LinkError, status: Status) -> None:
-    running = Running(pauses=Pauses(60, 60))
+    running = Running(pauses=Backoff(60, 60))
     running.broker.refusal = error
     running.supervisor.open()
     assert not running.supervisor.attempted.is_set()
@@ -102,7 +102,7 @@ async def test_a_client_that_is_told_to_stop_while_it_waits_tries_no_more() -> N
     client = running.supervisor.clients[0]
     with capture_logs():
         running.supervisor.open()
-        await until(lambda: client.lifecycle.state is State.WAITING)
+        await until(lambda: client.lifecycle.state is ConnectionState.WAITING)
         client.stop_taking()
         # Others of its connection may drain meanwhile.
         await until(lambda: not client.is_running)
@@ -249,12 +249,12 @@ async def test_a_link_whose_publishing_fails_at_once_is_closed_and_the_next_one_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What waits goes out as soon as there is a link, so that is where a mistake of our own shows."""
-    running = await Running.opened(pauses=Pauses(0.001, 0.002))
+    running = await Running.opened(pauses=Backoff(0.001, 0.002))
     closed: list[bool] = []
     mistakes = iter([ZeroDivisionError("a mistake of our own")])
     publish, close = MemoryLink.publish, MemoryLink.close
 
-    def mistaken(self: MemoryLink, message: Outgoing, done: Done) -> None:
+    def mistaken(self: MemoryLink, message: OutboundMessage, done: Done) -> None:
         for mistake in mistakes:
             raise mistake
         publish(self, message, done)
@@ -267,7 +267,7 @@ async def test_a_link_whose_publishing_fails_at_once_is_closed_and_the_next_one_
     with capture_logs() as lines:
         running.broker.cut("the cable was cut")
         await until(lambda: running.supervisor.status is not Status.OPEN)
-        running.supervisor._outbox.post([Outgoing("out", Envelope(b'{"headers": {"correlation-id": "1"}}'))])
+        running.supervisor._outbox.post([OutboundMessage("out", Envelope(b'{"headers": {"correlation-id": "1"}}'))])
         monkeypatch.setattr(MemoryLink, "publish", mistaken)
         monkeypatch.setattr(MemoryLink, "close", closing)
         running.broker.refusal = None
@@ -280,16 +280,17 @@ async def test_a_link_whose_publishing_fails_at_once_is_closed_and_the_next_one_
 
 
 async def test_a_source_that_stops_by_a_mistake_of_our_own_gets_a_new_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = await Running.opened()
     handle = Dispatcher.handle
-    mistakes = iter([ZeroDivisionError("a mistake of our own")])
+    mistakes: list[Exception] = []
 
     def mistaken(self: Dispatcher, *arguments: Any) -> None:
-        for mistake in mistakes:
-            raise mistake
+        if mistakes:
+            raise mistakes.pop()
         handle(self, *arguments)
 
     monkeypatch.setattr(Dispatcher, "handle", mistaken)
+    running = await Running.opened()
+    mistakes.append(ZeroDivisionError("a mistake of our own"))
     with capture_logs() as lines:
         running.send(*numbered(1))
         assert await running.answered(1) == ["1"]

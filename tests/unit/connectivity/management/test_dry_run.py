@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from connectivity.errors import OperationRefused
-from connectivity.management.dry_run import WHY_NOT, payload_as_json, rehearse
-from connectivity.management.interface import Sample
+from connectivity.management.dry_run import WHY_NOT, dry_run, payload_as_json
+from connectivity.management.interface import SampleMessage
 from connectivity.validation.validator import parse
 from tests.support.in_process.service import NOW, command, document, streaming
 
@@ -54,8 +54,8 @@ async def rehearsed(
             "mappingDefinitions": definitions,
         }
     )
-    sample = Sample(payload, headers, address=address)
-    report = await rehearse(connection, sample, max_payload=1000, now=lambda: NOW)
+    sample = SampleMessage(payload, headers, address=address)
+    report = await dry_run(connection, sample, max_payload=1000, now=lambda: NOW)
     json.dumps(report, allow_nan=False)
     return report
 
@@ -207,7 +207,7 @@ async def test_a_source_that_is_not_there_is_refused() -> None:
         }
     )
     with pytest.raises(OperationRefused) as refused:
-        await rehearse(connection, Sample(b"", source=1), max_payload=1, now=lambda: NOW)
+        await dry_run(connection, SampleMessage(b"", source=1), max_payload=1, now=lambda: NOW)
     assert (refused.value.fault.status, refused.value.problems[0].path) == (400, "sample.source")
 
 

@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 
 from connectivity.connections.lifecycle import Status
 from connectivity.errors import OperationRefused
-from connectivity.management.interface import Moment, Owner
+from connectivity.management.interface import Owner, RevisionSelector
 from connectivity.security.keys import new_key
 from connectivity.security.uri import MASK
-from mappings.model.signals import Kind
+from mappings.model.signals import SubscriptionKind
 from spark_store.errors import StoreUnavailable
 from spark_store.records import AuditEntry, FileNote, StoredRevision
 from tests.support.failing_sqlite import Fragile
@@ -226,16 +226,16 @@ async def test_the_past_of_a_connection_is_shown_by_revision_and_by_time(bench: 
     bench.time += timedelta(minutes=1)
     await put(bench, "depot", topic="two")
 
-    async def topic(at: Moment) -> str:
+    async def topic(at: RevisionSelector) -> str:
         found = await bench.manager.definition("depot", at)
         address: str = found.document["sources"][0]["addresses"][0]
         return address
 
-    assert await topic(Moment(revision=1)) == "one"
-    assert await topic(Moment(revision=2)) == "two"
-    assert await topic(Moment(time=NOW + timedelta(seconds=30))) == "one"
-    assert await topic(Moment(time=NOW + timedelta(days=1))) == "two"
-    for moment in (Moment(revision=3), Moment(time=NOW - timedelta(seconds=1))):
+    assert await topic(RevisionSelector(revision=1)) == "one"
+    assert await topic(RevisionSelector(revision=2)) == "two"
+    assert await topic(RevisionSelector(time=NOW + timedelta(seconds=30))) == "one"
+    assert await topic(RevisionSelector(time=NOW + timedelta(days=1))) == "two"
+    for moment in (RevisionSelector(revision=3), RevisionSelector(time=NOW - timedelta(seconds=1))):
         fault = await refused(bench.manager.definition("depot", moment))
         assert said(fault) == (404, "connectivity:connection.history.notfound")
 
@@ -457,7 +457,9 @@ async def test_what_cannot_be_noted_in_the_audit_log_is_not_done(bench: Bench, m
     """The answer says that nothing was changed."""
     await put(bench, "depot")
     bench.monitor.meter("depot").replies.published.note(None)
-    live = type("Live", (), {"key": "abcd", "kind": Kind.SEARCH, "connection_id": "depot", "entity": None})()
+    live = type(
+        "Live", (), {"key": "abcd", "kind": SubscriptionKind.SEARCH, "connection_id": "depot", "entity": None}
+    )()
     monkeypatch.setattr(type(bench.streams), "__iter__", lambda _: iter([live]))
     revoked: list[Any] = []
     monkeypatch.setattr(bench.streams, "revoke", lambda *given: revoked.append(given))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from connectivity.connections.model import Connection
-from connectivity.management.interface import Sample
+from connectivity.management.interface import SampleMessage
 from connectivity.management.manager import TRIALS_AT_ONCE
 from connectivity.security.keys import new_key
 from tests.support.in_process.connection_management import Bench, document, refused, said
@@ -33,7 +33,7 @@ class Tried:
     def __init__(self) -> None:
         self.connections: list[Connection] = []
 
-    async def __call__(self, connection: Connection, sample: Sample | None) -> dict[str, Any]:
+    async def __call__(self, connection: Connection, sample: SampleMessage | None) -> dict[str, Any]:
         self.connections.append(connection)
         return {"connection": "open"}
 
@@ -82,7 +82,7 @@ async def test_few_are_tried_at_the_same_time_and_the_others_wait(bench: Bench) 
     at_once: list[int] = []
     running, gate = 0, asyncio.Event()
 
-    async def trial(connection: Connection, sample: Sample | None) -> dict[str, Any]:
+    async def trial(connection: Connection, sample: SampleMessage | None) -> dict[str, Any]:
         nonlocal running
         running += 1
         at_once.append(running)

@@ -8,9 +8,9 @@ import pytest
 
 from connectivity.connections.model import Connection
 from connectivity.management.interface import Owner
-from connectivity.management.observer import MonitorObserver
-from connectivity.management.reconciler import Wanted
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.management.observer import ConnectionObserver
+from connectivity.management.reconciler import DesiredConnection
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from tests.support.in_process.running_connection import Running
 from tests.support.in_process.service import connection, target, turn, until
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.usefixtures("runs")
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 
 
-def wanted(*problems: str, of: Connection | None = None, override: str | None = None) -> Wanted:
+def wanted(*problems: str, of: Connection | None = None, override: str | None = None) -> DesiredConnection:
     found = {"connectionStatus": "open"}
-    return Wanted("site", Owner.API, found, of, 1, NOW, override=override, problems=problems)
+    return DesiredConnection("site", Owner.API, found, of, 1, NOW, override=override, problems=problems)
 
 
 def test_one_that_cannot_be_used_is_misconfigured_and_says_why() -> None:
-    observer = MonitorObserver(Monitor())
+    observer = ConnectionObserver(PrometheusRegistry())
     shown = observer.status(wanted("uri: found nothing"), None)
     assert (shown["connectionStatus"], shown["liveStatus"]) == ("open", "misconfigured")
     assert shown["problems"] == ["uri: found nothing"]
@@ -34,14 +34,14 @@ def test_one_that_cannot_be_used_is_misconfigured_and_says_why() -> None:
 
 
 def test_one_that_does_not_run_is_closed_and_shows_what_is_to_be() -> None:
-    shown = MonitorObserver(Monitor()).status(wanted(of=connection(), override="closed"), None)
+    shown = ConnectionObserver(PrometheusRegistry()).status(wanted(of=connection(), override="closed"), None)
     assert (shown["connectionStatus"], shown["liveStatus"], shown["override"]) == ("closed", "closed", "closed")
     assert shown["clientStatus"][0]["statusDetails"] == "[DISCONNECTED] connection is closed"
 
 
 async def test_one_that_runs_shows_its_own_status_metrics_and_log() -> None:
     running = await Running.opened(targets=[target("_/_/things/twin/events")])
-    observer, it = MonitorObserver(running.site.monitor), wanted(of=running.connection)
+    observer, it = ConnectionObserver(running.site.monitor), wanted(of=running.connection)
     assert observer.status(it, running.supervisor)["liveStatus"] == "open"
     assert len(observer.logs(it, running.supervisor)["connectionLogs"]) > 1
     observer.reset_logs("site", running.supervisor)
@@ -60,7 +60,7 @@ async def test_what_was_counted_is_shown_after_the_close_and_can_be_reset() -> N
     await until(lambda: running.unsettled() == 0)
     await running.supervisor.close()
     running.site.monitor.forget("site")
-    observer, it = MonitorObserver(running.site.monitor), wanted(of=running.connection)
+    observer, it = ConnectionObserver(running.site.monitor), wanted(of=running.connection)
     assert observer.metrics(it, None)["connectionMetrics"]["inbound"]["consumed"]["success"]["PT1M"] == 2
     assert observer.logs(it, None) == {"connectionId": "site", "connectionLogs": []}
     observer.enable_logs("site", None)
@@ -70,9 +70,9 @@ async def test_what_was_counted_is_shown_after_the_close_and_can_be_reset() -> N
 
 
 def test_one_that_was_deleted_begins_anew() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     monitor.meter("site").source(["in"]).at("in").acknowledged.note(None)
     monitor.forget("site")
-    MonitorObserver(monitor).forget("site")
+    ConnectionObserver(monitor).forget("site")
     assert monitor.known("site").deliveries() == {}
     assert b'"site"' not in monitor.exposition()

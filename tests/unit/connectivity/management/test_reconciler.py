@@ -12,7 +12,7 @@ from connectivity.connections.model import Connection
 from connectivity.errors import Problem
 from connectivity.management.files import FileProblem, LoadedFolder
 from connectivity.management.interface import Owner
-from connectivity.management.reconciler import Said, Step, Wanted, digest_of, said, steps
+from connectivity.management.reconciler import DesiredConnection, FolderReading, ReconcileStep, digest_of, said, steps
 from connectivity.validation.validator import parse
 from spark_store.records import FileNote
 from tests.support.table import each_row
@@ -48,7 +48,7 @@ def note(topic: str = "in", revision: int = 1, override: str | None = None) -> F
     return FileNote("depot", revision, digest_of(document(topic)), EARLIER.isoformat(), override)
 
 
-def look(reading: LoadedFolder, known: FileNote | None = None, taken: frozenset[str] = frozenset()) -> Said:
+def look(reading: LoadedFolder, known: FileNote | None = None, taken: frozenset[str] = frozenset()) -> FolderReading:
     """A look after `known` was noted of the former one."""
     before = {}
     if known is not None:
@@ -61,7 +61,7 @@ def digests(reading: LoadedFolder) -> dict[str, str]:
     return {connection_id: digest_of(document) for connection_id, document in reading.documents.items()}
 
 
-def shown(found: Said) -> tuple[int, str | None, str, datetime] | None:
+def shown(found: FolderReading) -> tuple[int, str | None, str, datetime] | None:
     wanted = found.wanted.get("depot")
     return wanted if wanted is None else (wanted.revision, wanted.override, wanted.status, wanted.modified)
 
@@ -123,16 +123,18 @@ def test_an_id_of_the_api_stays_the_apis() -> None:
     ("wanted", "running", "expected"),
     [
         (None, None, ()),
-        (None, connection(), (Step.CLOSE,)),
-        (connection(), None, (Step.OPEN,)),
+        (None, connection(), (ReconcileStep.CLOSE,)),
+        (connection(), None, (ReconcileStep.OPEN,)),
         (connection(), connection(), ()),
-        (connection("other"), connection(), (Step.CLOSE, Step.OPEN)),
-        (connection(name="Depot", tags=["site"]), connection(), (Step.ADOPT,)),
-        (connection("other", name="Depot"), connection(), (Step.CLOSE, Step.OPEN)),
+        (connection("other"), connection(), (ReconcileStep.CLOSE, ReconcileStep.OPEN)),
+        (connection(name="Depot", tags=["site"]), connection(), (ReconcileStep.ADOPT,)),
+        (connection("other", name="Depot"), connection(), (ReconcileStep.CLOSE, ReconcileStep.OPEN)),
     ],
     ids=["nothing", "gone", "new", "the same", "another", "another name", "another, with another name"],
 )
-def test_what_has_to_be_done(wanted: Connection | None, running: Connection | None, expected: tuple[Step, ...]) -> None:
+def test_what_has_to_be_done(
+    wanted: Connection | None, running: Connection | None, expected: tuple[ReconcileStep, ...]
+) -> None:
     assert steps(wanted, running) == expected
 
 
@@ -148,11 +150,11 @@ def test_what_has_to_be_done(wanted: Connection | None, running: Connection | No
 )
 def test_what_runs_is_what_is_to_be_open(status: str, override: str | None, is_running: bool) -> None:
     made = document(connectionStatus=status)
-    wanted = Wanted("depot", Owner.FILE, made, parse(made), 1, NOW, FILE, override)
+    wanted = DesiredConnection("depot", Owner.FILE, made, parse(made), 1, NOW, FILE, override)
     assert (wanted.running is not None) is is_running
     if wanted.running is not None:
         assert wanted.running.connection_status == "open"
 
 
 def test_what_cannot_be_used_does_not_run() -> None:
-    assert Wanted("depot", Owner.API, document(), None, 1, NOW).running is None
+    assert DesiredConnection("depot", Owner.API, document(), None, 1, NOW).running is None

@@ -15,8 +15,8 @@ from structlog.testing import capture_logs
 
 from connectivity.connections.model import Connection
 from connectivity.management.files import ReadFile, read_file
-from connectivity.management.registry import Registry
-from connectivity.management.watcher import Watcher
+from connectivity.management.registry import ConnectionRegistry
+from connectivity.management.watcher import FolderWatcher
 from tests.support.wait import wait_until
 
 
@@ -38,8 +38,8 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder, self.told = folder, list[str]()
         self.may_be_open: Callable[[str], bool] = lambda _id: True
-        self.registry = Registry(
-            Watcher(folder, pause=lambda _seconds: None),
+        self.registry = ConnectionRegistry(
+            FolderWatcher(folder, pause=lambda _seconds: None),
             lambda connection: FakeSupervisor(connection, self.told),  # type: ignore[arg-type, return-value]
             lambda connection_id: self.told.append(f"ended {connection_id}"),
             self._known,

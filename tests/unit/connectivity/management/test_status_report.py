@@ -9,9 +9,9 @@ from structlog.testing import capture_logs
 
 from connectivity.connections.lifecycle import Status
 from connectivity.errors import ConnectionRefused, Detail, NotConnected, PublishFailed
-from connectivity.management.client import Pauses
+from connectivity.management.client import Backoff
 from connectivity.management.status_report import closed_status, logs_of, metrics_of
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.targets import event_publisher
 from tests.support.in_process.running_connection import Running
 from tests.support.in_process.service import connection, source, target, turn, until
@@ -98,7 +98,7 @@ async def test_status_7_3_a_connection_that_is_closed_has_one_closed_client() ->
 
 
 def test_a_connection_that_never_ran_shows_that_it_is_closed_and_has_counted_nothing() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     meter = monitor.known("depot")
     assert closed_status("depot", "closed")["liveStatus"] == "closed"
     assert logs_of(meter) == {"connectionId": "depot", "connectionLogs": []}
@@ -110,7 +110,7 @@ def test_a_connection_that_never_ran_shows_that_it_is_closed_and_has_counted_not
 
 
 def test_a_connection_that_ran_keeps_what_it_has_counted() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     monitor.meter("site").source(["in"]).at("in").consumed.note(None)
     monitor.meter("site").source(["in"]).at("in").acknowledged.note(None)
     monitor.forget("site")
@@ -125,7 +125,7 @@ async def test_status_7_3_somebody_else_may_know_what_the_connection_is_to_be() 
 
 
 async def test_status_7_3_a_link_that_was_lost_is_failed_and_on_its_way_back() -> None:
-    running = await Running.opened(targets=[target(EVENTS)], pauses=Pauses(60, 60))
+    running = await Running.opened(targets=[target(EVENTS)], pauses=Backoff(60, 60))
     with capture_logs():
         running.broker.cut("the cable was cut")
         await until(lambda: running.supervisor.status is Status.FAILED)
@@ -156,7 +156,7 @@ async def test_status_7_3_a_connection_without_failover_does_not_come_back(error
 
 
 async def test_status_7_8_a_queue_that_is_missing_makes_its_source_misconfigured_and_no_other() -> None:
-    running = Running(source("cmd.in"), source("more"), pauses=Pauses(60, 60))
+    running = Running(source("cmd.in"), source("more"), pauses=Backoff(60, 60))
     running.broker.refusal = ConnectionRefused(Detail.MISSING_ADDRESS, "queue 'cmd.in': no such queue")
     with capture_logs():
         running.supervisor.open()
@@ -187,7 +187,7 @@ async def test_status_7_8_a_target_without_its_exchange_is_misconfigured_until_s
 
 async def test_status_details_of_a_target_say_what_it_has_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_publisher, "BEHIND_EVENTS", 1)
-    running = await Running.opened(id="other", targets=[target(EVENTS)], pauses=Pauses(60, 60))
+    running = await Running.opened(id="other", targets=[target(EVENTS)], pauses=Backoff(60, 60))
     (cursor,) = running.site.dispatcher.cursors.of("other")
     cursor.skipped = 3
     with capture_logs():

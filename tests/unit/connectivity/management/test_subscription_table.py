@@ -12,9 +12,9 @@ from structlog.testing import capture_logs
 from connectivity.errors import OperationRefused
 from connectivity.management.subscription_table import CANCELLED, SHOWN, SubscriptionTable
 from connectivity.subscriptions.engine import UNBOUNDED
-from connectivity.subscriptions.manager import Bounds, Peer, Streams
+from connectivity.subscriptions.manager import Subscriber, SubscriptionLimits, SubscriptionManager
 from mappings.ids import EntityId, EntityType
-from mappings.model.signals import Created, Failed, HistoryQuery, Kind, Request, Subscribe
+from mappings.model.signals import Created, Failed, HistoryQuery, Request, Subscribe, SubscriptionKind
 from tests.support.clock import Clock
 from tests.support.in_process.fakes import KeepingReply, ListFeed
 
@@ -28,19 +28,23 @@ class Desk:
     def __init__(self) -> None:
         self.clock = Clock()
         self.reply = KeepingReply("rabbit")
-        self.streams = Streams(lambda *_: ListFeed(range(1, 1_001)), Bounds(), self.clock.now)
+        self.streams = SubscriptionManager(lambda *_: ListFeed(range(1, 1_001)), SubscriptionLimits(), self.clock.now)
         self.table = SubscriptionTable(self.streams)
-        self._peer = Peer(self.reply, READER, "c-1")
+        self._peer = Subscriber(self.reply, READER, "c-1")
 
     def subscribe(self, **options: Any) -> str:
         query = HistoryQuery(LAMP)
-        self.streams.subscribe(Subscribe(Kind.HISTORY, query, {"correlation-id": "sub"}, **options), self._peer)
+        self.streams.subscribe(
+            Subscribe(SubscriptionKind.HISTORY, query, {"correlation-id": "sub"}, **options), self._peer
+        )
         created = self.reply.signals[-1]
         assert isinstance(created, Created)
         return created.key
 
     async def request(self, key: str, demand: int) -> None:
-        self.streams.request(Request(Kind.HISTORY, key, demand, {"correlation-id": "req"}, LAMP), self._peer)
+        self.streams.request(
+            Request(SubscriptionKind.HISTORY, key, demand, {"correlation-id": "req"}, LAMP), self._peer
+        )
         for _ in range(50):
             await asyncio.sleep(0)
 
@@ -131,12 +135,16 @@ async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_told() ->
     desk.cancel(first[:SHOWN])
     failed = desk.reply.signals[-1]
     assert isinstance(failed, Failed)
-    assert (failed.key, failed.reason, failed.headers) == (first, CANCELLED[Kind.HISTORY], {"correlation-id": "req"})
+    assert (failed.key, failed.reason, failed.headers) == (
+        first,
+        CANCELLED[SubscriptionKind.HISTORY],
+        {"correlation-id": "req"},
+    )
     codes = {kind: (fault.status, fault.error) for kind, fault in CANCELLED.items()}
     assert codes == {
-        Kind.HISTORY: (410, "streaming.subscription.cancelled"),
-        Kind.SEARCH: (410, "thing-search:subscription.cancelled"),
-        Kind.LIVE: (410, "streaming.subscription.cancelled"),
+        SubscriptionKind.HISTORY: (410, "streaming.subscription.cancelled"),
+        SubscriptionKind.SEARCH: (410, "thing-search:subscription.cancelled"),
+        SubscriptionKind.LIVE: (410, "streaming.subscription.cancelled"),
     }
     assert [row["id"] for row in desk.rows()] == [second[:SHOWN]]
 

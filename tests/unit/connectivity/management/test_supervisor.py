@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from connectivity.connections.lifecycle import Status
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
-from connectivity.management.client import Pauses
+from connectivity.management.client import Backoff
 from connectivity.targets import event_publisher
 from mappings.reactive_streams_io.frames import Goodbye, encode
 from tests.support.in_process import reactive_streams_io as quay
@@ -95,7 +95,7 @@ async def test_status_details_say_what_a_target_has_missed_and_how_far_it_is_beh
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(event_publisher, "BEHIND_EVENTS", 2)
-    running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")], pauses=Pauses(60, 60))
+    running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")], pauses=Backoff(60, 60))
     (cursor,) = running.site.dispatcher.cursors.of("other")
     cursor.skipped = 3
     assert running.supervisor.status_details == "connected: targets[0] has missed 3 events"
@@ -119,7 +119,7 @@ async def test_a_connection_without_sources_is_open_too() -> None:
 
 
 async def test_the_status_of_a_lost_connection_is_not_hidden_by_the_store() -> None:
-    running = await Running.opened(pauses=Pauses(60, 60))
+    running = await Running.opened(pauses=Backoff(60, 60))
     running.site.disk.full = True
     with capture_logs():
         running.send(*numbered(1))
@@ -164,7 +164,7 @@ async def test_a_connection_is_open_when_all_its_clients_are() -> None:
 
 
 async def test_one_dead_link_is_shown_and_the_others_do_the_work() -> None:
-    running = await several(2, pauses=Pauses(60, 60))
+    running = await several(2, pauses=Backoff(60, 60))
     dead, living = sorted(running.broker.links, key=lambda link: link.client)
     with capture_logs() as lines:
         dead.die(NotConnected(Detail.CONNECTING, "the cable was cut"))
@@ -179,7 +179,7 @@ async def test_one_dead_link_is_shown_and_the_others_do_the_work() -> None:
 
 
 async def test_what_one_link_left_is_done_by_the_other_once() -> None:
-    running = await several(2, pauses=Pauses(60, 60))
+    running = await several(2, pauses=Backoff(60, 60))
     running.site.disk.hold()
     with capture_logs():
         running.send(*numbered(*range(40)))
@@ -193,7 +193,7 @@ async def test_what_one_link_left_is_done_by_the_other_once() -> None:
 
 
 async def test_a_client_that_cannot_connect_does_not_keep_the_others_from_it() -> None:
-    running = await several(2, pauses=Pauses(0.01, 0.02))
+    running = await several(2, pauses=Backoff(0.01, 0.02))
     with capture_logs():
         running.broker.refusal = ConnectionRefused(Detail.BAD_CREDENTIALS, "who are you")
         running.broker.links[0].die(NotConnected(Detail.CONNECTING, "the cable was cut"))
@@ -206,7 +206,7 @@ async def test_a_client_that_cannot_connect_does_not_keep_the_others_from_it() -
 
 async def test_a_subscription_goes_on_when_the_link_that_carried_it_dies() -> None:
     """Every event once or twice, in order; none is missing."""
-    running = await several(2, pauses=Pauses(60, 60))
+    running = await several(2, pauses=Backoff(60, 60))
     running.send(*numbered(*range(400)))
     await running.answered(400)
     running.broker.taken.clear()

@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.connections.lifecycle import State, Status
+from connectivity.connections.lifecycle import ConnectionState, Status
 from connectivity.connections.model import Connection
 from connectivity.errors import Detail, NotConnected
-from connectivity.management.client import Pauses
+from connectivity.management.client import Backoff
 from connectivity.transports.base import Done, Link
 from tests.support.in_process.running_connection import Running, numbered, with_broker
 from tests.support.in_process.service import pause, streaming, target, turn, until
@@ -155,13 +155,13 @@ async def hang(connection: Connection, client: int = 0) -> Link:
 
 @pytest.mark.parametrize("moment", ["never opened", "connecting", "between two tries", "without failover"])
 async def test_a_connection_can_be_closed_at_any_time(moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = Running(pauses=Pauses(60, 60), failoverEnabled=moment != "without failover")
+    running = Running(pauses=Backoff(60, 60), failoverEnabled=moment != "without failover")
     running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
     reached: dict[str, Callable[[], bool]] = {
         "never opened": lambda: True,
-        "connecting": lambda: running.supervisor.clients[0].lifecycle.state is State.CONNECTING,
-        "between two tries": lambda: running.supervisor.clients[0].lifecycle.state is State.WAITING,
-        "without failover": lambda: running.supervisor.clients[0].lifecycle.state is State.WAITING,
+        "connecting": lambda: running.supervisor.clients[0].lifecycle.state is ConnectionState.CONNECTING,
+        "between two tries": lambda: running.supervisor.clients[0].lifecycle.state is ConnectionState.WAITING,
+        "without failover": lambda: running.supervisor.clients[0].lifecycle.state is ConnectionState.WAITING,
     }
     if moment == "connecting":
         with_broker(monkeypatch, replace(CONNECTION_TYPE, connect=hang))

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from connectivity.connections.lifecycle import Status
 from connectivity.errors import ConnectionRefused, Detail
-from connectivity.management.client import Pauses
+from connectivity.management.client import Backoff
 from tests.support.in_process.running_connection import Running
 from tests.support.in_process.service import creation, source, target, turn, until
 
@@ -86,7 +86,7 @@ async def test_case_50_an_unreadable_payload_whose_answer_has_no_address_is_ackn
 
 
 async def test_the_log_says_why_a_link_was_lost_and_when_the_next_try_is() -> None:
-    running = await Running.opened(pauses=Pauses(60, 60))
+    running = await Running.opened(pauses=Backoff(60, 60))
     with capture_logs():
         running.broker.cut("the cable was cut")
         await until(lambda: running.supervisor.status is Status.FAILED)

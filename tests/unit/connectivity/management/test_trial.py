@@ -16,10 +16,10 @@ import pytest
 from connectivity.connections.model import Connection
 from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected, OperationRefused
 from connectivity.management import trial
-from connectivity.management.interface import Sample
-from connectivity.management.trial import try_out
-from connectivity.transports import BrokerType, load_broker
-from connectivity.transports.base import Examination, Finding
+from connectivity.management.interface import SampleMessage
+from connectivity.management.trial import run_connection_test
+from connectivity.transports import ConnectionType, load_connection_type
+from connectivity.transports.base import AddressCheck, ProbeReport
 from connectivity.validation.validator import parse
 from tests.support.in_process.service import command
 from tests.support.wait import wait_until
@@ -40,15 +40,17 @@ class Broker:
     """Says what it is told to say, and remembers whom it was asked about."""
 
     def __init__(self) -> None:
-        self.said: Examination | Exception = Examination(
-            [[Finding("site/up")]], [Finding("{{ header:reply-to }}", note="later", is_known=False)], [Finding("out")]
+        self.said: ProbeReport | Exception = ProbeReport(
+            [[AddressCheck("site/up")]],
+            [AddressCheck("{{ header:reply-to }}", note="later", is_known=False)],
+            [AddressCheck("out")],
         )
         self.asked: list[tuple[Connection, str]] = []
         self.answers = asyncio.Event()
         self.answers.set()
         self.is_left = False
 
-    async def examine(self, connection: Connection, name: str) -> Examination:
+    async def examine(self, connection: Connection, name: str) -> ProbeReport:
         self.asked.append((connection, name))
         try:
             await self.answers.wait()
@@ -58,22 +60,22 @@ class Broker:
             raise self.said
         return self.said
 
-    def load(self, name: str) -> BrokerType:
-        return replace(load_broker(name), examine=self.examine)
+    def load(self, name: str) -> ConnectionType:
+        return replace(load_connection_type(name), examine=self.examine)
 
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker()
-    monkeypatch.setattr(trial, "load_broker", made.load)
+    monkeypatch.setattr(trial, "load_connection_type", made.load)
     return made
 
 
-async def tried(document: Any = DOCUMENT, sample: Sample | None = None, **more: Any) -> dict[str, Any]:
-    return await try_out(parse(document), sample, **more)
+async def tried(document: Any = DOCUMENT, sample: SampleMessage | None = None, **more: Any) -> dict[str, Any]:
+    return await run_connection_test(parse(document), sample, **more)
 
 
-async def refusal(document: Any, sample: Sample | None = None, **more: Any) -> OperationRefused:
+async def refusal(document: Any, sample: SampleMessage | None = None, **more: Any) -> OperationRefused:
     with pytest.raises(OperationRefused) as refused:
         await tried(document, sample, **more)
     return refused.value
@@ -144,7 +146,7 @@ async def test_7_6_a_broker_that_says_nothing_has_ten_seconds(broker: Broker) ->
 
 async def test_7_8_a_source_whose_queue_is_missing_keeps_the_connection_from_opening(broker: Broker) -> None:
     missing = ConnectionRefused(Detail.MISSING_ADDRESS, "no queue 'site/up'")
-    broker.said = Examination([[Finding("site/up", missing)]], [], [Finding("out")])
+    broker.said = ProbeReport([[AddressCheck("site/up", missing)]], [], [AddressCheck("out")])
     refused = await refusal(DOCUMENT)
     assert (refused.fault.status, refused.fault.error) == (504, "connectivity:connection.failed")
     assert "missing address: no queue" in refused.fault.message
@@ -157,7 +159,7 @@ async def test_7_8_a_source_whose_queue_is_missing_keeps_the_connection_from_ope
 
 async def test_7_8_a_target_whose_exchange_is_missing_is_told_and_keeps_nobody_waiting(broker: Broker) -> None:
     missing = ConnectionRefused(Detail.MISSING_ADDRESS, "no exchange 'out'")
-    broker.said = Examination([[Finding("site/up")]], [], [Finding("out", missing)])
+    broker.said = ProbeReport([[AddressCheck("site/up")]], [], [AddressCheck("out", missing)])
     report = await tried()
     assert report["connection"] == "open"
     assert [(each["status"], each["details"]) for each in report["targets"]] == [
@@ -178,7 +180,9 @@ async def test_what_this_version_does_not_have_is_not_tried(broker: Broker) -> N
 
 
 async def test_what_a_document_says_in_vain_and_what_is_done_otherwise_is_told(broker: Broker) -> None:
-    broker.said = Examination([[Finding("site/up")]], [Finding("a")], [Finding("out")], note="no shared subscriptions")
+    broker.said = ProbeReport(
+        [[AddressCheck("site/up")]], [AddressCheck("a")], [AddressCheck("out")], note="no shared subscriptions"
+    )
     document = {
         **DOCUMENT,
         "sources": [{**SOURCE, "qos": 2, "replyTarget": {"enabled": False, "address": "a"}}],
@@ -193,7 +197,7 @@ async def test_what_a_document_says_in_vain_and_what_is_done_otherwise_is_told(b
 
 
 async def test_a_sample_is_mapped_whether_the_broker_answers_or_not(broker: Broker) -> None:
-    sample = Sample(command("delete"))
+    sample = SampleMessage(command("delete"))
     report = await tried(DOCUMENT, sample)
     assert report["sample"]["signals"][0]["topic"] == "acme.site/lamp-7/things/twin/commands/delete"
     broker.said = NotConnected(Detail.REFUSED, "nobody")
@@ -205,7 +209,7 @@ async def test_a_sample_is_mapped_whether_the_broker_answers_or_not(broker: Brok
 @pytest.mark.parametrize("give_up", [asyncio.Task.cancel, None], ids=["cancelled", "sample refused"])
 async def test_whoever_gives_up_leaves_the_broker(broker: Broker, give_up: Callable[..., Any] | None) -> None:
     broker.answers.clear()
-    sample = None if give_up else Sample(b"", source=7)
+    sample = None if give_up else SampleMessage(b"", source=7)
     trying = asyncio.create_task(tried(DOCUMENT, sample))
     if give_up:
         await wait_until(lambda: broker.asked)

@@ -12,7 +12,7 @@ import pytest
 
 from connectivity.management import watcher as module
 from connectivity.management.files import LoadedFolder, ReadFile, read_file
-from connectivity.management.watcher import MOST_ROUNDS, RETURN_SECONDS, FolderGone, Watcher
+from connectivity.management.watcher import MOST_ROUNDS, RETURN_SECONDS, FolderGone, FolderWatcher
 from tests.support.clock import Clock
 from tests.support.cpu_budget import at_most
 from tests.support.vectors.connections import base_document
@@ -31,7 +31,7 @@ class Folder:
         self.clock = Clock()
         self.meanwhile: Callable[[], object] = lambda: None
         self.read: list[str] = []
-        self.watcher = Watcher(self.path, clock=self.clock.now, pause=lambda _seconds: self.meanwhile())
+        self.watcher = FolderWatcher(self.path, clock=self.clock.now, pause=lambda _seconds: self.meanwhile())
         monkeypatch.setattr(module, "read_file", self._read_file)
 
     def _read_file(self, file: Path) -> ReadFile:

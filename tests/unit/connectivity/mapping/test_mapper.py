@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from connectivity.connections.model import MappingDefinition
-from connectivity.mapping.mapper import Mapper, mappers_of
+from connectivity.mapping.mapper import ConfiguredMapper, mappers_of
 from mappings.errors import DecodeError, EncodeError, PlaceholderError
-from mappings.mappers.base import PayloadMapper
+from mappings.mappers.base import PayloadMapper as BasePayloadMapper
 from mappings.model.envelope import Envelope
-from mappings.model.signals import Command, Complete, Event, Inbound, Kind, Next, Outbound, Response
+from mappings.model.signals import Command, Complete, Event, Inbound, Next, Outbound, Response, SubscriptionKind
 from mappings.options import OptionsRefused
 from mappings.placeholders.template import PlaceholderContext
 from tests.support.in_process.service import LAMP, connection, source, turn
@@ -22,23 +22,25 @@ EMPTY = "application/vnd.eclipse-hono-empty-notification"
 RESPONSE = Response(LAMP, "modify", "/attributes/on", 204, None, {"correlation-id": "c-1", "kind": "alarm"})
 
 
-def mapper(engine: str = "Ditto", options: dict[str, Any] | None = None, **conditions: dict[str, str]) -> Mapper:
+def mapper(
+    engine: str = "Ditto", options: dict[str, Any] | None = None, **conditions: dict[str, str]
+) -> ConfiguredMapper:
     definition = {"mapping_engine": engine, "options": options or {}, **conditions}
-    return Mapper("own", MappingDefinition.model_validate(definition))
+    return ConfiguredMapper("own", MappingDefinition.model_validate(definition))
 
 
-def reads(by: Mapper, payload: bytes, **headers: str) -> int:
+def reads(by: ConfiguredMapper, payload: bytes, **headers: str) -> int:
     """How many signals it makes of a payload with these headers."""
     envelope = Envelope(payload, {name.replace("_", "-"): value for name, value in headers.items()})
     return len(by.decode(envelope, PlaceholderContext(headers=envelope.headers) if by.reads_context else None))
 
 
-def writes(by: Mapper, signal: Outbound = RESPONSE) -> int:
+def writes(by: ConfiguredMapper, signal: Outbound = RESPONSE) -> int:
     headers = signal.headers if not isinstance(signal.headers, bytes) else {}
     return len(by.encode(signal, PlaceholderContext(headers=headers)))
 
 
-class Echo(PayloadMapper):
+class Echo(BasePayloadMapper):
     """Makes as many signals of everything as it is told."""
 
     def __init__(self, number: int = 1) -> None:
@@ -53,8 +55,8 @@ class Echo(PayloadMapper):
         return [Envelope(b"x")] * self.number * elements
 
 
-def echoing(number: int) -> Mapper:
-    made = Mapper()
+def echoing(number: int) -> ConfiguredMapper:
+    made = ConfiguredMapper()
     made.codec = Echo(number)
     return made
 
@@ -116,26 +118,26 @@ def test_a_delivery_that_a_condition_keeps_out_is_not_even_read() -> None:
 @pytest.mark.parametrize(
     ("by", "content_type", "expected"),
     [
-        pytest.param(Mapper(), EMPTY, 0, id="the default one"),
-        pytest.param(Mapper(), EMPTY.upper(), 1, id="letter for letter"),
-        pytest.param(Mapper(), "application/json", 1, id="any other"),
+        pytest.param(ConfiguredMapper(), EMPTY, 0, id="the default one"),
+        pytest.param(ConfiguredMapper(), EMPTY.upper(), 1, id="letter for letter"),
+        pytest.param(ConfiguredMapper(), "application/json", 1, id="any other"),
         pytest.param(mapper(options={"content-type-blocklist": "a/b, c/d"}), "c/d", 0, id="a list of its own"),
         pytest.param(mapper(options={"content-type-blocklist": "a/b"}), EMPTY, 1, id="instead of the default one"),
         pytest.param(mapper(options={"content-type-blocklist": ""}), EMPTY, 1, id="an empty list"),
     ],
 )
-def test_a_content_type_of_the_block_list_is_not_read(by: Mapper, content_type: str, expected: int) -> None:
+def test_a_content_type_of_the_block_list_is_not_read(by: ConfiguredMapper, content_type: str, expected: int) -> None:
     assert reads(by, turn(True), content_type=content_type) == expected
 
 
 def test_a_blocked_content_type_in_another_header_blocks_nothing() -> None:
-    assert reads(Mapper(), turn(True), about=EMPTY) == 1
+    assert reads(ConfiguredMapper(), turn(True), about=EMPTY) == 1
 
 
 def test_a_blocked_payload_may_be_empty_and_any_other_may_not() -> None:
-    assert reads(Mapper(), b"", content_type=EMPTY) == 0
+    assert reads(ConfiguredMapper(), b"", content_type=EMPTY) == 0
     with pytest.raises(DecodeError) as caught:
-        reads(Mapper(), b"")
+        reads(ConfiguredMapper(), b"")
     assert caught.value.fault.error == "connectivity:message.mapping.failed"
 
 
@@ -159,11 +161,11 @@ def test_ten_results_are_taken_and_eleven_are_none() -> None:
 
 def test_elements_that_come_together_are_signals_of_their_own() -> None:
     elements = [Event(LAMP, number, "2030-01-15T07:30:00Z", "modified", "/", b"{}", b"{}") for number in range(500)]
-    several = Next(Kind.HISTORY, "s-1", LAMP, {}, elements, {})
-    assert (writes(Mapper(), several), writes(echoing(10), several)) == (500, 5000)
+    several = Next(SubscriptionKind.HISTORY, "s-1", LAMP, {}, elements, {})
+    assert (writes(ConfiguredMapper(), several), writes(echoing(10), several)) == (500, 5000)
     with pytest.raises(EncodeError, match="exceeds the limit of 5000"):
         writes(echoing(11), several)
 
 
 def test_a_mapper_without_words_writes_nothing() -> None:
-    assert writes(mapper("Normalized"), Complete(Kind.HISTORY, "s-1", LAMP, {})) == 0
+    assert writes(mapper("Normalized"), Complete(SubscriptionKind.HISTORY, "s-1", LAMP, {})) == 0

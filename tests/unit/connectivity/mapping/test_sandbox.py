@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from connectivity.mapping.sandbox import Sandbox, ScriptError
-from connectivity.mapping.script_protocol import Limits
+from connectivity.mapping.script_protocol import ScriptLimits
 from tests.support.table import each_row
 
 EVENT = {
@@ -33,12 +33,12 @@ def incoming(source: str, payload: bytes = b"", *, libraries: tuple[str, ...] = 
         "contentType": None,
         **members,
     }
-    sandbox = Sandbox(Limits(seconds=20.0))
+    sandbox = Sandbox(ScriptLimits(seconds=20.0))
     return json.loads(sandbox.run((source,), libraries, "incoming", json.dumps(argument)))
 
 
 def outgoing(source: str, message: Any = EVENT) -> Any:
-    return json.loads(Sandbox(Limits(seconds=20.0)).run((source,), (), "outgoing", json.dumps(message)))
+    return json.loads(Sandbox(ScriptLimits(seconds=20.0)).run((source,), (), "outgoing", json.dumps(message)))
 
 
 def evaluated(expression: str, *libraries: str) -> Any:
@@ -225,12 +225,12 @@ def test_long_numbers(expression: str, value: Any) -> None:
 
 def test_both_scripts_of_a_definition_share_a_scope() -> None:
     sources = "const twice = (n) => 2 * n", "mapFromDittoProtocolMsg = () => ({textPayload: `${twice(2)}`})"
-    found = Sandbox(Limits(seconds=20.0)).run(sources, (), "outgoing", json.dumps(EVENT))
+    found = Sandbox(ScriptLimits(seconds=20.0)).run(sources, (), "outgoing", json.dumps(EVENT))
     assert json.loads(found)[0]["text"] == "4"
 
 
 def test_a_message_leaves_nothing_for_the_next_one() -> None:
-    sandbox = Sandbox(Limits(seconds=20.0))
+    sandbox = Sandbox(ScriptLimits(seconds=20.0))
     source = "let seen = 0; mapFromDittoProtocolMsg = () => ({textPayload: `${++seen}`})"
     for _ in range(3):
         sandbox.prepare()
@@ -272,5 +272,5 @@ def test_a_mistake_is_told_in_one_line_with_its_place(source: str, reason: str) 
     ],
 )
 def test_a_check_finds_the_functions_that_a_script_has(source: str, directions: list[str]) -> None:
-    sandbox = Sandbox(Limits(seconds=20.0))
+    sandbox = Sandbox(ScriptLimits(seconds=20.0))
     assert [d for d in ("incoming", "outgoing") if sandbox.run((source,), (), "check", d)] == directions

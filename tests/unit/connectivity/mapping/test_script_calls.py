@@ -5,8 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from connectivity.mapping.script_calls import WINDOW, Calls, Ticket
-from connectivity.mapping.script_protocol import LENGTH, BadFrame, Call, Done, Failed, Load, Order, Ready
+from connectivity.mapping.script_calls import WINDOW, Calls, PendingCall
+from connectivity.mapping.script_protocol import (
+    LENGTH,
+    BadFrame,
+    Call,
+    CallFailure,
+    CallResult,
+    Load,
+    Order,
+    WorkerReady,
+)
 
 SCRIPTS = Load(1, ("a",), ())
 
@@ -16,15 +25,15 @@ class Talk:
 
     def __init__(self, *names: str, is_ready: bool = True) -> None:
         self.calls = Calls()
-        self.answers: list[tuple[str, Done | Failed]] = []
+        self.answers: list[tuple[str, CallResult | CallFailure]] = []
         for name in names:
             self.add(name)
         if is_ready:
-            self.calls.answered(Ready())
+            self.calls.answered(WorkerReady())
 
-    def add(self, name: str, scripts: Load = SCRIPTS) -> Ticket:
+    def add(self, name: str, scripts: Load = SCRIPTS) -> PendingCall:
         call = Call(scripts.key, "incoming", name)
-        ticket = Ticket(scripts, call, lambda answer: self.answers.append((name, answer)))
+        ticket = PendingCall(scripts, call, lambda answer: self.answers.append((name, answer)))
         self.calls.add(ticket)
         return ticket
 
@@ -42,7 +51,7 @@ class Talk:
 def test_nothing_is_sent_before_the_process_is_ready() -> None:
     talk = Talk("a", is_ready=False)
     assert talk.sent() == []
-    talk.calls.answered(Ready())
+    talk.calls.answered(WorkerReady())
     assert talk.sent() == ["+1", "a"]
 
 
@@ -51,23 +60,23 @@ def test_scripts_are_sent_once_to_each_process() -> None:
     talk.add("c", Load(2, ("b",), ()))
     assert talk.sent() == ["+1", "a", "b", "+2", "c"]
     talk.calls.died("killed", is_to_blame=False)
-    talk.calls.answered(Ready())
+    talk.calls.answered(WorkerReady())
     assert talk.sent() == ["+1", "a", "b", "+2", "c"]
 
 
 def test_no_more_than_the_window_are_with_the_process() -> None:
     talk = Talk(*map(str, range(WINDOW + 2)))
     assert len(talk.sent()) == WINDOW + 1
-    talk.calls.answered(Done("[]"))
+    talk.calls.answered(CallResult("[]"))
     assert talk.sent() == [str(WINDOW)]
 
 
 def test_answers_belong_to_the_calls_in_their_order() -> None:
     talk = Talk("a", "b")
     talk.sent()
-    talk.calls.answered(Done("1"))
-    talk.calls.answered(Failed("2"))
-    assert talk.answers == [("a", Done("1")), ("b", Failed("2"))]
+    talk.calls.answered(CallResult("1"))
+    talk.calls.answered(CallFailure("2"))
+    assert talk.answers == [("a", CallResult("1")), ("b", CallFailure("2"))]
     assert not talk.calls
 
 
@@ -76,8 +85,8 @@ def test_a_call_that_the_process_died_of_fails_and_the_others_start_again_in_ord
     talk.sent()
     talk.add("d")
     talk.calls.died("too long", is_to_blame=True)
-    assert talk.answers == [("a", Failed("too long"))]
-    talk.calls.answered(Ready())
+    assert talk.answers == [("a", CallFailure("too long"))]
+    talk.calls.answered(WorkerReady())
     assert talk.sent() == ["+1", "b", "c", "d"]
 
 
@@ -87,8 +96,8 @@ def test_a_call_is_tried_twice_where_the_process_died_of_something_else() -> Non
         assert talk.answers == []
         talk.sent()
         talk.calls.died("killed", is_to_blame=False)
-        talk.calls.answered(Ready())
-    assert talk.answers == [("a", Failed("killed"))]
+        talk.calls.answered(WorkerReady())
+    assert talk.answers == [("a", CallFailure("killed"))]
     assert talk.sent() == ["+1", "b"]
 
 
@@ -105,23 +114,23 @@ def test_a_call_that_nobody_waits_for_any_more_is_not_sent_and_its_answer_not_to
     talk.add("b").is_over = True
     talk.add("c")
     assert talk.sent() == ["c"]
-    talk.calls.answered(Done("1"))
-    talk.calls.answered(Done("2"))
-    assert talk.answers == [("a", Done("1")), ("c", Done("2"))]
+    talk.calls.answered(CallResult("1"))
+    talk.calls.answered(CallResult("2"))
+    assert talk.answers == [("a", CallResult("1")), ("c", CallResult("2"))]
 
 
 def test_an_answer_to_nothing_is_a_bad_frame() -> None:
     talk = Talk()
     with pytest.raises(BadFrame):
-        talk.calls.answered(Done("[]"))
+        talk.calls.answered(CallResult("[]"))
     with pytest.raises(BadFrame):
-        talk.calls.answered(Ready())
+        talk.calls.answered(WorkerReady())
 
 
 def test_the_process_is_at_work_until_it_is_ready_and_while_calls_are_with_it() -> None:
     talk = Talk(is_ready=False)
     assert talk.calls.is_working
-    talk.calls.answered(Ready())
+    talk.calls.answered(WorkerReady())
     assert not talk.calls.is_working
     talk.add("a")
     talk.sent()

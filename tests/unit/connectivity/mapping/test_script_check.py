@@ -10,7 +10,7 @@ import pytest
 
 from connectivity.mapping.script_check import script_problem
 from connectivity.mapping.script_protocol import Direction
-from connectivity.validation.validator import lint
+from connectivity.validation.validator import validate
 from tests.support.table import each_row
 
 
@@ -91,16 +91,16 @@ INVALID = "connectivity:message.mapper.config.invalid"
 def test_case_1_8_scripts_of_a_document_are_checked_where_they_stand(
     options: object, paths: list[str], code: str
 ) -> None:
-    found = lint(document(options), environ={})
+    found = validate(document(options), environ={})
     assert [(problem.path, problem.code) for problem in found] == [(f"{OPTIONS}.{path}", code) for path in paths]
 
 
 def test_case_1_8_scripts_need_a_definition() -> None:
-    (problem,) = lint(document({}, name="JavaScript", engine="Ditto"), environ={})
+    (problem,) = validate(document({}, name="JavaScript", engine="Ditto"), environ={})
     assert (problem.path, problem.code) == ("sources[0].payloadMapping[0]", INVALID)
     assert "that says incomingScript or outgoingScript to JavaScript" in problem.expected
 
 
 def test_a_hint_names_the_nearest_option() -> None:
-    problems = lint(document({"incomingSkript": "a"}), environ={})
+    problems = validate(document({"incomingSkript": "a"}), environ={})
     assert problems[0].hint == "did you mean incomingScript?"

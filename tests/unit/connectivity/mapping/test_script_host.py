@@ -14,7 +14,7 @@ import pytest
 from connectivity.errors import ScriptFailed
 from connectivity.mapping import script_host as hosts
 from connectivity.mapping.script_host import MOST_CALLS, ScriptHost
-from connectivity.mapping.script_protocol import Limits, Load
+from connectivity.mapping.script_protocol import Load, ScriptLimits
 from tests.support.wait import wait_until
 
 SOURCE = "mapFromDittoProtocolMsgWrapper = (message) => ({textPayload: message})"
@@ -25,7 +25,7 @@ ENDS = "raise SystemExit(7)"
 
 @pytest.fixture
 async def host() -> AsyncIterator[ScriptHost]:
-    made = ScriptHost(Limits(seconds=5.0))
+    made = ScriptHost(ScriptLimits(seconds=5.0))
     yield made
     await made.close()
 
@@ -148,7 +148,7 @@ async def test_a_process_that_gives_no_answer_is_killed(monkeypatch: pytest.Monk
 
 
 async def test_a_process_that_stops_in_the_middle_of_a_call_is_killed_and_the_call_blamed() -> None:
-    host = ScriptHost(Limits(seconds=5.0), patience=2.0)
+    host = ScriptHost(ScriptLimits(seconds=5.0), patience=2.0)
     scripts = host.scripts((SOURCE,))
     while True:
         # A busy machine may take longer than this patience for a first answer.

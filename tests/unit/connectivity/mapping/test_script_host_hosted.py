@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.mapping.script_host import HostedScripts, ScriptHost
-from connectivity.mapping.script_protocol import Limits
+from connectivity.mapping.script_protocol import ScriptLimits
 from mappings.errors import DecodeError, EncodeError
 from mappings.ids import EntityId, EntityType
 from mappings.mappers import load_codec
@@ -58,7 +58,7 @@ function mapFromDittoProtocolMsg(namespace, name, group, channel, criterion, act
 
 @pytest.fixture
 async def host() -> AsyncIterator[ScriptHost]:
-    made = ScriptHost(Limits(seconds=10.0))
+    made = ScriptHost(ScriptLimits(seconds=10.0))
     yield made
     await made.close()
 

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.mapping.script_protocol import BadFrame, Done, Failed, Frames, Limits, Ready, frame
+from connectivity.mapping.script_protocol import (
+    BadFrame,
+    CallFailure,
+    CallResult,
+    Frames,
+    ScriptLimits,
+    WorkerReady,
+    frame,
+)
 
 
 def test_messages_come_out_of_the_bytes_as_they_went_in_however_they_are_cut() -> None:
-    messages: list[Ready | Done | Failed] = [Ready(), Done("[]"), Failed("ä\0"), Done("x" * 70_000)]
+    messages: list[WorkerReady | CallResult | CallFailure] = [
+        WorkerReady(),
+        CallResult("[]"),
+        CallFailure("ä\0"),
+        CallResult("x" * 70_000),
+    ]
     whole = b"".join(frame(message) for message in messages)
     for step in (1, 3, 4096, len(whole)):
         frames = Frames(1 << 20)
@@ -22,10 +35,10 @@ def test_messages_come_out_of_the_bytes_as_they_went_in_however_they_are_cut() -
     "received",
     [
         (1 << 30).to_bytes(4, "big"),
-        frame(Limits()),
+        frame(ScriptLimits()),
         b"\0\0\0\1\xc1",
         b"\0\0\0\0",
-        frame(Done("x" * 100)),
+        frame(CallResult("x" * 100)),
     ],
     ids=["too long announced", "an order", "no msgpack", "nothing", "too long"],
 )

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from connectivity.mapping.script_host import ScriptHost
-from connectivity.mapping.script_protocol import Limits
+from connectivity.mapping.script_protocol import ScriptLimits
 
 
 @pytest.fixture
 async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
     """What the system tells of a running script process."""
     monkeypatch.setenv("CONNECTIVITY_SECRET", "never seen")
-    host = ScriptHost(Limits(seconds=5.0))
+    host = ScriptHost(ScriptLimits(seconds=5.0))
     await host.call(host.scripts(("mapToDittoProtocolMsg = () => null",)), "check", lambda: "incoming")
     yield Path(f"/proc/{host.pid}")
     await host.close()

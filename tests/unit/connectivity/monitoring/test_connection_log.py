@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.monitoring.connection_log import MOST_BYTES, ConnectionLog, Kind
+from connectivity.monitoring.connection_log import MOST_BYTES, ConnectionLog, EntryKind
 from mappings.ids import EntityId, EntityType
 from tests.support.clock import Clock
 
-CONSUMED = Kind("source", "consumed", "in", True)
-FAILED = Kind("source", "mapped", "in", False)
+CONSUMED = EntryKind("source", "consumed", "in", True)
+FAILED = EntryKind("source", "mapped", "in", False)
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 NOON = 1_767_355_200.0
 """2026-01-02T12:00:00Z."""
@@ -27,7 +27,7 @@ def log(clock: Clock) -> ConnectionLog:
     return log
 
 
-def write(log: ConnectionLog, kind: Kind, *numbers: int, words: str = "it happened") -> None:
+def write(log: ConnectionLog, kind: EntryKind, *numbers: int, words: str = "it happened") -> None:
     for number in numbers:
         ring, beside = log.ring(kind, words)
         ring.append((log.now(), f"c-{number}", LAMP, beside))
@@ -39,7 +39,7 @@ def correlations(log: ConnectionLog) -> list[str]:
 
 def test_an_entry_says_what_has_happened_to_what_and_where(log: ConnectionLog) -> None:
     write(log, CONSUMED, 1, words="Message was consumed.")
-    log.write(Kind("connection", "other", None, False), "Connection failed.")
+    log.write(EntryKind("connection", "other", None, False), "Connection failed.")
     assert log.read() == {
         "connectionLogs": [
             {

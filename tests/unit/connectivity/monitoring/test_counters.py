@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectivity.monitoring.meter import Meter
-from connectivity.monitoring.windows import Clock
+from connectivity.monitoring.windows import SecondClock
 from connectivity.transports.mqtt.topics import matches
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Command
@@ -14,7 +14,7 @@ LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 
 def meter() -> Meter:
     hands = Hands(10_000)
-    return Meter("site", Clock(hands.now), hands.now)
+    return Meter("site", SecondClock(hands.now), hands.now)
 
 
 def test_one_call_counts_for_prometheus_and_for_the_windows_and_writes_the_entry() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from connectivity.monitoring.log_context import conversation, trace_of
+from connectivity.monitoring.log_context import log_context, trace_of
 from tests.support.paths import ROOT
 from tests.support.table import each_row
 
@@ -13,15 +13,15 @@ CONTEXT = f"00-{TRACE}-b7ad6b7169203331-01"
 
 
 def test_both_ids_are_told_where_there_are_both() -> None:
-    assert conversation({"correlation-id": "c-1", "traceparent": CONTEXT}) == {
+    assert log_context({"correlation-id": "c-1", "traceparent": CONTEXT}) == {
         "correlation_id": "c-1",
         "trace_id": TRACE,
     }
 
 
 def test_without_a_trace_there_is_no_field_for_it() -> None:
-    assert conversation({"correlation-id": "c-1"}) == {"correlation_id": "c-1"}
-    assert conversation({}) == {"correlation_id": None}
+    assert log_context({"correlation-id": "c-1"}) == {"correlation_id": "c-1"}
+    assert log_context({}) == {"correlation_id": None}
 
 
 @each_row("odd", ["", "x", CONTEXT.upper(), f"{CONTEXT}0", "00-1-2-01", 7, None, "00-" + "x" * 5_000])
@@ -34,7 +34,7 @@ def test_a_context_of_a_later_version_has_its_trace_at_the_same_place() -> None:
 
 
 SYNONYMS = frozenset({"connection_id", "conn", "correlation", "correlation_id", "trace", "trace_id", "traceparent"})
-"""Words that nobody writes at a log line by hand: it is `connection`, and the other two come from `conversation`."""
+"""Words that nobody writes at a log line by hand: it is `connection`, and the other two come from `log_context`."""
 
 LEVELS = frozenset({"debug", "info", "warning", "error", "exception"})
 

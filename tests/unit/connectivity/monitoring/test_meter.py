@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connectivity.monitoring.meter import Meter
-from connectivity.monitoring.windows import Clock
+from connectivity.monitoring.windows import SecondClock
 from tests.support.clock import Clock as Hands
 
 ZERO = {"PT1M": 0, "PT1H": 0, "PT24H": 0}
@@ -19,7 +19,7 @@ class ClockedMeter:
 
     def __init__(self) -> None:
         self.hands, self.wall = Hands(10_000), Hands(NOON)
-        self.clock = Clock(self.hands.now)
+        self.clock = SecondClock(self.hands.now)
         self.meter = Meter("metered", self.clock, self.wall.now)
 
     def advance(self, seconds: float) -> None:

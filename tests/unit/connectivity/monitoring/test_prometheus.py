@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from tests.support.wait import wait_until
 
 
@@ -20,12 +20,12 @@ class Open:
     demand: int
 
 
-def shown(monitor: Monitor) -> list[str]:
+def shown(monitor: PrometheusRegistry) -> list[str]:
     return [line for line in monitor.exposition().decode().splitlines() if not line.startswith("#")]
 
 
 def test_design_8_21_deliveries_are_counted_by_connection_direction_and_outcome() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     meter = monitor.meter("site")
     facts = meter.source(["in"]).at("in")
     facts.acknowledged.note(None, 2)
@@ -36,7 +36,7 @@ def test_design_8_21_deliveries_are_counted_by_connection_direction_and_outcome(
 
 
 def test_what_alerts_are_about_is_there_before_it_has_happened() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     meter = monitor.meter("depot-7")
     meter.inbound("settled")
     assert [counted(monitor, direction, "failed") for direction in ("in", "out")] == [0, 0]
@@ -46,19 +46,19 @@ def test_what_alerts_are_about_is_there_before_it_has_happened() -> None:
 
 
 def test_missed_events_are_counted_from_0() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     for events, total in ((0, 0), (3, 3), (2, 5)):
         monitor.skip("depot-7", "1", events)
         assert 'connectivity_target_skipped_total{connection="depot-7",target="1"} ' + f"{total}.0" in shown(monitor)
 
 
-def counted(monitor: Monitor, direction: str, outcome: str) -> float | None:
+def counted(monitor: PrometheusRegistry, direction: str, outcome: str) -> float | None:
     labels = {"connection": "depot-7", "direction": direction, "outcome": outcome}
     return monitor.registry.get_sample_value("connectivity_deliveries_total", labels)
 
 
 def test_design_8_21_events_and_links_are_counted_by_connection() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     meter = monitor.meter("site")
     meter.events += 5
     meter.is_up = True
@@ -67,7 +67,7 @@ def test_design_8_21_events_and_links_are_counted_by_connection() -> None:
 
 
 def test_design_8_21_subscriptions_and_demand_are_read_when_somebody_asks() -> None:
-    monitor, live = Monitor(), [Open("a", 3), Open("a", 4), Open("b", 0)]
+    monitor, live = PrometheusRegistry(), [Open("a", 3), Open("a", 4), Open("b", 0)]
     monitor.watch_subscriptions(lambda: live)
     assert 'connectivity_subscriptions{connection="a"} 2.0' in shown(monitor)
     assert 'connectivity_demand{connection="a"} 7.0' in shown(monitor)
@@ -76,18 +76,18 @@ def test_design_8_21_subscriptions_and_demand_are_read_when_somebody_asks() -> N
 
 
 def test_commits_are_a_histogram_of_seconds() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     monitor.commit.observe(0.003)
     assert 'connectivity_journal_commit_seconds_bucket{le="0.005"} 1.0' in shown(monitor)
 
 
 def test_two_services_in_one_process_count_for_themselves() -> None:
-    one, other = Monitor(), Monitor()
+    one, other = PrometheusRegistry(), PrometheusRegistry()
     one.meter("site").inbound("refused")
     assert not any("refused" in line for line in shown(other))
 
 
-def samples(monitor: Monitor) -> dict[tuple[str, ...], float]:
+def samples(monitor: PrometheusRegistry) -> dict[tuple[str, ...], float]:
     """Name and label values → number, as Prometheus reads them."""
     return {
         (sample.name, *sample.labels.values()): sample.value
@@ -97,14 +97,14 @@ def samples(monitor: Monitor) -> dict[tuple[str, ...], float]:
 
 
 def test_every_metric_begins_with_the_name_of_the_service() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     monitor.watch_subscriptions(list)
     monitor.meter("site").inbound("refused")
     assert {name for name, *_ in samples(monitor) if not name.startswith("connectivity_")} == set()
 
 
 def test_a_connection_without_subscriptions_has_none_rather_than_no_number() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     monitor.watch_subscriptions(list)
     monitor.meter("site")
     found = samples(monitor)
@@ -113,7 +113,7 @@ def test_a_connection_without_subscriptions_has_none_rather_than_no_number() -> 
 
 
 def test_a_connection_that_is_made_anew_goes_on_counting() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     for _ in range(2):
         monitor.meter("site").inbound("refused")
     assert samples(monitor)["connectivity_deliveries_total", "site", "in", "refused"] == 2
@@ -121,7 +121,7 @@ def test_a_connection_that_is_made_anew_goes_on_counting() -> None:
 
 def test_a_connection_that_is_closed_and_opened_again_shows_what_it_had_counted_at_any_step() -> None:
     """Of a signal that a filter keeps back, nothing is counted but that it was dispatched."""
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     monitor.meter("site").target("out").dispatched.note(None, 3)
     monitor.forget("site")
     for meter in (monitor.known("site"), monitor.meter("site")):
@@ -131,7 +131,7 @@ def test_a_connection_that_is_closed_and_opened_again_shows_what_it_had_counted_
 
 def test_a_connection_that_is_deleted_has_no_number_left() -> None:
     """Connections that are made and deleted all day cost nothing afterwards."""
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     for connection_id in ("site", "depot"):
         monitor.meter(connection_id).inbound("refused")
         monitor.skip(connection_id, "0", 2)
@@ -143,7 +143,7 @@ def test_a_connection_that_is_deleted_has_no_number_left() -> None:
 
 
 async def test_everything_goes_on_while_a_scrape_is_written_with_the_numbers_of_its_beginning() -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     monitor.meter("site").inbound("refused")
     begun, may_go_on = threading.Event(), threading.Event()
 
@@ -165,6 +165,6 @@ async def test_everything_goes_on_while_a_scrape_is_written_with_the_numbers_of_
 
 @pytest.mark.parametrize("connection_id", ['a"b', "a\\b", "a\nb"])
 def test_any_label_can_be_read_again(connection_id: str) -> None:
-    monitor = Monitor()
+    monitor = PrometheusRegistry()
     monitor.meter(connection_id).inbound("refused")
     assert samples(monitor)["connectivity_deliveries_total", connection_id, "in", "refused"] == 1

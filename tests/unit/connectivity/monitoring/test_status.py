@@ -9,7 +9,7 @@ import pytest
 from connectivity.connections.lifecycle import Status
 from connectivity.monitoring.status import (
     Recovery,
-    Standing,
+    ResourceStatus,
     closed_report,
     live_status,
     recovery_of,
@@ -28,10 +28,10 @@ LETTERS = {
 }
 
 
-def standings(letters: str) -> list[Standing]:
+def standings(letters: str) -> list[ResourceStatus]:
     """One for each letter: small ones are targets, capital ones clients."""
     return [
-        Standing("client" if letter.isupper() else "target", "connectivity-0", LETTERS[letter.lower()], "", None)
+        ResourceStatus("client" if letter.isupper() else "target", "connectivity-0", LETTERS[letter.lower()], "", None)
         for letter in letters
     ]
 
@@ -100,14 +100,14 @@ def test_status_7_3_of_a_connection_is_that_of_its_lists(lists: str, expected: s
     ],
 )
 def test_status_7_3_recovery_is_that_of_all_clients(clients: list[Recovery], expected: Recovery) -> None:
-    found = [Standing("client", "connectivity-0", Status.OPEN, "", None, recovery=each) for each in clients]
+    found = [ResourceStatus("client", "connectivity-0", Status.OPEN, "", None, recovery=each) for each in clients]
     assert recovery_of(found) is expected
 
 
 def test_status_7_3_a_report_says_everything_of_everything() -> None:
-    client = Standing("client", "connectivity-0", Status.OPEN, "connected", NOON, recovery=Recovery.SUCCEEDED)
-    source = Standing("source", "connectivity-0", Status.OPEN, "Consumer started", NOON, "cmd.in")
-    target = Standing("target", "connectivity-0", Status.UNKNOWN, "on-demand", None, "{{ thing:id }}")
+    client = ResourceStatus("client", "connectivity-0", Status.OPEN, "connected", NOON, recovery=Recovery.SUCCEEDED)
+    source = ResourceStatus("source", "connectivity-0", Status.OPEN, "Consumer started", NOON, "cmd.in")
+    target = ResourceStatus("target", "connectivity-0", Status.UNKNOWN, "on-demand", None, "{{ thing:id }}")
     early = NOON.astimezone(timezone(timedelta(hours=3)))
     assert report("depot", "open", [client], [source], [target], early) == {
         "connectionId": "depot",

@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from connectivity.config.settings import TracingSettings
 from connectivity.errors import PublishFailed
 from connectivity.monitoring.tracing import Tracing
-from connectivity.transports.base import Outgoing
+from connectivity.transports.base import OutboundMessage
 from mappings.ids import EntityId, EntityType
 from mappings.model.envelope import Envelope
 from mappings.model.signals import ConnectionAnnouncement, ErrorResponse, Response
@@ -306,7 +306,7 @@ def test_each_broker_has_its_name_and_only_one_without_headers_carries_nothing(
 ) -> None:
     signal = Response(LAMP, "modify", "/", 204, None, {"traceparent": CONTEXT})
     sending = a_tracer(collected, kind, uri).sending(signal, "{{ header:reply-to }}")
-    (message,) = sending.carry([Outgoing("out", Envelope(b"", {"a": "b"}))])
+    (message,) = sending.carry([OutboundMessage("out", Envelope(b"", {"a": "b"}))])
     sending.end(None)
     assert said(collected.producer, "messaging.system") == system
     assert message.envelope.headers["a"] == "b"
@@ -317,7 +317,9 @@ def test_messages_that_share_their_headers_go_on_sharing_them(collected: Collect
     shared, other = {"a": "b"}, {"c": "d"}
     signal = Response(LAMP, "modify", "/", 204, None, {})
     sending = a_tracer(collected).sending(signal, "out")
-    first, second, third = sending.carry([Outgoing("out", Envelope(b"", each)) for each in (shared, shared, other)])
+    first, second, third = sending.carry(
+        [OutboundMessage("out", Envelope(b"", each)) for each in (shared, shared, other)]
+    )
     assert first.envelope.headers is second.envelope.headers
     assert third.envelope.headers["c"] == "d"
     sending.end(None)

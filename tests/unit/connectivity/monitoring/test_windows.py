@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.monitoring.windows import WINDOWS, Clock, Count, Counted
+from connectivity.monitoring.windows import WINDOWS, CountSnapshot, SecondClock, WindowedCount
 from tests.support.clock import Clock as Hands
 from tests.support.dice import dice
 
@@ -14,17 +14,17 @@ def hands() -> Hands:
     return Hands(100_000)
 
 
-def moved(hands: Hands, clock: Clock, seconds: float) -> None:
+def moved(hands: Hands, clock: SecondClock, seconds: float) -> None:
     hands.advance(seconds)
     clock.tick()
 
 
 def test_what_was_just_counted_is_in_every_window(hands: Hands) -> None:
-    clock = Clock(hands.now)
-    count = Count(clock)
+    clock = SecondClock(hands.now)
+    count = WindowedCount(clock)
     count.add()
     count.add(4)
-    assert count.read() == Counted((5, 5, 5), 100_000)
+    assert count.read() == CountSnapshot((5, 5, 5), 100_000)
     assert count.total == 5
 
 
@@ -40,46 +40,46 @@ def test_what_was_just_counted_is_in_every_window(hands: Hands) -> None:
     ],
 )
 def test_a_count_leaves_each_window_when_its_time_is_over(hands: Hands, seconds: float, found: tuple[int, ...]) -> None:
-    clock = Clock(hands.now)
-    count = Count(clock)
+    clock = SecondClock(hands.now)
+    count = WindowedCount(clock)
     count.add()
     moved(hands, clock, seconds)
-    assert count.read() == Counted(found, 100_000)
+    assert count.read() == CountSnapshot(found, 100_000)
 
 
 def test_a_clock_that_nobody_moves_counts_all_the_same(hands: Hands) -> None:
-    count = Count(Clock(hands.now))
+    count = WindowedCount(SecondClock(hands.now))
     hands.advance(30)
     count.add()
     assert count.read().windows == (1, 1, 1)
 
 
 def test_a_reset_empties_the_windows_and_keeps_the_total(hands: Hands) -> None:
-    count = Count(Clock(hands.now))
+    count = WindowedCount(SecondClock(hands.now))
     count.add(3)
     count.reset()
-    assert count.read() == Counted()
+    assert count.read() == CountSnapshot()
     count.add()
     assert (count.read().windows, count.total) == ((1, 1, 1), 4)
 
 
 def test_a_count_that_never_grew_keeps_no_buckets(hands: Hands) -> None:
-    clock = Clock(hands.now)
-    count = Count(clock)
+    clock = SecondClock(hands.now)
+    count = WindowedCount(clock)
     moved(hands, clock, 1_000)
-    assert count.read() == Counted()
+    assert count.read() == CountSnapshot()
     assert count._buckets is None
 
 
 def test_counts_together_are_their_sum_and_the_newest_of_them() -> None:
-    assert Counted((1, 2, 3), 10) + Counted((4, 5, 6), 12) + Counted() == Counted((5, 7, 9), 12)
+    assert CountSnapshot((1, 2, 3), 10) + CountSnapshot((4, 5, 6), 12) + CountSnapshot() == CountSnapshot((5, 7, 9), 12)
 
 
 def test_windows_agree_with_a_list_of_all_moments_whatever_the_pauses(hands: Hands) -> None:
     """Against the plain way: keep every moment, and look which of them lie in the buckets of a window."""
     chance = dice("windows")
-    clock = Clock(hands.now)
-    count, moments = Count(clock), []
+    clock = SecondClock(hands.now)
+    count, moments = WindowedCount(clock), []
     for _ in range(2_000):
         moved(hands, clock, chance.choice((0, 0, 1, 3, 9, 31, 200, 4_000)))
         for _ in range(chance.randrange(3)):
@@ -90,4 +90,4 @@ def test_windows_agree_with_a_list_of_all_moments_whatever_the_pauses(hands: Han
                 sum(clock.second // window.seconds - moment // window.seconds < window.buckets for moment in moments)
                 for window in WINDOWS
             )
-            assert count.read() == Counted(expected, moments[-1] if moments else None)
+            assert count.read() == CountSnapshot(expected, moments[-1] if moments else None)

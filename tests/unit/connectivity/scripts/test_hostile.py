@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 
 from connectivity.mapping.script_host import HostedScripts, ScriptHost
-from connectivity.mapping.script_protocol import Limits
+from connectivity.mapping.script_protocol import ScriptLimits
 from mappings.errors import DecodeError, EncodeError
 from mappings.mappers.scripts import Scripts
 from mappings.model.envelope import Envelope
 from tests.support.table import Table
 from tests.support.wait import PATIENCE
 
-LIMITS = Limits(seconds=0.15, memory=16 << 20, output=256 << 10)
+LIMITS = ScriptLimits(seconds=0.15, memory=16 << 20, output=256 << 10)
 ENDS = 30.0
 """Seconds in which a script with a limit of 0.15 has ended on the busiest machine."""
 
@@ -197,7 +197,7 @@ async def test_what_one_message_does_to_its_surroundings_the_next_one_does_not_m
 
 
 async def test_other_connections_do_not_wait_for_a_hostile_script() -> None:
-    patient, other = ScriptHost(Limits(seconds=PATIENCE)), ScriptHost(Limits(seconds=PATIENCE))
+    patient, other = ScriptHost(ScriptLimits(seconds=PATIENCE)), ScriptHost(ScriptLimits(seconds=PATIENCE))
     good = HostedScripts(script(""), other)
     hostile = asyncio.create_task(mapped(HostedScripts(script("new Array(2 ** 31).sort()"), patient), BAD))
     try:

@@ -7,12 +7,12 @@ from ipaddress import ip_network
 import pytest
 
 from connectivity.security import egress
-from connectivity.security.egress import HostRules, entry, in_force, refusal
-from connectivity.validation.validator import lint
+from connectivity.security.egress import EgressRules, enforced, entry, refusal
+from connectivity.validation.validator import validate
 from tests.support.table import each_row
 
-CLOSED = HostRules(is_private_allowed=False)
-LISTS = HostRules(
+CLOSED = EgressRules(is_private_allowed=False)
+LISTS = EgressRules(
     blocked=["203.0.113.0/24", "2001:db8:1::/48", "8.8.8.8", "evil.example", "*.internal"],
     allowed=["203.0.113.7", "good.internal", "169.254.0.0/16", "metadata.goog"],
 )
@@ -37,8 +37,8 @@ LISTS = HostRules(
         *("metadata.google.internal", "METADATA.goog.", "Metadata.Azure.Internal"),
     ],
 )
-@each_row("rules", [HostRules(), CLOSED, LISTS], ids=["default", "closed", "listed"])
-def test_design_8_30_link_local_and_metadata_hosts_are_always_refused(host: str, rules: HostRules) -> None:
+@each_row("rules", [EgressRules(), CLOSED, LISTS], ids=["default", "closed", "listed"])
+def test_design_8_30_link_local_and_metadata_hosts_are_always_refused(host: str, rules: EgressRules) -> None:
     found = rules.refusal(host)
     assert found is not None
     assert found.expected == "a host that is neither link-local nor a metadata service"
@@ -54,7 +54,7 @@ PUBLIC = ["broker.example", "8.8.8.8", "2606:4700::1111", "64:ff9b::808:808", ":
 
 @each_row("host", [*PRIVATE, *PUBLIC])
 def test_design_8_30_loopback_private_and_public_hosts_are_allowed(host: str) -> None:
-    assert HostRules().refusal(host) is None
+    assert EgressRules().refusal(host) is None
 
 
 @each_row("host", PRIVATE)
@@ -102,7 +102,7 @@ def test_lists_close_and_open_single_hosts(host: str, address: str | None, is_re
 
 
 def test_an_allowed_name_leads_to_private_addresses_where_these_are_refused() -> None:
-    rules = HostRules(is_private_allowed=False, allowed=["broker.internal", "10.1.0.0/16"])
+    rules = EgressRules(is_private_allowed=False, allowed=["broker.internal", "10.1.0.0/16"])
     assert rules.refusal("broker.internal", "10.0.0.1") is None
     assert rules.refusal("other.internal", "10.1.2.3") is None
     assert rules.refusal("other.internal", "10.0.0.1") is not None
@@ -142,12 +142,12 @@ def test_rules_are_in_force_for_as_long_as_they_are() -> None:
         "uri": "amqp://127.0.0.1:5672",
         "sources": [{"addresses": ["q"], "authorizationContext": ["a"]}],
     }
-    assert lint(document) == []
-    with in_force(CLOSED):
+    assert validate(document) == []
+    with enforced(CLOSED):
         assert refusal("127.0.0.1") is not None
-        with in_force(HostRules(is_private_allowed=False, allowed=["127.0.0.1"])):
-            assert lint(document) == []
-        assert [str(problem) for problem in lint(document)] == [
+        with enforced(EgressRules(is_private_allowed=False, allowed=["127.0.0.1"])):
+            assert validate(document) == []
+        assert [str(problem) for problem in validate(document)] == [
             'uri: found "127.0.0.1", an address that is not public, expected a public address, since hosts.private is '
             "refuse, or a host that hosts.allowed names"
         ]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from connectivity.errors import Detail, NotConnected, PublishFailed
 from connectivity.security import redaction
-from connectivity.security.redaction import REMEMBERED, Secrets
+from connectivity.security.redaction import REMEMBERED, SecretRedactor
 from connectivity.security.uri import MASK
 from connectivity.validation.validator import parse
 from tests.support.cpu_budget import at_most
@@ -24,8 +24,8 @@ BODY = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49\nAwEHBG0wawIBAQQgkan4rien0vogel"
 KEY = f"-----BEGIN PRIVATE KEY-----\n{BODY}\n-----END PRIVATE KEY-----\n"
 
 
-def knowing(*secrets: str) -> Secrets:
-    known = Secrets()
+def knowing(*secrets: str) -> SecretRedactor:
+    known = SecretRedactor()
     known.remember("owner", secrets)
     return known
 
@@ -88,11 +88,11 @@ def test_short_secrets_do_not_hide_words() -> None:
     ],
 )
 def test_the_password_of_an_address_is_hidden_known_or_not(text: str, hidden: str) -> None:
-    assert Secrets().hide(text) == hidden
+    assert SecretRedactor().hide(text) == hidden
 
 
 def test_former_secrets_of_an_owner_are_hidden_for_a_while() -> None:
-    known = Secrets()
+    known = SecretRedactor()
     words = [f"kanarienvogel-{number}" for number in range(REMEMBERED + 1)]
     for word in words:
         known.remember("owner", [word])
@@ -102,7 +102,7 @@ def test_former_secrets_of_an_owner_are_hidden_for_a_while() -> None:
 
 def test_a_secret_is_hidden_as_long_as_one_owner_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "OWNERS", 2)
-    known = Secrets()
+    known = SecretRedactor()
     known.remember("a", ["kanarienvogel", "nachtigall"])
     known.remember("b", ["kanarienvogel"])
     known.remember("c", ["zaunkoenig"])
@@ -113,7 +113,7 @@ def test_a_secret_is_hidden_as_long_as_one_owner_has_it(monkeypatch: pytest.Monk
 
 
 def test_ten_thousand_secrets_do_not_make_lines_slow() -> None:
-    known = Secrets()
+    known = SecretRedactor()
     for number in range(10_000):
         known.remember(f"connection-{number}", [f"{number:05}-kanarienvogel"])
     line = "connection lost " * 20 + "00042-kanarienvogel"
@@ -127,7 +127,7 @@ def test_ten_thousand_secrets_do_not_make_lines_slow() -> None:
 def test_a_text_that_is_meant_to_wear_us_out_is_hidden_in_no_time(written: str) -> None:
     text = "found mqtt://" + written * 100_000
     with at_most(5):  # hours, where each of its colons may be the end of the user's name
-        assert Secrets().hide(text) == text, "there is no password in it"
+        assert SecretRedactor().hide(text) == text, "there is no password in it"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_text_that_is_meant_to_wear_us_out_is_hidden_in_no_time(written: str) 
     ],
 )
 def test_a_password_begins_at_the_first_colon_of_an_address(text: str, hidden: str) -> None:
-    assert Secrets().hide(f"at {text}, now") == f"at {hidden}, now"
+    assert SecretRedactor().hide(f"at {text}, now") == f"at {hidden}, now"
 
 
 def test_secrets_may_be_remembered_and_hidden_at_the_same_time() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectivity.config.settings import Settings, SparkMode
-from connectivity.sessions.base import Lifetimes
+from connectivity.sessions.base import RetentionTimes
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from mappings.streamr.timestamps import milliseconds
@@ -20,7 +20,7 @@ def left(retention: Any, seconds: float, namespace: str = "acme.plant", mode: Sp
     """What is left so many seconds after the event was stored."""
     kept = Settings.model_validate({"lake": {"retention": retention}}).lake.retention
     event = Event(EntityId(EntityType.THING, namespace, "x"), 7, STORED, "modified", "/", b"{}", b"{}")
-    return Lifetimes(kept, mode).left(event, AT + round(1000 * seconds))
+    return RetentionTimes(kept, mode).left(event, AT + round(1000 * seconds))
 
 
 @each_row(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from connectivity.errors import PublishFailed
-from connectivity.sessions.reply_channel import Line, is_meant, resolved_reply
+from connectivity.sessions.reply_channel import ReplyChannel, is_meant, resolved_reply
 from connectivity.sources.delivery import read
-from connectivity.targets.destination import Resolved
-from connectivity.targets.reply_target import Route
+from connectivity.targets.destination import Destination
+from connectivity.targets.reply_target import ReplyTargetPublisher
 from mappings.model.envelope import Envelope
 from mappings.placeholders.address import AddressPattern
 from tests.support.in_process.service import ConnectionHarness, source
@@ -16,14 +16,14 @@ from tests.support.in_process.service import ConnectionHarness, source
 pytestmark = pytest.mark.usefixtures("sites")
 
 
-def route_to(address: str) -> tuple[ConnectionHarness, Route]:
+def route_to(address: str) -> tuple[ConnectionHarness, ReplyTargetPublisher]:
     site = ConnectionHarness(source(replyTarget={"address": address, "headerMapping": {}}))
     return site, site.readers[0].route
 
 
 def test_messages_leave_in_order_with_the_headers_of_both() -> None:
     site, route = route_to("out")
-    line = Line(route, Resolved("r/a", {"device": "d-1", "kind": "mapped"}), "r/a#1")
+    line = ReplyChannel(route, Destination("r/a", {"device": "d-1", "kind": "mapped"}), "r/a#1")
     ended: list[object] = []
     line.post([Envelope(b"1", {"kind": "own", "own": "x"})], ended.append)
     line.deliver([Envelope(b"2", {"kind": "own"})], ended.append, elements=2)
@@ -40,7 +40,7 @@ def test_a_refusal_is_told() -> None:
     site, route = route_to("out")
     site.link.refuses = PublishFailed("too large", status=413)
     ended: list[object] = []
-    Line(route, Resolved("r/a", {})).deliver([Envelope(b"1")], ended.append, elements=1)
+    ReplyChannel(route, Destination("r/a", {})).deliver([Envelope(b"1")], ended.append, elements=1)
     assert ended == [site.link.refuses]
     assert route.meter.events == 0
 

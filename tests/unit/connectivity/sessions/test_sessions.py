@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from connectivity.sessions import load_desk
-from connectivity.sessions.base import Desk
+from connectivity.sessions import load_handler
+from connectivity.sessions.base import SessionHandler
 from mappings.mappers import codec_names
 
 
 def test_a_desk_is_found_by_the_name_of_its_codec() -> None:
-    desk = load_desk("streamr")
+    desk = load_handler("streamr")
     assert desk is not None
-    assert issubclass(desk, Desk)
+    assert issubclass(desk, SessionHandler)
 
 
 def test_most_protocols_need_no_desk() -> None:
-    assert [name for name in codec_names() if load_desk(name) is not None] == ["reactive_streams_io", "streamr"]
-    assert load_desk("base") is None
+    assert [name for name in codec_names() if load_handler(name) is not None] == ["reactive_streams_io", "streamr"]
+    assert load_handler("base") is None

@@ -10,9 +10,9 @@ import pytest
 from connectivity.sources.acknowledgements import (
     SEARCH_PERSISTED,
     TWIN_PERSISTED,
-    Collector,
-    SourceRequests,
-    Wish,
+    AckAggregator,
+    RequestedAcks,
+    SourceAckRequests,
     aggregate_status,
     channel_of,
     outcome_of_acks,
@@ -29,7 +29,16 @@ from connectivity.sources.acknowledgements import (
 from connectivity.transports.base import Outcome
 from mappings.errors import Fault, PlaceholderError
 from mappings.ids import LIVE_RESPONSE, EntityId, EntityType
-from mappings.model.signals import Acknowledgement, Cancel, Command, Kind, LiveCommand, LiveEvent, Message, Response
+from mappings.model.signals import (
+    Acknowledgement,
+    Cancel,
+    Command,
+    LiveCommand,
+    LiveEvent,
+    Message,
+    Response,
+    SubscriptionKind,
+)
 from mappings.placeholders.template import PlaceholderContext
 from tests.support.table import each_row
 
@@ -77,7 +86,7 @@ def test_3_8_what_a_command_asks_for(
         assert isinstance(found, Fault)
         assert (found.status, found.error) == (400, "header.invalid")
     else:
-        assert isinstance(found, Wish)
+        assert isinstance(found, RequestedAcks)
         assert (list(found.labels), found.is_answered, found.timeout) == expected
 
 
@@ -97,7 +106,7 @@ def test_a_label_outside_the_grammar_is_refused(label: str) -> None:
         (Message(LAMP, "to", "x", "/inbox/messages/x", None, {}), "live"),
         (LiveCommand(LAMP, "retrieve", "/", None, {}), "live"),
         (LiveEvent(LAMP, "modified", "/", b"1", {}), None),
-        (Cancel(Kind.HISTORY, "k", {}), None),
+        (Cancel(SubscriptionKind.HISTORY, "k", {}), None),
         (ack(X), None),
     ],
 )
@@ -128,20 +137,20 @@ def test_3_8_a_source_includes_and_filters(
     includes: list[str], functions: str | None, requested: list[str] | None, qos: str, expected: list[str] | None
 ) -> None:
     headers: dict[str, Any] = {} if requested is None else {"requested-acks": requested}
-    SourceRequests(includes, functions).apply(headers, "twin", PlaceholderContext(headers={"qos": qos}))
+    SourceAckRequests(includes, functions).apply(headers, "twin", PlaceholderContext(headers={"qos": qos}))
     assert headers.get("requested-acks") == expected
 
 
 def test_a_filter_that_cannot_be_read_is_told_at_once() -> None:
     with pytest.raises(PlaceholderError):
-        SourceRequests([], "fn:nothing()")
+        SourceAckRequests([], "fn:nothing()")
 
 
 # what has come
 
 
-def collector(*labels: str) -> Collector:
-    return Collector(LAMP, labels, "twin")
+def collector(*labels: str) -> AckAggregator:
+    return AckAggregator(LAMP, labels, "twin")
 
 
 def test_a_collector_is_complete_with_the_last_label() -> None:

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from connectivity.connections.lifecycle import Status
 from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import Detail, NotConnected
-from connectivity.management.client import Pauses
-from connectivity.sources.consumer import Holding, Intake
+from connectivity.management.client import Backoff
+from connectivity.sources.consumer import RetryBuffer, SourceConsumer
 from tests.support.in_process.running_connection import Running, numbered
 from tests.support.in_process.service import command, pause, source, turn, until
 from tests.support.memory_transport import CONNECTION_TYPE
@@ -115,21 +115,22 @@ async def test_a_mistake_of_our_own_while_taking_up_strands_nothing(
     monkeypatch: pytest.MonkeyPatch, clients: int
 ) -> None:
     """The links end, and what they had brought comes again over the next ones."""
+    handle = Dispatcher.handle
+    mistakes: list[Exception] = []
+
+    def mistaken(self: Dispatcher, *arguments: Any) -> None:
+        if mistakes:
+            raise mistakes.pop()
+        handle(self, *arguments)
+
+    monkeypatch.setattr(Dispatcher, "handle", mistaken)
     running = await Running.opened(clientCount=clients)
     await until(lambda: len(running.broker.links) == clients)
     running.site.disk.full = True
-    handle = Dispatcher.handle
-    mistakes = iter([ZeroDivisionError("a mistake of our own")])
-
-    def mistaken(self: Dispatcher, *arguments: Any) -> None:
-        for mistake in mistakes:
-            raise mistake
-        handle(self, *arguments)
-
     with capture_logs() as lines:
         running.send(*numbered(1, 2, 3))
         await until(lambda: running.site.count("in", "held") == 3)
-        monkeypatch.setattr(Dispatcher, "handle", mistaken)
+        mistakes.append(ZeroDivisionError("a mistake of our own"))
         running.site.disk.full = False
         assert sorted(await running.answered(3)) == ["1", "2", "3"]
         await until(lambda: running.unsettled() == 0)
@@ -184,7 +185,7 @@ async def with_intake(running: Running) -> asyncio.Task[None]:
     site.outbox.detach()
     site.outbox.attach(link)
     return asyncio.create_task(
-        Intake(site.readers[0], Holding(site.dispatcher.handle, site.store, pause=0.01)).run(link)
+        SourceConsumer(site.readers[0], RetryBuffer(site.dispatcher.handle, site.store, pause=0.01)).run(link)
     )
 
 
@@ -244,7 +245,7 @@ async def test_what_several_clients_and_sources_brought_is_taken_up_in_the_order
 
 
 async def test_what_one_of_several_links_brought_is_forgotten_with_it_and_the_rest_taken_up() -> None:
-    running = await Running.opened(clientCount=2, pauses=Pauses(60, 60))
+    running = await Running.opened(clientCount=2, pauses=Backoff(60, 60))
     await until(lambda: len(running.broker.links) == 2)
     running.site.disk.full = True
     with capture_logs():

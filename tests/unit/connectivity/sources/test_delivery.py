@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from connectivity.sources import delivery as delivery_module
-from connectivity.sources.delivery import MOST_REJECTIONS, Arrival, Redeliveries
-from connectivity.sources.reader import Received
+from connectivity.sources.delivery import MOST_REJECTIONS, InboundDelivery, RedeliveryTracker
+from connectivity.sources.reader import DecodedDelivery
 from connectivity.transports.base import Delivery, Outcome
 from mappings.model.envelope import Envelope
 from tests.support.in_process.service import ConnectionHarness
@@ -19,12 +19,12 @@ AGAIN, DROPPED, SETTLED = Outcome.REDELIVER, Outcome.DROPPED, Outcome.SETTLED
 class Deliveries:
     def __init__(self) -> None:
         self.route = ConnectionHarness().readers[0].route
-        self.memory = Redeliveries()
+        self.memory = RedeliveryTracker()
         self.outcomes: list[Outcome] = []
 
-    def arrival(self, name: str | None, *, redelivered: bool = False) -> Arrival:
+    def arrival(self, name: str | None, *, redelivered: bool = False) -> InboundDelivery:
         delivery = Delivery(Envelope(b"x"), "in", name, redelivered, lambda _, outcome: self.outcomes.append(outcome))
-        made = Arrival(delivery, Received(()), self.route)
+        made = InboundDelivery(delivery, DecodedDelivery(()), self.route)
         assert not self.memory.is_answered(made)
         made.open = 1
         return made
@@ -83,7 +83,7 @@ async def test_a_redelivery_while_the_answer_is_on_its_way_is_settled_in_place_o
     ended = deliveries.memory.until_ended(deliveries.arrival("x"))
     told: list[Delivery] = []
     copy = Delivery(Envelope(b"x"), "in", "x", True, lambda delivery, _: told.append(delivery))
-    assert deliveries.memory.is_answered(Arrival(copy, Received(()), deliveries.route))
+    assert deliveries.memory.is_answered(InboundDelivery(copy, DecodedDelivery(()), deliveries.route))
     ended(None)
     assert (told, deliveries.outcomes) == ([copy], [])
 

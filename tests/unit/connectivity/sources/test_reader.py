@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from connectivity.monitoring.prometheus import Monitor
-from connectivity.sources.reader import Border, Reader, Received
+from connectivity.monitoring.prometheus import PrometheusRegistry
+from connectivity.sources.reader import DecodedDelivery, SenderCheck, SourceReader
 from connectivity.targets.outbox import Outbox
-from connectivity.targets.reply_target import Route
+from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Delivery
 from mappings.errors import INTERNAL_ERROR
 from mappings.ids import EntityId, EntityType
 from mappings.model.envelope import Envelope
-from mappings.model.signals import Command, ErrorResponse, Inbound, Kind, Request, Subscribe
+from mappings.model.signals import Command, ErrorResponse, Inbound, Request, Subscribe, SubscriptionKind
 from tests.support.in_process.fixed_codec import FixedCodec
 from tests.support.in_process.service import LAMP, NOW, OWNER, command, connection, document, source, streaming, turn
 
@@ -29,18 +29,21 @@ PARTS = "{{ header:list | fn:split(',') }}"
 """Put together with itself it has more values than an expression may have, for a list of some hundreds."""
 
 
-def reader(max_payload: int = 1 << 20, *, type: str = "memory", **more: Any) -> Reader:
+def reader(max_payload: int = 1 << 20, *, type: str = "memory", **more: Any) -> SourceReader:
     """The reader of a source that differs from the usual one in `more`."""
     made = connection(source(**more), connectionType=type)
-    return Reader(Route(made, 0, Outbox(), Monitor().meter(made.id), lambda: NOW), max_payload=max_payload)
+    return SourceReader(
+        ReplyTargetPublisher(made, 0, Outbox(), PrometheusRegistry().meter(made.id), lambda: NOW),
+        max_payload=max_payload,
+    )
 
 
-def receive(with_reader: Reader, payload: bytes, headers: Mapping[str, str] | None = None) -> Received:
+def receive(with_reader: SourceReader, payload: bytes, headers: Mapping[str, str] | None = None) -> DecodedDelivery:
     delivery = Delivery(Envelope(payload, dict(headers or {})), "in/lamp-7", "d1", False, lambda *_: None)
     return with_reader.receive(delivery)
 
 
-def read(with_reader: Reader, payload: bytes, **headers: str) -> Inbound:
+def read(with_reader: SourceReader, payload: bytes, **headers: str) -> Inbound:
     """The one signal of a delivery; keywords are transport headers."""
     received = receive(with_reader, payload, {name.replace("_", "-"): value for name, value in headers.items()})
     assert received.error is None, received.error
@@ -49,7 +52,7 @@ def read(with_reader: Reader, payload: bytes, **headers: str) -> Inbound:
     return heard.signal
 
 
-def refused(with_reader: Reader, payload: bytes, headers: Mapping[str, str] | None = None) -> ErrorResponse:
+def refused(with_reader: SourceReader, payload: bytes, headers: Mapping[str, str] | None = None) -> ErrorResponse:
     received = receive(with_reader, payload, headers)
     assert received.error is not None
     assert received.signals in ((), [])
@@ -165,7 +168,7 @@ DEFAULTS = {"addresses": ["in"], "authorizationContext": [OWNER], "qos": 1}
 
 def test_without_reply_target_the_usual_headers_are_mapped_on_types_that_carry_headers() -> None:
     made = connection(DEFAULTS, connectionType="mqtt-5")
-    default = Reader(Route(made, 0, Outbox(), Monitor().meter("site"), lambda: NOW))
+    default = SourceReader(ReplyTargetPublisher(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW))
     asked = {"correlation-id": "c-1", "content-type": "text/plain", "reply-to": "desk/4", "other": "x"}
     headers = receive(default, turn(True), asked).signals[0].signal.headers
     assert {name: headers.get(name) for name in asked} == {**asked, "other": None}
@@ -173,7 +176,7 @@ def test_without_reply_target_the_usual_headers_are_mapped_on_types_that_carry_h
 
 def test_without_reply_target_nothing_is_mapped_on_mqtt_3() -> None:
     made = connection(DEFAULTS, connectionType="mqtt")
-    default = Reader(Route(made, 0, Outbox(), Monitor().meter("site"), lambda: NOW))
+    default = SourceReader(ReplyTargetPublisher(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW))
     assert "reply-to" not in receive(default, turn(True), {"reply-to": "desk/4"}).signals[0].signal.headers
 
 
@@ -184,7 +187,7 @@ def test_with_an_address_of_its_own_nothing_is_mapped_that_was_not_asked_for() -
 def test_the_users_mapping_counts_more_than_the_default_one() -> None:
     mapping = {"reply-to": "{{ header:back }}"}
     made = connection({**DEFAULTS, "headerMapping": mapping}, connectionType="mqtt-5")
-    own = Reader(Route(made, 0, Outbox(), Monitor().meter("site"), lambda: NOW))
+    own = SourceReader(ReplyTargetPublisher(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW))
     headers = (
         receive(own, turn(True), {"back": "desk/5", "reply-to": "desk/4", "correlation-id": "c-1"})
         .signals[0]
@@ -254,7 +257,7 @@ def test_streaming_commands_are_enforced_like_any_other() -> None:
 
 def test_a_signal_without_an_entity_never_passes_an_enforcement() -> None:
     enforced = reader(enforcement=BY_HEADER)
-    enforced.route.mapper.codec = FixedCodec(Request(Kind.SEARCH, "s-1", 1, {"correlation-id": "c-1"}))
+    enforced.route.mapper.codec = FixedCodec(Request(SubscriptionKind.SEARCH, "s-1", 1, {"correlation-id": "c-1"}))
     error = refused(enforced, b"{}", {"device_id": "acme.site:lamp-7"})
     assert error.fault.error == "connectivity:connection.id.enforcement.failed"
     assert (error.group, error.headers["correlation-id"]) == ("things", "c-1")
@@ -273,7 +276,7 @@ def test_filters_of_which_none_fits_the_kind_of_entity_are_unresolved() -> None:
     assert (error.fault.error, error.entity, error.group) == ("placeholder:unresolved", POLICY, "policies")
 
 
-def border(headers: Mapping[str, str], max_payload: int = 1 << 20, **more: Any) -> Border:
+def border(headers: Mapping[str, str], max_payload: int = 1 << 20, **more: Any) -> SenderCheck:
     """What guards the parts of a message of a protocol with sessions."""
     (heard,) = receive(reader(max_payload, payloadMapping=["ReactiveStreamsIo"], **more), b"\x01", headers).signals
     assert heard.border is not None

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from connectivity.mapping.script_host import ScriptHost
-from connectivity.mapping.script_protocol import Limits
-from connectivity.monitoring.prometheus import Monitor
-from connectivity.sources.reader import Reader, Received
+from connectivity.mapping.script_protocol import ScriptLimits
+from connectivity.monitoring.prometheus import PrometheusRegistry
+from connectivity.sources.reader import DecodedDelivery, SourceReader
 from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import routes_of
 from connectivity.transports.base import Delivery
@@ -55,16 +55,16 @@ GATEWAY = ["creating", "status", "Ditto"]
 ENFORCED = {"enforcement": {"input": "{{ header:device_id }}", "filters": ["{{ thing:id }}"]}}
 
 
-def reader(*mapping: str, **more: Any) -> Reader:
+def reader(*mapping: str, **more: Any) -> SourceReader:
     made = connection(source(payloadMapping=list(mapping), **more), mappingDefinitions=DEFINITIONS)
-    return Reader(*routes_of(made, 0, Outbox(), Monitor().meter("site"), lambda: NOW))
+    return SourceReader(*routes_of(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW))
 
 
-def receive(by: Reader, payload: bytes, headers: dict[str, str] | None = None) -> Received:
+def receive(by: SourceReader, payload: bytes, headers: dict[str, str] | None = None) -> DecodedDelivery:
     return by.receive(Delivery(Envelope(payload, headers or {}), "in", "d1", False, lambda *_: None))
 
 
-def heard(received: Received) -> list[tuple[str, str, str]]:
+def heard(received: DecodedDelivery) -> list[tuple[str, str, str]]:
     """What each signal says, which mapper has read it, and what it is called."""
     return [(each.signal.action, each.route.mapper.name, each.name) for each in received.signals]  # type: ignore[union-attr]
 
@@ -149,7 +149,7 @@ def test_what_was_read_and_is_not_allowed_is_answered_by_its_mapper() -> None:
 
 def test_a_delivery_that_is_too_large_is_refused_before_any_mapper_reads() -> None:
     made = connection(source(payloadMapping=GATEWAY), mappingDefinitions=DEFINITIONS)
-    by = Reader(*routes_of(made, 0, Outbox(), Monitor().meter("site"), lambda: NOW), max_payload=10)
+    by = SourceReader(*routes_of(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW), max_payload=10)
     received = receive(by, turn(True), device())
     assert received.error is not None
     assert received.route is not None
@@ -212,17 +212,17 @@ def test_a_command_is_still_a_command_behind_the_mapping() -> None:
 
 @pytest.fixture
 async def host() -> AsyncIterator[ScriptHost]:
-    made = ScriptHost(Limits(seconds=10.0))
+    made = ScriptHost(ScriptLimits(seconds=10.0))
     yield made
     await made.close()
 
 
-async def prepared(host: ScriptHost, payload: bytes, headers: dict[str, str], **more: Any) -> Received:
+async def prepared(host: ScriptHost, payload: bytes, headers: dict[str, str], **more: Any) -> DecodedDelivery:
     """What a source hears whose scripts stand anywhere in its list."""
     made = connection(
         source(payloadMapping=["first", "status", "second"], **more), mappingDefinitions={**DEFINITIONS, **SCRIPTED}
     )
-    by = Reader(*routes_of(made, 0, Outbox(), Monitor().meter("site"), lambda: NOW, host))
+    by = SourceReader(*routes_of(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW, host))
     delivery = Delivery(Envelope(payload, headers), "in", "d1", False, lambda *_: None)
     (preparation,) = await by.prepare([delivery])
     return by.receive(delivery, preparation)

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from connectivity.store.commit import Submitted
+from connectivity.store.commit import PendingCommit
 from spark_store.errors import StoreUnavailable
 from tests.support.journal_entries import LAMP, TANK, change, published
 
 
 async def test_who_waits_is_told_once_and_who_has_left_is_not_missed() -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    submitted = Submitted([change(LAMP, 1), published(TANK, 1)], future)
+    submitted = PendingCommit([change(LAMP, 1), published(TANK, 1)], future)
     assert submitted.entities() == {LAMP, TANK}
     submitted.fail(StoreUnavailable("the disk is full"))
     submitted.succeed()
@@ -24,8 +24,8 @@ async def test_who_waits_is_told_once_and_who_has_left_is_not_missed() -> None:
 async def test_a_step_is_taken_and_a_barrier_has_none() -> None:
     taken: list[int] = []
     loop = asyncio.get_running_loop()
-    Submitted((), loop.create_future(), lambda: taken.append(1)).take_step()
-    barrier = Submitted((), loop.create_future())
+    PendingCommit((), loop.create_future(), lambda: taken.append(1)).take_step()
+    barrier = PendingCommit((), loop.create_future())
     barrier.take_step()
     barrier.succeed()
     await barrier.durable

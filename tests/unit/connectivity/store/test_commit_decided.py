@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from connectivity.store.commit import Decided
+from connectivity.store.commit import UncommittedState
 from spark_store.records import Change
 from tests.support.journal_entries import LAMP, answered, change, snapshot
 
 
 def test_what_is_durable_goes_and_what_was_decided_upon_it_stays() -> None:
-    decided, first, second = Decided(), change(LAMP, 1, answer=answered(1)), change(LAMP, 2)
+    decided, first, second = UncommittedState(), change(LAMP, 1, answer=answered(1)), change(LAMP, 2)
     for one in (first, second):
         decided.add(one)
     decided.settle([first])
@@ -18,14 +18,14 @@ def test_what_is_durable_goes_and_what_was_decided_upon_it_stays() -> None:
 
 
 def test_a_state_that_was_put_in_its_place_is_not_dropped_with_the_former_one() -> None:
-    decided, one = Decided(), change(LAMP, 1)
+    decided, one = UncommittedState(), change(LAMP, 1)
     decided.add(one)
     decided.drop(Change((), (snapshot(LAMP, 1),)).snapshots[0])
     assert decided.snapshots[LAMP] is one.snapshots[0]
 
 
 def test_nothing_is_left_of_what_never_happened() -> None:
-    decided = Decided()
+    decided = UncommittedState()
     decided.add(change(LAMP, 1, answer=answered(1)))
     decided.clear()
     assert (decided.snapshots, decided.answers) == ({}, {})

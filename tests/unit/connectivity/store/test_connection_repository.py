@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from connectivity.store import connection_repository as module
-from connectivity.store.connection_repository import Definitions
+from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.store import Store
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import SqliteJournal
@@ -23,13 +23,13 @@ async def test_what_is_told_is_durable(tmp_path: Path, monkeypatch: pytest.Monke
     journal = SqliteJournal.open(tmp_path / "journal.db")
     store = Store(journal)
     notes = [FileNote(f"file-{number}", 1, "aa", AT, None) for number in range(5)]
-    stored = Definitions(journal, store)
+    stored = ConnectionRepository(journal, store)
     await stored.add(REVISION, ENTRY)
     await stored.note_files(notes)
     await stored.override(closed := notes[1]._replace(override="closed"), ENTRY)
     await stored.audit(ENTRY)
     other = SqliteJournal.open(tmp_path / "journal.db")
-    seen = Definitions(other, store)
+    seen = ConnectionRepository(other, store)
     assert (seen.current(), seen.revisions("depot")) == ([REVISION], [REVISION])
     assert seen.file_notes() == [notes[0], closed, *notes[2:]]
     assert seen.audited(10) == [ENTRY] * 3

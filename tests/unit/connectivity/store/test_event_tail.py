@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.store.event_tail import Tail
-from spark_store.records import Change, Followed
+from connectivity.store.event_tail import EventTail
+from spark_store.records import Change, PublishedEvent
 from tests.support.journal_entries import LAMP, LATER, POLICY, change, history
 from tests.support.reference_journal import MemoryJournal
 
@@ -15,7 +15,7 @@ class Reads(MemoryJournal):
 
     reads = 0
 
-    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[Followed]:
+    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
         self.reads += 1
         return super().follow_on(after, limit, max_bytes)
 
@@ -23,7 +23,7 @@ class Reads(MemoryJournal):
 class Following:
     def __init__(self, most: int = 100, most_bytes: int = 1 << 20) -> None:
         self.journal = Reads()
-        self.tail = Tail(self.journal, most, most_bytes)
+        self.tail = EventTail(self.journal, most, most_bytes)
         self.woken = 0
 
     def wake(self) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from connectivity.store import past_state
-from connectivity.store.past_state import recall
+from connectivity.store.past_state import state_at
 from connectivity.twins.decider import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
 from spark_store.records import PastQuery
 from tests.support.in_process.service import (
@@ -44,7 +44,7 @@ class Past:
 
     def __init__(self, folder: Path) -> None:
         self.lake = Lake(folder)
-        cold = Cold(self.lake)
+        cold = LakeHistory(self.lake)
         self.now = NOW
         self.site = ConnectionHarness(
             source("in", OWNER),
@@ -314,12 +314,12 @@ async def test_long_histories_begin_at_the_nearest_state(
     events = lamp.site.history(LAMP)
     await lamp.move(99)
     for revision in (2, 5, 6, 7):
-        found = await recall(lamp.site.store, PastQuery(LAMP, revision, None))
+        found = await state_at(lamp.site.store, PastQuery(LAMP, revision, None))
         assert found is not None
         assert found.snapshot == fold(events[:revision])
         assert found.headers == events[revision - 1].headers
     append_snapshots(lamp.lake, [fold(events[:4])])
-    found = await recall(lamp.site.store, PastQuery(LAMP, 5, None))
+    found = await state_at(lamp.site.store, PastQuery(LAMP, 5, None))
     assert found is not None
     assert found.snapshot == fold(events[:5])
 
@@ -332,7 +332,7 @@ async def test_a_creation_that_is_forgotten_is_known_from_the_present(
     await lamp.ask(turn(7))
     events: list[Event] = lamp.site.history(LAMP)
     await lamp.move(99, forgotten=5)
-    found = await recall(lamp.site.store, PastQuery(LAMP, 6, None))
+    found = await state_at(lamp.site.store, PastQuery(LAMP, 6, None))
     assert found is not None
     assert found.snapshot == fold(events[:6])
     assert datetime.fromisoformat(found.snapshot.created) == NOW + timedelta(seconds=10)

@@ -16,7 +16,7 @@ from connectivity.store.store import Store
 from mappings.streamr.timestamps import milliseconds
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal, SqliteJournal
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
 from spark_store.records import Change
 from tests.support.dice import examples
@@ -40,7 +40,7 @@ async def asked(
         lake = Lake(Path(folder))
         journal = journal or SqliteJournal.open(lake.journal)
         journal.append(messages(times))
-        store = Store(journal, cold=lambda: Cold(lake))
+        store = Store(journal, cold=lambda: LakeHistory(lake))
         if trimmed:
             append_events(lake, list(enumerate(journal.events(TANK, 1, trimmed, trimmed, MUCH), 1)), rows=3)
             await store.trim(trimmed, LATER)
@@ -109,7 +109,7 @@ async def test_what_was_erased_or_forgotten_is_passed_over(tmp_path: Path) -> No
     journal = SqliteJournal.open(lake.journal)
     journal.append(messages([9, 9, 9, 9]))
     append_events(lake, list(enumerate(journal.events(TANK, 1, 4, 4, MUCH), 1)))
-    store = Store(journal, cold=lambda: Cold(lake))
+    store = Store(journal, cold=lambda: LakeHistory(lake))
     await store.trim(3, LATER)
     forget(lake, "revision <= 2")
     assert await first_published(store, TANK, 1, 4, 9) == 3
@@ -143,7 +143,7 @@ async def test_what_is_trimmed_while_it_is_looked_at_is_looked_for_in_the_lake(t
     journal = Trims.open(lake.journal)
     journal.append(messages([1, 9, 1, 9]))
     append_events(lake, list(enumerate(journal.events(TANK, 1, 4, 4, MUCH), 1)))
-    store = Store(journal, cold=lambda: Cold(lake))
+    store = Store(journal, cold=lambda: LakeHistory(lake))
     assert await first_published(store, TANK, 1, 4, 9) == 2
     await store.close()
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.store.retained_history import MOST, TRUSTED_SECONDS, Kept
+from connectivity.store.retained_history import MOST, TRUSTED_SECONDS, RetainedHistory
 from connectivity.store.store import Store
 from mappings.ids import partition_entity
 from spark_store.errors import HistoryUnavailable
 from spark_store.journal import erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
 from tests.support.clock import Clock
 from tests.support.journal_entries import LAMP, LATER, MUCH, TANK, change, published, timestamp
@@ -31,9 +31,9 @@ class TrimmedMessages:
         self.journal = SqliteJournal.open(self.lake.journal)
         self.journal.append([published(TANK, offset) for offset in range(1, 11)])
         append_events(self.lake, list(enumerate(self.journal.events(TANK, 1, 8, 8, MUCH), 1)))
-        opened = Cold(self.lake, clock=self.clock.now)
+        opened = LakeHistory(self.lake, clock=self.clock.now)
         self.store = Store(self.journal, cold=lambda: opened)
-        self.store.kept = self.kept = Kept(self.journal, self.store.ask_lake, self.clock.now)
+        self.store.kept = self.kept = RetainedHistory(self.journal, self.store.ask_lake, self.clock.now)
 
     async def round(self) -> int:
         """A second passes."""
@@ -110,7 +110,7 @@ async def test_an_erasure_takes_everything_up_to_it(site: TrimmedMessages) -> No
 async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Path) -> None:
     journal = MemoryJournal()
     journal.append([published(TANK, offset) for offset in range(1, 5)])
-    store = Store(journal, cold=lambda: Cold(Lake(tmp_path)))
+    store = Store(journal, cold=lambda: LakeHistory(Lake(tmp_path)))
     await store.trim(2, LATER)
     assert store.oldest_kept(TANK) == 3
     await store.kept.round()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from connectivity.store import session_repository as module
-from connectivity.store.session_repository import DeskSessions
+from connectivity.store.session_repository import SessionRepository
 from connectivity.store.store import Store, StoreOptions
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import sessions
@@ -26,7 +26,7 @@ class SessionJournal:
         self.path = folder / "journal.db"
         self.journal = SqliteJournal.open(self.path)
         self.store = Store(self.journal, StoreOptions(probe_min=0.01))
-        self.sessions = DeskSessions(self.journal, self.store, "streamr")
+        self.sessions = SessionRepository(self.journal, self.store, "streamr")
 
     def written(self) -> list[SessionRow]:
         """What is durable."""
@@ -119,9 +119,9 @@ async def test_a_service_that_ends_in_order_has_written_everything(tmp_path: Pat
     site.sessions.sent(row().at, 12)
     await site.sessions.close()
     assert site.written() == [row(last=12)]
-    again = DeskSessions(site.journal, site.store, "streamr")
+    again = SessionRepository(site.journal, site.store, "streamr")
     assert again.rows("depot") == [row(last=12)]
-    assert DeskSessions(site.journal, site.store, "another").rows("depot") == []
+    assert SessionRepository(site.journal, site.store, "another").rows("depot") == []
 
 
 async def test_nothing_is_kept_of_a_connection_that_is_not_to_be_open(site: SessionJournal) -> None:

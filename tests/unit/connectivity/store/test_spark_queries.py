@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from connectivity.config.settings import Settings
-from connectivity.store.spark_queries import Wide, wide_queries
-from spark_store.errors import NoWideQueries, QueryCancelled, QueryRefused
+from connectivity.store.spark_queries import AsyncSparkQueries, wide_queries
+from spark_store.errors import NoSparkQueries, QueryCancelled, QueryRefused
 from spark_store.lake.tables import Lake
-from spark_store.queries.spark_query import Cancellation, Limits, Query, Sql, WideQueries
+from spark_store.queries.spark_query import Cancellation, Query, QueryLimits, SparkQueries, Sql
 
 QUERY = Sql("SELECT 1")
 
 
-class Slow(WideQueries):
+class Slow(SparkQueries):
     """Answers with numbers, each of which takes until it is allowed, or the query is stopped."""
 
     def __init__(self, numbers: int) -> None:
@@ -28,7 +28,7 @@ class Slow(WideQueries):
         self.allowed = threading.Semaphore(0)
         self.asked, self.stopped, self.closed = threading.Event(), threading.Event(), threading.Event()
 
-    def run(self, query: Query, limits: Limits | None = None, cancellation: Cancellation | None = None) -> Numbers:  # type: ignore[override]
+    def run(self, query: Query, limits: QueryLimits | None = None, cancellation: Cancellation | None = None) -> Numbers:  # type: ignore[override]
         assert cancellation is not None
         return Numbers(self, cancellation)
 
@@ -53,8 +53,8 @@ class Numbers:
 
 
 @contextlib.asynccontextmanager
-async def asking(slow: Slow) -> AsyncIterator[Wide]:
-    wide = Wide(slow)
+async def asking(slow: Slow) -> AsyncIterator[AsyncSparkQueries]:
+    wide = AsyncSparkQueries(slow)
     yield wide
     wide.close()
 
@@ -119,7 +119,7 @@ async def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_with_spark_off_it_is_said_what_to_do(tmp_path: Path) -> None:
-    wide = Wide(wide_queries(Settings(data_dir=tmp_path, spark={"mode": "off"})))
-    with pytest.raises(NoWideQueries, match="set spark"):
+    wide = AsyncSparkQueries(wide_queries(Settings(data_dir=tmp_path, spark={"mode": "off"})))
+    with pytest.raises(NoSparkQueries, match="set spark"):
         await anext(wide.run(QUERY))
     wide.close()

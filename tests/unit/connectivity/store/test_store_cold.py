@@ -13,9 +13,9 @@ import pytest
 from connectivity.store.store import Store, StoreOptions
 from mappings.model.signals import HistoryQuery
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
-from spark_store.records import Oldest
+from spark_store.records import OldestEvent
 from tests.support.in_process.service import Disk
 from tests.support.journal_entries import LAMP, LATER, MUCH, change, event, history, revisions, timestamp
 from tests.support.lake.tables import append_events
@@ -46,7 +46,7 @@ async def trimmed(tmp_path: Path) -> AsyncIterator[Store]:
     journal = MemoryJournal()
     journal.append(history(LAMP, 10))
     append_events(Lake(tmp_path), list(enumerate(journal.events(LAMP, 1, 8, 8, MUCH), 1)))
-    store = Store(journal, HASTY, cold=lambda: Cold(Lake(tmp_path)))
+    store = Store(journal, HASTY, cold=lambda: LakeHistory(Lake(tmp_path)))
     assert await store.trim(6, LATER) == 6
     yield store
     await store.close()
@@ -82,7 +82,7 @@ async def test_a_step_of_trimming_rides_on_a_commit(store: Store, disk: Disk) ->
     await durable
     assert await asyncio.wait_for(step, PATIENCE) == 3
     assert disk.commits <= commits + 2
-    assert store.oldest() == Oldest(4, timestamp(4))
+    assert store.oldest() == OldestEvent(4, timestamp(4))
     assert await store.trim(3, LATER) == 0
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from connectivity.subscriptions.aggregation_feed import AggregationFeed, Everything
-from connectivity.subscriptions.feed import FeedFailed, Then
+from connectivity.subscriptions.aggregation_feed import AggregationFeed, FullScan
+from connectivity.subscriptions.feed import FeedFailed, PageEnd
 from mappings.model.signals import SearchQuery
 from spark_store.errors import BudgetExceeded, StoreUnavailable
-from spark_store.search.aggregation import Tally, read_aggregation
+from spark_store.search.aggregation import GroupAccumulator, read_aggregation
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, source
 
@@ -100,13 +100,13 @@ async def test_everything_is_walked_over_in_slices(site: ConnectionHarness) -> N
 async def test_rows_are_made_beside_the_loop(site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exact means of ten thousand groups take a second."""
     await rooms(site, 3)
-    threads, rows = set[threading.Thread](), Tally.rows
+    threads, rows = set[threading.Thread](), GroupAccumulator.rows
 
-    def noted(tally: Tally) -> list[dict[str, Any]]:
+    def noted(tally: GroupAccumulator) -> list[dict[str, Any]]:
         threads.add(threading.current_thread())
         return rows(tally)
 
-    monkeypatch.setattr(Tally, "rows", noted)
+    monkeypatch.setattr(GroupAccumulator, "rows", noted)
     searcher = Searcher(site)
     await searcher.request(await searcher.subscribe(aggregation=BY_ROOM))
     assert len(threads) == 1
@@ -133,7 +133,7 @@ async def test_the_time_for_all_of_it_is_bounded_however_much_is_found(site: Con
     await rooms(site, 9)
     site.search.slice = 1
     asked = site.searching.understand(SearchQuery(), ("acme:owner",))
-    everything = Everything(site.searching, asked.question, asked.subjects, 1e-9)
+    everything = FullScan(site.searching, asked.question, asked.subjects, 1e-9)
     feed = AggregationFeed(everything, read_aggregation({}), 25)
     with pytest.raises(FeedFailed) as failed:
         await feed.page(0, 1, 1_000_000)
@@ -201,10 +201,10 @@ async def test_too_many_groups_are_refused(site: ConnectionHarness, monkeypatch:
 async def test_pages_of_rows_are_bounded_in_bytes(site: ConnectionHarness) -> None:
     await rooms(site, 12)
     asked = site.searching.understand(SearchQuery(), ("acme:owner",))
-    everything = Everything(site.searching, asked.question, asked.subjects, 60.0)
+    everything = FullScan(site.searching, asked.question, asked.subjects, 60.0)
     feed = AggregationFeed(everything, read_aggregation({"groupBy": {"id": "thingId"}}), 25)
-    position, sizes, then = 0, [], Then.MORE
-    while then is not Then.END:
+    position, sizes, then = 0, [], PageEnd.MORE
+    while then is not PageEnd.END:
         page = await feed.page(position, 9, 100)
         sizes += [element.count(b"count") for element in page.elements]
         assert sum(map(len, page.elements)) < 200

@@ -13,12 +13,12 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from connectivity.subscriptions.aggregation_feed import AggregationFeed, Everything
-from connectivity.subscriptions.feed import Then
-from connectivity.subscriptions.search_feed import Looking, Searching
-from connectivity.twins.context import PresentWorld
+from connectivity.subscriptions.aggregation_feed import AggregationFeed, FullScan
+from connectivity.subscriptions.feed import PageEnd
+from connectivity.subscriptions.search_feed import SearchService, SearchWorker
+from connectivity.twins.context import CurrentStateLookup
 from spark_store.rql.options import BY_ID
-from spark_store.rql.query import Question
+from spark_store.rql.query import ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search.aggregation import read_aggregation
 from tests.support.dice import THOROUGH, dice, examples
@@ -35,18 +35,20 @@ Answered = TypeVar("Answered")
 class AtOnce:
     """Looks on the spot."""
 
-    def __init__(self, looking: Looking) -> None:
+    def __init__(self, looking: SearchWorker) -> None:
         self._looking = looking
 
-    async def look(self, look: Callable[[Looking], Answered]) -> Answered:
+    async def look(self, look: Callable[[SearchWorker], Answered]) -> Answered:
         return look(self._looking)
 
 
-async def aggregated(looking: Looking, question: Question, subjects: tuple[str, ...], aggregation: Any) -> list[Any]:
-    everything = Everything(cast(Searching, AtOnce(looking)), question, subjects, 60.0)
+async def aggregated(
+    looking: SearchWorker, question: ThingQuery, subjects: tuple[str, ...], aggregation: Any
+) -> list[Any]:
+    everything = FullScan(cast(SearchService, AtOnce(looking)), question, subjects, 60.0)
     feed = AggregationFeed(everything, read_aggregation(aggregation), 3)
-    rows, position, then = [], 0, Then.MORE
-    while then is not Then.END:
+    rows, position, then = [], 0, PageEnd.MORE
+    while then is not PageEnd.END:
         page = await feed.page(position, 2, 1_000)
         rows += [row for element in page.elements for row in json.loads(element)]
         position, then = page.position, page.then
@@ -115,7 +117,7 @@ async def test_rows_agree_with_the_obvious_rule(maker: str, worlds: int, tmp_pat
         open_journal, open_search = MAKERS[maker]
         journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
         search, now = open_search(journal), chance.choice(NOWS)
-        looking = Looking(search, PresentWorld(search.snapshot, lambda now=now: now))  # type: ignore[misc]
+        looking = SearchWorker(search, CurrentStateLookup(search.snapshot, lambda now=now: now))  # type: ignore[misc]
         for _ in range(QUESTIONS):
             subjects = tuple(chance.sample(SUBJECTS, chance.randint(1, 2)))
             filter = a_filter(chance)
@@ -130,7 +132,7 @@ async def test_rows_agree_with_the_obvious_rule(maker: str, worlds: int, tmp_pat
                 [each for each in seen if each.is_visible() and each.matches(filter)], groupings, measures
             )
             about = (text_of(filter), groupings, measures, subjects, policies, things, now)
-            question = Question(read(text_of(filter), datetime(2030, 1, 15, tzinfo=UTC)), (BY_ID,))
+            question = ThingQuery(read(text_of(filter), datetime(2030, 1, 15, tzinfo=UTC)), (BY_ID,))
             found = await aggregated(looking, question, subjects, {"groupBy": groupings, "measures": measures})
             # As text, in which 1, 1.0 and true differ.
             assert json.dumps(found) == json.dumps(expected), about

@@ -14,19 +14,19 @@ import pyarrow as pa
 import pytest
 
 from connectivity.subscriptions import as_of_feed as module
-from connectivity.subscriptions.as_of_feed import PastFeed, PastOptions, PastSearches
-from connectivity.subscriptions.feed import Page, Then
-from connectivity.subscriptions.search_feed import Asked
-from spark_store.errors import NoPipeline, PipelineLost, QueryCancelled, QueryRefused, StoreError, TimeIsUp
+from connectivity.subscriptions.as_of_feed import AsOfFeed, AsOfSearches, PastOptions
+from connectivity.subscriptions.feed import Page, PageEnd
+from connectivity.subscriptions.search_feed import SearchRequest
+from spark_store.errors import NoPipeline, PipelineLost, QueryCancelled, QueryRefused, QueryTimeout, StoreError
 from spark_store.journal.journal import SqliteJournal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
-from spark_store.queries.as_of import Candidate, Guarded
+from spark_store.queries.as_of import Candidate, CandidateAccess
 from spark_store.queries.as_of_fold import OUT
-from spark_store.queries.spark_query import Cancellation, Limits, Query, WideQueries
-from spark_store.queries.spool import Bound
+from spark_store.queries.spark_query import Cancellation, Query, QueryLimits, SparkQueries
+from spark_store.queries.spool import SpoolLimits
 from spark_store.rql.options import read_options
-from spark_store.rql.query import Question
+from spark_store.rql.query import ThingQuery
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import NOW, ConnectionHarness, document, policy, searching, source, until
 from tests.support.open_files import open_files
@@ -39,7 +39,7 @@ GUEST = {
 }
 
 
-class Played(WideQueries):
+class Played(SparkQueries):
     """Answers every query with the same rows, in batches of two; each waits until it is allowed, or the query is stopped."""
 
     def __init__(self, lake: Lake) -> None:
@@ -55,7 +55,7 @@ class Played(WideQueries):
         self.rows.append(dict(zip(OUT, row, strict=True)))
 
     def run(  # type: ignore[override]
-        self, query: Query, limits: Limits | None = None, cancellation: Cancellation | None = None
+        self, query: Query, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
     ) -> Iterator[pa.RecordBatch]:
         self.asked += 1
         assert cancellation is not None
@@ -95,7 +95,7 @@ class Past:
             source(), source("guests", "acme:guest"), journal=SqliteJournal.open(self.lake.journal)
         )
         self.spark = Played(self.lake)
-        self.searches = PastSearches(self.site.store, self.site.decider.world, self.spark, lambda: CLOCK, options)
+        self.searches = AsOfSearches(self.site.store, self.site.decider.world, self.spark, lambda: CLOCK, options)
         self.site.searching.as_of = self.searches.open
         self.reach(10**6)
 
@@ -187,7 +187,7 @@ async def test_others_have_their_turn_while_the_policies_of_many_things_are_look
 ) -> None:
     monkeypatch.setattr(module, "_TURN_SECONDS", 0.0)
     candidate = Candidate("acme.site:lamp", 1, 0, 0, "{}", matches=True)
-    found = [Guarded(candidate, (f"acme.site:p{each}", "acme.site")) for each in range(20)]
+    found = [CandidateAccess(candidate, (f"acme.site:p{each}", "acme.site")) for each in range(20)]
     looking = asyncio.create_task(make_past().searches.accesses(found, ("acme:owner",)))
     turns = 0
     while not looking.done():
@@ -239,7 +239,7 @@ def _text(instant: datetime) -> str:
     [
         (NoPipeline("none runs"), (503, "thing-search:past.unreachable")),
         (PipelineLost("killed"), (503, "thing-search:past.unreachable")),
-        (TimeIsUp("60 s"), (503, "thing-search:budget.exceeded")),
+        (QueryTimeout("60 s"), (503, "thing-search:budget.exceeded")),
         (QueryRefused("odd"), (500, "internalerror")),
     ],
     ids=lambda it: type(it).__name__,
@@ -254,7 +254,7 @@ async def test_what_spark_cannot_answer_is_told_at_the_first_request(
 
 
 async def test_what_a_search_finds_is_bounded(make_past: Callable[..., Past]) -> None:
-    past = make_past(bound=Bound(records=1))
+    past = make_past(bound=SpoolLimits(records=1))
     for name in ("lamp-1", "lamp-2"):
         await has_thing(past.site, name)
         past.spark.has(name)
@@ -297,13 +297,13 @@ async def test_a_page_ends_where_its_bytes_do(make_past: Callable[..., Past]) ->
     for number in range(5):
         await has_thing(past.site, f"lamp-{number}")
         past.spark.has(f"lamp-{number}", a="x" * 300)
-    feed = past.searches.open(Asked(Question(None, read_options(None).order), 25, None, ("acme:owner",)), 0)
-    assert isinstance(feed, PastFeed)
-    position, lengths, then = 0, [], Then.MORE
-    while then is Then.MORE:
+    feed = past.searches.open(SearchRequest(ThingQuery(None, read_options(None).order), 25, None, ("acme:owner",)), 0)
+    assert isinstance(feed, AsOfFeed)
+    position, lengths, then = 0, [], PageEnd.MORE
+    while then is PageEnd.MORE:
         page: Page = await feed.page(position, 3, 900)
         position, then = page.position, page.then
         lengths += [len(msgspec.json.decode(it)) for it in page.elements]
-    assert (lengths, then) == ([2, 2, 1], Then.END)
+    assert (lengths, then) == ([2, 2, 1], PageEnd.END)
     feed.close()
     await past.wait_for_open_files(0)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.subscriptions.engine import UNBOUNDED, Emitted, Ended, State, Subscription
+from connectivity.subscriptions.engine import (
+    UNBOUNDED,
+    ElementsEmitted,
+    Subscription,
+    SubscriptionEnded,
+    SubscriptionState,
+)
 from mappings.errors import Fault
-from mappings.model.signals import Ending
+from mappings.model.signals import EndReason
 from tests.support.dice import dice
 
 NOT_FOUND = Fault(404, "things:thing.notfound", "The Thing could not be found.")
@@ -44,7 +50,7 @@ def test_spec_1_01_a_random_conversation_never_emits_more_than_was_requested() -
             assert subscription.request(demand) == []
         elif subscription.wanted:
             elements = list(range(chance.randint(1, subscription.wanted)))
-            assert subscription.offer(elements) == [Emitted(elements)]
+            assert subscription.offer(elements) == [ElementsEmitted(elements)]
             emitted += len(elements)
         assert emitted + subscription.wanted == requested
 
@@ -52,15 +58,15 @@ def test_spec_1_01_a_random_conversation_never_emits_more_than_was_requested() -
 def test_spec_1_02_a_subscription_may_end_with_demand_left() -> None:
     subscription = patient()
     subscription.request(10)
-    assert subscription.offer(["a"]) == [Emitted(["a"])]
-    assert subscription.finish() == [Ended(None)]
+    assert subscription.offer(["a"]) == [ElementsEmitted(["a"])]
+    assert subscription.finish() == [SubscriptionEnded(None)]
     assert subscription.is_closed
 
 
 def test_spec_1_04_a_failing_feed_ends_the_subscription_with_its_fault() -> None:
     subscription = patient()
     subscription.request(1)
-    assert subscription.fail(NOT_FOUND) == [Ended(NOT_FOUND)]
+    assert subscription.fail(NOT_FOUND) == [SubscriptionEnded(NOT_FOUND)]
 
 
 def test_spec_1_05_the_end_of_the_feed_needs_no_further_demand() -> None:
@@ -68,7 +74,7 @@ def test_spec_1_05_the_end_of_the_feed_needs_no_further_demand() -> None:
     subscription.request(1)
     subscription.offer(["a"])
     assert subscription.wanted == 0
-    assert subscription.finish() == [Ended(None)]
+    assert subscription.finish() == [SubscriptionEnded(None)]
 
 
 @pytest.mark.parametrize("end", ["finish", "fail", "expire", "revoke", "cancel"])
@@ -101,7 +107,7 @@ def test_spec_3_05_and_3_07_cancel_may_be_said_twice_and_is_never_answered() -> 
 def test_spec_3_06_a_request_after_cancel_is_told_so_and_brings_no_element() -> None:
     subscription = patient()
     subscription.cancel()
-    assert subscription.request(1) == [Ended(Ending.CANCELLED)]
+    assert subscription.request(1) == [SubscriptionEnded(EndReason.CANCELLED)]
     assert subscription.wanted == 0
 
 
@@ -116,15 +122,15 @@ def test_spec_3_08_requests_add_up() -> None:
 def test_spec_3_09_a_request_for_nothing_or_less_fails(demand: int) -> None:
     subscription = patient()
     subscription.request(3)
-    assert subscription.request(demand) == [Ended(Ending.INVALID_DEMAND)]
+    assert subscription.request(demand) == [SubscriptionEnded(EndReason.INVALID_DEMAND)]
     assert subscription.offer(["late"]) == []
-    assert subscription.request(1) == [Ended(Ending.CANCELLED)]
+    assert subscription.request(1) == [SubscriptionEnded(EndReason.CANCELLED)]
 
 
 def test_spec_3_09_wins_over_a_failure_that_waits_for_the_first_request() -> None:
     subscription = patient()
     subscription.fail(NOT_FOUND)
-    assert subscription.request(0) == [Ended(Ending.INVALID_DEMAND)]
+    assert subscription.request(0) == [SubscriptionEnded(EndReason.INVALID_DEMAND)]
 
 
 def test_spec_3_17_demand_stops_counting_at_its_cap() -> None:
@@ -141,23 +147,23 @@ def test_no_terminal_signal_precedes_the_first_request(end: str, reason: Fault |
     """The protocol's extra guarantee: what is known early is told at the first request."""
     subscription = patient()
     assert getattr(subscription, end)(*([reason] if reason else [])) == []
-    assert subscription.state is State.WAITING
-    assert subscription.request(1) == [Ended(reason)]
+    assert subscription.state is SubscriptionState.WAITING
+    assert subscription.request(1) == [SubscriptionEnded(reason)]
 
 
 def test_only_the_first_end_is_remembered_for_the_first_request() -> None:
     subscription = patient()
     subscription.fail(NOT_FOUND)
     subscription.finish()
-    assert subscription.request(1) == [Ended(NOT_FOUND)]
+    assert subscription.request(1) == [SubscriptionEnded(NOT_FOUND)]
 
 
 def test_idleness_is_told_without_a_request() -> None:
-    assert patient().expire() == [Ended(Ending.IDLE)]
+    assert patient().expire() == [SubscriptionEnded(EndReason.IDLE)]
 
 
 def test_the_end_that_an_operator_wants_is_told_without_a_request() -> None:
-    assert patient().revoke(NOT_FOUND) == [Ended(NOT_FOUND)]
+    assert patient().revoke(NOT_FOUND) == [SubscriptionEnded(NOT_FOUND)]
 
 
 def test_what_was_sent_and_what_is_wanted_still_are_what_was_requested() -> None:
@@ -168,15 +174,15 @@ def test_what_was_sent_and_what_is_wanted_still_are_what_was_requested() -> None
 
 
 def test_a_protocol_without_that_guarantee_tells_the_end_at_once() -> None:
-    assert hasty().finish() == [Ended(None)]
-    assert hasty().fail(NOT_FOUND) == [Ended(NOT_FOUND)]
+    assert hasty().finish() == [SubscriptionEnded(None)]
+    assert hasty().fail(NOT_FOUND) == [SubscriptionEnded(NOT_FOUND)]
 
 
 def test_demand_may_come_with_the_subscribe() -> None:
     subscription = patient(demand=2)
     assert subscription.wanted == 2
-    assert subscription.offer(["a", "b"]) == [Emitted(["a", "b"])]
-    assert subscription.finish() == [Ended(None)]
+    assert subscription.offer(["a", "b"]) == [ElementsEmitted(["a", "b"])]
+    assert subscription.finish() == [SubscriptionEnded(None)]
 
 
 def test_an_offer_of_nothing_sends_nothing() -> None:

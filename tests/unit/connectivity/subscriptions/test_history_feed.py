@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import Then
+from connectivity.subscriptions.feed import PageEnd
 from connectivity.subscriptions.history_feed import HistoryFeed
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, HistoryQuery
@@ -44,9 +44,9 @@ def journal() -> MemoryJournal:
 async def test_pages_follow_each_other_and_the_last_one_says_so(journal: MemoryJournal) -> None:
     feed = HistoryFeed.open(Store(journal), HistoryQuery(LAMP), NOW)
     first = await feed.page(0, 7, 1 << 20)
-    assert ([item.revision for item in first.elements], first.then) == (list(range(1, 8)), Then.MORE)
+    assert ([item.revision for item in first.elements], first.then) == (list(range(1, 8)), PageEnd.MORE)
     last = await feed.page(first.position, 7, 1 << 20)
-    assert ([item.revision for item in last.elements], last.then) == ([8, 9, 10], Then.END)
+    assert ([item.revision for item in last.elements], last.then) == ([8, 9, 10], PageEnd.END)
 
 
 async def test_the_bound_is_fixed_when_the_feed_is_opened(journal: MemoryJournal) -> None:
@@ -55,13 +55,13 @@ async def test_the_bound_is_fixed_when_the_feed_is_opened(journal: MemoryJournal
     before = journal.snapshot(LAMP)
     journal.append([Change((later,), (evolve(before, later),))])
     page = await feed.page(0, 100, 1 << 20)
-    assert (len(page.elements), page.then) == (10, Then.END)
+    assert (len(page.elements), page.then) == (10, PageEnd.END)
 
 
 async def test_a_history_of_nothing_ends_at_once(journal: MemoryJournal) -> None:
     unknown = EntityId(EntityType.THING, "acme.site", "nobody")
     page = await HistoryFeed.open(Store(journal), HistoryQuery(unknown), NOW).page(0, 10, 1 << 20)
-    assert (list(page.elements), page.then) == ([], Then.END)
+    assert (list(page.elements), page.then) == ([], PageEnd.END)
 
 
 def test_an_unreadable_filter_is_found_when_the_feed_is_opened(journal: MemoryJournal) -> None:
@@ -84,8 +84,8 @@ async def revisions(feed: HistoryFeed, position: int = 0, limit: int = 100) -> l
 
 
 async def test_the_end_is_known_with_the_last_event(journal: MemoryJournal) -> None:
-    assert (await opened(journal).page(0, 10, 1 << 20)).then is Then.END
-    assert (await opened(journal).page(0, 9, 1 << 20)).then is Then.MORE
+    assert (await opened(journal).page(0, 10, 1 << 20)).then is PageEnd.END
+    assert (await opened(journal).page(0, 9, 1 << 20)).then is PageEnd.MORE
 
 
 async def test_relative_bounds_are_fixed_at_the_opening(journal: MemoryJournal) -> None:
@@ -103,12 +103,12 @@ async def test_case_36_what_a_filter_leaves_out_costs_no_demand(journal: MemoryJ
 
 async def test_case_12_an_empty_range_ends_at_once(journal: MemoryJournal) -> None:
     page = await opened(journal, from_revision=9, to_revision=5).page(0, 10, 1 << 20)
-    assert (list(page.elements), page.then) == ([], Then.END)
+    assert (list(page.elements), page.then) == ([], PageEnd.END)
 
 
 async def test_a_page_is_bounded_in_bytes_too(journal: MemoryJournal) -> None:
     page = await opened(journal).page(0, 10, 1)
-    assert (len(page.elements), page.then) == (1, Then.MORE)
+    assert (len(page.elements), page.then) == (1, PageEnd.MORE)
 
 
 async def test_asking_twice_gives_the_same_page(journal: MemoryJournal) -> None:
@@ -154,7 +154,7 @@ async def test_instants_hold_for_what_was_decided_before_the_opening_too(
     feed = HistoryFeed.open(store, HistoryQuery(LAMP, **asked), NOW)
     assert not durable.done()
     page = await feed.page(0, 10, 1 << 20)
-    assert ([item.revision for item in page.elements], page.then) == (found, Then.END)
+    assert ([item.revision for item in page.elements], page.then) == (found, PageEnd.END)
     await store.close()
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from connectivity.subscriptions import live_feed as module
-from connectivity.subscriptions.feed import Then
-from connectivity.subscriptions.live_feed import Following
+from connectivity.subscriptions.feed import PageEnd
+from connectivity.subscriptions.live_feed import LiveFeeds
 from mappings.model.signals import Failed
 from spark_store.errors import StoreUnavailable
-from spark_store.records import Followed
+from spark_store.records import PublishedEvent
 from tests.support.in_process.live_feeds import MUCH, FollowedSite, awaited, drawn
 from tests.support.in_process.service import until
 from tests.support.journal_entries import LAMP, POLICY, change
@@ -110,7 +110,7 @@ async def test_who_keeps_up_reads_nothing_and_all_have_the_same_objects(site: Fo
     await site.store_up_to(5)
     await site.told(LAMP, 5)
     pages = [await feed.page(0, 100, MUCH) for feed in feeds]
-    assert {page.then for page in pages} == {Then.WAIT}
+    assert {page.then for page in pages} == {PageEnd.WAIT}
     assert [event.revision for event in pages[0].elements] == [4, 5]
     for page in pages:
         assert all(one is other for one, other in zip(page.elements, pages[0].elements, strict=True))
@@ -118,7 +118,7 @@ async def test_who_keeps_up_reads_nothing_and_all_have_the_same_objects(site: Fo
 
 
 async def test_who_lags_behind_the_memory_reads_pages_of_the_history(site: FollowedSite, monkeypatch: Any) -> None:
-    site.following = Following(site.store, most=16)
+    site.following = LiveFeeds(site.store, most=16)
     slow, fast = site.following.feed(LAMP), site.following.feed(LAMP)
     position, seen = 0, []
     for last in range(5, 101, 5):
@@ -135,7 +135,7 @@ async def test_who_lags_behind_the_memory_reads_pages_of_the_history(site: Follo
 
 
 async def test_the_memory_is_bounded_in_bytes_over_all_entities(site: FollowedSite) -> None:
-    site.following = Following(site.store, most_bytes=100)
+    site.following = LiveFeeds(site.store, most_bytes=100)
     lamp, policy = site.following.feed(LAMP), site.following.feed(POLICY)
     for last in range(1, 41):
         await site.store.submit([change(LAMP, last, b'"0123456789"'), change(POLICY, last)])
@@ -150,9 +150,9 @@ async def test_a_page_is_bounded_by_limit_and_bytes(site: FollowedSite) -> None:
     await site.store.submit([change(LAMP, revision, b'"0123456789"') for revision in range(1, 6)])
     await site.told(LAMP, 5)
     page = await feed.page(0, 2, MUCH)
-    assert ([event.revision for event in page.elements], page.position, page.then) == ([1, 2], 2, Then.MORE)
+    assert ([event.revision for event in page.elements], page.position, page.then) == ([1, 2], 2, PageEnd.MORE)
     page = await feed.page(2, 10, 20)
-    assert ([event.revision for event in page.elements], page.then) == ([3, 4], Then.MORE)
+    assert ([event.revision for event in page.elements], page.then) == ([3, 4], PageEnd.MORE)
     page = await feed.page(4, 10, 1)
     assert [event.revision for event in page.elements] == [5], "one event is never too large"
 
@@ -295,7 +295,7 @@ async def test_a_store_that_cannot_be_read_is_asked_again(site: FollowedSite, mo
     after: Callable[..., Any] = site.store.tail.after
     tries: list[int] = []
 
-    def unreadable(seq: int, limit: int) -> list[Followed]:
+    def unreadable(seq: int, limit: int) -> list[PublishedEvent]:
         tries.append(seq)
         if len(tries) < 3:
             raise StoreUnavailable("the disk is gone")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectivity.subscriptions.feed import Then
-from connectivity.subscriptions.live_feed import Leeway
+from connectivity.subscriptions.feed import PageEnd
+from connectivity.subscriptions.live_feed import LagTolerance
 from tests.support.dice import examples
 from tests.support.in_process.live_feeds import MUCH, FollowedSite, drawn
 from tests.support.in_process.service import until
@@ -35,11 +35,11 @@ async def site() -> AsyncIterator[FollowedSite]:
     ],
 )
 def test_too_far_behind_is_a_number_of_events_or_of_bytes(events: int, bytes: int, *, is_over: bool) -> None:
-    assert Leeway().is_over(events, bytes) is is_over
+    assert LagTolerance().is_over(events, bytes) is is_over
 
 
 async def test_case_b11_what_a_session_is_not_sent_lies_before_the_next_that_it_is_sent(site: FollowedSite) -> None:
-    site.follow_with(Leeway(events=4))
+    site.follow_with(LagTolerance(events=4))
     subscriber = site.subscriber(may_leap=True)
     await site.store_up_to(1)
     await until(lambda: subscriber.revisions == [1])
@@ -60,7 +60,7 @@ async def test_case_b11_what_a_session_is_not_sent_lies_before_the_next_that_it_
 
 async def test_a_burst_is_no_reason_to_leave_anything_out(site: FollowedSite) -> None:
     """However long nothing had come before it."""
-    site.follow_with(Leeway(events=4))
+    site.follow_with(LagTolerance(events=4))
     subscriber = site.subscriber(may_leap=True)
     await site.store_up_to(1)
     await until(lambda: subscriber.revisions == [1])
@@ -71,7 +71,7 @@ async def test_a_burst_is_no_reason_to_leave_anything_out(site: FollowedSite) ->
 
 
 async def test_who_has_demand_for_little_falls_behind_and_leaps_in_bytes_too(site: FollowedSite) -> None:
-    site.follow_with(Leeway(bytes=120))
+    site.follow_with(LagTolerance(bytes=120))
     subscriber = site.subscriber(demand=1, may_leap=True)
     await site.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(1, 4)])
     await until(lambda: subscriber.revisions == [1])
@@ -93,7 +93,7 @@ async def test_who_has_demand_for_little_falls_behind_and_leaps_in_bytes_too(sit
 
 
 async def test_who_catches_up_in_between_is_sent_everything_however_long_it_goes_on(site: FollowedSite) -> None:
-    site.follow_with(Leeway(events=4))
+    site.follow_with(LagTolerance(events=4))
     feed, position, seen = site.following.feed(LAMP, may_leap=True), 0, []
     for last in range(10, 101, 10):
         await site.store_up_to(last)
@@ -107,7 +107,7 @@ async def test_who_catches_up_in_between_is_sent_everything_however_long_it_goes
 
 
 async def test_who_may_not_leap_is_sent_everything(site: FollowedSite) -> None:
-    site.follow_with(Leeway(events=4))
+    site.follow_with(LagTolerance(events=4))
     await site.store_up_to(50)
     feed = site.following.feed(LAMP, 0)
     site.clock.advance(3600)
@@ -119,11 +119,11 @@ async def test_who_may_not_leap_is_sent_everything(site: FollowedSite) -> None:
 async def test_a_client_that_asks_for_holes_ends_with_every_event(course: list[tuple[int, int, int]]) -> None:
     """Some are stored, some are taken, some time passes; at last everything is taken that there is."""
     site = FollowedSite()
-    site.follow_with(Leeway(events=3))
+    site.follow_with(LagTolerance(events=3))
     known: list[int] = []
     position = 0
 
-    async def take(limit: int) -> Then:
+    async def take(limit: int) -> PageEnd:
         nonlocal position
         page = await feed.page(position, limit, MUCH)
         for event in page.elements:
@@ -142,7 +142,7 @@ async def test_a_client_that_asks_for_holes_ends_with_every_event(course: list[t
         if taken:
             await take(taken)
         site.clock.advance(seconds)
-    while await take(10) is not Then.WAIT:
+    while await take(10) is not PageEnd.WAIT:
         pass
     assert known == list(range(1, last + 1))
     await site.store.close()

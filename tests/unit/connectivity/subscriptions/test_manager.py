@@ -11,23 +11,23 @@ import pytest
 
 from connectivity.errors import PublishFailed
 from connectivity.subscriptions.feed import Feed
-from connectivity.subscriptions.manager import AT_ONCE, Live, Peer
-from connectivity.targets.outbox import Posting
+from connectivity.subscriptions.manager import AT_ONCE, ActiveSubscription, Subscriber
+from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import (
     Complete,
     Created,
-    Ending,
+    EndReason,
     ErrorResponse,
     Failed,
     HistoryQuery,
-    Kind,
     Next,
     Outbound,
     Request,
     Subscribe,
+    SubscriptionKind,
 )
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from tests.support.in_process.fakes import KeepingReply, ListFeed, LiveFeed
@@ -57,7 +57,7 @@ async def test_case_29_and_rs_3_08_requests_add_up() -> None:
     bench = Bench()
     key = bench.subscribe()
     for demand in (2, 3):
-        bench.streams.request(Request(Kind.HISTORY, key, demand, {}, LAMP), bench.peer)
+        bench.streams.request(Request(SubscriptionKind.HISTORY, key, demand, {}, LAMP), bench.peer)
     await bench.settle()
     assert bench.reply.elements == [1, 2, 3, 4, 5]
 
@@ -76,7 +76,7 @@ async def test_case_31_32_and_rs_3_17_unbounded_demand_delivers_everything(deman
     bench = Bench()
     key = bench.subscribe()
     for demand in demands:
-        bench.streams.request(Request(Kind.HISTORY, key, demand, {}, LAMP), bench.peer)
+        bench.streams.request(Request(SubscriptionKind.HISTORY, key, demand, {}, LAMP), bench.peer)
     await bench.settle()
     assert len(bench.reply.elements) == 101
     assert bench.reply.names[-1] == "Complete"
@@ -128,7 +128,7 @@ async def test_case_50_and_rs_3_09_a_demand_of_nothing_fails_and_then_counts_as_
     key = bench.subscribe()
     await bench.request(key, demand)
     await bench.request(key, 1)
-    assert bench.failures() == [Ending.INVALID_DEMAND, Ending.CANCELLED]
+    assert bench.failures() == [EndReason.INVALID_DEMAND, EndReason.CANCELLED]
 
 
 async def test_case_51_a_bad_demand_ends_elements_that_the_broker_has_not_taken() -> None:
@@ -139,7 +139,7 @@ async def test_case_51_a_bad_demand_ends_elements_that_the_broker_has_not_taken(
     elements = bench.reply.postings[-1]
     await bench.request(key, -1)
     assert elements.withdrawn
-    assert bench.failures() == [Ending.INVALID_DEMAND]
+    assert bench.failures() == [EndReason.INVALID_DEMAND]
 
 
 async def test_case_52_a_request_after_cancel_fails_and_after_ten_seconds_is_not_found() -> None:
@@ -149,10 +149,10 @@ async def test_case_52_a_request_after_cancel_fails_and_after_ten_seconds_is_not
     assert bench.reply.names == ["Created"]
     bench.pass_time(9)
     await bench.request(key, 1)
-    assert bench.failures() == [Ending.CANCELLED]
+    assert bench.failures() == [EndReason.CANCELLED]
     bench.pass_time(3)
     await bench.request(key, 1)
-    assert bench.failures() == [Ending.CANCELLED, Ending.NOT_FOUND]
+    assert bench.failures() == [EndReason.CANCELLED, EndReason.NOT_FOUND]
 
 
 async def test_case_53_cancel_is_silent_until_the_id_is_forgotten() -> None:
@@ -163,7 +163,7 @@ async def test_case_53_cancel_is_silent_until_the_id_is_forgotten() -> None:
     assert bench.failures() == []
     bench.pass_time(12)
     bench.cancel(key)
-    assert bench.failures() == [Ending.NOT_FOUND]
+    assert bench.failures() == [EndReason.NOT_FOUND]
 
 
 async def test_case_54_cancel_after_complete_is_silent() -> None:
@@ -197,7 +197,7 @@ async def test_case_56_57_an_unknown_id_is_not_found_and_echoed(command: str) ->
         bench.cancel("4711")
     (failed,) = bench.reply.signals
     assert isinstance(failed, Failed)
-    assert (failed.key, failed.reason, failed.entity) == ("4711", Ending.NOT_FOUND, LAMP)
+    assert (failed.key, failed.reason, failed.entity) == ("4711", EndReason.NOT_FOUND, LAMP)
     assert failed.headers["correlation-id"] in ("r-9", "can")
 
 
@@ -211,10 +211,10 @@ async def test_case_58_59_a_stranger_can_neither_use_nor_end_a_subscription(
     bench = Bench()
     key = bench.subscribe()
     other = KeepingReply(scope)
-    stranger = Peer(other, subjects, scope)
+    stranger = Subscriber(other, subjects, scope)
     await bench.request(key, 1, peer=stranger)
     bench.cancel(key, stranger)
-    assert [signal.reason for signal in other.signals if isinstance(signal, Failed)] == [Ending.NOT_FOUND] * 2
+    assert [signal.reason for signal in other.signals if isinstance(signal, Failed)] == [EndReason.NOT_FOUND] * 2
     await bench.request(key, 101)
     assert bench.reply.names[-1] == "Complete"
 
@@ -222,7 +222,7 @@ async def test_case_58_59_a_stranger_can_neither_use_nor_end_a_subscription(
 async def test_one_common_subject_is_enough_to_use_a_subscription() -> None:
     bench = Bench()
     key = bench.subscribe()
-    await bench.request(key, 1, peer=Peer(bench.reply, ("acme:other", "acme:reader"), "c-1"))
+    await bench.request(key, 1, peer=Subscriber(bench.reply, ("acme:other", "acme:reader"), "c-1"))
     assert bench.reply.elements == [1]
 
 
@@ -230,7 +230,7 @@ async def test_case_60_the_entity_of_a_request_is_not_looked_at() -> None:
     bench = Bench()
     key = bench.subscribe()
     other = EntityId(EntityType.THING, "acme.site", "fan-1")
-    bench.streams.request(Request(Kind.HISTORY, key, 1, {}, other), bench.peer)
+    bench.streams.request(Request(SubscriptionKind.HISTORY, key, 1, {}, other), bench.peer)
     await bench.settle()
     event = bench.reply.signals[-1]
     assert isinstance(event, Next)
@@ -244,10 +244,10 @@ async def test_case_62_an_idle_subscription_ends_by_itself() -> None:
     assert bench.reply.names == ["Created"]
     bench.pass_time(3)
     (failed,) = [signal for signal in bench.reply.signals if isinstance(signal, Failed)]
-    assert failed.reason is Ending.IDLE
+    assert failed.reason is EndReason.IDLE
     assert failed.headers == {"correlation-id": "s-1"}
     await bench.request(key, 1)
-    assert bench.failures() == [Ending.IDLE, Ending.CANCELLED]
+    assert bench.failures() == [EndReason.IDLE, EndReason.CANCELLED]
 
 
 async def test_case_63_every_request_starts_the_idle_time_anew() -> None:
@@ -283,7 +283,7 @@ async def test_case_65_a_store_that_fails_at_opening_is_told_at_the_first_reques
         raise StoreUnavailable("disk gone")
 
     bench = Bench(broken)
-    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
+    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
     assert bench.reply.names == ["Created"]
     created = bench.reply.signals[0]
     assert isinstance(created, Created)
@@ -316,7 +316,7 @@ async def test_case_68_events_go_to_the_source_of_the_latest_command() -> None:
     bench = Bench()
     key = bench.subscribe()
     second = KeepingReply()
-    await bench.request(key, 1, peer=Peer(second, READER, "c-1"))
+    await bench.request(key, 1, peer=Subscriber(second, READER, "c-1"))
     assert bench.reply.names == ["Created"]
     assert second.elements == [1]
 
@@ -328,7 +328,7 @@ async def test_case_69_the_subscription_of_a_repeated_subscribe_ends_by_its_idle
     await bench.request(used, 1)
     bench.pass_time(25)
     (failed,) = [signal for signal in bench.reply.signals if isinstance(signal, Failed)]
-    assert (failed.key, failed.reason) == (unused, Ending.IDLE)
+    assert (failed.key, failed.reason) == (unused, EndReason.IDLE)
 
 
 async def test_case_70_closing_the_connection_ends_its_subscriptions_without_a_word() -> None:
@@ -338,14 +338,14 @@ async def test_case_70_closing_the_connection_ends_its_subscriptions_without_a_w
     assert bench.reply.names == ["Created"]
     await wait_until(lambda: list(bench.streams) == [])
     await bench.request(key, 1)
-    assert bench.failures() == [Ending.NOT_FOUND]
+    assert bench.failures() == [EndReason.NOT_FOUND]
 
 
 async def test_too_many_subscriptions_of_one_connection_are_refused_without_an_id() -> None:
     bench = Bench(max_per_connection=2)
     first = bench.subscribe()
     bench.subscribe()
-    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
+    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
     refused = bench.reply.signals[-1]
     assert isinstance(refused, ErrorResponse)
     assert (refused.fault.error, refused.fault.status) == ("streaming.subscription.limit", 429)
@@ -367,12 +367,12 @@ async def test_rs_3_13_what_ended_takes_no_memory_until_it_would_have_been_idle(
         bench.pass_time(2)
     bench.pass_time(11)
     gc.collect()
-    held = [live for live in gc.get_objects() if isinstance(live, Live) and live.peer is bench.peer]
+    held = [live for live in gc.get_objects() if isinstance(live, ActiveSubscription) and live.peer is bench.peer]
     assert len(held) < 700
     bench.pass_time(1000)
     gone = bench.reply.signals[-1]
     assert isinstance(gone, Failed)
-    assert (gone.key, gone.reason) == (kept, Ending.IDLE)
+    assert (gone.key, gone.reason) == (kept, EndReason.IDLE)
 
 
 async def test_rs_3_13_what_ended_is_forgotten_after_its_after_life() -> None:
@@ -410,8 +410,8 @@ async def test_a_stalled_subscription_never_delays_another() -> None:
     bench.reply.is_stalled = True
     await bench.request(stalled, 100)
     reply = KeepingReply("c-2")
-    peer = Peer(reply, READER, "c-2")
-    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, demand=101), peer)
+    peer = Subscriber(reply, READER, "c-2")
+    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=101), peer)
     await bench.settle()
     assert len(reply.elements) == 101
     assert reply.names[-1] == "Complete"
@@ -421,8 +421,8 @@ async def test_whoever_is_sent_more_at_once_is_read_larger_pages() -> None:
     bench = Bench(lambda: ListFeed(range(500)), page_items=10)
     replies = [KeepingReply("a"), KeepingReply("b")]
     for reply, at_once in zip(replies, (AT_ONCE, 250), strict=True):
-        peer = Peer(reply, READER, reply.connection_id, at_once=at_once, page_items=at_once)
-        bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, demand=500), peer)
+        peer = Subscriber(reply, READER, reply.connection_id, at_once=at_once, page_items=at_once)
+        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=500), peer)
     await bench.settle()
     assert [[len(each.elements) for each in reply.signals if isinstance(each, Next)] for reply in replies] == [
         [AT_ONCE] * 5,
@@ -436,15 +436,15 @@ async def test_pages_of_several_subscriptions_are_sent_in_turns() -> None:
     order: list[str] = []
 
     class Noting(KeepingReply):
-        def post(self, signal: Outbound, ended: Done | None = None) -> Posting | None:
+        def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
             if isinstance(signal, Next):
                 order.append(self.connection_id)
             return super().post(signal, ended)
 
     replies = [Noting("a"), Noting("b")]
     for reply in replies:
-        peer = Peer(reply, READER, reply.connection_id)
-        bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, demand=3 * AT_ONCE), peer)
+        peer = Subscriber(reply, READER, reply.connection_id)
+        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=3 * AT_ONCE), peer)
     await bench.settle()
     assert order == ["a", "b"] * 3
     assert [reply.elements for reply in replies] == [list(range(3 * AT_ONCE))] * 2
@@ -497,14 +497,14 @@ async def test_the_engine_carries_ids_that_the_client_chooses() -> None:
     """Ids are unique within a session: two sessions may choose the same one, and one may use it again after its end."""
     bench = Bench(lambda: ListFeed([1, 2]))
     one, two = KeepingReply("c-1"), KeepingReply("c-1")
-    first, second = Peer(one, READER, ("c-1", "reply/one")), Peer(two, READER, ("c-1", "reply/two"))
+    first, second = Subscriber(one, READER, ("c-1", "reply/one")), Subscriber(two, READER, ("c-1", "reply/two"))
     for peer in (first, second):
-        bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, key="7"), peer)
+        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="7"), peer)
     await bench.request("7", 1, peer=first)
     assert (one.elements, two.elements) == ([1], [])
     await bench.request("7", 2, peer=second)
     assert two.names == ["Created", "Next", "Complete"]
-    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, key="7"), second)
+    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="7"), second)
     await bench.request("7", 2, peer=second)
     assert two.elements == [1, 2, 1, 2]
 
@@ -513,8 +513,8 @@ async def test_the_engine_carries_demand_that_comes_with_the_subscribe() -> None
     """A protocol whose subscribe brings demand, and whose end needs no request, gets all of it at once."""
     bench = Bench(lambda: ListFeed([1, 2, 3]))
     reply = KeepingReply(terminal_needs_request=False)
-    peer = Peer(reply, READER, "c-1")
-    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, key="1", demand=2), peer)
+    peer = Subscriber(reply, READER, "c-1")
+    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="1", demand=2), peer)
     await bench.settle()
     assert reply.elements == [1, 2]
     await bench.request("1", 1, peer=peer)
@@ -524,7 +524,9 @@ async def test_the_engine_carries_demand_that_comes_with_the_subscribe() -> None
 async def test_a_refused_subscribe_of_such_a_protocol_fails_at_once() -> None:
     bench = Bench(lambda: NOT_FOUND)
     reply = KeepingReply(terminal_needs_request=False)
-    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}), Peer(reply, READER, "c-1"))
+    bench.streams.subscribe(
+        Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), Subscriber(reply, READER, "c-1")
+    )
     assert reply.names == ["Created", "Failed"]
 
 
@@ -537,7 +539,7 @@ async def test_a_sweep_that_comes_late_forgets_nobody(late: int) -> None:
     await bench.request(key, 1)
     for _ in range(140 // late + 2):
         bench.jump(late)
-    assert bench.failures() == [Ending.IDLE]
+    assert bench.failures() == [EndReason.IDLE]
     assert not bench.streams._scopes
 
 
@@ -570,7 +572,7 @@ async def test_closing_the_connection_ends_what_waits_for_its_broker() -> None:
 async def test_case_71_a_request_right_behind_the_subscribe_is_served_after_created() -> None:
     """A client that chose or guessed the id need not wait for the answer."""
     bench = Bench(lambda: ListFeed([1]))
-    bench.streams.subscribe(Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}, key="7"), bench.peer)
-    bench.streams.request(Request(Kind.HISTORY, "7", 1, {}, LAMP), bench.peer)
+    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="7"), bench.peer)
+    bench.streams.request(Request(SubscriptionKind.HISTORY, "7", 1, {}, LAMP), bench.peer)
     await bench.settle()
     assert bench.reply.names == ["Created", "Next", "Complete"]

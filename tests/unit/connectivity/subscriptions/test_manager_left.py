@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mappings.model.signals import Ending
+from mappings.model.signals import EndReason
 from tests.support.in_process.subscription_setup import Bench
 from tests.support.wait import wait_until
 
@@ -26,7 +26,7 @@ async def test_the_subscriptions_of_whoever_has_gone_end_without_a_word_and_nobo
     assert {live.key for live in bench.streams} == {others, unread}
     assert bench.streams.open_by_connection["c-1"] == 2
     await bench.request(second, 1, peer=gone)
-    assert bench.failures() == [Ending.CANCELLED]
+    assert bench.failures() == [EndReason.CANCELLED]
 
 
 async def test_a_subscription_that_somebody_else_has_taken_up_stays() -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from connectivity.subscriptions.feed import Feed
-from connectivity.subscriptions.search_feed import AT_ONCE, Asked, SearchFeed
+from connectivity.subscriptions.search_feed import AT_ONCE, SearchFeed, SearchRequest
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.model.signals import Kind, SearchQuery
+from mappings.model.signals import SearchQuery, SubscriptionKind
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.journal.journal import SqliteJournal
 from tests.support.in_process.search_client import Searcher, has_thing
@@ -347,7 +347,7 @@ async def test_a_search_that_runs_is_aborted_when_the_service_stops(site: Connec
     searcher = Searcher(site)
     running, waiting = await searcher.subscribe(None, "size(1)"), await searcher.subscribe()
     await searcher.request(running, 1)
-    site.streams.abort(Kind.SEARCH)
+    site.streams.abort(SubscriptionKind.SEARCH)
     assert searcher.said(waiting) == ["created"]
     assert searcher.failure(running) == {
         "status": 500,
@@ -578,7 +578,7 @@ async def test_a_search_in_the_past_needs_a_lake_and_an_instant(site: Connection
 async def test_a_search_in_the_past_is_opened_with_nanoseconds(site: ConnectionHarness) -> None:
     opened: list[int] = []
 
-    def open_past(asked: Asked, at: int) -> Feed | Fault:
+    def open_past(asked: SearchRequest, at: int) -> Feed | Fault:
         opened.append(at)
         return SearchFeed(site.searching, asked)
 

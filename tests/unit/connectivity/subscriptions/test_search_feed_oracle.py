@@ -15,14 +15,14 @@ import pytest
 
 from connectivity.subscriptions.search_feed import item
 from connectivity.twins.access import ThingRights
-from connectivity.twins.context import PresentWorld
+from connectivity.twins.context import CurrentStateLookup
 from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.history.replay import evolve
 from spark_store.rql.options import read_options
-from spark_store.rql.query import Budget, Question, Search
+from spark_store.rql.query import Budget, ThingQuery, ThingSearch
 from spark_store.rql.search_evaluator import read
-from spark_store.search.point_lookup import NamedThing, named_thing
+from spark_store.search.point_lookup import PointLookup, named_thing
 from tests.support.dice import THOROUGH, dice, examples
 from tests.support.oracles.permissions import Policy, flattened
 from tests.support.oracles.random_things import FIELDS, MAKERS, NAMES, Obvious, a_filter, a_world, filled, text_of
@@ -34,7 +34,7 @@ WORLDS, QUESTIONS = examples(40), 20 if THOROUGH else 8
 # --- the real thing -----------------------------------------------------------------------------------------------------
 
 
-def found(search: Search, question: Question, rights: ThingRights, limit: int) -> list[tuple[str, Any]]:
+def found(search: ThingSearch, question: ThingQuery, rights: ThingRights, limit: int) -> list[tuple[str, Any]]:
     """Everything that is found, page by page, as it is shown."""
     place, hits = None, []
     while True:
@@ -62,7 +62,7 @@ def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, worlds
         journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
         search = open_search(journal)
         now = chance.choice(NOWS)
-        present = PresentWorld(search.snapshot, lambda now=now: now)  # type: ignore[misc]
+        present = CurrentStateLookup(search.snapshot, lambda now=now: now)  # type: ignore[misc]
         for _ in range(QUESTIONS):
             subjects = tuple(chance.sample(SUBJECTS, chance.randint(1, 2)))
             filter = a_filter(chance)
@@ -83,14 +83,14 @@ def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, worlds
             answer = [(each.thing["thingId"], each.shown()) for each in expected]
             about = (text_of(filter), field, subjects, namespaces, policies, things, now)
             asked = read(text_of(filter), datetime(2030, 1, 15, tzinfo=UTC))
-            question = Question(asked, order, frozenset(namespaces))
+            question = ThingQuery(asked, order, frozenset(namespaces))
             assert found(search, question, ThingRights(present, subjects), chance.randint(1, 9)) == answer, about
             for id in things:
                 with_id = read(f'and({text_of(filter)},eq(thingId,"{id}"))', datetime.now(UTC))
-                named = Question(with_id, order, question.namespaces)
+                named = ThingQuery(with_id, order, question.namespaces)
                 entity = named_thing(named.predicate)
                 assert entity is not None
-                by_name = NamedThing(entity, search.snapshot)
+                by_name = PointLookup(entity, search.snapshot)
                 alone = found(by_name, named, ThingRights(present, subjects), chance.randint(1, 9))
                 assert alone == [each for each in answer if each[0] == id], about
             number += len(answer)
@@ -104,7 +104,7 @@ def test_the_dice_fall_on_every_kind_of_reader() -> None:
     chance, seen = dice("readers"), dict.fromkeys(("whole", "part", "none"), 0)
     for _ in range(200):
         policies, things = a_world(chance)
-        world = PresentWorld(lambda entity, policies=policies: _policy(entity, policies), lambda: NOWS[0])  # type: ignore[misc]
+        world = CurrentStateLookup(lambda entity, policies=policies: _policy(entity, policies), lambda: NOWS[0])  # type: ignore[misc]
         for thing in things.values():
             namespace = thing["thingId"].partition(":")[0]
             access = ThingRights(world, chance.sample(SUBJECTS, 2)).access(thing["policyId"], namespace)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from connectivity.subscriptions.search_feed import Pages, item
+from connectivity.subscriptions.search_feed import PageBuilder, item
 from mappings.model.field_selector import parse_fields
-from spark_store.rql.query import Hit
+from spark_store.rql.query import SearchHit
 
-LAMP = Hit(
+LAMP = SearchHit(
     "acme.site:lamp-7",
     {
         "thingId": "acme.site:lamp-7",
@@ -51,7 +51,7 @@ def test_fields_say_what_is_shown(fields: str, expected: Any) -> None:
 
 
 def gathered(sizes: list[int], size: int = 3, max_bytes: int = 100) -> list[list[str]]:
-    pages = Pages(size, max_bytes)
+    pages = PageBuilder(size, max_bytes)
     for length in sizes:
         pages.add(b'"' + b"x" * (length - 2) + b'"')
     pages.end()
@@ -64,7 +64,7 @@ def test_a_page_is_never_empty_and_full_unless_it_is_the_last(number: int, lengt
 
 
 def test_a_page_knows_what_it_still_takes() -> None:
-    pages = Pages(3, 100)
+    pages = PageBuilder(3, 100)
     assert (pages.missing, pages.left, pages.is_open) == (3, 100, False)
     pages.add(b"12345")
     assert (pages.missing, pages.left, pages.is_open) == (2, 94, True)
@@ -76,6 +76,6 @@ def test_a_page_knows_what_it_still_takes() -> None:
 
 
 def test_what_is_larger_than_a_page_leaves_room_for_something() -> None:
-    pages = Pages(3, 10)
+    pages = PageBuilder(3, 10)
     pages.add(b"1" * 50)
     assert pages.left == 1

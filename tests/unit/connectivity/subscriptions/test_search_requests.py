@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from connectivity.errors import OperationRefused
-from connectivity.subscriptions.search_requests import Cursors, Inquirer, Inquiry, split_options
+from connectivity.subscriptions.search_requests import CursorCipher, HttpSearch, SearchRequests, split_options
 from spark_store.errors import BudgetExceeded, InvalidOption, StoreUnavailable
 from spark_store.records import AuditEntry
-from spark_store.rql.order import Rank
-from spark_store.rql.query import Value
+from spark_store.rql.order import TypeRank
+from spark_store.rql.query import SortValue
 from tests.support.in_process.search_client import has_thing
 from tests.support.in_process.service import NOW, ConnectionHarness, source, until
 from tests.support.table import each_row
 from tests.support.wait import PATIENCE
 
-OWNER = Inquiry(("acme:owner",))
-PLACE = (Value(Rank.NUMBER, 4), Value(Rank.TEXT, "acme.site:lamp-ä"))
+OWNER = HttpSearch(("acme:owner",))
+PLACE = (SortValue(TypeRank.NUMBER, 4), SortValue(TypeRank.TEXT, "acme.site:lamp-ä"))
 
 
 @pytest.fixture
@@ -32,19 +32,19 @@ def site() -> ConnectionHarness:
 
 
 @pytest.fixture
-def inquirer(site: ConnectionHarness) -> Inquirer:
+def inquirer(site: ConnectionHarness) -> SearchRequests:
     return inquirer_of(site)
 
 
 def inquirer_of(
     site: ConnectionHarness, now: Callable[[], datetime] = lambda: NOW, noted: list[AuditEntry] | None = None
-) -> Inquirer:
+) -> SearchRequests:
     async def note(entry: AuditEntry) -> None:
         if noted is None:
             raise StoreUnavailable(f"no room for {entry.by}")
         noted.append(entry)
 
-    return Inquirer(site.searching, now, page_bytes=1 << 20, seconds_for_all=60.0, note=note)
+    return SearchRequests(site.searching, now, page_bytes=1 << 20, seconds_for_all=60.0, note=note)
 
 
 async def lamps(site: ConnectionHarness, number: int) -> None:
@@ -52,7 +52,7 @@ async def lamps(site: ConnectionHarness, number: int) -> None:
         await has_thing(site, f"lamp-{each:03}", {"attributes": {"size": each, "odd": bool(each % 2)}})
 
 
-async def all_pages(inquirer: Inquirer, inquiry: Inquiry) -> list[list[Any]]:
+async def all_pages(inquirer: SearchRequests, inquiry: HttpSearch) -> list[list[Any]]:
     """Every page, each asked for with the cursor of the one before."""
     options, pages = inquiry.options, []
     while True:
@@ -71,45 +71,47 @@ async def refused(answer: Any) -> tuple[int, str]:
     return error.value.fault.status, error.value.fault.error
 
 
-async def test_cursors_lead_from_page_to_page_to_the_end(site: ConnectionHarness, inquirer: Inquirer) -> None:
+async def test_cursors_lead_from_page_to_page_to_the_end(site: ConnectionHarness, inquirer: SearchRequests) -> None:
     await lamps(site, 7)
     pages = await all_pages(inquirer, replace(OWNER, options="size(3),sort(-attributes/size)"))
     assert [[thing["attributes"]["size"] for thing in page] for page in pages] == [[6, 5, 4], [3, 2, 1], [0]]
 
 
-async def test_without_options_a_page_has_25_things(site: ConnectionHarness, inquirer: Inquirer) -> None:
+async def test_without_options_a_page_has_25_things(site: ConnectionHarness, inquirer: SearchRequests) -> None:
     await lamps(site, 26)
     assert [len(page) for page in await all_pages(inquirer, OWNER)] == [25, 1]
 
 
-async def test_a_full_last_page_has_no_cursor(site: ConnectionHarness, inquirer: Inquirer) -> None:
+async def test_a_full_last_page_has_no_cursor(site: ConnectionHarness, inquirer: SearchRequests) -> None:
     await lamps(site, 2)
     assert (await inquirer.things(replace(OWNER, options="size(2)"))).cursor is None
 
 
-async def test_nothing_found_is_an_empty_page(site: ConnectionHarness, inquirer: Inquirer) -> None:
+async def test_nothing_found_is_an_empty_page(site: ConnectionHarness, inquirer: SearchRequests) -> None:
     await lamps(site, 1)
-    assert await inquirer.things(Inquiry(("acme:stranger",))) == (b"[]", None)
+    assert await inquirer.things(HttpSearch(("acme:stranger",))) == (b"[]", None)
     assert await inquirer.things(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == (b"[]", None)
 
 
-async def test_fields_say_what_is_shown(site: ConnectionHarness, inquirer: Inquirer) -> None:
+async def test_fields_say_what_is_shown(site: ConnectionHarness, inquirer: SearchRequests) -> None:
     await lamps(site, 1)
     found = await inquirer.things(replace(OWNER, selection={"thingId": {}, "_revision": {}}))
     assert json.loads(found.items) == [{"thingId": "acme.site:lamp-000", "_revision": 1}]
 
 
-async def test_what_matches_is_counted_in_slices(site: ConnectionHarness, inquirer: Inquirer) -> None:
+async def test_what_matches_is_counted_in_slices(site: ConnectionHarness, inquirer: SearchRequests) -> None:
     await lamps(site, 9)
     site.search.slice = 2
     assert await inquirer.count(OWNER) == 9
     assert len(site.search.pages) == 5
     assert await inquirer.count(replace(OWNER, filter="eq(attributes/odd,true)")) == 4
     assert await inquirer.count(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == 0
-    assert await inquirer.count(Inquiry(("acme:stranger",))) == 0
+    assert await inquirer.count(HttpSearch(("acme:stranger",))) == 0
 
 
-async def test_a_plan_says_how_the_first_page_would_be_come_by(site: ConnectionHarness, inquirer: Inquirer) -> None:
+async def test_a_plan_says_how_the_first_page_would_be_come_by(
+    site: ConnectionHarness, inquirer: SearchRequests
+) -> None:
     await lamps(site, 3)
     found = await inquirer.plan(replace(OWNER, options="size(2)"))
     assert found == {
@@ -150,7 +152,7 @@ async def test_all_pages_mean_the_same_now(site: ConnectionHarness) -> None:
     ],
 )
 async def test_a_cursor_goes_with_the_question_that_it_came_with(
-    site: ConnectionHarness, inquirer: Inquirer, change: dict[str, Any]
+    site: ConnectionHarness, inquirer: SearchRequests, change: dict[str, Any]
 ) -> None:
     await lamps(site, 5)
     inquiry = replace(OWNER, options="size(2)")
@@ -162,7 +164,7 @@ async def test_a_cursor_goes_with_the_question_that_it_came_with(
 
 
 async def test_the_size_of_pages_and_the_fields_may_change_on_the_way(
-    site: ConnectionHarness, inquirer: Inquirer
+    site: ConnectionHarness, inquirer: SearchRequests
 ) -> None:
     await lamps(site, 5)
     cursor = (await inquirer.things(replace(OWNER, options="size(2)"))).cursor
@@ -182,14 +184,14 @@ async def test_the_size_of_pages_and_the_fields_may_change_on_the_way(
     ],
 )
 async def test_what_cannot_be_understood_is_refused_and_nothing_is_looked_at(
-    site: ConnectionHarness, inquirer: Inquirer, inquiry: Inquiry, told: tuple[int, str]
+    site: ConnectionHarness, inquirer: SearchRequests, inquiry: HttpSearch, told: tuple[int, str]
 ) -> None:
     assert await refused(inquirer.things(inquiry)) == told
     assert await refused(inquirer.count(inquiry)) == told
     assert site.search.pages == []
 
 
-async def test_what_stands_in_the_way_is_told(site: ConnectionHarness, inquirer: Inquirer) -> None:
+async def test_what_stands_in_the_way_is_told(site: ConnectionHarness, inquirer: SearchRequests) -> None:
     site.search.error = BudgetExceeded(5.0)
     assert await refused(inquirer.things(OWNER)) == (503, "thing-search:budget.exceeded")
     assert await refused(inquirer.count(OWNER)) == (503, "thing-search:budget.exceeded")
@@ -198,7 +200,7 @@ async def test_what_stands_in_the_way_is_told(site: ConnectionHarness, inquirer:
     assert await refused(inquirer.count(OWNER)) == (503, "api:store.unavailable")
 
 
-async def test_who_waits_no_longer_is_told_so(site: ConnectionHarness, inquirer: Inquirer) -> None:
+async def test_who_waits_no_longer_is_told_so(site: ConnectionHarness, inquirer: SearchRequests) -> None:
     site.search.gate.clear()
     inquiry = replace(OWNER, seconds=0.01)
     try:
@@ -210,7 +212,7 @@ async def test_who_waits_no_longer_is_told_so(site: ConnectionHarness, inquirer:
     assert await asyncio.wait_for(inquirer.count(OWNER), PATIENCE) == 1
 
 
-async def test_who_asks_while_the_service_stops_is_told_so(site: ConnectionHarness, inquirer: Inquirer) -> None:
+async def test_who_asks_while_the_service_stops_is_told_so(site: ConnectionHarness, inquirer: SearchRequests) -> None:
     await lamps(site, 1)
     site.search.gate.clear()
     looking = [asyncio.create_task(inquirer.count(OWNER)) for _ in range(3)]
@@ -262,25 +264,25 @@ async def test_what_cannot_be_noted_is_not_looked_for(site: ConnectionHarness) -
 
 
 def test_a_cursor_leads_to_the_place_that_it_was_made_for() -> None:
-    cursors = Cursors()
+    cursors = CursorCipher()
     text = cursors.seal(PLACE, NOW, b"about")
     assert cursors.open(text, b"about", 2) == (NOW, PLACE)
-    assert cursors.open(text, b"about", 2)[1][0].rank is Rank.NUMBER
+    assert cursors.open(text, b"about", 2)[1][0].rank is TypeRank.NUMBER
 
 
 def test_a_cursor_tells_nothing_and_is_made_by_nobody_else() -> None:
-    cursors = Cursors()
+    cursors = CursorCipher()
     texts = {cursors.seal(PLACE, NOW, b"about") for _ in range(20)}
     assert len(texts) == 20
     for text in texts:
         with pytest.raises(InvalidOption):
-            Cursors().open(text, b"about", 2)
+            CursorCipher().open(text, b"about", 2)
         with pytest.raises(InvalidOption):
             cursors.open(text, b"other", 2)
 
 
 def test_every_changed_character_of_a_cursor_is_noticed() -> None:
-    cursors = Cursors()
+    cursors = CursorCipher()
     text = cursors.seal(PLACE, NOW, b"about")
     for index in range(len(text) - 1):
         changed = text[:index] + ("A" if text[index] != "A" else "B") + text[index + 1 :]
@@ -290,13 +292,18 @@ def test_every_changed_character_of_a_cursor_is_noticed() -> None:
 
 def test_values_that_are_too_long_for_a_cursor_are_refused_rather_than_cut() -> None:
     with pytest.raises(InvalidOption):
-        Cursors().seal((Value(Rank.TEXT, "x" * 20_000),), NOW, b"")
+        CursorCipher().seal((SortValue(TypeRank.TEXT, "x" * 20_000),), NOW, b"")
 
 
 def test_numbers_and_moments_travel_exactly() -> None:
     now = datetime(2030, 1, 15, 7, 30, 0, 123457, tzinfo=UTC)
-    place = (Value(Rank.NUMBER, 2**63 - 1), Value(Rank.NUMBER, 0.1), Value(Rank.NULL, None), Value(Rank.BOOLEAN, True))
-    cursors = Cursors()
+    place = (
+        SortValue(TypeRank.NUMBER, 2**63 - 1),
+        SortValue(TypeRank.NUMBER, 0.1),
+        SortValue(TypeRank.NULL, None),
+        SortValue(TypeRank.BOOLEAN, True),
+    )
+    cursors = CursorCipher()
     found = cursors.open(cursors.seal(place, now, b""), b"", 4)
     assert found == (now, place)
     assert [type(each.value) for each in found[1]] == [int, float, type(None), bool]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from connectivity.targets.destination import Publication, Resolved, feature_ids, features_of
+from connectivity.targets.destination import Destination, DestinationTemplate, feature_ids, features_of
 from mappings.errors import UnsafeAddress
 from mappings.ids import EntityId, EntityType
 from mappings.model.envelope import Envelope
@@ -16,15 +16,15 @@ from tests.support.table import each_row
 EVENT = LiveEvent(LAMP, "modified", "/features/bulb/properties/on", b"1", {"desk": "4", "bad": "a/#"})
 
 
-def resolved(address: str, **mapping: str) -> Resolved | None:
+def resolved(address: str, **mapping: str) -> Destination | None:
     names = {name.replace("_", "."): text for name, text in mapping.items()}
-    publication = Publication(address, names, "site", lambda: NOW)
+    publication = DestinationTemplate(address, names, "site", lambda: NOW)
     return publication.resolve(publication.context(EVENT))
 
 
 def test_templates_see_the_signal_and_its_connection() -> None:
     found = resolved("{{ connection:id }}/{{ feature:id }}/{{ header:desk }}", path="{{ resource:path }}")
-    assert found == Resolved("site/bulb/4", {"path": "/features/bulb/properties/on"})
+    assert found == Destination("site/bulb/4", {"path": "/features/bulb/properties/on"})
 
 
 def test_an_address_without_a_value_is_none() -> None:
@@ -39,7 +39,7 @@ def test_what_would_be_another_address_is_refused(mapping: dict[str, str]) -> No
 
 def test_envelopes_that_share_headers_go_on_sharing_them() -> None:
     shared = {"content-type": "x"}
-    messages = Resolved("out", {"desk": "4"}).outgoing([Envelope(b"1", shared), Envelope(b"2", shared)], 1)
+    messages = Destination("out", {"desk": "4"}).outgoing([Envelope(b"1", shared), Envelope(b"2", shared)], 1)
     assert messages[0].envelope.headers is messages[1].envelope.headers
     assert messages[0].envelope.headers == {"content-type": "x", "desk": "4"}
 
@@ -100,11 +100,11 @@ GONE = msgspec.structs.replace(LEVEL, action="deleted", path="/", value=None, ex
 )
 def test_5_2_what_templates_read_of_an_event(event: TwinEvent, template: str, expected: str | None) -> None:
     """As a header and, where it can be one, as an address: without a value nothing is sent."""
-    publication = Publication("out", {"found": template}, "site", lambda: NOW)
+    publication = DestinationTemplate("out", {"found": template}, "site", lambda: NOW)
     found = publication.resolve(publication.context(event))
     assert found is not None
     assert found.headers.get("found") == expected
-    publication = Publication(f"to:{template}", {}, "site", lambda: NOW)
+    publication = DestinationTemplate(f"to:{template}", {}, "site", lambda: NOW)
     resolved = publication.resolve(publication.context(event))
     assert (resolved.address if resolved is not None else None) == (f"to:{expected}" if expected is not None else None)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.targets.directory import DivertingOptions, Member, Members
+from connectivity.targets.directory import ConnectionDirectory, DivertingOptions, OpenConnection
 from mappings.model.signals import Response
 from tests.support.in_process.service import LAMP, connection
 
@@ -10,9 +10,9 @@ ANSWER = Response(LAMP, "modify", "/", 204, None, {"divert-response-to-connectio
 
 
 def test_members_come_and_go() -> None:
-    members = Members()
+    members = ConnectionDirectory()
     for name in ("a", "b"):
-        members.join(Member(connection(id=name), (), frozenset()))
+        members.join(OpenConnection(connection(id=name), (), frozenset()))
     members.leave("nobody")
     assert [member.connection_id for member in members] == ["a", "b"]
     for member in members:
@@ -28,17 +28,17 @@ def test_options_are_read_as_documents_write_them() -> None:
 
 
 def test_nobody_diverts_to_itself() -> None:
-    members = Members()
+    members = ConnectionDirectory()
     config = {"is-diversion-source": "true", "is-diversion-target": "true", "authorized-connections-as-sources": "site"}
-    members.join(Member(connection(specificConfig=config), (), frozenset()))
+    members.join(OpenConnection(connection(specificConfig=config), (), frozenset()))
     assert members.diverted(ANSWER, "response", "site", 0) is None
 
 
 def test_a_target_connection_without_targets_takes_nothing() -> None:
-    members = Members()
-    members.join(Member(connection(id="a", specificConfig={"is-diversion-source": "true"}), (), frozenset()))
+    members = ConnectionDirectory()
+    members.join(OpenConnection(connection(id="a", specificConfig={"is-diversion-source": "true"}), (), frozenset()))
     config = {"is-diversion-target": "true", "authorized-connections-as-sources": "a"}
-    members.join(Member(connection(specificConfig=config), (), frozenset()))
+    members.join(OpenConnection(connection(specificConfig=config), (), frozenset()))
     diverted = members.diverted(ANSWER, "response", "a", 0)
     assert diverted is not None
     assert diverted.target is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.errors import ConnectivityError, Detail, GivenUp, NotConnected, PublishFailed
+from connectivity.errors import ConnectivityError, DeliveryGivenUp, Detail, NotConnected, PublishFailed
 from connectivity.targets import event_cursor as module
 from connectivity.targets.event_cursor import is_final
 from tests.support.in_process.event_followers import EVENTS, beside, cursor, followed, revisions, sent, turned
@@ -163,7 +163,7 @@ async def test_an_event_without_an_address_is_passed() -> None:
     [
         (TOO_LARGE, True),
         (PublishFailed("mistake", status=500), True),
-        (GivenUp("links die"), True),
+        (DeliveryGivenUp("links die"), True),
         (BUSY, False),
         (PublishFailed("quota", status=429), False),
         (PublishFailed("late", status=408), False),

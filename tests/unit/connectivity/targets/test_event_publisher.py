@@ -14,7 +14,7 @@ from connectivity.targets import event_cursor as cursor_module
 from connectivity.targets import event_publisher as module
 from connectivity.targets.event_publisher import keys
 from spark_store.journal.journal import SqliteJournal
-from spark_store.records import Cause, Place
+from spark_store.records import CursorPosition, EventCause
 from tests.support.in_process.event_followers import EVENTS, beside, cursor, followed, revisions, sent, turned
 from tests.support.in_process.service import (
     LAMP,
@@ -95,7 +95,7 @@ async def test_causes_and_places_are_there_after_a_restart() -> None:
     again = service(site.disk)
     assert again.dispatcher.cursors.is_wanted
     assert [found.cause for found in site.journal.follow_on(5, 10, 1 << 20)][:1] == [
-        Cause("site", {"correlation-id": "c-4", "ditto-originator": "acme:owner"})
+        EventCause("site", {"correlation-id": "c-4", "ditto-originator": "acme:owner"})
     ]
     other = await beside(again)
     assert await sent(other, 2) == [4, 5]
@@ -195,7 +195,7 @@ async def test_what_the_journal_has_let_go_is_skipped_counted_and_shown() -> Non
     assert await sent(other, 4) == [8, 9, 10, 11]
     assert list(site.dispatcher.cursors.conditions("other")) == [(0, "has missed 6 events")]
     await site.dispatcher.cursors.close()
-    assert site.journal.places() == [Place("other", "0:events", 12, 6)]
+    assert site.journal.places() == [CursorPosition("other", "0:events", 12, 6)]
     assert skipped == [("other", "0", 0), ("other", "0", 6)], "a counter that begins at 0, so that its rise is seen"
     again = await beside(service(site.disk))
     assert list(again.dispatcher.cursors.conditions("other")) == [(0, "has missed 6 events")]
@@ -217,7 +217,7 @@ async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(t
     other = await beside(again)
     assert await sent(other, 4) == [8, 9, 10, 11]
     await again.dispatcher.cursors.close()
-    assert again.journal.places() == [Place("other", "0:events", 12, 6)]
+    assert again.journal.places() == [CursorPosition("other", "0:events", 12, 6)]
 
 
 async def test_when_everything_is_trimmed_all_of_it_is_skipped() -> None:

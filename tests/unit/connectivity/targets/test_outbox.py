@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from connectivity.errors import GivenUp, PublishFailed
-from connectivity.targets.outbox import FEW_LANES, LARGE, MOST_BARREN, AddressedOutbox, Outbox, Posting
-from connectivity.transports.base import Outgoing
+from connectivity.errors import DeliveryGivenUp, PublishFailed
+from connectivity.targets.outbox import FEW_LANES, LARGE, MOST_BARREN, Outbox, PendingPublish, PerAddressOutbox
+from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.in_process.fakes import Link
 from tests.support.wait import PATIENCE
 
 
-def messages(*names: str) -> list[Outgoing]:
-    return [Outgoing("out", Envelope(name.encode())) for name in names]
+def messages(*names: str) -> list[OutboundMessage]:
+    return [OutboundMessage("out", Envelope(name.encode())) for name in names]
 
 
 def sent(link: Link) -> list[str]:
@@ -160,7 +160,7 @@ async def drained_by(outbox: Outbox, end: Callable[[], object]) -> None:
 
 def test_a_link_that_confirms_while_publishing_does_not_reorder() -> None:
     class Immediate(Link):
-        def publish(self, message: Outgoing, done: object) -> None:
+        def publish(self, message: OutboundMessage, done: object) -> None:
             self.published.append(message)
             done(None)  # type: ignore[operator]
 
@@ -199,7 +199,7 @@ def test_a_message_upon_which_the_broker_hangs_up_does_not_stop_those_behind_it(
         outbox.attach(link)
         assert sent(link) == (["poison", "b", "c"] if number == 0 else ["poison"])
         outbox.detach()
-    assert [type(error) for error in ended] == [GivenUp]
+    assert [type(error) for error in ended] == [DeliveryGivenUp]
     link = Link()
     outbox.attach(link)
     link.confirm()
@@ -209,7 +209,7 @@ def test_a_message_upon_which_the_broker_hangs_up_does_not_stop_those_behind_it(
 @pytest.mark.parametrize(("size", "status"), [(LARGE, 503), (LARGE + 1, 413)])
 def test_the_size_of_a_large_message_is_thought_to_be_why_a_broker_hangs_up(size: int, status: int) -> None:
     outbox, ended = Outbox(), list[Any]()
-    outbox.post([Outgoing("out", Envelope(bytes(size)))], ended.append)
+    outbox.post([OutboundMessage("out", Envelope(bytes(size)))], ended.append)
     for _ in range(MOST_BARREN + 1):
         outbox.attach(Link())
         outbox.detach()
@@ -342,7 +342,7 @@ def test_a_lane_of_whose_messages_links_die_waits_for_its_own_client() -> None:
         outbox.attach(own, 0)
         assert sent(own) == ["poison"]
         outbox.detach(0)
-    assert [type(error) for error in ended] == [GivenUp]
+    assert [type(error) for error in ended] == [DeliveryGivenUp]
     assert sent(third) == ["o"]
 
 
@@ -378,14 +378,14 @@ class Making:
         self._outbox, self._party = outbox, party
         self.ended: list[object] = []
 
-    def hold(self, about: str | None = None) -> tuple[Posting, asyncio.Future[Sequence[Outgoing]]]:
-        posting = Posting(1, self.ended.append)
-        making: asyncio.Future[Sequence[Outgoing]] = asyncio.get_running_loop().create_future()
+    def hold(self, about: str | None = None) -> tuple[PendingPublish, asyncio.Future[Sequence[OutboundMessage]]]:
+        posting = PendingPublish(1, self.ended.append)
+        making: asyncio.Future[Sequence[OutboundMessage]] = asyncio.get_running_loop().create_future()
         self._outbox.hold(making, posting, about, self._party)
         return posting, making
 
 
-async def made(making: asyncio.Future[Sequence[Outgoing]], *names: str) -> None:
+async def made(making: asyncio.Future[Sequence[OutboundMessage]], *names: str) -> None:
     making.set_result(messages(*names))
     # What is called when a future is done, is called soon.
     await asyncio.sleep(0)
@@ -473,12 +473,12 @@ async def test_a_held_place_is_in_the_lane_of_what_it_is_about_and_keeps_its_pla
 # ── doors ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def said(address: str, *names: str) -> list[Outgoing]:
-    return [Outgoing(address, Envelope(name.encode())) for name in names]
+def said(address: str, *names: str) -> list[OutboundMessage]:
+    return [OutboundMessage(address, Envelope(name.encode())) for name in names]
 
 
 def test_at_a_door_nobody_waits_for_what_another_one_does_not_read() -> None:
-    outbox, link = AddressedOutbox(), Link(window=2)
+    outbox, link = PerAddressOutbox(), Link(window=2)
     outbox.attach(link)
     outbox.post(said("slow", "a", "b", "c", "d"))
     outbox.post(said("fast", "x", "y"))
@@ -489,7 +489,7 @@ def test_at_a_door_nobody_waits_for_what_another_one_does_not_read() -> None:
 
 
 def test_at_a_door_what_waits_for_an_address_keeps_its_order_whatever_it_is_about() -> None:
-    outbox, link = AddressedOutbox(), Link()
+    outbox, link = PerAddressOutbox(), Link()
     outbox.post(said("peer", "a"), about="lamp-7")
     outbox.post(said("peer", "b"), about="lamp-8")
     outbox.post(said("peer", "c"), about="lamp-7")
@@ -498,10 +498,10 @@ def test_at_a_door_what_waits_for_an_address_keeps_its_order_whatever_it_is_abou
 
 
 async def test_at_a_door_what_a_party_is_still_making_holds_its_place_at_that_address_alone() -> None:
-    outbox, link = AddressedOutbox(), Link()
+    outbox, link = PerAddressOutbox(), Link()
     outbox.attach(link)
-    making: asyncio.Future[Sequence[Outgoing]] = asyncio.get_running_loop().create_future()
-    outbox.hold(making, Posting(1, None), None, "party", "peer")
+    making: asyncio.Future[Sequence[OutboundMessage]] = asyncio.get_running_loop().create_future()
+    outbox.hold(making, PendingPublish(1, None), None, "party", "peer")
     outbox.post(said("peer", "behind"), party="party")
     outbox.post(said("other", "elsewhere"), party="party")
     ended: list[object] = []
@@ -515,7 +515,7 @@ async def test_at_a_door_what_a_party_is_still_making_holds_its_place_at_that_ad
 
 
 def test_at_a_door_lanes_that_are_empty_are_forgotten() -> None:
-    outbox, link = AddressedOutbox(), Link()
+    outbox, link = PerAddressOutbox(), Link()
     outbox.attach(link)
     for number in range(10 * FEW_LANES):
         outbox.post(said(f"peer-{number}", "gone soon"))
@@ -527,7 +527,7 @@ def test_at_a_door_lanes_that_are_empty_are_forgotten() -> None:
 
 
 async def test_what_a_closed_door_leaves_unsaid_goes_to_the_next_one_which_ends_it() -> None:
-    outbox, link, second = AddressedOutbox(), Link(), Link()
+    outbox, link, second = PerAddressOutbox(), Link(), Link()
     outbox.attach(link)
     outbox.post(said("peer", "a", "b"))
     outbox.detach()

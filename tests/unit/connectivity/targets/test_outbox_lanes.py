@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from connectivity.targets.outbox import MOST_BARREN, Carrier, Lane, Posting
-from connectivity.transports.base import Outgoing
+from connectivity.targets.outbox import MOST_BARREN, LinkWindow, OrderedQueue, PendingPublish
+from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.in_process.fakes import Link
 
 
-def post(lane: Lane, *names: str) -> list[object]:
+def post(lane: OrderedQueue, *names: str) -> list[object]:
     """Post messages one by one; what became of each."""
     outcomes: list[object] = []
     for name in names:
-        lane.post([Outgoing("out", Envelope(name.encode()))], Posting(1, outcomes.append))
+        lane.post([OutboundMessage("out", Envelope(name.encode()))], PendingPublish(1, outcomes.append))
     return outcomes
 
 
@@ -21,8 +21,8 @@ def sent(link: Link) -> list[str]:
 
 
 def test_lanes_on_one_link_share_its_window() -> None:
-    link, one, two = Link(window=3), Lane(), Lane()
-    carrier = Carrier(link)
+    link, one, two = Link(window=3), OrderedQueue(), OrderedQueue()
+    carrier = LinkWindow(link)
     one.use(carrier)
     two.use(carrier)
     post(one, "a1", "a2")
@@ -33,8 +33,8 @@ def test_lanes_on_one_link_share_its_window() -> None:
 
 
 def test_a_full_lane_does_not_keep_the_other_waiting() -> None:
-    link, one, two = Link(window=1), Lane(), Lane()
-    carrier = Carrier(link)
+    link, one, two = Link(window=1), OrderedQueue(), OrderedQueue()
+    carrier = LinkWindow(link)
     one.use(carrier)
     two.use(carrier)
     post(one, *(f"a{number}" for number in range(50)))
@@ -45,10 +45,10 @@ def test_a_full_lane_does_not_keep_the_other_waiting() -> None:
 
 
 def test_a_lane_changes_over_when_nothing_of_it_is_in_flight() -> None:
-    first, second, lane = Link(window=2), Link(), Lane()
-    lane.use(Carrier(first))
+    first, second, lane = Link(window=2), Link(), OrderedQueue()
+    lane.use(LinkWindow(first))
     outcomes = post(lane, "a", "b", "c")
-    lane.use(Carrier(second))
+    lane.use(LinkWindow(second))
     assert (sent(first), sent(second)) == (["a", "b"], [])
     first.confirm(1)
     assert (sent(first), sent(second)) == (["a", "b"], [])
@@ -59,19 +59,19 @@ def test_a_lane_changes_over_when_nothing_of_it_is_in_flight() -> None:
 
 
 def test_a_change_over_that_is_called_off_goes_on_where_it_was() -> None:
-    first, second, lane = Link(window=1), Link(), Lane()
-    here = Carrier(first)
+    first, second, lane = Link(window=1), Link(), OrderedQueue()
+    here = LinkWindow(first)
     lane.use(here)
     post(lane, "a", "b")
-    lane.use(Carrier(second))
+    lane.use(LinkWindow(second))
     lane.use(here)
     first.confirm()
     assert (sent(first), sent(second)) == (["a", "b"], [])
 
 
 def test_a_link_that_dies_while_its_lane_is_about_to_leave_leaves_nothing_behind() -> None:
-    first, second, lane = Link(window=2), Link(), Lane()
-    here, there = Carrier(first), Carrier(second)
+    first, second, lane = Link(window=2), Link(), OrderedQueue()
+    here, there = LinkWindow(first), LinkWindow(second)
     lane.use(here)
     post(lane, "a", "b", "c")
     lane.use(there)
@@ -83,26 +83,26 @@ def test_a_link_that_dies_while_its_lane_is_about_to_leave_leaves_nothing_behind
 
 
 def test_a_place_that_is_marked_is_reached_behind_what_was_there() -> None:
-    link, lane = Link(window=1), Lane()
-    lane.use(Carrier(link))
+    link, lane = Link(window=1), OrderedQueue()
+    lane.use(LinkWindow(link))
     post(lane, "a", "b")
     reached: list[object] = []
-    lane.mark(Posting(1, reached.append))
+    lane.mark(PendingPublish(1, reached.append))
     for expected in ([], [], [None]):
         assert reached == expected
         link.confirm()
 
 
 def test_a_lane_is_suspect_when_links_have_died_twice_with_its_messages() -> None:
-    lane = Lane()
+    lane = OrderedQueue()
     post(lane, "poison")
     for number in range(2):
         assert lane.is_suspect is (number > 1)
-        lane.use(Carrier(Link()))
+        lane.use(LinkWindow(Link()))
         lane.lose()
     assert lane.is_suspect
     link = Link()
-    lane.use(Carrier(link))
+    lane.use(LinkWindow(link))
     link.confirm()
     assert not lane.is_suspect
     assert MOST_BARREN > 2

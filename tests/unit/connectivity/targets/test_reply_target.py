@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 
 from connectivity.connections.model import Connection
 from connectivity.errors import PublishFailed
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.targets.outbox import Outbox
-from connectivity.targets.reply_target import Route
-from connectivity.transports.base import Outgoing
+from connectivity.targets.reply_target import ReplyTargetPublisher
+from connectivity.transports.base import OutboundMessage
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import (
@@ -28,12 +28,12 @@ from mappings.model.signals import (
     ErrorResponse,
     Event,
     Failed,
-    Kind,
     LiveResponse,
     MessageResponse,
     Next,
     Outbound,
     Response,
+    SubscriptionKind,
 )
 from tests.support.in_process.fakes import Link
 from tests.support.in_process.service import LAMP, NOW, OWNER, connection, source
@@ -47,11 +47,11 @@ class Way:
     """A route, its outbox without a link, and its counters."""
 
     def __init__(self, made: Connection, index: int = 0) -> None:
-        self.monitor = Monitor()
+        self.monitor = PrometheusRegistry()
         self.outbox = Outbox()
-        self.route = Route(made, index, self.outbox, self.monitor.meter(made.id), lambda: NOW)
+        self.route = ReplyTargetPublisher(made, index, self.outbox, self.monitor.meter(made.id), lambda: NOW)
 
-    def publishes(self, signal: Outbound, **options: Any) -> Sequence[Outgoing]:
+    def publishes(self, signal: Outbound, **options: Any) -> Sequence[OutboundMessage]:
         return self.route.messages(signal, **options)
 
     def addresses(self, signal: Outbound, **options: Any) -> list[str]:
@@ -89,14 +89,16 @@ def event(revision: int) -> Event:
 
 
 def elements(number: int, **headers: Any) -> Next:
-    return Next(Kind.HISTORY, "s-1", LAMP, dashed(headers), [event(revision + 1) for revision in range(number)], {})
+    return Next(
+        SubscriptionKind.HISTORY, "s-1", LAMP, dashed(headers), [event(revision + 1) for revision in range(number)], {}
+    )
 
 
 EVENTS: list[Outbound] = [
-    Created(Kind.HISTORY, "s-1", LAMP, {}),
+    Created(SubscriptionKind.HISTORY, "s-1", LAMP, {}),
     elements(1),
-    Complete(Kind.HISTORY, "s-1", LAMP, {}),
-    Failed(Kind.HISTORY, "s-1", LAMP, {}, FAULT),
+    Complete(SubscriptionKind.HISTORY, "s-1", LAMP, {}),
+    Failed(SubscriptionKind.HISTORY, "s-1", LAMP, {}, FAULT),
 ]
 
 
@@ -164,7 +166,9 @@ def test_without_an_address_answers_go_where_the_command_asks_for() -> None:
 def test_an_address_is_filled_from_the_signal() -> None:
     filled = way({"address": "{{ thing:namespace }}/{{ header:desk }}/{{ topic:action }}/{{ connection:id }}"})
     assert filled.addresses(response(desk="d4")) == ["acme.site/d4/modify/site"]
-    assert filled.addresses(Created(Kind.HISTORY, "s-1", LAMP, {"desk": "d4"})) == ["acme.site/d4/created/site"]
+    assert filled.addresses(Created(SubscriptionKind.HISTORY, "s-1", LAMP, {"desk": "d4"})) == [
+        "acme.site/d4/created/site"
+    ]
 
 
 def test_an_address_may_name_resource_type_feature_and_sender() -> None:

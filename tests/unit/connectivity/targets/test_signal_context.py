@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectivity.targets.signal_context import Happening, Kept
+from connectivity.targets.signal_context import SignalContext, SuppressionReason
 from mappings.ids import EntityId
 from mappings.model.json_pointer import MISSING
 from mappings.model.signals import TwinEvent
@@ -31,7 +31,7 @@ def test_the_world_is_asked_once_however_many_look_at_an_event() -> None:
     plant = Counting()
     event = plant.tell("modify", "/attributes/a", 1)
     plant.asked = 0
-    happening = Happening(event, plant)
+    happening = SignalContext(event, plant)
     for subjects in ((OWNER,), (VIEWER,), (OWNER, VIEWER), (OWNER,)):
         happening.seen(subjects)
     assert plant.asked == 2
@@ -39,18 +39,18 @@ def test_the_world_is_asked_once_however_many_look_at_an_event() -> None:
 
 def test_those_with_equal_subjects_see_the_same_thing() -> None:
     plant = Plant()
-    happening = Happening(plant.tell("modify", "/attributes/a", 1), plant)
+    happening = SignalContext(plant.tell("modify", "/attributes/a", 1), plant)
     assert happening.seen((OWNER,)) is happening.seen((OWNER,))
-    assert happening.seen((VIEWER,)) is Kept.FORBIDDEN
+    assert happening.seen((VIEWER,)) is SuppressionReason.FORBIDDEN
 
 
 def test_a_value_is_parsed_and_filtered_when_it_is_asked_for_and_once() -> None:
     plant = Plant(a_world())
     plant.world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("READ")})})
     event = plant.tell("modify", "/attributes", {"a": 1, "b": 2})
-    happening = Happening(event, plant)
+    happening = SignalContext(event, plant)
     seen = happening.seen((VIEWER,))
-    assert not isinstance(seen, Kept)
+    assert not isinstance(seen, SuppressionReason)
     assert seen.signal is seen.signal
     assert seen.signal.value == b'{"a":1}'
     assert seen.document() is seen.document()
@@ -61,7 +61,7 @@ def test_a_value_is_parsed_and_filtered_when_it_is_asked_for_and_once() -> None:
 def test_an_event_without_a_value_tells_the_id_and_the_time() -> None:
     plant = Plant(a_world(attributes={"a": 1}))
     event = plant.tell("delete", "/attributes/a")
-    happening: Happening[TwinEvent] = Happening(event, plant)
+    happening: SignalContext[TwinEvent] = SignalContext(event, plant)
     assert happening.value is MISSING
     assert happening.told(MISSING) == {
         "thingId": "acme.plant:boiler-07",

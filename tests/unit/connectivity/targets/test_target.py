@@ -12,13 +12,12 @@ from structlog.testing import capture_logs
 
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.mapping.script_host import ScriptHost
-from connectivity.monitoring.prometheus import Monitor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.targets import outbox
 from connectivity.targets import target as target_module
 from connectivity.targets.outbox import Outbox
-from connectivity.targets.target import TargetRoute
-from mappings.model.signals import Kind as SubscriptionKind
-from mappings.model.signals import Message, Request, Response, TwinEvent
+from connectivity.targets.target import TargetPublisher
+from mappings.model.signals import Message, Request, Response, SubscriptionKind, TwinEvent
 from tests.support.in_process.fakes import Link
 from tests.support.in_process.service import LAMP, NOW, connection, target
 from tests.support.wait import wait_until
@@ -44,12 +43,12 @@ class Way:
     """A target with an outbox, a link that confirms when told, and its counters."""
 
     def __init__(self, *topics: str, type: str = "memory", **more: Any) -> None:
-        self.monitor = Monitor()
+        self.monitor = PrometheusRegistry()
         self.outbox, self.link = Outbox(), Link()
         self.outbox.attach(self.link)
         made = connection(targets=[target(*topics, **more)], connectionType=type, mappingDefinitions={"lines": LINES})
         self.host = ScriptHost()
-        self.route = TargetRoute(made, 0, self.outbox, self.monitor.meter("site"), lambda: NOW, self.host)
+        self.route = TargetPublisher(made, 0, self.outbox, self.monitor.meter("site"), lambda: NOW, self.host)
         self.ended: list[ConnectivityError | None] = []
 
     def count(self, outcome: str) -> float:

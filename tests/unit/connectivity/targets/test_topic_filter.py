@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from connectivity.authorization.enforcer import Enforcer
-from connectivity.targets.signal_context import Happening, Kept
-from connectivity.targets.topic_filter import Interest
+from connectivity.targets.signal_context import SignalContext, SuppressionReason
+from connectivity.targets.topic_filter import TopicFilter
 from mappings.ids import EntityId, EntityType
 from mappings.mappers import load_codec
 from mappings.model.signals import Live, LiveCommand, LiveEvent, Message, TwinEvent
@@ -41,7 +41,7 @@ def test_case_106_only_events_of_the_wanted_namespaces_pass() -> None:
     wanted = interest(namespaces="acme.plant")
     events = [plant.tell("modify", "/attributes/a", 1), plant.tell("modify", "/attributes/a", 1, to="acme:u")]
     assert [event.entity.id for event in plant.heard(wanted, events)] == ["acme.plant:boiler-07"]
-    assert wanted.judge(events[1], plant) is Kept.NAMESPACE
+    assert wanted.judge(events[1], plant) is SuppressionReason.NAMESPACE
     assert len(plant.heard(interest(namespaces="acme.plant,acme"), events)) == 2
     assert plant.heard(interest(namespaces="acme.pl,acme.plant.x,*"), events) == []
 
@@ -52,7 +52,7 @@ def test_case_107_a_filter_lets_ten_of_twenty_pass_and_none_of_a_field_that_did_
     assert [value_of(event) for event in plant.heard(interest("le(attributes/c,10)"), events)] == list(range(1, 11))
     others = [plant.tell("modify", "/attributes/d", number) for number in range(3)]
     assert plant.heard(interest("le(attributes/c,10)"), others) == []
-    assert interest("le(attributes/c,10)").judge(others[0], plant) is Kept.FILTER
+    assert interest("le(attributes/c,10)").judge(others[0], plant) is SuppressionReason.FILTER
 
 
 def test_case_108_a_filter_asks_what_an_event_brings_along() -> None:
@@ -97,19 +97,19 @@ def test_case_111_two_topics_that_match_make_one_event_with_the_extra_fields_of_
         [topic(extra="attributes/b"), topic(extra="attributes/a"), topic()],
         [topic(), topic(extra="attributes/a"), topic(extra="attributes/b")],
     ):
-        assert extra_of(Interest(topics, [OWNER]).judge(event, plant)) == {"attributes": {"a": 1}}
+        assert extra_of(TopicFilter(topics, [OWNER]).judge(event, plant)) == {"attributes": {"a": 1}}
 
 
 def test_topics_with_different_filters_attach_only_their_own_fields() -> None:
     """Case 61 of connections: siblings that another topic asks for do not come along."""
     plant = a_plant(attributes={"site": {"a": 1, "b": 2}, "n": 0})
-    both = Interest(
+    both = TopicFilter(
         [topic("gt(attributes/n,5)", "attributes/site/a"), topic("lt(attributes/n,5)", "attributes/site/b")], [OWNER]
     )
     low, high = (plant.tell("modify", "/attributes/n", number) for number in (1, 9))
     assert extra_of(both.judge(low, plant)) == {"attributes": {"site": {"b": 2}}}
     assert extra_of(both.judge(high, plant)) == {"attributes": {"site": {"a": 1}}}
-    assert both.judge(plant.tell("modify", "/attributes/n", 5), plant) is Kept.FILTER
+    assert both.judge(plant.tell("modify", "/attributes/n", 5), plant) is SuppressionReason.FILTER
 
 
 def test_case_112_a_reader_of_a_part_gets_that_part_and_hears_of_nothing_else() -> None:
@@ -117,8 +117,8 @@ def test_case_112_a_reader_of_a_part_gets_that_part_and_hears_of_nothing_else() 
     partial = interest(subjects=[VIEWER])
     whole = plant.tell("modify", "/attributes", {"something": {"special": 1, "secret": 2}, "other": 3})
     assert value_of(partial.judge(whole, plant)) == {"something": {"special": 1}}
-    assert partial.judge(plant.tell("modify", "/attributes/other", 4), plant) is Kept.FORBIDDEN
-    assert partial.judge(plant.tell("modify", "/attributes", {"other": 5}), plant) is Kept.EMPTY
+    assert partial.judge(plant.tell("modify", "/attributes/other", 4), plant) is SuppressionReason.FORBIDDEN
+    assert partial.judge(plant.tell("modify", "/attributes", {"other": 5}), plant) is SuppressionReason.EMPTY
     assert value_of(ALL_EVENTS.judge(whole, plant)) == {"something": {"special": 1, "secret": 2}, "other": 3}
 
 
@@ -230,7 +230,7 @@ def test_10_3_what_a_filter_lets_through(
     plant = a_plant(attributes={"a": 0, "site": "N", "count": 0}, features={"burner": {"properties": {"on": True}}})
     event = plant.tell(*change, x_shift="night")
     answer = interest(filter, extra).judge(event, plant)
-    assert (answer is not Kept.FILTER) is passes
+    assert (answer is not SuppressionReason.FILTER) is passes
     if passes:
         assert isinstance(answer, TwinEvent)
 
@@ -248,10 +248,12 @@ def test_a_filter_sees_only_what_its_target_may_read() -> None:
     plant = a_plant({"thing:/": granting("READ"), "thing:/attributes/secret": revoking("READ")})
     event = plant.tell("modify", "/attributes", {"secret": 7, "open": 1})
     hidden, seen = "eq(attributes/secret,7)", "eq(attributes/open,1)"
-    assert [interest(filter, subjects=[VIEWER]).judge(event, plant) for filter in (hidden,)] == [Kept.FILTER]
+    assert [interest(filter, subjects=[VIEWER]).judge(event, plant) for filter in (hidden,)] == [
+        SuppressionReason.FILTER
+    ]
     assert value_of(interest(seen, subjects=[VIEWER]).judge(event, plant)) == {"open": 1}
     assert isinstance(interest(hidden).judge(event, plant), TwinEvent)
-    assert interest(hidden, "attributes/secret", subjects=[VIEWER]).judge(event, plant) is Kept.FILTER
+    assert interest(hidden, "attributes/secret", subjects=[VIEWER]).judge(event, plant) is SuppressionReason.FILTER
 
 
 def test_an_operand_says_nothing_of_a_feature_that_its_target_may_not_read() -> None:
@@ -262,7 +264,7 @@ def test_an_operand_says_nothing_of_a_feature_that_its_target_may_not_read() -> 
     event = plant.tell("modify", "/features", {"open": {}, "secret": {}})
     hidden, seen = "eq(feature:id,'secret')", "eq(feature:id,'open')"
     assert isinstance(interest(hidden).judge(event, plant), TwinEvent)
-    assert interest(hidden, subjects=[VIEWER]).judge(event, plant) is Kept.FILTER
+    assert interest(hidden, subjects=[VIEWER]).judge(event, plant) is SuppressionReason.FILTER
     assert isinstance(interest(seen, subjects=[VIEWER]).judge(event, plant), TwinEvent)
     named = interest(extra="attributes/{{ feature:id }}", subjects=[VIEWER])
     plant.tell("modify", "/attributes", {"open": 1, "secret": 2})
@@ -303,7 +305,7 @@ def test_the_end_of_a_thing_is_told_to_all_its_readers_without_extra_fields() ->
         answer = interest(extra="attributes", subjects=[subject]).judge(event, plant)
         assert isinstance(answer, TwinEvent)
         assert (answer.action, answer.value, answer.extra) == ("deleted", None, None)
-    assert interest(subjects=["edge:stranger"]).judge(event, plant) is Kept.FORBIDDEN
+    assert interest(subjects=["edge:stranger"]).judge(event, plant) is SuppressionReason.FORBIDDEN
 
 
 def test_an_event_of_a_thing_that_is_gone_by_now_has_no_extra_fields() -> None:
@@ -317,28 +319,28 @@ def test_extra_fields_of_a_state_before_the_event_are_none() -> None:
     plant = a_plant(attributes={"a": 1})
     event = plant.tell("modify", "/attributes/a", 2)
     ahead = TwinEvent(event.entity, event.revision + 1, event.timestamp, "modified", "/attributes/a", b"3", {})
-    assert interest(extra="attributes").judge(ahead, plant) is Kept.ENRICHMENT
-    assert interest("eq(attributes/b,1)", "attributes/a").judge(ahead, plant) is Kept.FILTER
+    assert interest(extra="attributes").judge(ahead, plant) is SuppressionReason.ENRICHMENT
+    assert interest("eq(attributes/b,1)", "attributes/a").judge(ahead, plant) is SuppressionReason.FILTER
 
 
 def test_without_a_policy_nobody_hears_of_a_thing() -> None:
     plant = Plant()
     event = plant.tell("modify", "/attributes/a", 1)
     stranger = TwinEvent(EntityId(EntityType.THING, "acme", "x"), 1, event.timestamp, "modified", "/", b"{}", {})
-    assert ALL_EVENTS.judge(stranger, plant) is Kept.FORBIDDEN
+    assert ALL_EVENTS.judge(stranger, plant) is SuppressionReason.FORBIDDEN
 
 
 def test_events_of_policies_have_no_topic() -> None:
     plant = Plant()
     plant.world.write_policy({})
-    assert ALL_EVENTS.judge(on_its_way(plant.world.events[-1]), plant) is Kept.TOPIC
+    assert ALL_EVENTS.judge(on_its_way(plant.world.events[-1]), plant) is SuppressionReason.TOPIC
 
 
 def test_a_target_without_the_topic_hears_nothing() -> None:
     plant = Plant()
     event = plant.tell("modify", "/attributes/a", 1)
-    assert Interest(["_/_/things/live/events"], [OWNER]).judge(event, plant) is Kept.TOPIC
-    assert Interest([], [OWNER]).judge(event, plant) is Kept.TOPIC
+    assert TopicFilter(["_/_/things/live/events"], [OWNER]).judge(event, plant) is SuppressionReason.TOPIC
+    assert TopicFilter([], [OWNER]).judge(event, plant) is SuppressionReason.TOPIC
 
 
 def test_whoever_may_read_everything_gets_the_event_itself() -> None:
@@ -353,7 +355,7 @@ def test_targets_that_share_a_happening_answer_as_if_each_were_alone() -> None:
     filters = [None, "eq(attributes/n,2)", "eq(attributes/site,'S')", "eq(topic:action,'modified')"]
     extras = [None, "attributes/site", "attributes/n"]
     targets = [interest(f, e, subjects=[who]) for f in filters for e in extras for who in (OWNER, VIEWER)]
-    shared = Happening(event, plant)
+    shared = SignalContext(event, plant)
     assert [each.judge_shared(shared) for each in targets] == [each.judge(event, plant) for each in targets]
 
 
@@ -393,7 +395,7 @@ TOLD = LiveEvent(thing(THING), "modified", "/features/lamp/properties/on", b"7",
     ],
 )
 def test_a_live_signal_is_judged_in_the_same_way(signal: Live, topic: str, passes: bool) -> None:
-    answer = Interest([topic], [OWNER]).judge(signal, a_plant(attributes={"site": "N"}))
+    answer = TopicFilter([topic], [OWNER]).judge(signal, a_plant(attributes={"site": "N"}))
     assert isinstance(answer, type(signal)) is passes
 
 
@@ -405,7 +407,7 @@ def test_a_live_signal_gets_extra_fields_as_its_reader_sees_them() -> None:
         (OWNER, {"attributes": {"site": "N", "pin": 4}}),
         (VIEWER, {"attributes": {"site": "N"}}),
     ):
-        answer = Interest([f"{MESSAGES}?extraFields=attributes"], [subject]).judge(PING, plant)
+        answer = TopicFilter([f"{MESSAGES}?extraFields=attributes"], [subject]).judge(PING, plant)
         assert isinstance(answer, Message)
         assert answer.extra is not None
         assert json.loads(answer.extra) == expected
@@ -414,9 +416,9 @@ def test_a_live_signal_gets_extra_fields_as_its_reader_sees_them() -> None:
 
 def test_a_live_signal_that_may_not_be_read_is_forbidden() -> None:
     plant = a_plant({"thing:/": granting("READ"), "thing:/attributes/on": revoking("READ")})
-    assert Interest([MESSAGES], [VIEWER]).judge(PING, plant) is Kept.FORBIDDEN
-    assert Interest([COMMANDS], [VIEWER]).judge(TURN, plant) is Kept.FORBIDDEN
-    assert isinstance(Interest([EVENTS], [VIEWER]).judge(TOLD, plant), LiveEvent)
+    assert TopicFilter([MESSAGES], [VIEWER]).judge(PING, plant) is SuppressionReason.FORBIDDEN
+    assert TopicFilter([COMMANDS], [VIEWER]).judge(TURN, plant) is SuppressionReason.FORBIDDEN
+    assert isinstance(TopicFilter([EVENTS], [VIEWER]).judge(TOLD, plant), LiveEvent)
 
 
 @pytest.mark.parametrize(
@@ -432,7 +434,7 @@ def test_a_live_signal_that_may_not_be_read_is_forbidden() -> None:
     ],
 )
 def test_a_filter_sees_what_a_live_signal_tells_of_the_thing(signal: Live, attributes: object) -> None:
-    happening = Happening(signal, Plant())
+    happening = SignalContext(signal, Plant())
     document = happening.told(happening.value)
     assert document["thingId"] == THING
     assert document.get("attributes") == attributes
@@ -498,11 +500,11 @@ def test_the_page_about_targets_shows_what_is_sent() -> None:
     change = {"kw": 11.75, "contract": "C-9"}
     assert json.dumps(change) in page
     event = plant.tell("merge", "/attributes", change, correlation_id="c-41")
-    told = Interest([target], [VIEWER]).judge(event, plant)
+    told = TopicFilter([target], [VIEWER]).judge(event, plant)
     assert isinstance(told, TwinEvent)
     (envelope,) = load_codec("Ditto").encode(told, None)
     passing = {"revision", "timestamp"}
     written = {name: value for name, value in json.loads(envelope.payload).items() if name not in passing}
     assert written == {name: value for name, value in shown.items() if name not in passing}
     contract = plant.tell("modify", "/attributes/contract", "C-10")
-    assert Interest([target], [VIEWER]).judge(contract, plant) is Kept.FORBIDDEN
+    assert TopicFilter([target], [VIEWER]).judge(contract, plant) is SuppressionReason.FORBIDDEN

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from connectivity.transports.base import Delivery, Outcome, Watermark
+from connectivity.transports.base import Delivery, InOrderSettlement, Outcome
 from mappings.model.envelope import Envelope
 
 
-def deliveries(watermark: Watermark, count: int) -> list[Delivery]:
+def deliveries(watermark: InOrderSettlement, count: int) -> list[Delivery]:
     made = [Delivery(Envelope(b"x"), "in", str(number), False, lambda *_: None) for number in range(count)]
     for delivery in made:
         watermark.arrived(delivery)
@@ -18,7 +18,7 @@ def names(ready: list[tuple[Delivery, Outcome]]) -> list[str | None]:
 
 
 def test_an_outcome_waits_for_everything_that_arrived_before() -> None:
-    watermark = Watermark()
+    watermark = InOrderSettlement()
     first, second, third = deliveries(watermark, 3)
     assert watermark.ended(third, Outcome.SETTLED) == []
     assert watermark.ended(second, Outcome.SETTLED) == []
@@ -27,7 +27,7 @@ def test_an_outcome_waits_for_everything_that_arrived_before() -> None:
 
 
 def test_each_delivery_keeps_its_own_outcome() -> None:
-    watermark = Watermark()
+    watermark = InOrderSettlement()
     first, second = deliveries(watermark, 2)
     watermark.ended(second, Outcome.REDELIVER)
     assert [outcome for _, outcome in watermark.ended(first, Outcome.DROPPED)] == [Outcome.DROPPED, Outcome.REDELIVER]

@@ -9,15 +9,15 @@ import threading
 import pytest
 
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
-from connectivity.security.egress import HostRules, in_force
-from connectivity.transports.dialer import RefusedAddress, check_peer, dial_error, in_thread, lost_error, reach
+from connectivity.security.egress import EgressRules, enforced
+from connectivity.transports.dialer import RefusedAddress, check_peer, dial_error, lost_error, reach, run_in_thread
 from tests.support.wait import wait_until
 
-BLOCKED = HostRules(blocked=["127.0.0.0/8"])
+BLOCKED = EgressRules(blocked=["127.0.0.0/8"])
 
 
 async def test_work_in_a_thread_hands_over_what_it_made() -> None:
-    assert await in_thread("test", lambda: threading.current_thread().name, lambda _: None) == "test"
+    assert await run_in_thread("test", lambda: threading.current_thread().name, lambda _: None) == "test"
 
 
 async def test_work_in_a_thread_raises_what_it_raised() -> None:
@@ -25,7 +25,7 @@ async def test_work_in_a_thread_raises_what_it_raised() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await in_thread("test", work, lambda _: None)
+        await run_in_thread("test", work, lambda _: None)
 
 
 async def test_what_nobody_waits_for_any_more_is_undone() -> None:
@@ -36,7 +36,7 @@ async def test_what_nobody_waits_for_any_more_is_undone() -> None:
         gate.wait(5)
         return "made"
 
-    task = asyncio.create_task(in_thread("test", work, undone.append))
+    task = asyncio.create_task(run_in_thread("test", work, undone.append))
     await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
@@ -51,7 +51,7 @@ def test_an_address_that_connections_may_not_reach_is_refused_and_closed() -> No
         fine = socket.create_connection(server.getsockname())
         check_peer(fine, "localhost")
         with (
-            in_force(BLOCKED),
+            enforced(BLOCKED),
             pytest.raises(RefusedAddress, match=r"localhost leads to 127\.0\.0\.1: found a host of 127"),
         ):
             check_peer(fine, "localhost")

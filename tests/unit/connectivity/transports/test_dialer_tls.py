@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, Producer
 
 from connectivity.connections.model import Connection
 from connectivity.errors import Detail, NotConnected
-from connectivity.transports import load_broker
+from connectivity.transports import load_connection_type
 from connectivity.transports.dialer import tls_context
 from connectivity.transports.kafka.client_config import common_settings
 from connectivity.transports.kafka.options import Options
@@ -83,7 +83,7 @@ async def test_a_broker_with_tls_1_1_alone_is_not_talked_to(
     kind: str, old: tuple[int, list[str]], certificates: Certificates
 ) -> None:
     port, agreed = old
-    connect = load_broker(kind).connect
+    connect = load_connection_type(kind).connect
     assert connect is not None
     with pytest.raises(NotConnected) as raised:
         await connect(document(kind, port, ca_of(certificates)), 0)

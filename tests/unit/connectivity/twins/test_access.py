@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectivity.twins.access import Judged, Permit, concerning, judge, may_follow, may_read_events, may_use_stream
+from connectivity.twins.access import (
+    Judged,
+    StreamPermission,
+    concerning,
+    judge,
+    may_follow,
+    may_read_events,
+    may_use_stream,
+)
 from mappings.errors import Fault
 from mappings.streamr import errors
 from mappings.streamr.access import fingerprint
 from mappings.streamr.options import StreamrOptions, read_streamr
-from mappings.streamr.requests import All, Publish, Resend, Subscribe
+from mappings.streamr.requests import All, Publish, Resend, SubscribeRequest
 from mappings.streamr.streams import OwnStream, PolicyStream, ThingStream
 from tests.support.table import each_row
 from tests.support.twin_world import (
@@ -180,14 +188,14 @@ def a_keyed_world(**resources: Any) -> TwinWorld:
     return world
 
 
-def judged(request: Judged, world: TwinWorld, options: StreamrOptions = OPTIONS) -> Permit | Fault:
+def judged(request: Judged, world: TwinWorld, options: StreamrOptions = OPTIONS) -> StreamPermission | Fault:
     return judge(request, options, SOURCE, world.world)
 
 
-def requests(stream: str, key: str | None = KEY) -> tuple[Publish, Subscribe, Resend]:
+def requests(stream: str, key: str | None = KEY) -> tuple[Publish, SubscribeRequest, Resend]:
     return (
         Publish(stream, "{}", auth_key=key),
-        Subscribe(stream, 0, key),
+        SubscribeRequest(stream, 0, key),
         Resend(stream, 0, "a", All(), key),
     )
 
@@ -195,7 +203,7 @@ def requests(stream: str, key: str | None = KEY) -> tuple[Publish, Subscribe, Re
 def test_what_is_allowed_is_told_with_the_subjects_it_is_allowed_to() -> None:
     world = a_keyed_world(**{"stream:/tank": granting("READ", "WRITE")})
     for request in requests("tank"):
-        assert judged(request, world) == Permit(OwnStream("tank"), 4, (*SOURCE, PUMP))
+        assert judged(request, world) == StreamPermission(OwnStream("tank"), 4, (*SOURCE, PUMP))
 
 
 def test_case_s19_p10_r23_a_key_without_the_permission_is_refused_in_the_words_of_each_request() -> None:
@@ -231,45 +239,49 @@ def test_a_stream_whose_policy_is_not_there_is_for_nobody() -> None:
 def test_case_s21_without_a_key_one_is_anybody_and_what_the_source_is() -> None:
     world = a_keyed_world()
     world.write_policy({"A": entry([ANYBODY], {"stream:/tank": granting("READ")})})
-    assert isinstance(judged(Subscribe("tank"), world), Permit)
+    assert isinstance(judged(SubscribeRequest("tank"), world), StreamPermission)
     assert judged(Publish("tank", "{}"), world) == errors.publish_forbidden("tank")
-    assert judged(Subscribe("tank", 0, KEY), world) == errors.not_authorized("tank", 0), "who has a name is not anybody"
+    assert judged(SubscribeRequest("tank", 0, KEY), world) == errors.not_authorized("tank", 0), (
+        "who has a name is not anybody"
+    )
     world.write_policy({"A": entry(SOURCE, {"stream:/tank": granting("READ")})})
-    assert isinstance(judged(Subscribe("tank", 0, KEY), world), Permit)
+    assert isinstance(judged(SubscribeRequest("tank", 0, KEY), world), StreamPermission)
 
 
 def test_case_p17_who_may_write_need_not_read() -> None:
     world = a_keyed_world(**{"stream:/tank": granting("WRITE")})
     publish, subscribe, _ = (judged(request, world) for request in requests("tank"))
-    assert isinstance(publish, Permit)
+    assert isinstance(publish, StreamPermission)
     assert subscribe == errors.not_authorized("tank", 0)
 
 
 def test_case_s16_partitions_are_told_to_those_who_may_read() -> None:
     world = a_keyed_world(**{"stream:/tank": granting("READ")})
-    assert isinstance(judged(Subscribe("tank", 3, KEY), world), Permit)
-    assert judged(Subscribe("tank", 4, KEY), world) == errors.invalid_partition("tank", 4)
+    assert isinstance(judged(SubscribeRequest("tank", 3, KEY), world), StreamPermission)
+    assert judged(SubscribeRequest("tank", 4, KEY), world) == errors.invalid_partition("tank", 4)
     assert judged(Resend("tank", 9, "a", All(), KEY), world) == errors.invalid_partition("tank", 9)
-    assert judged(Subscribe("tank", 4), world) == errors.not_authorized("tank", 4)
-    assert judged(Subscribe(f"things/{THING}", 1), world) == errors.invalid_partition(f"things/{THING}", 1)
+    assert judged(SubscribeRequest("tank", 4), world) == errors.not_authorized("tank", 4)
+    assert judged(SubscribeRequest(f"things/{THING}", 1), world) == errors.invalid_partition(f"things/{THING}", 1)
 
 
 def test_events_of_twins_need_no_list_of_streams() -> None:
     world = a_keyed_world(**{"policy:/": granting("READ")})
     anybody = (*SOURCE, ANYBODY)
-    assert judged(Subscribe(f"things/{THING}"), world, NOTHING) == Permit(ThingStream(T), 1, anybody)
-    assert judged(Subscribe(f"policies/{POLICY}"), world) == errors.not_authorized(f"policies/{POLICY}", 0)
-    assert judged(Resend(f"policies/{POLICY}", 0, "a", All(), KEY), world) == Permit(
+    assert judged(SubscribeRequest(f"things/{THING}"), world, NOTHING) == StreamPermission(ThingStream(T), 1, anybody)
+    assert judged(SubscribeRequest(f"policies/{POLICY}"), world) == errors.not_authorized(f"policies/{POLICY}", 0)
+    assert judged(Resend(f"policies/{POLICY}", 0, "a", All(), KEY), world) == StreamPermission(
         PolicyStream(P), 1, (*SOURCE, PUMP)
     )
-    assert judged(Subscribe("things/acme.plant:none"), world) == errors.not_authorized("things/acme.plant:none", 0)
+    assert judged(SubscribeRequest("things/acme.plant:none"), world) == errors.not_authorized(
+        "things/acme.plant:none", 0
+    )
 
 
 def test_a_command_is_left_to_those_who_decide_commands() -> None:
     """Also on a thing that is not there: the command may be the one that creates it."""
     world = a_keyed_world()
     for stream in (f"things/{THING}", "things/acme.plant:new"):
-        assert isinstance(judged(Publish(stream, "{}"), world), Permit)
+        assert isinstance(judged(Publish(stream, "{}"), world), StreamPermission)
         assert judged(Publish(stream, "{}", auth_key=WRONG_KEY), world) == errors.publish_unauthenticated(stream)
 
 

@@ -16,7 +16,7 @@ from spark_store.rql.order import place_of
 from spark_store.rql.parser import parse
 from spark_store.rql.query import Access
 from spark_store.rql.search_evaluator import holds
-from spark_store.search.aggregation import Tally, read_aggregation
+from spark_store.search.aggregation import GroupAccumulator, read_aggregation
 from tests.support.table import each_row
 
 READER = "acme:reader"
@@ -138,7 +138,7 @@ def test_nor_is_it_told_by_an_order_or_a_sum(resources: dict[str, Any], place: i
     assert granted is not None
     order = read_options("sort(+attributes/parts/0/worn)").order
     assert place_of(WITH_PARTS, order, granted.may)[0].value == place
-    tally = Tally(
+    tally = GroupAccumulator(
         read_aggregation(
             {
                 "groupBy": {"own": "attributes/parts/0/worn"},

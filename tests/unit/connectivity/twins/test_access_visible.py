@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from connectivity.authorization.enforcer import DROP, Enforcer
-from connectivity.targets.signal_context import TWIN_EVENTS
-from connectivity.targets.topic_filter import Interest, Kept
-from connectivity.twins.access import Sight, readable, sight
+from connectivity.targets.signal_context import TWIN_EVENTS, SuppressionReason
+from connectivity.targets.topic_filter import TopicFilter
+from connectivity.twins.access import Visibility, readable, sight
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import TwinEvent
 from spark_store.records import Snapshot
@@ -57,19 +57,19 @@ def test_5_6_what_is_left_of_a_value(policy: Policy, path: str, value: Any, seen
 @each_row(
     ("policy", "path", "much"),
     [
-        (HIDDEN, "/features", Sight.WHOLE),
-        (HIDDEN, "/attributes", Sight.PART),
-        (HIDDEN, "/attributes/x", Sight.NOTHING),
-        (HIDDEN, "/attributes/x/deep", Sight.NOTHING),
-        (PART, "/attributes/x/deep", Sight.WHOLE),
-        (PART, "/", Sight.PART),
-        (PART, "/attributes/y", Sight.NOTHING),
-        (PART, "/features", Sight.NOTHING),
+        (HIDDEN, "/features", Visibility.WHOLE),
+        (HIDDEN, "/attributes", Visibility.PART),
+        (HIDDEN, "/attributes/x", Visibility.NOTHING),
+        (HIDDEN, "/attributes/x/deep", Visibility.NOTHING),
+        (PART, "/attributes/x/deep", Visibility.WHOLE),
+        (PART, "/", Visibility.PART),
+        (PART, "/attributes/y", Visibility.NOTHING),
+        (PART, "/features", Visibility.NOTHING),
     ],
 )
-def test_5_6_how_much_is_seen_at_a_path(policy: Policy, path: str, much: Sight) -> None:
+def test_5_6_how_much_is_seen_at_a_path(policy: Policy, path: str, much: Visibility) -> None:
     assert sight(Enforcer(policy), [A], path) is much
-    assert sight(Enforcer(policy), [B], path) is Sight.NOTHING
+    assert sight(Enforcer(policy), [B], path) is Visibility.NOTHING
 
 
 # --- the obvious way: ask the policy about every leaf, put together what is left ---
@@ -208,7 +208,7 @@ def test_what_is_told_is_what_the_obvious_rule_leaves_over_thousands_of_policies
         policy = a_policy_of_readers(chance)
         present = OneThing(policy)
         subjects = chance.sample((A, B, C), chance.randint(1, 3))
-        target = Interest([TWIN_EVENTS], subjects)
+        target = TopicFilter([TWIN_EVENTS], subjects)
         for _ in range(3):
             path = tuple(chance.choices(KEYS[:3], k=chance.choice((0, 0, 1, 1, 2))))
             action = chance.choice(("created", "modified", "merged", "deleted"))
@@ -218,7 +218,7 @@ def test_what_is_told_is_what_the_obvious_rule_leaves_over_thousands_of_policies
             told = target.judge(event, present)
             seen = obvious(policy, subjects, path, value)
             if seen is DROP:
-                assert told in (Kept.FORBIDDEN, Kept.EMPTY), (policy, event, told)
+                assert told in (SuppressionReason.FORBIDDEN, SuppressionReason.EMPTY), (policy, event, told)
                 outcomes["nothing"] += 1
                 continue
             assert isinstance(told, TwinEvent), (policy, subjects, event, told, seen)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 
 from connectivity.authorization.enforcer import Enforcer
-from connectivity.twins.context import PresentWorld
+from connectivity.twins.context import CurrentStateLookup
 from connectivity.twins.decider import Decider
 from mappings.ids import EntityId
 from mappings.model.signals import Command
@@ -59,7 +59,7 @@ def test_a_policy_that_is_gone_permits_nothing() -> None:
 def test_the_number_of_compiled_policies_is_bounded() -> None:
     world = a_policy_world()
     snapshots = {policy(f"acme:p{n}"): world.snapshots[P] for n in range(3)}
-    present = PresentWorld(snapshots.get, lambda: world.now, kept=2)
+    present = CurrentStateLookup(snapshots.get, lambda: world.now, kept=2)
     first, second = present.enforcer("acme:p0"), present.enforcer("acme:p1")
     assert present.enforcer("acme:p0") is first
     present.enforcer("acme:p2")

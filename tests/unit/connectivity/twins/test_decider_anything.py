@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectivity.errors import TwinError
-from connectivity.twins.decider import Limits, decide
+from connectivity.twins.context import TwinLimits
+from connectivity.twins.decider import decide
 from connectivity.twins.policy_values import is_administered
 from mappings.ids import EntityType
 from mappings.model.signals import Command
@@ -146,7 +147,7 @@ def test_what_is_decided_is_what_replays(commands: list[tuple[str, str, Any, dic
 
     No thing outgrows its limit.
     """
-    world = TwinWorld(Limits(thing=500, headers=100_000))
+    world = TwinWorld(TwinLimits(thing=500, headers=100_000))
     world.send("create", "/", {"attributes": {"a": {"b": 1}}, "features": {"f": {"properties": {"p": 1}}}})
     for action, path, value, headers in commands:
         try:

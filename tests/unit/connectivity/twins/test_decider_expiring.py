@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.twins.policy_expiry import Told, judge
+from connectivity.twins.policy_expiry import ExpiryNotice, judge
 from spark_store.records import Snapshot
 from tests.support.twin_world import NOW, OWNER, OWNERS, POLICY, VIEWER, TwinWorld, entry, granting, policy
 
@@ -64,7 +64,7 @@ def test_an_announcement_comes_once_ahead_of_the_expiry() -> None:
     assert (announcement.entity, announcement.name, announcement.subjects) == (P, "subjectDeletion", (VIEWER,))
     assert json.loads(announcement.value) == {"deleteAt": EIGHT, "subjectIds": [VIEWER]}
     assert announcement.headers == {"response-required": False, "requested-acks": ["other:seen"], "timeout": "10s"}
-    assert (due.next, due.told) == (AT_EIGHT, frozenset({Told(VIEWER, EIGHT)}))
+    assert (due.next, due.told) == (AT_EIGHT, frozenset({ExpiryNotice(VIEWER, EIGHT)}))
     again = judge(found, "2030-01-15T07:50:00.000000Z", due.told)
     assert (again.announcements, again.told) == ((), due.told)
     assert judge(found, AT_EIGHT, due.told).announcements == (), "not asked for at the deletion"
@@ -85,7 +85,7 @@ def test_who_expires_soon_anyway_is_told_at_once() -> None:
 
 
 def test_another_expiry_is_announced_anew() -> None:
-    told = frozenset({Told(VIEWER, EIGHT)})
+    told = frozenset({ExpiryNotice(VIEWER, EIGHT)})
     judged = judge(a_policy(viewer=expiring("2030-01-15T09:00:00Z", beforeExpiry="1d")), NOW, told)
     assert said(judged.announcements) == [{"deleteAt": "2030-01-15T09:00:00Z", "subjectIds": [VIEWER]}]
 

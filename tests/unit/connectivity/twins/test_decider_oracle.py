@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.twins.context import PresentWorld
+from connectivity.twins.context import CurrentStateLookup
 from mappings.ids import EntityId
 from spark_store.records import Snapshot
 from tests.support.dice import dice, examples
@@ -30,7 +30,7 @@ def test_what_is_enforced_agrees_with_the_obvious_rule() -> None:
             policy(id): Snapshot(policy(id), 1, "", "", state, id) for id, state in states.items()
         }
         clock = [NOWS[0]]
-        world = PresentWorld(snapshots.get, lambda clock=clock: clock[0])  # type: ignore[misc]
+        world = CurrentStateLookup(snapshots.get, lambda clock=clock: clock[0])  # type: ignore[misc]
         for number in range(QUESTIONS):
             if number == QUESTIONS // 2:
                 # One of them changes: whoever imports it has to notice.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.twins.decider import Limits
+from connectivity.twins.context import TwinLimits
 from connectivity.twins.errors import refusal
 from tests.support.table import each_row
 from tests.support.twin_world import (
@@ -368,7 +368,7 @@ def test_case_67_a_thing_whose_policy_is_gone_is_locked() -> None:
 def test_case_69_the_largest_policy_and_a_merge() -> None:
     whole = a_policy(OWNERS, entry([], {f"thing:/attributes/{'x' * 100}{n}": ALL for n in range(800)}))
     assert TwinWorld().refused("create", "/", whole, to=P) == (413, "policies:policy.toolarge")
-    assert TwinWorld(Limits(policy=200_000)).status("create", "/", whole, to=P) == 201
+    assert TwinWorld(TwinLimits(policy=200_000)).status("create", "/", whole, to=P) == 201
     assert TwinWorld().refused("merge", "/", {}, to=P) == (400, "protocoladapter:unknown.topicpath")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.twins.decider import Limits
+from connectivity.twins.context import TwinLimits
 from mappings.model.json_pointer import get
 from tests.support.table import each_row
 from tests.support.twin_world import (
@@ -260,7 +260,7 @@ def test_case_69_parts_count_for_the_size_of_the_whole() -> None:
     many = {f"thing:/attributes/{'x' * 100}{n}": ALL for n in range(800)}
     assert world.refused("modify", "/entries/VIEW/resources", many, to=P) == (413, "policies:policy.toolarge")
     size = len(json.dumps(world.get(to=P), separators=(",", ":")))
-    world.limits = Limits(policy=size + 30)
+    world.limits = TwinLimits(policy=size + 30)
     assert world.refused("modify", "/entries/VIEW/subjects/edge:a", {"type": "x" * 30}, to=P)[0] == 413
     assert world.status("modify", "/entries/VIEW/subjects/edge:a", {"type": "x"}, to=P) == 201
 
@@ -275,10 +275,10 @@ def test_case_69_a_thousand_entries_are_too_large_and_the_largest_policy_fits() 
     def filled(length: int) -> dict[str, Any]:
         return {"entries": {"O": OWNERS, "FILL": entry([], {f"thing:/attributes/{'x' * length}": granting()})}}
 
-    world = TwinWorld(Limits(policy=10**6))
+    world = TwinWorld(TwinLimits(policy=10**6))
     world.send("modify", "/", filled(1), to=P)
     empty = len(json.dumps(world.get(to=P), separators=(",", ":"))) - 1
-    fitting = Limits().policy - empty
+    fitting = TwinLimits().policy - empty
     assert TwinWorld().status("modify", "/", filled(fitting), to=P) == 201
     assert TwinWorld().refused("modify", "/", filled(fitting + 1), to=P) == (413, "policies:policy.toolarge")
 

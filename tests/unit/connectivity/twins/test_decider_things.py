@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from connectivity.twins.decider import Limits
+from connectivity.twins.context import TwinLimits
 from mappings.ids import EntityId, EntityType
 from tests.support.table import each_row
 from tests.support.twin_world import OWNER, POLICY, THING, TwinWorld, a_world, answer, last, policy, thing
@@ -159,7 +159,7 @@ def test_case_16_unknown_members_are_dropped() -> None:
 @pytest.mark.parametrize(("spare", "status"), [(0, 201), (1, 413)])
 def test_case_17_the_largest_thing(spare: int, status: int) -> None:
     """Exactly the limit is accepted, one more is not."""
-    limits = Limits()
+    limits = TwinLimits()
     frame = len(msgspec.json.encode({"thingId": THING, "policyId": POLICY, "attributes": {"a": ""}}))
     world = TwinWorld(limits)
     world.write_policy({})
@@ -397,7 +397,7 @@ def test_time_never_runs_backwards_in_one_entity() -> None:
 
 def test_an_event_keeps_the_headers_that_the_operator_names() -> None:
     world = a_world()
-    world.limits = Limits(historical_headers=("ditto-originator", "correlation-id", "custom", "absent"))
+    world.limits = TwinLimits(historical_headers=("ditto-originator", "correlation-id", "custom", "absent"))
     world.send("modify", "/attributes/a", 1, ditto_originator="edge:forged", custom=["x"])
     assert msgspec.json.decode(world.events[-1].headers) == {
         "ditto-originator": OWNER,

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from connectivity.twins import metadata as module
-from connectivity.twins.decider import Limits
+from connectivity.twins.context import TwinLimits
 from mappings.ids import EntityId, EntityType
 from mappings.model.json_pointer import Segments, format_pointer
 from mappings.model.metadata import without_changes
 from mappings.model.signals import Event
-from spark_store.history.replay import Folding, fold
+from spark_store.history.replay import StateFold, fold
 from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change
 from tests.support.table import each_row
@@ -281,7 +281,7 @@ def test_metadata_counts_for_the_size_of_a_thing(monkeypatch: pytest.MonkeyPatch
     many = [said(f"*/k{number}", 1) for number in range(100)]
     assert world.refused("modify", "/attributes", leaves, put_metadata=many) == (413, "things:thing.toolarge")
     assert len(pointers) < 10_000
-    world = TwinWorld(Limits(thing=200, headers=10_000))
+    world = TwinWorld(TwinLimits(thing=200, headers=10_000))
     tree = {"_metadata": {"k": "x" * 200}}
     assert world.refused("create", "/", tree) == (413, "things:thing.toolarge")
 
@@ -309,13 +309,13 @@ def test_metadata_nested_deeper_than_a_thing_may_be_is_refused(key: str, value: 
 def test_the_state_is_made_anew_from_the_events_with_their_metadata() -> None:
     """From the first event on, and from one that replaces the whole thing; what is shown of the headers has none of it."""
     world = a_world(attributes={"a": 1})
-    world.limits = Limits(historical_headers=("correlation-id", "_metadata"))
+    world.limits = TwinLimits(historical_headers=("correlation-id", "_metadata"))
     world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K")], _metadata="forged")
     world.send("modify", "/", {"attributes": {"a": 2}})
     world.send("modify", "/attributes/b", 3, put_metadata=[said("unit", "m")])
     entity = thing("acme.plant:boiler-07")
     assert [without_changes(event.headers) for event in world.events] == [b'{"correlation-id":"c-1"}'] * 3
-    folding = Folding()
+    folding = StateFold()
     folding.known(
         world.snapshots[entity].__class__(entity, 1, "", "", {"thingId": "x", "attributes": {"a": 1}}, POLICY)
     )

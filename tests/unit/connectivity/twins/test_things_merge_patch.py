@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectivity.twins.things import minimized
-from spark_store.history.replay import PatternRefused
+from spark_store.history.replay import DeletePatternRefused
 from tests.support.cpu_budget import at_most
 from tests.support.twin_world import a_world
 
@@ -14,7 +14,7 @@ def test_all_patterns_of_a_patch_have_one_budget() -> None:
     """At whatever depth they stand."""
     rooms = {str(number): {"lamp": 1} for number in range(1000)}
     assert minimized(rooms, {"1": {"{{ ~lamp1~ }}": None, "{{ ~lamp~ }}": None}}) == {"1": {"{{ ~lamp~ }}": None}}
-    with pytest.raises(PatternRefused, match="expected fewer patterns"):
+    with pytest.raises(DeletePatternRefused, match="expected fewer patterns"):
         minimized(rooms, {number: {f"{{{{ ~lamp{number}~ }}}}": None} for number in rooms})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from connectivity.connections.model import Connection
-from connectivity.validation.limitations import refusal, reservations, shortfalls
+from connectivity.validation.limitations import caveats, ignored_parts, refusal
 from connectivity.validation.validator import parse
 
 SOURCE = {"addresses": ["in"], "qos": 1, "authorizationContext": ["acme:x"]}
@@ -38,9 +38,9 @@ def document(source: dict[str, Any] | None = None, **more: Any) -> Connection:
 
 def test_a_document_that_is_carried_out_whole_is_neither_refused_nor_commented() -> None:
     assert refusal(document()) is None
-    assert list(shortfalls(document())) == []
+    assert list(ignored_parts(document())) == []
     asking = {"acknowledgementRequests": {"includes": ["site:seen"]}}
-    assert list(shortfalls(document(asking, targets=[LIVE, TARGET, ANNOUNCED]))) == []
+    assert list(ignored_parts(document(asking, targets=[LIVE, TARGET, ANNOUNCED]))) == []
 
 
 def test_a_tunnel_is_not_gone_around() -> None:
@@ -51,17 +51,17 @@ def test_a_tunnel_is_not_gone_around() -> None:
 def test_conditions_and_several_mappers_are_carried_out() -> None:
     used = document({"payloadMapping": ["sometimes", "Ditto"]}, mappingDefinitions={"sometimes": CONDITIONAL})
     assert refusal(used) is None
-    assert list(shortfalls(used)) == []
+    assert list(ignored_parts(used)) == []
 
 
 def test_an_unknown_parameter_is_told_with_the_nearest_known_one() -> None:
     assert refusal(document(targets=[MISSPELT])) is None
-    (told,) = shortfalls(document(targets=[MISSPELT]))
+    (told,) = ignored_parts(document(targets=[MISSPELT]))
     assert told == "targets[0].topics: the parameter namespace is unknown and ignored; did you mean namespaces?"
 
 
 def told(*topics: str) -> list[str]:
-    return list(shortfalls(document(targets=[{**TARGET, "topics": list(topics)}])))
+    return list(ignored_parts(document(targets=[{**TARGET, "topics": list(topics)}])))
 
 
 def test_the_nearest_parameter_is_one_of_the_same_topic() -> None:
@@ -84,8 +84,8 @@ def test_a_namespace_that_nothing_can_be_in_is_told() -> None:
 
 
 def test_8_13_8_24_what_a_connection_is_not_stands_in_its_status() -> None:
-    assert list(reservations(document())) == []
-    assert list(reservations(document({"qos": 2}))) == ["sources with QoS 2 are consumed with QoS 1"]
+    assert list(caveats(document())) == []
+    assert list(caveats(document({"qos": 2}))) == ["sources with QoS 2 are consumed with QoS 1"]
     unchecked = document(uri="ssl://broker.acme.example:8883", validateCertificates=False)
-    assert list(reservations(unchecked)) == ["the broker's certificate is not checked"]
-    assert list(reservations(document(validateCertificates=False))) == []
+    assert list(caveats(unchecked)) == ["the broker's certificate is not checked"]
+    assert list(caveats(document(validateCertificates=False))) == []

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from connectivity.connections.model import Connection
 from connectivity.errors import DefinitionError, Problem
 from connectivity.security.uri import SECURE_SCHEMES
-from connectivity.transports import broker_names, load_broker
+from connectivity.transports import connection_types, load_connection_type
 from connectivity.validation import checks
 from connectivity.validation.schema import json_schema
-from connectivity.validation.validator import lint, parse
+from connectivity.validation.validator import parse, validate
 from tests.support.dice import examples
 from tests.support.table import each_row
 from tests.support.vectors.connections import Case, base_document, load_cases
@@ -56,7 +56,7 @@ def test_parse_gives_the_connection(document: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("document", [None, 5, "x", [], [{}], True, 1.5])
 def test_what_is_no_object_is_one_problem(document: object) -> None:
-    assert only(lint(document)).path == "$"
+    assert only(validate(document)).path == "$"
 
 
 # --- how problems are told ----------------------------------------------------------------------------------------------
@@ -75,13 +75,13 @@ def test_what_is_no_object_is_one_problem(document: object) -> None:
 def test_a_problem_names_the_nearest_known_name(
     document: dict[str, Any], name: str, value: object, hint: str | None
 ) -> None:
-    found = only(lint({**document, name: value}))
+    found = only(validate({**document, name: value}))
     assert found.hint == (hint or "did you mean _/_/things/twin/events?")
 
 
 def test_a_problem_with_a_placeholder_names_the_nearest_known_one(document: dict[str, Any]) -> None:
     document["targets"][0]["address"] = "events/{{ thig:id }}"
-    found = only(lint(document))
+    found = only(validate(document))
     assert found.hint == "did you mean thing?"
     assert "{{ thig:id }}" in found.found
 
@@ -91,7 +91,7 @@ def test_a_problem_with_a_condition_shows_what_its_author_wrote(document: dict[s
     document["mappingDefinitions"] = {
         "alarms": {"mappingEngine": "Ditto", "options": {}, "incomingConditions": {"isAlarm": functions}}
     }
-    found = only(lint(document))
+    found = only(validate(document))
     assert (found.path, found.hint) == ("mappingDefinitions.alarms.incomingConditions.isAlarm", "did you mean filter?")
     assert found.found.startswith(f'"{functions}": ')
 
@@ -99,28 +99,28 @@ def test_a_problem_with_a_condition_shows_what_its_author_wrote(document: dict[s
 def test_a_problem_with_a_filter_of_labels_shows_what_its_author_wrote(document: dict[str, Any]) -> None:
     functions = "fn:filtre(header:qos,'ne','0')"
     document["sources"][0]["acknowledgementRequests"] = {"includes": ["twin-persisted"], "filter": functions}
-    assert only(lint(document)).found.startswith(f'"{functions}": ')
+    assert only(validate(document)).found.startswith(f'"{functions}": ')
 
 
 def test_a_problem_with_a_filter_names_the_position(document: dict[str, Any]) -> None:
     document["targets"][0]["topics"] = ["_/_/things/twin/events?filter=gt(attributes/load,"]
-    assert "position 19" in only(lint(document)).expected
+    assert "position 19" in only(validate(document)).expected
 
 
 def test_a_problem_with_an_unknown_property_of_a_filter_names_the_position(document: dict[str, Any]) -> None:
     document["targets"][0]["topics"] = ["_/_/things/twin/events?filter=or(exists(attributes/a),eq(topic:colour,1))"]
-    assert "position 27" in only(lint(document)).expected
+    assert "position 27" in only(validate(document)).expected
 
 
 def test_a_missing_field_is_explained(document: dict[str, Any]) -> None:
     del document["sources"][0]["addresses"]
-    found = only(lint(document))
+    found = only(validate(document))
     assert (found.found, "What to consume" in found.expected) == ("nothing", True)
 
 
 def test_a_problem_of_one_field_does_not_hide_another_in_the_same_part(document: dict[str, Any]) -> None:
     document["sources"][0] |= {"qos": "1", "payloadMapping": ["Nope"], "enforcement": {"filters": ["{{ no:id }}"]}}
-    assert {problem.path for problem in lint(document)} == {
+    assert {problem.path for problem in validate(document)} == {
         "sources[0].qos",
         "sources[0].payloadMapping[0]",
         "sources[0].enforcement.input",
@@ -132,7 +132,7 @@ def test_a_problem_names_no_more_mappings_than_a_line_can_show(document: dict[st
     names = ["a" * 5_000, *(f"m{number:03}" for number in range(300))]
     document["mappingDefinitions"] = {name: {"mappingEngine": "Ditto", "options": {}} for name in names}
     document["sources"][0]["payloadMapping"] = ["slim"]
-    found = only(lint(document))
+    found = only(validate(document))
     assert found.expected.startswith(f"one of: {'a' * 60}…, m000, ")
     assert "m018, …, CloudEvents" in found.expected
 
@@ -140,7 +140,7 @@ def test_a_problem_names_no_more_mappings_than_a_line_can_show(document: dict[st
 def test_a_faulty_id_brings_no_faulty_labels(document: dict[str, Any]) -> None:
     document |= {"id": "depot 7"}
     document["sources"][0]["declaredAcks"] = ["depot 7:done"]
-    assert only(lint(document)).path == "id"
+    assert only(validate(document)).path == "id"
 
 
 def test_a_former_mapping_context_becomes_a_definition_that_everyone_uses(document: dict[str, Any]) -> None:
@@ -181,14 +181,14 @@ def test_1_3_certificates_and_a_key_that_belong_together_are_fine(
         "ca": authority.cert_pem.bytes().decode(),
         "credentials": {"type": "client-cert", "cert": certificate, "key": key},
     }
-    assert lint(document) == []
+    assert validate(document) == []
 
 
 def test_1_3_a_key_of_another_certificate_is_a_problem(document: dict[str, Any], authority: trustme.CA) -> None:
     certificate, _ = pem_of(authority.issue_cert("client.example"))
     _, key = pem_of(authority.issue_cert("other.example"))
     document["credentials"] = {"type": "client-cert", "cert": certificate, "key": key}
-    found = only(lint(document))
+    found = only(validate(document))
     assert (found.path, "BEGIN" in str(found)) == ("credentials.key", False)
 
 
@@ -196,7 +196,7 @@ def test_1_3_a_ca_with_an_insecure_scheme_is_a_problem_of_the_uri(
     document: dict[str, Any], authority: trustme.CA
 ) -> None:
     document["ca"] = authority.cert_pem.bytes().decode()
-    found = only(lint(document))
+    found = only(validate(document))
     assert (found.path, found.code) == ("uri", "connectivity:connection.uri.invalid")
 
 
@@ -214,7 +214,7 @@ def test_1_4_a_key_pair_for_a_tunnel_is_fine(document: dict[str, Any]) -> None:
             "privateKey": pkcs8(key),
         },
     }
-    assert lint(document) == []
+    assert validate(document) == []
 
 
 # --- secrets ------------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_1_4_a_key_pair_for_a_tunnel_is_fine(document: dict[str, Any]) -> None:
 def test_no_problem_shows_a_secret(name: str) -> None:
     """Every vector's document carries a password, most of them in a uri that is itself at fault somewhere."""
     for case in load_cases(name):
-        assert SECRET not in "".join(map(str, lint(case.document, environ={})))
+        assert SECRET not in "".join(map(str, validate(case.document, environ={})))
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ def test_no_problem_shows_a_secret(name: str) -> None:
     ],
 )
 def test_an_unusable_uri_does_not_show_its_password(document: dict[str, Any], uri: str) -> None:
-    problems = lint({**document, "uri": uri})
+    problems = validate({**document, "uri": uri})
     assert problems
     assert SECRET not in "".join(map(str, problems))
 
@@ -258,14 +258,14 @@ def test_misplaced_secrets_are_not_shown(document: dict[str, Any]) -> None:
         "credentials": {"type": "client-cert", "key": [SECRET], "cert": SECRET, "passwd": SECRET},
         "sshTunnel": {"credentials": {"type": "plain", "username": 5, "password": SECRET, "pass": SECRET}},
     }
-    problems = lint(document)
+    problems = validate(document)
     assert len(problems) > 6
     assert SECRET not in "".join(map(str, problems))
 
 
 def test_an_option_by_reference_is_neither_shown_by_a_problem_nor_by_the_connection(document: dict[str, Any]) -> None:
     document["specificConfig"] = {"requestedHeartbeat": "${env:BEAT}", "handshakeTimeout": "5"}
-    found = only(lint(document, environ={"BEAT": SECRET}))
+    found = only(validate(document, environ={"BEAT": SECRET}))
     assert (found.path, found.found) == ("specificConfig.requestedHeartbeat", "*****")
     connection = parse(document, environ={"BEAT": "2222"})
     assert connection.specific_config["requestedHeartbeat"] == "2222"
@@ -273,13 +273,13 @@ def test_an_option_by_reference_is_neither_shown_by_a_problem_nor_by_the_connect
 
 
 def test_a_missing_reference_is_the_only_problem_of_its_place(document: dict[str, Any]) -> None:
-    found = only(lint({**document, "uri": "${env:BROKER_URI}"}, environ={}))
+    found = only(validate({**document, "uri": "${env:BROKER_URI}"}, environ={}))
     assert (found.path, found.found) == ("uri", "${env:BROKER_URI}, which is not set")
 
 
 def test_nothing_is_said_about_what_a_missing_reference_would_stand_for(document: dict[str, Any]) -> None:
     document["credentials"] = {"type": "client-cert", "key": "${env:CLIENT_KEY}"}
-    found = only(lint(document, environ={}))
+    found = only(validate(document, environ={}))
     assert (found.path, found.found) == ("credentials.key", "${env:CLIENT_KEY}, which is not set")
 
 
@@ -306,7 +306,10 @@ def test_the_schema_knows_every_field_and_nothing_else() -> None:
 
 
 def test_every_field_is_described_with_an_example() -> None:
-    for schema in (json_schema(), *(load_broker(name).options.model_json_schema() for name in broker_names())):
+    for schema in (
+        json_schema(),
+        *(load_connection_type(name).options.model_json_schema() for name in connection_types()),
+    ):
         for model in models({"$defs": {}, **schema}):
             for name, field in model["properties"].items():
                 assert field.get("description"), name
@@ -321,9 +324,9 @@ def test_the_example_of_every_field_has_the_shape_of_the_field(document: dict[st
             assert name in Connection.model_validate({**document, str(field.alias): value}).model_fields_set
 
 
-@pytest.mark.parametrize("name", broker_names())
+@pytest.mark.parametrize("name", connection_types())
 def test_a_type_agrees_with_what_the_model_says_about_it(name: str) -> None:
-    broker = load_broker(name)
+    broker = load_connection_type(name)
     secure = {scheme for scheme in (*broker.schemes, *broker.secure_schemes) if scheme in SECURE_SCHEMES}
     assert secure == set(broker.secure_schemes)
     source = {"addresses": ["a"], "authorizationContext": ["x"]}
@@ -374,7 +377,7 @@ VALUES = st.recursive(
 @given(VALUES)
 @settings(max_examples=examples(100), deadline=None)
 def test_any_document_has_problems_and_nothing_is_raised(value: Any) -> None:
-    assert all(isinstance(problem, Problem) for problem in lint(value, environ={}))
+    assert all(isinstance(problem, Problem) for problem in validate(value, environ={}))
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES, min_size=1, max_size=4), st.data())
@@ -385,5 +388,5 @@ def test_any_change_of_a_good_document_has_problems_or_none_and_nothing_is_raise
     document = base_document(data.draw(st.sampled_from(["shared", "kafka"])))
     holder = data.draw(st.sampled_from([document, document["sources"][0], document["targets"][0]]))
     holder.update(change)
-    problems = lint(document, environ={})
+    problems = validate(document, environ={})
     assert SECRET not in "".join(map(str, problems))

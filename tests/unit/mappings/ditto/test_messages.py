@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mappings.ditto.messages import next_envelopes
 from mappings.ids import EntityId, EntityType
-from mappings.model.signals import Event, Kind, Next
+from mappings.model.signals import Event, Next, SubscriptionKind
 from tests.support.dice import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -33,7 +33,7 @@ def test_an_item_says_what_the_event_is_whatever_the_texts(
 ) -> None:
     raw = None if action == "deleted" else json.dumps(value).encode()
     event = Event(entity, 7, "2030-01-15T07:30:00.250000Z", action, path, raw, json.dumps(stored).encode())
-    signal = Next(Kind.HISTORY, key, entity, {"correlation-id": "r", **custom}, [event, event], custom)
+    signal = Next(SubscriptionKind.HISTORY, key, entity, {"correlation-id": "r", **custom}, [event, event], custom)
     first, second = next_envelopes(signal)
     assert first == second
     message = json.loads(first.payload)
@@ -57,7 +57,9 @@ def test_a_batch_keeps_its_order() -> None:
         Event(lamp, revision, "2030-01-15T07:30:00.250000Z", action, "/", b"{}", b"{}")
         for revision, action in enumerate(actions, 1)
     ]
-    messages = [json.loads(found.payload) for found in next_envelopes(Next(Kind.HISTORY, "k", lamp, {}, events, {}))]
+    messages = [
+        json.loads(found.payload) for found in next_envelopes(Next(SubscriptionKind.HISTORY, "k", lamp, {}, events, {}))
+    ]
     items = [message["value"]["item"] for message in messages]
     assert [item["revision"] for item in items] == [1, 2, 3, 4, 5]
     assert [item["topic"].rpartition("/")[2] for item in items] == actions
@@ -67,7 +69,7 @@ def test_what_the_subscribe_says_of_items_does_not_count() -> None:
     lamp = EntityId(EntityType.THING, "acme.site", "lamp-7")
     event = Event(lamp, 1, "2030-01-15T07:30:00.250000Z", "deleted", "/", None, b"{}")
     claimed = {"content-type": "text/plain", "entity-revision": 99, "historical-headers": {"a": 1}}
-    (envelope,) = next_envelopes(Next(Kind.HISTORY, "k", lamp, {}, [event], claimed))
+    (envelope,) = next_envelopes(Next(SubscriptionKind.HISTORY, "k", lamp, {}, [event], claimed))
     headers = json.loads(envelope.payload)["value"]["item"]["headers"]
     assert headers == {"historical-headers": {}, "entity-revision": 1}
 
@@ -75,5 +77,5 @@ def test_what_the_subscribe_says_of_items_does_not_count() -> None:
 def test_a_deletion_is_written_without_the_value_that_it_may_have() -> None:
     lamp = EntityId(EntityType.THING, "acme.site", "lamp-7")
     event = Event(lamp, 1, "2030-01-15T07:30:00.250000Z", "deleted", "/", b"{}", b"{}")
-    (envelope,) = next_envelopes(Next(Kind.HISTORY, "k", lamp, {}, [event], {}))
+    (envelope,) = next_envelopes(Next(SubscriptionKind.HISTORY, "k", lamp, {}, [event], {}))
     assert "value" not in json.loads(envelope.payload)["value"]["item"]

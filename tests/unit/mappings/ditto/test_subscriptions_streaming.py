@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mappings.ditto.subscriptions import HISTORY_COMMANDS, cancel_history, request_history, subscribe_to_history
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import EntityId, EntityType
-from mappings.model.signals import Cancel, HistoryQuery, Kind, Request, Subscribe
+from mappings.model.signals import Cancel, HistoryQuery, Request, Subscribe, SubscriptionKind
 from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
 
@@ -19,7 +19,7 @@ LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 
 
 def test_a_subscribe_without_a_value_asks_for_everything() -> None:
-    assert subscribe_to_history(LAMP, "/", None, {}) == Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {})
+    assert subscribe_to_history(LAMP, "/", None, {}) == Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {})
 
 
 def test_a_subscribe_to_a_part_is_an_unknown_path() -> None:
@@ -29,9 +29,9 @@ def test_a_subscribe_to_a_part_is_an_unknown_path() -> None:
 
 def test_request_and_cancel_name_the_entity_of_their_topic() -> None:
     assert request_history(LAMP, "/", {"subscriptionId": "k", "demand": 3}, {}) == Request(
-        Kind.HISTORY, "k", 3, {}, LAMP
+        SubscriptionKind.HISTORY, "k", 3, {}, LAMP
     )
-    assert cancel_history(LAMP, "/", {"subscriptionId": "k"}, {}) == Cancel(Kind.HISTORY, "k", {}, LAMP)
+    assert cancel_history(LAMP, "/", {"subscriptionId": "k"}, {}) == Cancel(SubscriptionKind.HISTORY, "k", {}, LAMP)
 
 
 @pytest.mark.parametrize("demand", [2**63 - 1, -(2**63), 0, 2.0, 1e2])

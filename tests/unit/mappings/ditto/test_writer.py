@@ -13,16 +13,16 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import (
     Acknowledgement,
     Complete,
-    Ending,
+    EndReason,
     ErrorResponse,
     Failed,
-    Kind,
     LiveCommand,
     LiveResponse,
     Message,
     MessageResponse,
     Outbound,
     Response,
+    SubscriptionKind,
 )
 from tests.support.table import each_row
 
@@ -30,17 +30,21 @@ LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 
 
 ENDINGS = [
-    *((Kind.SEARCH, "thing-search:subscription.", reason) for reason in Ending),
-    *((Kind.HISTORY, "streaming.subscription.", reason) for reason in Ending if reason is not Ending.ABORTED),
+    *((SubscriptionKind.SEARCH, "thing-search:subscription.", reason) for reason in EndReason),
+    *(
+        (SubscriptionKind.HISTORY, "streaming.subscription.", reason)
+        for reason in EndReason
+        if reason is not EndReason.ABORTED
+    ),
 ]
 
 
 @each_row(("kind", "prefix", "reason"), ENDINGS)
-def test_every_ending_has_its_words(kind: Kind, prefix: str, reason: Ending) -> None:
+def test_every_ending_has_its_words(kind: SubscriptionKind, prefix: str, reason: EndReason) -> None:
     (envelope,) = write(Failed(kind, "key-{1}", LAMP, {}, reason))
     error = json.loads(envelope.payload)["value"]["error"]
     assert error["error"].startswith(prefix)
-    assert set(error) == {"status", "error", "message"} | ({"description"} if reason is Ending.ABORTED else set())
+    assert set(error) == {"status", "error", "message"} | ({"description"} if reason is EndReason.ABORTED else set())
 
 
 def test_an_answer_does_not_repeat_what_only_the_service_reads() -> None:
@@ -48,7 +52,7 @@ def test_an_answer_does_not_repeat_what_only_the_service_reads() -> None:
     for signal in (
         Response(LAMP, "delete", "/", 204, None, headers),
         ErrorResponse(LAMP, "things", Fault(404, "things:thing.notfound", "Gone."), headers),
-        Complete(Kind.HISTORY, "k", LAMP, headers),
+        Complete(SubscriptionKind.HISTORY, "k", LAMP, headers),
     ):
         (envelope,) = write(signal)
         assert not {"if-match", "condition", "authorization"} & set(json.loads(envelope.payload)["headers"])
@@ -66,7 +70,7 @@ def test_a_fault_s_own_members_stand_beside_its_words() -> None:
 
 
 def test_a_failed_envelope_has_no_status_of_its_own() -> None:
-    (envelope,) = write(Failed(Kind.HISTORY, "k", LAMP, {}, Ending.IDLE))
+    (envelope,) = write(Failed(SubscriptionKind.HISTORY, "k", LAMP, {}, EndReason.IDLE))
     assert "status" not in json.loads(envelope.payload)
 
 

@@ -6,7 +6,7 @@ from mappings.errors import DecodeError
 from mappings.mappers import codec_names, load_codec
 from mappings.mappers.base import PayloadMapper
 from mappings.model.envelope import Envelope
-from mappings.model.signals import Spoken
+from mappings.model.signals import SessionMessage
 from tests.support.table import each_row
 
 
@@ -23,7 +23,7 @@ def test_every_codec_decodes_encodes_and_opens_sessions(name: str) -> None:
     if refused is not None:
         assert 400 <= refused.fault.status < 500
         return
-    if not all(isinstance(signal, Spoken) for signal in signals):
+    if not all(isinstance(signal, SessionMessage) for signal in signals):
         raise AssertionError(f"found {signals}, expected what only the protocol's desk can read")
     may_leave = isinstance(codec, PayloadMapper) or bool(signals)
     assert may_leave, "only a mapper may leave to others what it cannot read"

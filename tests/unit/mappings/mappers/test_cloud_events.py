@@ -9,7 +9,7 @@ import pytest
 
 from mappings.errors import DecodeError
 from mappings.ids import EntityId, EntityType
-from mappings.model.signals import Event, Kind, Next
+from mappings.model.signals import Event, Next, SubscriptionKind
 from tests.contract.payload_mapper import MapperBehaviours, mapper, read, write
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
@@ -38,7 +38,9 @@ def test_each_element_of_a_history_is_an_event() -> None:
     elements = [
         Event(LAMP, number, "2030-01-15T07:30:00Z", "modified", "/attributes/n", b"1", b"{}") for number in (1, 2)
     ]
-    envelopes = write(mapper("CloudEvents"), Next(Kind.HISTORY, "s-1", LAMP, {"correlation-id": "c-1"}, elements, {}))
+    envelopes = write(
+        mapper("CloudEvents"), Next(SubscriptionKind.HISTORY, "s-1", LAMP, {"correlation-id": "c-1"}, elements, {})
+    )
     events = [json.loads(envelope.payload) for envelope in envelopes]
     assert [event["data"]["value"]["item"]["revision"] for event in events] == [1, 2]
     assert {event["id"] for event in events} == {"c-1"}

@@ -26,7 +26,6 @@ from mappings.model.signals import (
     Failed,
     HistoryQuery,
     Inbound,
-    Kind,
     Live,
     LiveAnswer,
     LiveCommand,
@@ -39,6 +38,7 @@ from mappings.model.signals import (
     Request,
     Response,
     Subscribe,
+    SubscriptionKind,
 )
 from mappings.model.topic_path import topic_of
 from tests.contract.codec import CodecBehaviours
@@ -232,7 +232,7 @@ def test_case_21_an_item_keeps_the_spelling_of_its_value() -> None:
             "headers": "{}",
         }
     )
-    (envelope,) = CODEC.encode(Next(Kind.HISTORY, "k", LAMP, {}, [event], {}), None)
+    (envelope,) = CODEC.encode(Next(SubscriptionKind.HISTORY, "k", LAMP, {}, [event], {}), None)
     assert b'"path":"/attributes/n","value":{"a":1.50,"b":"\\u0041","n":1E-400},"revision":9' in envelope.payload
 
 
@@ -249,9 +249,9 @@ def test_signals_that_are_not_spoken_are_encode_errors() -> None:
         }
     )
     for signal in (
-        Next(Kind.HISTORY, "k", None, {}, [event], {}),
-        Next(Kind.HISTORY, "k", LAMP, {}, [event], {}),
-        Complete(Kind.HISTORY, "k", LAMP, {"broken": "\ud800"}),
+        Next(SubscriptionKind.HISTORY, "k", None, {}, [event], {}),
+        Next(SubscriptionKind.HISTORY, "k", LAMP, {}, [event], {}),
+        Complete(SubscriptionKind.HISTORY, "k", LAMP, {"broken": "\ud800"}),
         Response(LAMP, "delete", "/", 204, None, {"broken": object()}),
     ):
         with pytest.raises(EncodeError):
@@ -295,13 +295,13 @@ class DittoClient:
                 fault = Fault(value["status"], value["error"], value["message"], value.get("description"))
                 return ErrorResponse(entity, group, fault, headers)
             case "created":
-                return Created(Kind.HISTORY, value["subscriptionId"], entity, headers)
+                return Created(SubscriptionKind.HISTORY, value["subscriptionId"], entity, headers)
             case "complete":
-                return Complete(Kind.HISTORY, value["subscriptionId"], entity, headers)
+                return Complete(SubscriptionKind.HISTORY, value["subscriptionId"], entity, headers)
             case "failed":
                 error = value["error"]
                 reason = Fault(error["status"], error["error"], error["message"], error.get("description"))
-                return Failed(Kind.HISTORY, value["subscriptionId"], entity, headers, reason)
+                return Failed(SubscriptionKind.HISTORY, value["subscriptionId"], entity, headers, reason)
             case "next":
                 return self._hear_items(messages, entity)
             case _:
@@ -325,7 +325,7 @@ class DittoClient:
         own = ("historical-headers", "entity-revision", "content-type")
         subscribed = {name: value for name, value in items[0]["headers"].items() if name not in own}
         key = messages[0]["value"]["subscriptionId"]
-        return Next(Kind.HISTORY, key, entity, messages[0]["headers"], events, subscribed)
+        return Next(SubscriptionKind.HISTORY, key, entity, messages[0]["headers"], events, subscribed)
 
 
 def compact(value: Any) -> bytes:
@@ -351,9 +351,9 @@ class TestBehaviours(CodecBehaviours):
             Command(LAMP, "modify", "/attributes/a b", value, headers),
             Command(LAMP, "retrieve", "/", None, headers, "attributes"),
             Command(LAMP._replace(type=EntityType.POLICY), "delete", "/entries/owner", None, headers),
-            Subscribe(Kind.HISTORY, HistoryQuery(LAMP, -5, filter="exists(attributes)"), headers),
-            Request(Kind.HISTORY, "key-1", 7, headers, LAMP),
-            Cancel(Kind.HISTORY, "key-1", headers, LAMP),
+            Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP, -5, filter="exists(attributes)"), headers),
+            Request(SubscriptionKind.HISTORY, "key-1", 7, headers, LAMP),
+            Cancel(SubscriptionKind.HISTORY, "key-1", headers, LAMP),
             Message(LAMP, "from", "a/b", "/features/x y/outbox/messages/a/b", value, headers),
             MessageResponse(LAMP, "to", "a", "/inbox/messages/a", 404, None, headers),
             LiveCommand(LAMP, "retrieve", "/", None, headers, "attributes"),
@@ -373,10 +373,10 @@ class TestBehaviours(CodecBehaviours):
             Response(LAMP._replace(type=EntityType.POLICY), "modify", "/", 204, None, ANSWERED),
             ErrorResponse(LAMP, "things", FAULT, ANSWERED),
             ErrorResponse(LAMP._replace(type=EntityType.POLICY), "policies", FAULT, ANSWERED),
-            Created(Kind.HISTORY, "key-1", LAMP, STREAMED),
-            Next(Kind.HISTORY, "key-1", LAMP, STREAMED, events, {"correlation-id": "c-0", "mine": "1"}),
-            Complete(Kind.HISTORY, "key-1", LAMP, STREAMED),
-            Failed(Kind.HISTORY, "key-1", LAMP, STREAMED, FAULT),
+            Created(SubscriptionKind.HISTORY, "key-1", LAMP, STREAMED),
+            Next(SubscriptionKind.HISTORY, "key-1", LAMP, STREAMED, events, {"correlation-id": "c-0", "mine": "1"}),
+            Complete(SubscriptionKind.HISTORY, "key-1", LAMP, STREAMED),
+            Failed(SubscriptionKind.HISTORY, "key-1", LAMP, STREAMED, FAULT),
         ]
 
     JSON = st.recursive(

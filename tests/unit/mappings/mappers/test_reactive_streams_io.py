@@ -7,7 +7,7 @@ import pytest
 from mappings.errors import EncodeError, Fault
 from mappings.mappers import load_codec
 from mappings.model.envelope import Envelope
-from mappings.model.signals import Complete, ErrorResponse, Kind, Spoken
+from mappings.model.signals import Complete, ErrorResponse, SessionMessage, SubscriptionKind
 from mappings.reactive_streams_io.options import RsioOptions
 
 CODEC = load_codec("ReactiveStreamsIO")
@@ -15,7 +15,7 @@ CODEC = load_codec("ReactiveStreamsIO")
 
 @pytest.mark.parametrize("payload", [b"", b"\x01\x00\x00", b"{}", b"\xff" * 9])
 def test_a_message_is_what_was_spoken(payload: bytes) -> None:
-    assert CODEC.decode(Envelope(payload, {"reply-to": "a"}), None) == (Spoken(payload, {}, has_parts=True),)
+    assert CODEC.decode(Envelope(payload, {"reply-to": "a"}), None) == (SessionMessage(payload, {}, has_parts=True),)
 
 
 def test_an_error_is_a_goodbye() -> None:
@@ -27,7 +27,7 @@ def test_an_error_is_a_goodbye() -> None:
 
 def test_nothing_else_is_said_outside_a_session() -> None:
     with pytest.raises(EncodeError):
-        CODEC.encode(Complete(Kind.HISTORY, "k", None, {}), None)
+        CODEC.encode(Complete(SubscriptionKind.HISTORY, "k", None, {}), None)
 
 
 def test_a_definition_has_options() -> None:

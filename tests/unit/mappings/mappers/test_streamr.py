@@ -14,9 +14,9 @@ from mappings.ids import EntityId, EntityType
 from mappings.mappers import load_codec
 from mappings.mappers.base import Codec
 from mappings.model.envelope import Envelope
-from mappings.model.signals import Created, ErrorResponse, Kind, Spoken
+from mappings.model.signals import Created, ErrorResponse, SessionMessage, SubscriptionKind
 from mappings.options import OptionsRefused
-from mappings.streamr.requests import Publish, Subscribe
+from mappings.streamr.requests import Publish, SubscribeRequest
 
 CODEC = load_codec("Streamr")
 
@@ -24,7 +24,7 @@ CODEC = load_codec("Streamr")
 def read(document: Any, codec: Codec = CODEC) -> Any:
     """What was spoken."""
     (spoken,) = codec.decode(Envelope(document if isinstance(document, bytes) else json.dumps(document).encode()), None)
-    assert isinstance(spoken, Spoken)
+    assert isinstance(spoken, SessionMessage)
     return spoken
 
 
@@ -41,7 +41,7 @@ def written(fault: Fault, codec: Codec = CODEC, **headers: str) -> Any:
 
 
 def test_a_request_is_what_was_spoken() -> None:
-    assert read({"type": "subscribe", "stream": "tank"}) == Spoken(Subscribe("tank"), {})
+    assert read({"type": "subscribe", "stream": "tank"}) == SessionMessage(SubscribeRequest("tank"), {})
 
 
 @pytest.mark.parametrize("payload", [b"not json", b"null", b"[]", b"7", b""])
@@ -104,7 +104,7 @@ def test_options_that_cannot_be_used_are_refused() -> None:
 def test_what_a_session_is_sent_is_not_for_the_codec_to_write() -> None:
     lamp = EntityId(EntityType.THING, "acme", "lamp")
     with pytest.raises(EncodeError):
-        CODEC.encode(Created(Kind.HISTORY, "k", lamp, {}), None)
+        CODEC.encode(Created(SubscriptionKind.HISTORY, "k", lamp, {}), None)
 
 
 @given(st.binary(max_size=200))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.model.absence import Unheard
+from mappings.model.absence import AbsenceDetector
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from mappings.model.absence import Unheard
 def test_nobody_is_there_after_three_messages_over_half_a_minute(
     times: tuple[float | None, ...], is_gone: bool
 ) -> None:
-    unheard = Unheard()
+    unheard = AbsenceDetector()
     last = False
     for time in times:
         if time is None:

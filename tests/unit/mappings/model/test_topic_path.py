@@ -13,15 +13,15 @@ from mappings.model.signals import (
     Command,
     Complete,
     Created,
-    Ending,
+    EndReason,
     ErrorResponse,
     Failed,
     HistoryQuery,
-    Kind,
     Next,
     Request,
     Response,
     Subscribe,
+    SubscriptionKind,
     TwinEvent,
 )
 from mappings.model.topic_path import TopicPath, entity_topic, parse_topic, topic_of
@@ -160,15 +160,18 @@ def test_any_text_is_a_topic_or_an_unknown_topic(text: str) -> None:
         (ErrorResponse(LAMP, "policies", FAULT, {}), "acme.site/lamp-7/policies/errors"),
         (ErrorResponse(None, "policies", FAULT, {}), "unknown/unknown/things/twin/errors"),
         (
-            Subscribe(Kind.HISTORY, HistoryQuery(LAMP), {}),
+            Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}),
             "acme.site/lamp-7/things/twin/streaming/subscribeForPersistedEvents",
         ),
-        (Request(Kind.HISTORY, "k", 1, {}, RULES), "acme.site/pol-7/policies/streaming/request"),
-        (Cancel(Kind.SEARCH, "k", {}), "_/_/things/twin/search/cancel"),
-        (Created(Kind.HISTORY, "k", LAMP, {}), "acme.site/lamp-7/things/twin/streaming/created"),
-        (Next(Kind.SEARCH, "k", None, {}, [], {}), "_/_/things/twin/search/next"),
-        (Complete(Kind.HISTORY, "k", RULES, {}), "acme.site/pol-7/policies/streaming/complete"),
-        (Failed(Kind.HISTORY, "k", LAMP, {}, Ending.IDLE), "acme.site/lamp-7/things/twin/streaming/failed"),
+        (Request(SubscriptionKind.HISTORY, "k", 1, {}, RULES), "acme.site/pol-7/policies/streaming/request"),
+        (Cancel(SubscriptionKind.SEARCH, "k", {}), "_/_/things/twin/search/cancel"),
+        (Created(SubscriptionKind.HISTORY, "k", LAMP, {}), "acme.site/lamp-7/things/twin/streaming/created"),
+        (Next(SubscriptionKind.SEARCH, "k", None, {}, [], {}), "_/_/things/twin/search/next"),
+        (Complete(SubscriptionKind.HISTORY, "k", RULES, {}), "acme.site/pol-7/policies/streaming/complete"),
+        (
+            Failed(SubscriptionKind.HISTORY, "k", LAMP, {}, EndReason.IDLE),
+            "acme.site/lamp-7/things/twin/streaming/failed",
+        ),
     ],
 )
 def test_every_signal_has_its_topic(signal: object, topic: str) -> None:

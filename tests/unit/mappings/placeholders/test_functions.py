@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mappings.errors import InvalidSignature, Unresolved
 from mappings.placeholders.functions import FUNCTIONS, MAX_WORK, Function, build_stage
-from mappings.placeholders.resolution import MAX_CHARACTERS, Resolution, State
+from mappings.placeholders.resolution import MAX_CHARACTERS, Resolution, ResolutionState
 from mappings.placeholders.template import parse
 from mappings.placeholders.values import PlaceholderContext
 from tests.support.dice import examples
@@ -35,10 +35,10 @@ def test_the_table_holds_every_function() -> None:
 def test_the_example_of_a_function_comes_to_what_it_says(row: Function) -> None:
     example = row.example
     resolution = parse(example.expression).resolve(PlaceholderContext(headers=example.headers))
-    if isinstance(example.result, State):
+    if isinstance(example.result, ResolutionState):
         assert resolution == Resolution(example.result)
     else:
-        assert resolution == Resolution(State.RESOLVED, example.result)
+        assert resolution == Resolution(ResolutionState.RESOLVED, example.result)
     assert f"fn:{row.name}(" in example.expression
 
 
@@ -47,9 +47,15 @@ def test_a_function_keeps_unresolved_and_deleted_unless_it_says_otherwise(row: F
     arguments = {"filter": "'eq','x'", "replace": "'a','b'"}.get(row.name, "'x'" if "'" in row.calls[0] else "")
     unresolved = resolve(f"{{{{ header:nope | fn:{row.name}({arguments}) }}}}").state
     deleted = resolve(f"{{{{ fn:delete() | fn:{row.name}({arguments}) }}}}").state
-    assert unresolved is {"default": State.RESOLVED, "delete": State.DELETED}.get(row.name, State.UNRESOLVED)
-    changed = {"join": State.UNRESOLVED, "split": State.UNRESOLVED, "format": State.RESOLVED}
-    assert deleted is changed.get(row.name, State.DELETED)
+    assert unresolved is {"default": ResolutionState.RESOLVED, "delete": ResolutionState.DELETED}.get(
+        row.name, ResolutionState.UNRESOLVED
+    )
+    changed = {
+        "join": ResolutionState.UNRESOLVED,
+        "split": ResolutionState.UNRESOLVED,
+        "format": ResolutionState.RESOLVED,
+    }
+    assert deleted is changed.get(row.name, ResolutionState.DELETED)
 
 
 @each_row("row", FUNCTIONS.values(), ids=lambda row: row.name)

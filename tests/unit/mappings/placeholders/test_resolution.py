@@ -11,7 +11,7 @@ from mappings.placeholders.resolution import (
     MAX_VALUES,
     UNRESOLVED,
     Resolution,
-    State,
+    ResolutionState,
     combine,
     of_values,
     texts,
@@ -22,7 +22,7 @@ from tests.support.table import each_row
 
 def test_no_values_are_unresolved() -> None:
     assert of_values([]) is UNRESOLVED
-    assert of_values(["a", "b"]) == Resolution(State.RESOLVED, ("a", "b"))
+    assert of_values(["a", "b"]) == Resolution(ResolutionState.RESOLVED, ("a", "b"))
 
 
 def test_only_values_make_it_resolved() -> None:

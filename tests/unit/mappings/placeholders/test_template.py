@@ -17,13 +17,13 @@ from mappings.errors import InvalidSignature, PlaceholderError, UnknownPlacehold
 from mappings.ids import EntityId, EntityType
 from mappings.model.topic_path import TopicPath
 from mappings.placeholders.functions import FUNCTIONS
+from mappings.placeholders.resolution import ResolutionState
 from mappings.placeholders.template import (
     DELETED,
     UNRESOLVED,
     PlaceholderContext,
     Resolution,
     Scope,
-    State,
     parse,
     parse_operand,
 )
@@ -120,7 +120,7 @@ def expected(vector: Vector) -> Resolution | str:
     if vector.result in states:
         return states[vector.result]
     values = json.loads(vector.result)
-    return Resolution(State.RESOLVED, tuple(values) if isinstance(values, list) else (values,))
+    return Resolution(ResolutionState.RESOLVED, tuple(values) if isinstance(values, list) else (values,))
 
 
 @each_row("vector", list(vectors()), ids=str)
@@ -281,7 +281,7 @@ def is_promised(outcome: Resolution | PlaceholderError) -> bool:
     if isinstance(outcome, PlaceholderError):
         return outcome.status == 400 and outcome.fault.error.startswith("placeholder:")
     is_text = all(isinstance(value, str) for value in outcome.values)
-    return is_text and (outcome.state is State.RESOLVED) == bool(outcome.values)
+    return is_text and (outcome.state is ResolutionState.RESOLVED) == bool(outcome.values)
 
 
 @settings(max_examples=examples(150))

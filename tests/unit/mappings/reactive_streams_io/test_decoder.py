@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from mappings.errors import ProtocolError, UnsupportedVersion
 from mappings.reactive_streams_io.frames import (
     CORE,
-    Cancel,
+    CancelFrame,
     ClientHello,
     Frame,
     OnNext,
     OnNextPacked,
     OnSubscribe,
-    Request,
-    Subscribe,
+    RequestFrame,
+    SubscribeFrame,
     encode,
     varint,
 )
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.cpu_budget import at_most
 from tests.support.reactive_streams_io.examples import EXAMPLES, Example, decoder, frames, octets
 from tests.support.table import each_row
@@ -93,7 +93,7 @@ def test_what_may_come_next_is_decided_between_two_frames() -> None:
     coming = reader.feed(octets("01 00 00  13 05  01 00 00"))
     assert next(coming) == ClientHello(0)
     reader.allowed = CORE
-    assert next(coming) == Cancel(5)
+    assert next(coming) == CancelFrame(5)
     with pytest.raises(ProtocolError, match="second hello"):
         next(coming)
 
@@ -154,15 +154,17 @@ def test_a_length_beyond_its_limit_makes_nobody_keep_anything() -> None:
 
 def test_a_large_frame_in_pieces_of_one_octet_costs_what_it_costs_in_one() -> None:
     element = bytes(300_000)
-    written = encode(OnNext(5, element)) + encode(Subscribe("x" * 200_000, 1, 2**63 - 1)) + encode(Request(1, 2))
+    written = (
+        encode(OnNext(5, element)) + encode(SubscribeFrame("x" * 200_000, 1, 2**63 - 1)) + encode(RequestFrame(1, 2))
+    )
     reader = decoder({5: 0})
     with at_most(30):
         found = [frame for octet in written for frame in reader.feed(bytes([octet]))]
-    assert found == [OnNext(5, element), Subscribe("x" * 200_000, 1, 2**63 - 1), Request(1, 2)]
+    assert found == [OnNext(5, element), SubscribeFrame("x" * 200_000, 1, 2**63 - 1), RequestFrame(1, 2)]
 
 
 def test_limits_can_be_set() -> None:
-    reader = decoder({6: 2}, Limits(frame=10))
+    reader = decoder({6: 2}, EndpointLimits(frame=10))
     assert list(reader.feed(octets("83 06 03 00 01 00 02 00 03"))) == [
         OnNextPacked(6, [b"\x00\x01", b"\x00\x02", b"\x00\x03"])
     ]
@@ -171,7 +173,7 @@ def test_limits_can_be_set() -> None:
 
 
 def test_a_frame_at_its_largest_is_read() -> None:
-    limit = Limits().frame
+    limit = EndpointLimits().frame
     room = limit - 2 - len(varint(limit))
     assert list(decoder({5: 0}).feed(encode(OnNext(5, bytes(room))))) == [OnNext(5, bytes(room))]
     with pytest.raises(ProtocolError, match="too large"):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from itertools import islice
 
 from mappings.reactive_streams_io.elements import FAILURE, element_size, elements, ending, numbers
-from mappings.reactive_streams_io.publisher_names import Trial
+from mappings.reactive_streams_io.publisher_names import SyntheticName
 from tests.support.table import each_row
 
 
 def test_range_and_fail_count_in_decimal_digits() -> None:
-    assert list(elements(Trial("range", 11)))[8:] == [b"9", b"10", b"11"]
-    assert list(elements(Trial("fail", 2))) == [b"1", b"2"]
-    assert ending(Trial("range", 11)) is None
-    assert ending(Trial("fail", 2)) is FAILURE
+    assert list(elements(SyntheticName("range", 11)))[8:] == [b"9", b"10", b"11"]
+    assert list(elements(SyntheticName("fail", 2))) == [b"1", b"2"]
+    assert ending(SyntheticName("range", 11)) is None
+    assert ending(SyntheticName("fail", 2)) is FAILURE
 
 
 def test_fixed_counts_in_whole_numbers_of_its_size() -> None:
@@ -31,14 +31,14 @@ def test_runs_of_whole_numbers_are_the_same_wherever_they_begin(first: int, coun
 
 
 def test_only_fixed_has_a_size_of_elements() -> None:
-    assert element_size(Trial("fixed", 3, 2)) == 2
-    assert element_size(Trial("range", 3)) == 0
+    assert element_size(SyntheticName("fixed", 3, 2)) == 2
+    assert element_size(SyntheticName("range", 3)) == 0
 
 
 def test_endless_counts_are_made_as_they_are_asked_for() -> None:
-    assert list(islice(elements(Trial("range", 2**63 - 1)), 2)) == [b"1", b"2"]
+    assert list(islice(elements(SyntheticName("range", 2**63 - 1)), 2)) == [b"1", b"2"]
 
 
 def test_big_is_one_element_and_never_none() -> None:
-    assert list(elements(Trial("big", size=5))) == [b"xxxxx"]
-    assert list(elements(Trial("never"))) == []
+    assert list(elements(SyntheticName("big", size=5))) == [b"xxxxx"]
+    assert list(elements(SyntheticName("never"))) == []

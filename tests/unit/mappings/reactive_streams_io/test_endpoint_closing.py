@@ -7,10 +7,18 @@ import tracemalloc
 import pytest
 
 from mappings.errors import EncodeError
-from mappings.reactive_streams_io.endpoint import Role
-from mappings.reactive_streams_io.events import Accepted, Arrived, Closed, Failed
-from mappings.reactive_streams_io.frames import Cancel, Extension, OnNext, Ping, Request, Subscribe, encode
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.endpoint import EndpointRole
+from mappings.reactive_streams_io.events import Closed, ElementsReceived, StreamAccepted, StreamFailed
+from mappings.reactive_streams_io.frames import (
+    CancelFrame,
+    Extension,
+    OnNext,
+    Ping,
+    RequestFrame,
+    SubscribeFrame,
+    encode,
+)
+from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.reactive_streams_io.conversation import H, Party, greeted, is_goodbye, pipe, subscriber
 from tests.support.reactive_streams_io.examples import octets
 
@@ -90,7 +98,7 @@ def test_case_g06_an_unreadable_goodbye_closes() -> None:
 
 
 def test_closing_before_the_hello_came_still_waits_for_the_goodbye() -> None:
-    party = Party(Role.CLIENT)
+    party = Party(EndpointRole.CLIENT)
     party.react(party.endpoint.close(party.clock.now()))
     party.says()
     assert party.hears("02 00 03 01 02 03") == b""
@@ -112,7 +120,7 @@ def test_cases_w01_to_w04_both_sides_subscribe_with_the_same_id() -> None:
     stream = party.endpoint.subscribe("ingest/telemetry", 256)
     assert party.says() == octets(INGEST)
     assert party.hears("81 01 00") == b""
-    assert party.told(Accepted) == [Accepted(stream, 0)]
+    assert party.told(StreamAccepted) == [StreamAccepted(stream, 0)]
     assert party.hears(f"{RANGE} 31 01 01") == octets("81 01 00 82 01 01 31 86 01")
     party.hears(MODIFY)
     assert party.elements(stream) == [octets(MODIFY)[3:]]
@@ -137,13 +145,13 @@ def test_case_w06_an_error_of_the_peer_frees_the_id() -> None:
     stream = party.endpoint.subscribe("ingest/telemetry", 256)
     party.says()
     party.hears("81 01 00 87 01 08 35 30 30 20 67 6f 6e 65")
-    assert party.told(Failed) == [Failed(stream, "500 gone")]
+    assert party.told(StreamFailed) == [StreamFailed(stream, "500 gone")]
     party.endpoint.subscribe("ingest/telemetry", 256)
     assert party.says() == octets(INGEST)
 
 
 def test_two_endpoints_talk_to_each_other_in_both_directions() -> None:
-    client, server = Party(Role.CLIENT), Party()
+    client, server = Party(EndpointRole.CLIENT), Party()
     for piece in (1, 7, 1 << 20):
         first, second = (
             client.endpoint.subscribe("tck/range?n=30", 40),
@@ -200,7 +208,7 @@ def test_without_keepalive_a_silent_socket_stays_open() -> None:
 
 
 def test_a_peer_that_asks_and_never_reads_is_dropped() -> None:
-    party = alive(limits=Limits(backlog=10_000))
+    party = alive(limits=EndpointLimits(backlog=10_000))
     for _ in range(20):
         party.react(party.endpoint.receive(encode(Ping(bytes(64))) * 10, 0))
     assert party.endpoint.is_closed
@@ -211,8 +219,8 @@ def test_a_peer_that_asks_and_never_reads_is_dropped() -> None:
     "said",
     [
         encode(Ping(b"")),
-        encode(Subscribe("x", 1, 0)) + encode(Cancel(1)),
-        encode(Subscribe("x", 1, 0)) + encode(Request(1, 1)) * 1000,
+        encode(SubscribeFrame("x", 1, 0)) + encode(CancelFrame(1)),
+        encode(SubscribeFrame("x", 1, 0)) + encode(RequestFrame(1, 1)) * 1000,
     ],
     ids=["pings", "subscribed and cancelled", "requests"],
 )
@@ -231,7 +239,7 @@ def test_small_frames_that_are_not_read_are_bounded_amid_a_message(said: bytes) 
 
 def test_a_thousand_subscriptions_too_many_in_one_message_are_refused_one_by_one() -> None:
     party = greeted(has_messages=True)
-    said = party.hears(b"".join(encode(Subscribe("tck/never", number, 0)) for number in range(4024)))
+    said = party.hears(b"".join(encode(SubscribeFrame("tck/never", number, 0)) for number in range(4024)))
     assert not party.endpoint.is_closed
     assert said.count(b"429 rsio:subscriptions.limit") == 3000
 
@@ -239,7 +247,7 @@ def test_a_thousand_subscriptions_too_many_in_one_message_are_refused_one_by_one
 def test_a_peer_that_opens_ten_thousand_ids_is_answered_and_bounded() -> None:
     party = greeted()
     for subscriber_id in range(10_000):
-        party.react(party.endpoint.receive(encode(Subscribe("tck/never", subscriber_id, 0)), 0))
+        party.react(party.endpoint.receive(encode(SubscribeFrame("tck/never", subscriber_id, 0)), 0))
         party.says()
     assert len(party.feeds) == 1024
     assert not party.endpoint.is_closed
@@ -247,9 +255,9 @@ def test_a_peer_that_opens_ten_thousand_ids_is_answered_and_bounded() -> None:
 
 def test_elements_wait_until_the_transport_takes_them() -> None:
     party, (stream,) = greeted(), (0,)
-    party.react(party.endpoint.receive(encode(Subscribe("tck/fixed?n=1000&size=8", 1, 1000)), 0))
+    party.react(party.endpoint.receive(encode(SubscribeFrame("tck/fixed?n=1000&size=8", 1, 1000)), 0))
     (stream,) = party.endpoint.session.by_stream
     assert party.endpoint.waiting(stream) == 8000
     party.says()
     assert party.endpoint.waiting(stream) == 0
-    assert party.told(Arrived) == []
+    assert party.told(ElementsReceived) == []

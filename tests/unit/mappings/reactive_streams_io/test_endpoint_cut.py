@@ -15,15 +15,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappings.reactive_streams_io.endpoint import Role, State
-from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Event, Failed, NotResumed, Resumed
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.endpoint import EndpointRole, EndpointState
+from mappings.reactive_streams_io.events import (
+    Closed,
+    Completed,
+    ElementsReceived,
+    Event,
+    NotResumed,
+    Resumed,
+    StreamFailed,
+)
+from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.clock import Clock
 from tests.support.dice import dice, examples
 from tests.support.reactive_streams_io.conversation import Party
 
-LIMITS = Limits(split_above=300, part=100, batch=500)
+LIMITS = EndpointLimits(split_above=300, part=100, batch=500)
 STREAMS = {
     "tck/range?n=60": [str(number).encode() for number in range(1, 61)],
     "tck/fixed?n=90&size=3": [number.to_bytes(3, "big") for number in range(1, 91)],
@@ -60,14 +68,14 @@ class Side:
     def told(self, events: Sequence[Event]) -> None:
         assert self.party is not None
         for event in events:
-            if isinstance(event, Arrived):
+            if isinstance(event, ElementsReceived):
                 before = len(self.got[event.stream])
                 self.got[event.stream] += event.elements
                 if before // PAGE != len(self.got[event.stream]) // PAGE:
                     self.party.endpoint.request(event.stream, PAGE)
             elif isinstance(event, Completed):
                 self.over.add(event.stream)
-            elif isinstance(event, Failed | NotResumed):
+            elif isinstance(event, StreamFailed | NotResumed):
                 self.faults.append(event)
 
     @property
@@ -94,7 +102,7 @@ class Link:
         options: dict[str, Any] = {"clock": self.clock, "has_messages": self.has_messages, "limits": LIMITS}
         ticket = None if old is None else old.endpoint.ticket()
         assert old is None or ticket is not None
-        self.client.party = Party(Role.CLIENT, ticket=ticket, **options)
+        self.client.party = Party(EndpointRole.CLIENT, ticket=ticket, **options)
         self.client.party.feeds = {} if old is None else old.feeds
         feeds = {} if self.server.party is None else self.server.party.feeds
         self.server.party = Party(resumables=self.resumables, **options)
@@ -130,7 +138,7 @@ class Link:
         if client.endpoint.ticket() is None:
             return
         self.cuts += 1
-        self.cuts_in_between += bool(server.told(Resumed)) and client.endpoint.state is not State.OPEN
+        self.cuts_in_between += bool(server.told(Resumed)) and client.endpoint.state is not EndpointState.OPEN
         self.client.told(client.endpoint.lose(self.clock.now()))
         if self.choose.random() < 0.7:
             self.server.told(server.endpoint.lose(self.clock.now()))
@@ -146,7 +154,7 @@ def carried(choose: random.Random, *, has_messages: bool, cuts: int) -> Link:
         steps += 1
         assert steps < 100_000
         assert link.server.party is not None
-        if not asked and link.server.party.endpoint.state is State.OPEN:
+        if not asked and link.server.party.endpoint.state is EndpointState.OPEN:
             link.server.ask()
             asked = True
         if asked and link.cuts < cuts and link.choose.random() < (0.2 if has_messages else 0.05):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mappings.reactive_streams_io.endpoint import Role
+from mappings.reactive_streams_io.endpoint import EndpointRole
 from mappings.reactive_streams_io.errors import LATE_HELLO
-from mappings.reactive_streams_io.events import Closed, Failed, Interrupted, Opened
+from mappings.reactive_streams_io.events import Closed, Interrupted, SessionOpened, StreamFailed
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.reactive_streams_io.conversation import H, Party, greeted, is_goodbye, subscriber
 from tests.support.reactive_streams_io.examples import octets
@@ -35,7 +35,7 @@ def test_case_h02_the_server_speaks_first_and_does_not_wait_for_ever() -> None:
 
 
 def test_case_h02_a_client_does_not_wait_for_ever_either() -> None:
-    party = Party(Role.CLIENT)
+    party = Party(EndpointRole.CLIENT)
     assert party.says() == octets("01 00 03 01 02 03")
     assert is_goodbye(party.waits(10), LATE_HELLO)
 
@@ -43,13 +43,13 @@ def test_case_h02_a_client_does_not_wait_for_ever_either() -> None:
 def test_case_h03_unknown_extensions_are_passed_over() -> None:
     party = Party()
     party.hears("01 00 02 03 a8 46")
-    assert party.events == [Opened(frozenset({3}))]
+    assert party.events == [SessionOpened(frozenset({3}))]
 
 
 def test_case_h04_an_extension_may_be_listed_twice() -> None:
     party = Party()
     party.hears("01 00 02 03 03")
-    assert party.events == [Opened(frozenset({3}))]
+    assert party.events == [SessionOpened(frozenset({3}))]
 
 
 def test_case_h05_another_version_is_refused() -> None:
@@ -59,11 +59,11 @@ def test_case_h05_another_version_is_refused() -> None:
 
 
 def test_case_h06_what_was_sent_to_another_version_was_never_sent() -> None:
-    party = Party(Role.CLIENT, extensions=())
+    party = Party(EndpointRole.CLIENT, extensions=())
     stream = party.endpoint.subscribe("tck/never", 0)
     assert party.says() == octets("01 00 00 11 09 74 63 6b 2f 6e 65 76 65 72 01 00")
     assert is_goodbye(party.hears("02 01 00"), "unsupported version 1")
-    assert party.told(Failed) == [Failed(stream, "unsupported version 1; supported: 0")]
+    assert party.told(StreamFailed) == [StreamFailed(stream, "unsupported version 1; supported: 0")]
     assert closed(party)
 
 
@@ -83,23 +83,25 @@ def test_case_h08_octets_may_come_one_by_one() -> None:
 @each_row(
     ("case", "role", "heard"),
     [
-        ("h09", Role.SERVER, "12 05 0a"),
-        ("h10", Role.SERVER, "01 00 00 01 00 00"),
-        ("h11", Role.SERVER, "02 00 00"),
-        ("h11", Role.CLIENT, "01 00 00"),
-        ("h12", Role.SERVER, "01 00 41"),
-        ("v02", Role.SERVER, f"{H} 12 05 8a 00"),
-        ("v03", Role.SERVER, f"{H} 12 05 80 80 80 80 80 80 80 80 80 01"),
-        ("v05", Role.SERVER, f"{H} 13 80 80 80 80 10"),
-        ("v07", Role.SERVER, f"{H} 55"),
-        ("v08", Role.SERVER, f"{H} 00"),
-        ("v09", Role.SERVER, f"{H} a8 00"),
-        ("v10", Role.SERVER, f"{H} 7b 22 74 79 70 65 22"),
-        ("v11", Role.SERVER, f"{H} 11 ff ff ff ff 07"),
-        ("v12", Role.SERVER, f"{H} 11 02 c3 28 01 00"),
+        ("h09", EndpointRole.SERVER, "12 05 0a"),
+        ("h10", EndpointRole.SERVER, "01 00 00 01 00 00"),
+        ("h11", EndpointRole.SERVER, "02 00 00"),
+        ("h11", EndpointRole.CLIENT, "01 00 00"),
+        ("h12", EndpointRole.SERVER, "01 00 41"),
+        ("v02", EndpointRole.SERVER, f"{H} 12 05 8a 00"),
+        ("v03", EndpointRole.SERVER, f"{H} 12 05 80 80 80 80 80 80 80 80 80 01"),
+        ("v05", EndpointRole.SERVER, f"{H} 13 80 80 80 80 10"),
+        ("v07", EndpointRole.SERVER, f"{H} 55"),
+        ("v08", EndpointRole.SERVER, f"{H} 00"),
+        ("v09", EndpointRole.SERVER, f"{H} a8 00"),
+        ("v10", EndpointRole.SERVER, f"{H} 7b 22 74 79 70 65 22"),
+        ("v11", EndpointRole.SERVER, f"{H} 11 ff ff ff ff 07"),
+        ("v12", EndpointRole.SERVER, f"{H} 11 02 c3 28 01 00"),
     ],
 )
-def test_cases_h09_to_h12_and_v02_to_v12_malformed_octets_end_in_a_goodbye(case: str, role: Role, heard: str) -> None:
+def test_cases_h09_to_h12_and_v02_to_v12_malformed_octets_end_in_a_goodbye(
+    case: str, role: EndpointRole, heard: str
+) -> None:
     for pieces in ([octets(heard)], [bytes([octet]) for octet in octets(heard)]):
         party = Party(role)
         said = b"".join(party.hears(piece) for piece in pieces)
@@ -143,7 +145,7 @@ def test_a_frame_that_does_not_end_in_time_ends_the_connection() -> None:
 
 
 def test_a_goodbye_before_the_hello_says_why_there_is_none() -> None:
-    party, _ = Party(Role.CLIENT, extensions=()), None
+    party, _ = Party(EndpointRole.CLIENT, extensions=()), None
     party.says()
     assert party.hears("03 04 62 75 73 79") == octets("03 02 6f 6b")
     assert party.events == [Closed("busy")]
@@ -158,4 +160,4 @@ def test_a_server_without_a_place_for_sessions_offers_no_resume() -> None:
 
 def test_what_a_client_knows_after_the_hello() -> None:
     party, _ = subscriber()
-    assert party.events == [Opened(frozenset())]
+    assert party.events == [SessionOpened(frozenset())]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.reactive_streams_io.endpoint import Role
-from mappings.reactive_streams_io.events import Closed, Failed, Interrupted, Opened
-from mappings.reactive_streams_io.frames import Extension, Goodbye, ResumeGrant, Seq, Subscribe, encode
+from mappings.reactive_streams_io.endpoint import EndpointRole
+from mappings.reactive_streams_io.events import Closed, Interrupted, SessionOpened, StreamFailed
+from mappings.reactive_streams_io.frames import Extension, Goodbye, ResumeGrant, Seq, SubscribeFrame, encode
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.reactive_streams_io.conversation import Party, is_goodbye
 from tests.support.reactive_streams_io.examples import octets
@@ -68,7 +68,7 @@ def test_case_b08_a_message_without_its_number_is_fatal() -> None:
 
 
 def test_case_b08_the_server_has_to_number_all_that_follows_its_hello() -> None:
-    party = session(Extension.SEQUENCE, role=Role.CLIENT)
+    party = session(Extension.SEQUENCE, role=EndpointRole.CLIENT)
     party.hears("02 00 01 03")
     assert is_goodbye(party.hears("13 01"))
 
@@ -87,7 +87,7 @@ def test_a_number_has_to_begin_the_message() -> None:
 
 
 def test_messages_are_numbered_from_one_behind_the_hello() -> None:
-    client, server = session(Extension.SEQUENCE, role=Role.CLIENT), session(Extension.SEQUENCE)
+    client, server = session(Extension.SEQUENCE, role=EndpointRole.CLIENT), session(Extension.SEQUENCE)
     (hello,) = client.messages()
     assert hello == octets("01 00 01 03")
     assert server.hears(hello) == octets("02 00 01 03")
@@ -106,12 +106,12 @@ def test_messages_are_numbered_from_one_behind_the_hello() -> None:
 def test_case_b11_small_elements_share_messages_of_bounded_size() -> None:
     party = session()
     party.hears("01 00 00")
-    party.react(party.endpoint.receive(encode(Subscribe("tck/range?n=100", 1, 100)), 0))
+    party.react(party.endpoint.receive(encode(SubscribeFrame("tck/range?n=100", 1, 100)), 0))
     assert len(party.messages()) == 1
-    party.react(party.endpoint.receive(encode(Subscribe("tck/range?n=50000", 2, 50_000)), 0))
+    party.react(party.endpoint.receive(encode(SubscribeFrame("tck/range?n=50000", 2, 50_000)), 0))
     messages = party.messages()
     assert max(map(len, messages)) <= 65_536
-    client = session(role=Role.CLIENT)
+    client = session(role=EndpointRole.CLIENT)
     client.hears("02 00 00")
     for name, demand in (("x", 100), ("tck/range?n=50000", 50_000)):
         stream = client.endpoint.subscribe(name, demand)
@@ -124,7 +124,7 @@ def test_case_b11_small_elements_share_messages_of_bounded_size() -> None:
 def test_a_part_that_is_larger_than_a_batch_has_a_message_of_its_own() -> None:
     party = session()
     party.hears("01 00 00")
-    party.react(party.endpoint.receive(encode(Subscribe("tck/big?bytes=200000", 1, 1)), 0))
+    party.react(party.endpoint.receive(encode(SubscribeFrame("tck/big?bytes=200000", 1, 1)), 0))
     sizes = [len(message) for message in party.messages()]
     assert sizes[0] == 3
     assert sizes[1:4] == [65_541] * 3
@@ -148,22 +148,22 @@ def test_without_keepalive_a_session_ends_after_ten_minutes() -> None:
 def test_a_gap_interrupts_a_client_that_can_resume() -> None:
     extensions = (Extension.RESUME, Extension.SEQUENCE)
     server = session(*extensions, resumables=Resumables())
-    client = session(*extensions, role=Role.CLIENT)
+    client = session(*extensions, role=EndpointRole.CLIENT)
     client.hears(server.hears(client.says()))
-    assert client.told(Opened)
+    assert client.told(SessionOpened)
     stream = client.endpoint.subscribe("tck/range?n=9", 2)
     said = server.hears(client.says())
     assert said[:2] == octets("b0 01")
     client.hears(octets("b0 02") + said[2:])
     assert client.told(Interrupted) == [Interrupted("sequence gap")]
-    assert client.told(Failed) == client.told(Closed) == client.elements(stream) == []
+    assert client.told(StreamFailed) == client.told(Closed) == client.elements(stream) == []
     assert client.says() == b""
     assert client.endpoint.ticket() is not None
 
 
 @pytest.mark.parametrize(("hello", "can_resume"), [("02 00 01 03", False), ("02 00 02 01 03", True)])
 def test_a_goodbye_without_a_number_is_of_one_who_does_not_know_the_session(hello: str, can_resume: bool) -> None:
-    client = Party(Role.CLIENT, has_messages=True)
+    client = Party(EndpointRole.CLIENT, has_messages=True)
     client.says()
     client.hears(hello)
     if can_resume:

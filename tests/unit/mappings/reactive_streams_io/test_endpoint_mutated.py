@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, given
 
-from mappings.reactive_streams_io.endpoint import Role
+from mappings.reactive_streams_io.endpoint import EndpointRole
 from tests.support.dice import examples
 from tests.support.reactive_streams_io.mutated_conversation import conversations, held
 
@@ -17,7 +17,7 @@ from tests.support.reactive_streams_io.mutated_conversation import conversations
 @given(conversations())
 @hypothesis.settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 def test_a_conversation_with_mistakes_goes_on_or_ends_in_a_goodbye(
-    conversation: tuple[Role, bool, list[bytes]],
+    conversation: tuple[EndpointRole, bool, list[bytes]],
 ) -> None:
     held(conversation)
 
@@ -25,5 +25,5 @@ def test_a_conversation_with_mistakes_goes_on_or_ends_in_a_goodbye(
 @pytest.mark.soak(shard="properties")
 @given(conversations())
 @hypothesis.settings(max_examples=examples(100_000), suppress_health_check=list(HealthCheck))
-def test_a_hundred_thousand_conversations_with_mistakes(conversation: tuple[Role, bool, list[bytes]]) -> None:
+def test_a_hundred_thousand_conversations_with_mistakes(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
     held(conversation)

@@ -6,10 +6,18 @@ from typing import Any
 
 import pytest
 
-from mappings.reactive_streams_io.endpoint import Role, State
-from mappings.reactive_streams_io.events import Accepted, Closed, Completed, Failed, Interrupted, NotResumed, Resumed
+from mappings.reactive_streams_io.endpoint import EndpointRole, EndpointState
+from mappings.reactive_streams_io.events import (
+    Closed,
+    Completed,
+    Interrupted,
+    NotResumed,
+    Resumed,
+    StreamAccepted,
+    StreamFailed,
+)
 from mappings.reactive_streams_io.frames import (
-    Cancel,
+    CancelFrame,
     Extension,
     Frame,
     OnComplete,
@@ -18,10 +26,10 @@ from mappings.reactive_streams_io.frames import (
     Resume,
     ResumeFail,
     ResumeGrant,
-    Subscribe,
+    SubscribeFrame,
     encode,
 )
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.clock import Clock
 from tests.support.reactive_streams_io.conversation import Party, is_goodbye, pipe
@@ -36,7 +44,7 @@ class Server:
 
     def __init__(self, **limits: Any) -> None:
         self.clock = Clock()
-        self.limits = Limits(**limits)
+        self.limits = EndpointLimits(**limits)
         self.resumables = Resumables(self.limits)
         self.parties: dict[int, Party] = {}
 
@@ -213,7 +221,7 @@ def test_a_client_that_gets_no_other_token_speaks_all_the_same_after_a_while() -
     client.endpoint.request(stream, 5)
     assert client.waits(9) == b""
     assert client.waits(2) == octets("12 01 05")
-    assert client.endpoint.state is State.OPEN
+    assert client.endpoint.state is EndpointState.OPEN
 
 
 def test_a_token_does_not_resume_its_own_connection() -> None:
@@ -227,7 +235,7 @@ def test_a_token_does_not_resume_its_own_connection() -> None:
 def interrupted(server: Server, demand: int = 4) -> tuple[Party, Party, int]:
     """Client and server of a stream of nine, after the transport was lost with two elements on their way."""
     client, party = (
-        Party(Role.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,)),
+        Party(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,)),
         server.connect(),
     )
     client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
@@ -243,7 +251,7 @@ def interrupted(server: Server, demand: int = 4) -> tuple[Party, Party, int]:
 def reconnect(server: Server, old: Party) -> tuple[Party, Party]:
     ticket = old.endpoint.ticket()
     assert ticket is not None
-    client = Party(Role.CLIENT, server.clock, limits=server.limits, ticket=ticket)
+    client = Party(EndpointRole.CLIENT, server.clock, limits=server.limits, ticket=ticket)
     return client, server.connect(extensions=(Extension.RESUME,))
 
 
@@ -266,7 +274,7 @@ def test_case_r07_a_client_waits_for_the_hello_before_it_resumes() -> None:
     assert client.says() == octets("01 00 01 01")
     asked = client.hears("02 00 01 01")
     assert asked[0] == 0xA1
-    assert client.endpoint.state is State.RESUMING
+    assert client.endpoint.state is EndpointState.RESUMING
     # A server cannot tell, and takes both frames in one piece.
     answered = server.hears(party, octets("01 00 01 01") + asked)
     again = client.hears(answered)
@@ -341,7 +349,7 @@ def test_case_r12_an_open_transport_is_ended_when_its_session_goes_on_elsewhere(
 
 def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> None:
     server = Server()
-    client, party = Party(Role.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
+    client, party = Party(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
     client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
     stream = client.endpoint.subscribe("tck/fixed?n=5&size=2", 2)
     client.hears(server.hears(party, client.says()))
@@ -358,7 +366,7 @@ def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> No
 
 def test_case_r14_a_split_element_goes_on_with_its_next_part() -> None:
     server = Server()
-    client, party = Party(Role.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
+    client, party = Party(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
     client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
     stream = client.endpoint.subscribe("tck/big?bytes=200000", 1)
     said = server.hears(party, client.says())
@@ -395,7 +403,7 @@ def test_a_client_whose_session_is_gone_begins_anew() -> None:
     client, party = reconnect(server, old)
     join(server, client, party)
     (refused,) = client.told(NotResumed)
-    assert client.told(Failed) == [Failed(stream, refused.reason)]
+    assert client.told(StreamFailed) == [StreamFailed(stream, refused.reason)]
     again = client.endpoint.subscribe("tck/range?n=2", 2)
     client.hears(server.hears(party, client.says()))
     assert client.elements(again) == [b"1", b"2"]
@@ -407,8 +415,8 @@ def test_a_server_that_resumes_no_more_ends_the_old_streams() -> None:
     old, _, stream = interrupted(server)
     client, _ = reconnect(server, old)
     client.hears("02 00 00")
-    assert [event.stream for event in client.told(Failed)] == [stream]
-    assert client.endpoint.state is State.OPEN
+    assert [event.stream for event in client.told(StreamFailed)] == [stream]
+    assert client.endpoint.state is EndpointState.OPEN
 
 
 def test_a_client_that_is_cut_off_while_it_waits_tries_again() -> None:
@@ -447,13 +455,13 @@ def test_what_the_server_asks_for_before_it_knows_of_a_resume_counts_only_if_the
         resumed = client.hears(asked + party.says())
         answered = server.hears(party, resumed)
         begun = client.hears(answered)
-        assert party.told(Failed) == ([Failed(ingest, "another session goes on here")] if is_known else [])
+        assert party.told(StreamFailed) == ([StreamFailed(ingest, "another session goes on here")] if is_known else [])
         party.hears(begun)
-        assert party.told(Accepted) == ([] if is_known else [Accepted(ingest, 0)])
+        assert party.told(StreamAccepted) == ([] if is_known else [StreamAccepted(ingest, 0)])
 
 
 @pytest.mark.parametrize(
-    "said", [encode(Subscribe("x" * 100, 1, 0)) * 20, encode(Cancel(1)) * 100, encode(OnComplete(1))], ids=len
+    "said", [encode(SubscribeFrame("x" * 100, 1, 0)) * 20, encode(CancelFrame(1)) * 100, encode(OnComplete(1))], ids=len
 )
 def test_what_comes_before_the_answer_to_a_resume_is_bounded(said: bytes) -> None:
     server = Server(backlog=2000)
@@ -461,12 +469,12 @@ def test_what_comes_before_the_answer_to_a_resume_is_bounded(said: bytes) -> Non
     client, _ = reconnect(server, old)
     client.hears("02 00 01 01")
     assert is_goodbye(client.hears(octets("81 01 00") * (said[0] == 0x86) + said))
-    assert [event.stream for event in client.told(Failed)] == [stream]
+    assert [event.stream for event in client.told(StreamFailed)] == [stream]
 
 
 def test_frames_are_acknowledged_every_quarter_of_the_window() -> None:
     server = Server(window=8)
-    client = Party(Role.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,))
+    client = Party(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,))
     party = server.connect()
     client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
     stream = client.endpoint.subscribe("tck/range?n=100", 100)
@@ -531,5 +539,5 @@ def test_what_the_old_transport_still_brings_is_nobodys_business_any_more() -> N
     party, _ = resume(server, token, 5, 1)
     old.says()
     received = party.endpoint.session.received
-    assert old.hears(encode(Subscribe("tck/never", 9, 0))) == b""
+    assert old.hears(encode(SubscribeFrame("tck/never", 9, 0))) == b""
     assert party.endpoint.session.received == received

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.reactive_streams_io.events import Accepted, Arrived, Cancelled, Completed, Failed, Subscribed
+from mappings.reactive_streams_io.events import (
+    Cancelled,
+    Completed,
+    ElementsReceived,
+    StreamAccepted,
+    StreamFailed,
+    SubscribeReceived,
+)
 from mappings.reactive_streams_io.frames import (
     Frame,
     OnComplete,
@@ -14,10 +21,10 @@ from mappings.reactive_streams_io.frames import (
     OnNextPacked,
     OnNextPart,
     OnSubscribe,
-    Subscribe,
+    SubscribeFrame,
     encode,
 )
-from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
+from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from tests.support.reactive_streams_io.conversation import Party, greeted, is_goodbye, subscriber
 from tests.support.reactive_streams_io.examples import decoder, octets
 
@@ -94,8 +101,8 @@ def test_cases_d07_and_d08_a_name_that_is_refused_begins_and_fails(case: str, sa
 
 def test_case_d09_somebody_without_permission_is_refused_in_the_same_way() -> None:
     party = greeted()
-    (subscribed,) = party.endpoint.receive(encode(Subscribe("things/a:b/history", 7, 1)), party.clock.now())
-    assert isinstance(subscribed, Subscribed)
+    (subscribed,) = party.endpoint.receive(encode(SubscribeFrame("things/a:b/history", 7, 1)), party.clock.now())
+    assert isinstance(subscribed, SubscribeReceived)
     assert party.endpoint.refuse(subscribed.stream, "403 things:thing.forbidden No.")
     assert frames(party.says()) == [OnSubscribe(7, 0), OnError(7, "403 things:thing.forbidden No.")]
 
@@ -123,7 +130,7 @@ def test_case_d12_requests_and_cancels_for_nobody_are_ignored() -> None:
 def test_case_d13_the_same_subscribe_again_is_ignored() -> None:
     party = begun()
     assert party.hears(f"{RANGE} 33 01 00") == b""
-    assert len(party.told(Subscribed)) == 1
+    assert len(party.told(SubscribeReceived)) == 1
 
 
 def test_case_d14_another_subscribe_with_an_active_id_is_fatal() -> None:
@@ -144,8 +151,8 @@ def test_case_d16_demand_does_not_overflow() -> None:
 
 def test_case_d16_unbounded_demand_stays_unbounded() -> None:
     party = greeted()
-    (subscribed,) = party.endpoint.receive(encode(Subscribe("x", 1, UNBOUNDED)), 0)
-    assert isinstance(subscribed, Subscribed)
+    (subscribed,) = party.endpoint.receive(encode(SubscribeFrame("x", 1, UNBOUNDED)), 0)
+    assert isinstance(subscribed, SubscribeReceived)
     party.endpoint.accept(subscribed.stream)
     party.endpoint.offer(subscribed.stream, [b"a", b"b"])
     assert party.endpoint.wanted(subscribed.stream) == UNBOUNDED
@@ -154,8 +161,10 @@ def test_case_d16_unbounded_demand_stays_unbounded() -> None:
 def test_case_d17_one_subscription_too_many_fails_alone() -> None:
     party = greeted()
     for subscriber_id in range(1, 1025):
-        assert party.hears(encode(Subscribe("tck/never", subscriber_id, 0))) == encode(OnSubscribe(subscriber_id, 0))
-    first, second = frames(party.hears(encode(Subscribe("tck/never", 1025, 0))))
+        assert party.hears(encode(SubscribeFrame("tck/never", subscriber_id, 0))) == encode(
+            OnSubscribe(subscriber_id, 0)
+        )
+    first, second = frames(party.hears(encode(SubscribeFrame("tck/never", 1025, 0))))
     assert first == OnSubscribe(1025, 0)
     assert isinstance(second, OnError)
     assert second.error.startswith("429 ")
@@ -164,7 +173,7 @@ def test_case_d17_one_subscription_too_many_fails_alone() -> None:
 
 
 def test_a_publisher_string_that_is_too_long_fails_its_subscription() -> None:
-    first, second = frames(greeted().hears(encode(Subscribe("x" * 8193, 1, 0))))
+    first, second = frames(greeted().hears(encode(SubscribeFrame("x" * 8193, 1, 0))))
     assert first == OnSubscribe(1, 0)
     assert isinstance(second, OnError)
     assert second.error.startswith("400 ")
@@ -176,7 +185,7 @@ def test_a_publisher_string_that_is_too_long_fails_its_subscription() -> None:
 def test_case_d18_elements_beyond_the_demand_end_the_subscription() -> None:
     party, (stream,) = subscriber("a")
     assert party.hears("81 01 00 82 01 01 31 82 01 01 32") == octets("13 01")
-    assert party.events[1:3] == [Accepted(stream, 0), Arrived(stream, (b"1",))]
+    assert party.events[1:3] == [StreamAccepted(stream, 0), ElementsReceived(stream, (b"1",))]
     assert "more elements than were requested" in str(party.failure(stream))
     assert party.hears("82 01 01 33 86 01") == b""
     assert len(party.events) == 4
@@ -196,13 +205,13 @@ def test_case_d20_a_beginning_that_nobody_asked_for_is_fatal() -> None:
 def test_case_d21_completion_is_told_once() -> None:
     party, (stream,) = subscriber("a")
     assert party.hears("81 01 00 86 01 82 01 01 31 86 01 87 01 00") == b""
-    assert party.events[1:] == [Accepted(stream, 0), Completed(stream)]
+    assert party.events[1:] == [StreamAccepted(stream, 0), Completed(stream)]
 
 
 def test_case_d22_a_lost_transport_cancels_every_subscription() -> None:
     party = greeted()
     for subscriber_id in (1, 2, 3):
-        party.hears(encode(Subscribe("tck/never", subscriber_id, 0)))
+        party.hears(encode(SubscribeFrame("tck/never", subscriber_id, 0)))
     party.react(party.endpoint.lose(party.clock.now()))
     assert len(party.told(Cancelled)) == 3
     assert not party.feeds
@@ -238,7 +247,7 @@ def test_case_i03_late_elements_of_the_old_stream_are_dropped() -> None:
     party, second = reused()
     assert party.hears("81 01 00 82 01 01 61 81 01 00 82 01 01 62") == b""
     assert party.elements(second) == [b"b"]
-    assert len(party.told(Arrived)) == 1
+    assert len(party.told(ElementsReceived)) == 1
 
 
 def test_case_i04_a_late_end_of_the_old_stream_does_not_end_the_new_one() -> None:
@@ -255,11 +264,11 @@ def test_case_i05_the_old_stream_may_have_had_another_size() -> None:
 
 
 def test_an_id_with_too_many_unanswered_generations_is_left_alone() -> None:
-    party, _ = subscriber(limits=Limits(generations=2))
+    party, _ = subscriber(limits=EndpointLimits(generations=2))
     asked = []
     for _ in range(5):
         party.endpoint.cancel(party.endpoint.subscribe("a", 0))
-        asked += [frame.subscriber for frame in frames(party.says()) if isinstance(frame, Subscribe)]
+        asked += [frame.subscriber for frame in frames(party.says()) if isinstance(frame, SubscribeFrame)]
     assert asked == [1, 1, 2, 2, 3]
 
 
@@ -297,8 +306,8 @@ def test_case_f06_elements_of_a_cancelled_stream_are_still_found_by_their_size()
     party.hears("81 01 02")
     party.endpoint.cancel(first)
     party.hears("82 01 00 07 81 02 00")
-    assert party.told(Accepted)[-1] == Accepted(second, 0)
-    assert party.told(Arrived) == []
+    assert party.told(StreamAccepted)[-1] == StreamAccepted(second, 0)
+    assert party.told(ElementsReceived) == []
 
 
 def test_case_f07_parts_that_join_to_another_size_end_the_subscription() -> None:
@@ -322,7 +331,7 @@ def test_case_p01_parts_are_joined_and_count_once() -> None:
 def test_case_p02_other_streams_come_between_the_parts() -> None:
     party, (split, other) = subscriber("a", "b")
     party.hears("81 01 00 81 02 00 84 01 00 02 61 62 82 02 01 78 85 01 00 01 63")
-    assert party.told(Arrived) == [Arrived(other, (b"x",)), Arrived(split, (b"abc",))]
+    assert party.told(ElementsReceived) == [ElementsReceived(other, (b"x",)), ElementsReceived(split, (b"abc",))]
 
 
 def test_case_p03_elements_are_delivered_when_their_last_part_arrives() -> None:
@@ -349,7 +358,7 @@ def test_case_p06_parts_after_a_cancel_are_dropped() -> None:
     party.hears("81 01 00 84 01 00 01 61")
     party.endpoint.cancel(stream)
     assert party.hears("85 01 00 01 62") == octets("13 01")
-    assert party.told(Arrived) == []
+    assert party.told(ElementsReceived) == []
     assert party.endpoint.session.subscribing.open_octets == 0
 
 
@@ -381,7 +390,7 @@ def test_case_p09_an_element_that_is_too_large_frees_what_was_kept() -> None:
 
 
 def test_all_streams_together_keep_no_more_of_open_elements_than_a_connection_may() -> None:
-    party, streams = subscriber("a", "b", "c", limits=Limits(joining=100))
+    party, streams = subscriber("a", "b", "c", limits=EndpointLimits(joining=100))
     said = b"".join(
         octets(f"81 0{each} 00") + encode(OnNextPart(each, 0, bytes(40))) for each in range(1, len(streams) + 1)
     )
@@ -416,7 +425,7 @@ def test_case_p12_an_empty_element_in_a_part() -> None:
 
 
 def test_an_element_that_is_too_large_is_refused_with_413() -> None:
-    said = frames(greeted().hears(encode(Subscribe(f"tck/big?bytes={(16 << 20) + 1}", 5, 1))))
+    said = frames(greeted().hears(encode(SubscribeFrame(f"tck/big?bytes={(16 << 20) + 1}", 5, 1))))
     assert said[0] == OnSubscribe(5, 0)
     assert isinstance(said[1], OnError)
     assert said[1].error.startswith("413 ")
@@ -424,7 +433,7 @@ def test_an_element_that_is_too_large_is_refused_with_413() -> None:
 
 def test_a_large_pack_is_cut_so_that_others_have_their_turn() -> None:
     party = greeted()
-    said = party.hears(encode(Subscribe("tck/fixed?n=100000&size=8", 6, UNBOUNDED)) + octets(f"{RANGE} 32 01 02"))
+    said = party.hears(encode(SubscribeFrame("tck/fixed?n=100000&size=8", 6, UNBOUNDED)) + octets(f"{RANGE} 32 01 02"))
     found = frames(said)
     packs = [frame for frame in found if isinstance(frame, OnNextPacked)]
     assert [element for pack in packs for element in pack.elements] == [n.to_bytes(8, "big") for n in range(1, 100_001)]
@@ -435,4 +444,4 @@ def test_a_large_pack_is_cut_so_that_others_have_their_turn() -> None:
 def test_streams_of_a_publisher_end_with_the_connection() -> None:
     party, (stream,) = subscriber("a")
     party.react(party.endpoint.lose(party.clock.now(), "gone"))
-    assert party.told(Failed) == [Failed(stream, "gone")]
+    assert party.told(StreamFailed) == [StreamFailed(stream, "gone")]

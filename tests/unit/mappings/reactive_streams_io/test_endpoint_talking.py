@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, given
 
-from mappings.reactive_streams_io.endpoint import Role
-from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Failed, Interrupted, Resumed
+from mappings.reactive_streams_io.endpoint import EndpointRole
+from mappings.reactive_streams_io.events import Closed, Completed, ElementsReceived, Interrupted, Resumed, StreamFailed
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.reactive_streams_io.faulty_wire import Slip
@@ -19,17 +19,19 @@ from tests.support.reactive_streams_io.two_endpoints import NAMES, Plan, Step, h
 LONG = 1.0
 """Seconds of a processor; a conversation takes about two milliseconds."""
 
-ASK = Step(Role.CLIENT, "subscribe", NAMES.index("tck/range?n=5"), 1)
-MORE = Step(Role.CLIENT, "request", 0, 2)
+ASK = Step(EndpointRole.CLIENT, "subscribe", NAMES.index("tck/range?n=5"), 1)
+MORE = Step(EndpointRole.CLIENT, "request", 0, 2)
 
 
 @pytest.mark.parametrize("sizes", [(), (1,)], ids=["messages", "octets"])
 def test_without_a_mistake_of_the_wire_everything_arrives(sizes: tuple[int, ...]) -> None:
-    talk = held(plan(ASK, Step(Role.CLIENT, "lose", 1, 0), MORE, sizes=sizes))
-    told = [event for side in talk.sides if side.endpoint.role is Role.CLIENT for event in side.events]
-    elements = [bytes(each) for event in told if isinstance(event, Arrived) for each in event.elements]
+    talk = held(plan(ASK, Step(EndpointRole.CLIENT, "lose", 1, 0), MORE, sizes=sizes))
+    told = [event for side in talk.sides if side.endpoint.role is EndpointRole.CLIENT for event in side.events]
+    elements = [bytes(each) for event in told if isinstance(event, ElementsReceived) for each in event.elements]
     assert elements == [b"1", b"2", b"3", b"4", b"5"]
-    assert [type(event) for event in told if isinstance(event, Interrupted | Resumed | Completed | Failed)][:3] == [
+    assert [type(event) for event in told if isinstance(event, Interrupted | Resumed | Completed | StreamFailed)][
+        :3
+    ] == [
         Interrupted,
         Resumed,
         Completed,
@@ -38,7 +40,7 @@ def test_without_a_mistake_of_the_wire_everything_arrives(sizes: tuple[int, ...]
 
 def test_a_mistake_of_the_wire_is_found() -> None:
     talk = held(plan(ASK, forth=[Slip(0, "set", 0, 0x55)], sizes=(1000,)))
-    (closed, *_) = talk.side(Role.SERVER).told(Closed)
+    (closed, *_) = talk.side(EndpointRole.SERVER).told(Closed)
     assert closed.reason.startswith("protocol error: a first frame that is no hello")
 
 

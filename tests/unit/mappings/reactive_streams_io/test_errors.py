@@ -6,11 +6,19 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from mappings.reactive_streams_io.endpoint import Role
-from mappings.reactive_streams_io.errors import Consequence, Mistake, broken, unsupported
-from mappings.reactive_streams_io.events import Closed, Failed
-from mappings.reactive_streams_io.frames import Extension, OnNext, OnNextPart, Ping, Request, Subscribe, encode
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.endpoint import EndpointRole
+from mappings.reactive_streams_io.errors import Consequence, ProtocolViolation, broken, unsupported
+from mappings.reactive_streams_io.events import Closed, StreamFailed
+from mappings.reactive_streams_io.frames import (
+    Extension,
+    OnNext,
+    OnNextPart,
+    Ping,
+    RequestFrame,
+    SubscribeFrame,
+    encode,
+)
+from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.reactive_streams_io.conversation import Party, is_goodbye
 from tests.support.reactive_streams_io.examples import octets
 from tests.support.table import each_row
@@ -23,81 +31,85 @@ class Row(NamedTuple):
 
     wrong: str | bytes
     before: str | bytes = ""
-    role: Role = Role.SERVER
+    role: EndpointRole = EndpointRole.SERVER
     options: Mapping[str, Any] = MappingProxyType({})
 
 
 def to_client(wrong: str | bytes, before: str | bytes = "81 01 00", **options: Any) -> Row:
-    return Row(wrong, before, Role.CLIENT, options)
+    return Row(wrong, before, EndpointRole.CLIENT, options)
 
 
 MESSAGES = {"has_messages": True}
 ROWS = {
-    Mistake.VARINT_TOO_LONG: Row("12 05 80 80 80 80 80 80 80 80 80 01"),
-    Mistake.VARINT_NOT_MINIMAL: Row("12 05 8a 00"),
-    Mistake.OUT_OF_RANGE: Row("13 80 80 80 80 10"),
-    Mistake.UNKNOWN_CODE: Row("55"),
-    Mistake.NOT_IN_FORCE: Row("a4 00"),
-    Mistake.NOT_UTF_8: Row("11 02 c3 28 01 00"),
-    Mistake.FRAME_TOO_LARGE: Row("11 ff ff ff ff 07"),
-    Mistake.TEXT_TOO_LONG: Row("03 ff ff ff ff 07"),
-    Mistake.BYTES_OUT_OF_BOUNDS: Row(encode(Ping(bytes(65)))),
-    Mistake.TOO_MANY_EXTENSIONS: Row("01 00 41", options={"hello": ""}),
-    Mistake.HELLO_MISSING: Row("12 05 0a", options={"hello": ""}),
-    Mistake.HELLO_REPEATED: Row("01 00 00"),
-    Mistake.HELLO_OF_THE_WRONG_KIND: Row("02 00 00", options={"hello": ""}),
-    Mistake.ELEMENT_SIZE_TOO_LARGE: to_client("81 01 80 80 04", ""),
-    Mistake.PART_TOO_LARGE: to_client("84 01 00 80 80 04"),
-    Mistake.ID_IN_USE: Row(f"{NEVER} 01 01", f"{NEVER} 01 00"),
-    Mistake.NOT_ASKED_FOR: to_client("81 02 00"),
-    Mistake.NO_ELEMENT_SIZE: to_client("82 01 01 61", ""),
-    Mistake.PACKED_WITHOUT_SIZE: to_client("83 01 01 61"),
-    Mistake.PACKED_NOTHING: to_client("83 01 00", "81 01 02"),
-    Mistake.CUT_FRAME: Row("b0 01 12 01", options=MESSAGES),
-    Mistake.NO_SEQUENCE_NUMBER: Row("12 01 01", "b0 01 13 01", options=MESSAGES),
-    Mistake.SEQUENCE_GAP: Row("b0 02 13 01", options=MESSAGES),
-    Mistake.SEQUENCE_MISPLACED: Row("b0 01 b0 02", options=MESSAGES),
-    Mistake.RESUME_MISPLACED: to_client("a2 00"),
-    Mistake.ACKNOWLEDGED_TOO_MUCH: to_client("a4 09"),
-    Mistake.UNREAD: Row(encode(Ping(bytes(64))) * 20, options={"limits": Limits(backlog=1000)}),
-    Mistake.NAME_TOO_LONG: Row(encode(Subscribe("x" * 8193, 1, 0))),
-    Mistake.TOO_MANY_SUBSCRIPTIONS: Row(
-        encode(Subscribe("tck/never", 2, 0)), f"{NEVER} 01 00", options={"limits": Limits(subscriptions=1)}
+    ProtocolViolation.VARINT_TOO_LONG: Row("12 05 80 80 80 80 80 80 80 80 80 01"),
+    ProtocolViolation.VARINT_NOT_MINIMAL: Row("12 05 8a 00"),
+    ProtocolViolation.OUT_OF_RANGE: Row("13 80 80 80 80 10"),
+    ProtocolViolation.UNKNOWN_CODE: Row("55"),
+    ProtocolViolation.NOT_IN_FORCE: Row("a4 00"),
+    ProtocolViolation.NOT_UTF_8: Row("11 02 c3 28 01 00"),
+    ProtocolViolation.FRAME_TOO_LARGE: Row("11 ff ff ff ff 07"),
+    ProtocolViolation.TEXT_TOO_LONG: Row("03 ff ff ff ff 07"),
+    ProtocolViolation.BYTES_OUT_OF_BOUNDS: Row(encode(Ping(bytes(65)))),
+    ProtocolViolation.TOO_MANY_EXTENSIONS: Row("01 00 41", options={"hello": ""}),
+    ProtocolViolation.HELLO_MISSING: Row("12 05 0a", options={"hello": ""}),
+    ProtocolViolation.HELLO_REPEATED: Row("01 00 00"),
+    ProtocolViolation.HELLO_OF_THE_WRONG_KIND: Row("02 00 00", options={"hello": ""}),
+    ProtocolViolation.ELEMENT_SIZE_TOO_LARGE: to_client("81 01 80 80 04", ""),
+    ProtocolViolation.PART_TOO_LARGE: to_client("84 01 00 80 80 04"),
+    ProtocolViolation.ID_IN_USE: Row(f"{NEVER} 01 01", f"{NEVER} 01 00"),
+    ProtocolViolation.NOT_ASKED_FOR: to_client("81 02 00"),
+    ProtocolViolation.NO_ELEMENT_SIZE: to_client("82 01 01 61", ""),
+    ProtocolViolation.PACKED_WITHOUT_SIZE: to_client("83 01 01 61"),
+    ProtocolViolation.PACKED_NOTHING: to_client("83 01 00", "81 01 02"),
+    ProtocolViolation.CUT_FRAME: Row("b0 01 12 01", options=MESSAGES),
+    ProtocolViolation.NO_SEQUENCE_NUMBER: Row("12 01 01", "b0 01 13 01", options=MESSAGES),
+    ProtocolViolation.SEQUENCE_GAP: Row("b0 02 13 01", options=MESSAGES),
+    ProtocolViolation.SEQUENCE_MISPLACED: Row("b0 01 b0 02", options=MESSAGES),
+    ProtocolViolation.RESUME_MISPLACED: to_client("a2 00"),
+    ProtocolViolation.ACKNOWLEDGED_TOO_MUCH: to_client("a4 09"),
+    ProtocolViolation.UNREAD: Row(encode(Ping(bytes(64))) * 20, options={"limits": EndpointLimits(backlog=1000)}),
+    ProtocolViolation.NAME_TOO_LONG: Row(encode(SubscribeFrame("x" * 8193, 1, 0))),
+    ProtocolViolation.TOO_MANY_SUBSCRIPTIONS: Row(
+        encode(SubscribeFrame("tck/never", 2, 0)), f"{NEVER} 01 00", options={"limits": EndpointLimits(subscriptions=1)}
     ),
-    Mistake.NO_DEMAND: Row(encode(Request(1, 0)), f"{NEVER} 01 00"),
-    Mistake.MORE_THAN_DEMANDED: to_client(encode(OnNext(1, b"x")) * 6),
-    Mistake.ELEMENT_TOO_LARGE: to_client(encode(OnNextPart(1, 0, bytes(99))), limits=Limits(element=98)),
-    Mistake.TOO_MANY_OPEN_ELEMENTS: to_client("84 01 00 00 84 01 01 00 84 01 02 00", limits=Limits(open_elements=2)),
-    Mistake.WRONG_ELEMENT_SIZE: to_client("85 01 00 01 61", "81 01 02"),
-    Mistake.COMPLETE_AMID_AN_ELEMENT: to_client("84 01 00 00 86 01"),
-    Mistake.SUBSCRIBED_AGAIN: Row(f"{NEVER} 01 00", f"{NEVER} 01 00"),
-    Mistake.NOBODY_THERE: Row("12 09 01 13 09"),
-    Mistake.TOO_LATE: to_client("82 01 01 61 84 01 00 01 61 86 01", "81 01 00 86 01"),
-    Mistake.PART_OF_NOTHING: Row("12 01", f"{NEVER} 01 00"),
+    ProtocolViolation.NO_DEMAND: Row(encode(RequestFrame(1, 0)), f"{NEVER} 01 00"),
+    ProtocolViolation.MORE_THAN_DEMANDED: to_client(encode(OnNext(1, b"x")) * 6),
+    ProtocolViolation.ELEMENT_TOO_LARGE: to_client(
+        encode(OnNextPart(1, 0, bytes(99))), limits=EndpointLimits(element=98)
+    ),
+    ProtocolViolation.TOO_MANY_OPEN_ELEMENTS: to_client(
+        "84 01 00 00 84 01 01 00 84 01 02 00", limits=EndpointLimits(open_elements=2)
+    ),
+    ProtocolViolation.WRONG_ELEMENT_SIZE: to_client("85 01 00 01 61", "81 01 02"),
+    ProtocolViolation.COMPLETE_AMID_AN_ELEMENT: to_client("84 01 00 00 86 01"),
+    ProtocolViolation.SUBSCRIBED_AGAIN: Row(f"{NEVER} 01 00", f"{NEVER} 01 00"),
+    ProtocolViolation.NOBODY_THERE: Row("12 09 01 13 09"),
+    ProtocolViolation.TOO_LATE: to_client("82 01 01 61 84 01 00 01 61 86 01", "81 01 00 86 01"),
+    ProtocolViolation.PART_OF_NOTHING: Row("12 01", f"{NEVER} 01 00"),
 }
 
 
 def test_every_row_of_the_table_has_its_example() -> None:
-    assert set(ROWS) == set(Mistake) - {Mistake.TEXT}
+    assert set(ROWS) == set(ProtocolViolation) - {ProtocolViolation.TEXT}
 
 
 def test_what_holds_no_octets_ends_the_connection_like_octets_that_are_wrong() -> None:
     party = Party(has_messages=True, is_connected=True)
     party.hears("01 00 00")
-    party.react(party.endpoint.reject(Mistake.TEXT))
+    party.react(party.endpoint.reject(ProtocolViolation.TEXT))
     assert party.endpoint.is_closed
     assert not party.endpoint.is_spent
-    assert is_goodbye(party.says(), f"protocol error: {Mistake.TEXT.condition}")
+    assert is_goodbye(party.says(), f"protocol error: {ProtocolViolation.TEXT.condition}")
     assert party.endpoint.is_spent
-    assert party.events[-1] == Closed(f"protocol error: {Mistake.TEXT.condition}", is_fault=True)
-    assert party.endpoint.reject(Mistake.TEXT) == []
+    assert party.events[-1] == Closed(f"protocol error: {ProtocolViolation.TEXT.condition}", is_fault=True)
+    assert party.endpoint.reject(ProtocolViolation.TEXT) == []
 
 
 @each_row("mistake", ROWS, ids=lambda mistake: mistake.name.lower())
-def test_a_mistake_has_its_consequence(mistake: Mistake) -> None:
+def test_a_mistake_has_its_consequence(mistake: ProtocolViolation) -> None:
     row = ROWS[mistake]
     options = dict(row.options)
-    is_server = row.role is Role.SERVER
+    is_server = row.role is EndpointRole.SERVER
     hello = options.pop("hello", "01 00 02 02 03" if is_server else "02 00 03 01 02 03")
     party = Party(row.role, **options)
     party.says()
@@ -119,22 +131,22 @@ def test_a_mistake_has_its_consequence(mistake: Mistake) -> None:
     elif is_server:
         assert 0x87 in said
     else:
-        assert isinstance(party.events[-1], Failed)
+        assert isinstance(party.events[-1], StreamFailed)
         assert mistake.condition in party.events[-1].reason
         assert said in (octets("13 01"), b"")
 
 
 def test_a_fatal_mistake_says_what_was_found_as_a_reason_to_part() -> None:
-    assert broken(Mistake.UNKNOWN_CODE, "code 0x55").fault.message == (
+    assert broken(ProtocolViolation.UNKNOWN_CODE, "code 0x55").fault.message == (
         "protocol error: a code that no frame has: found code 0x55"
     )
-    assert broken(Mistake.SEQUENCE_GAP).fault.message == "protocol error: sequence gap"
+    assert broken(ProtocolViolation.SEQUENCE_GAP).fault.message == "protocol error: sequence gap"
     assert unsupported(3).fault.message == "unsupported version 3; supported: 0"
 
 
 def test_each_consequence_is_some_mistakes() -> None:
-    assert {mistake.consequence for mistake in Mistake} == set(Consequence)
-    assert len({mistake.condition for mistake in Mistake}) == len(list(Mistake))
+    assert {mistake.consequence for mistake in ProtocolViolation} == set(Consequence)
+    assert len({mistake.condition for mistake in ProtocolViolation}) == len(list(ProtocolViolation))
 
 
 def test_the_extensions_of_the_examples_are_known() -> None:

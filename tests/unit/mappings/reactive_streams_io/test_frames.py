@@ -6,7 +6,16 @@ import json
 
 import pytest
 
-from mappings.reactive_streams_io.frames import CODES, LAYOUTS, TRACKED, Frame, OnNext, OnNextPacked, Request, encode
+from mappings.reactive_streams_io.frames import (
+    CODES,
+    LAYOUTS,
+    TRACKED,
+    Frame,
+    OnNext,
+    OnNextPacked,
+    RequestFrame,
+    encode,
+)
 from tests.support.reactive_streams_io.examples import EXAMPLES, Example
 from tests.support.table import each_row
 
@@ -44,8 +53,8 @@ def test_positions_count_the_frames_of_subscriptions_alone() -> None:
         (OnNextPacked(1, [b"ab", b"c"]), 2),
         (OnNextPacked(1, []), 2),
         (OnNextPacked(1, [b"ab"]), 0),
-        (Request(-1, 1), 0),
-        (Request(1, 2**63), 0),
+        (RequestFrame(-1, 1), 0),
+        (RequestFrame(1, 2**63), 0),
     ],
 )
 def test_what_the_protocol_cannot_say_is_a_mistake_of_ours(frame: Frame, size: int) -> None:

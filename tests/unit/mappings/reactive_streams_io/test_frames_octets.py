@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappings.errors import ProtocolError
-from mappings.reactive_streams_io.frames import Short, read_varint, varint
+from mappings.reactive_streams_io.frames import IncompleteFrame, read_varint, varint
 from tests.support.reactive_streams_io.examples import longs, octets
 
 VECTORS = [
@@ -32,7 +32,7 @@ def test_what_is_written_is_read_again_whatever_follows(value: int, behind: byte
     written = varint(value)
     assert read_varint(written + behind, 0) == (value, len(written))
     for cut in range(len(written)):
-        with pytest.raises(Short) as short:
+        with pytest.raises(IncompleteFrame) as short:
             read_varint(written[:cut], 0)
         assert short.value.needed == cut + 1
 

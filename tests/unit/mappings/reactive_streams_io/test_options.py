@@ -8,14 +8,14 @@ import pytest
 
 from mappings.options import OptionsRefused
 from mappings.reactive_streams_io.frames import Extension
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.reactive_streams_io.options import OPTIONS, RsioOptions, read_rsio
 from tests.support.table import each_row
 
 
 def test_nothing_written_is_what_the_protocol_has() -> None:
     assert read_rsio({}) == RsioOptions()
-    assert read_rsio({}).limits == Limits()
+    assert read_rsio({}).limits == EndpointLimits()
 
 
 def test_everything_may_be_written() -> None:

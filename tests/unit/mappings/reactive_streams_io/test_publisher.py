@@ -13,23 +13,23 @@ from mappings.reactive_streams_io.frames import (
     OnNextLastPart,
     OnNextPacked,
     OnNextPart,
-    Subscribe,
+    SubscribeFrame,
     encode,
 )
-from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
-from mappings.reactive_streams_io.publisher import Publishing
+from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
+from mappings.reactive_streams_io.publisher import PublisherSide
 from tests.support.reactive_streams_io.examples import decoder
 
-SMALL = Limits(split_above=50, part=20, batch=64, element=200)
+SMALL = EndpointLimits(split_above=50, part=20, batch=64, element=200)
 
 
-def publishing(size: int = 0, demand: int = UNBOUNDED, limits: Limits = SMALL) -> Publishing:
-    stream = Publishing(1, Subscribe("x", 300, demand), limits)
+def publishing(size: int = 0, demand: int = UNBOUNDED, limits: EndpointLimits = SMALL) -> PublisherSide:
+    stream = PublisherSide(1, SubscribeFrame("x", 300, demand), limits)
     stream.begin(size)
     return stream
 
 
-def drained(stream: Publishing) -> list[bytes]:
+def drained(stream: PublisherSide) -> list[bytes]:
     said = []
     while (frame := stream.next_frame()) is not None:
         said.append(frame)
@@ -116,7 +116,7 @@ def test_an_element_that_is_too_large_is_not_taken() -> None:
 
 
 def test_nothing_is_offered_before_the_beginning_or_behind_the_end() -> None:
-    stream = Publishing(1, Subscribe("x", 1, 5), SMALL)
+    stream = PublisherSide(1, SubscribeFrame("x", 1, 5), SMALL)
     with pytest.raises(ValueError, match="not begun"):
         stream.offer([b"a"])
     with pytest.raises(ValueError, match="expected 0 to 65535"):
@@ -133,7 +133,7 @@ def test_nothing_is_offered_before_the_beginning_or_behind_the_end() -> None:
 
 
 def test_a_long_run_is_cut_now_and_then() -> None:
-    stream = publishing(8, limits=Limits(backlog=1000, batch=100))
+    stream = publishing(8, limits=EndpointLimits(backlog=1000, batch=100))
     stream.offer([bytes(8)] * 1000)
     said = 0
     while (frame := stream.next_frame()) is not None:

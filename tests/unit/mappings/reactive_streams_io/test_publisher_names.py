@@ -15,12 +15,12 @@ from mappings.reactive_streams_io.publisher_names import (
     PACKS,
     Events,
     History,
-    Ingest,
+    IngestName,
     Name,
     Projection,
-    Search,
-    Stream,
-    Trial,
+    SearchName,
+    StreamName,
+    SyntheticName,
     parse,
     write,
 )
@@ -41,17 +41,17 @@ VECTORS: list[tuple[str, str, Name]] = [
     (
         "N05",
         "things/search?filter=eq(attributes/a,%22x%22)&options=size(2)",
-        Search('eq(attributes/a,"x")', "size(2)"),
+        SearchName('eq(attributes/a,"x")', "size(2)"),
     ),
-    ("N06", "things/search?filter=eq(", Search("eq(")),
+    ("N06", "things/search?filter=eq(", SearchName("eq(")),
     (
         "N07",
         "streams/tank/0?resend_from=10&resend_to=13",
-        Stream("tank", 0, from_offset=10, to_offset=13, follow=False),
+        StreamName("tank", 0, from_offset=10, to_offset=13, follow=False),
     ),
-    ("N08", "streams/tank/0?resend_last=2", Stream("tank", 0, last=2)),
-    ("N09", "streams/tank/9", Stream("tank", 9)),
-    ("N10", "streams/a%2Fb/0", Stream("a/b", 0)),
+    ("N08", "streams/tank/0?resend_last=2", StreamName("tank", 0, last=2)),
+    ("N09", "streams/tank/9", StreamName("tank", 9)),
+    ("N10", "streams/a%2Fb/0", StreamName("a/b", 0)),
     (
         "N12",
         "things/org.acme:lamp-1/events?project=/features/t/properties/value&pack=f64",
@@ -77,19 +77,19 @@ VECTORS: list[tuple[str, str, Name]] = [
     ("cbor", f"{HISTORY}?enc=cbor", History(LAMP, encoding="cbor")),
     ("policy", "policies/org.acme:rooms/history?from=2", History(POLICY, 2)),
     ("events", "things/org.acme:lamp-1/events?extra-fields=attributes", Events(LAMP, extra_fields="attributes")),
-    ("search", "things/search", Search()),
-    ("unit", "things/search?namespaces=org.acme&unit=thing", Search(namespaces="org.acme", unit="thing")),
-    ("resend all", "streams/tank/0?resend_all=true&follow=false", Stream("tank", 0, all=True, follow=False)),
-    ("resend time", "streams/tank/3?resend_from_time=1700000000000", Stream("tank", 3, since=1_700_000_000_000)),
-    ("resend from", "streams/tank/3?resend_from=5", Stream("tank", 3, from_offset=5)),
-    ("ingest", "ingest/telemetry", Ingest("telemetry")),
-    ("range", "tck/range?n=3", Trial("range", 3)),
-    ("never", "tck/never", Trial("never")),
-    ("fail", "tck/fail?after=1", Trial("fail", 1)),
-    ("fixed", "tck/fixed?n=3&size=2", Trial("fixed", 3, 2)),
-    ("big", "tck/big?bytes=200000", Trial("big", size=200_000)),
-    ("literal", "streams/-._~!*'(),:$@;/0", Stream("-._~!*'(),:$@;", 0)),
-    ("umlaut", "streams/%C3%BC%20%25/0", Stream("ü %", 0)),
+    ("search", "things/search", SearchName()),
+    ("unit", "things/search?namespaces=org.acme&unit=thing", SearchName(namespaces="org.acme", unit="thing")),
+    ("resend all", "streams/tank/0?resend_all=true&follow=false", StreamName("tank", 0, all=True, follow=False)),
+    ("resend time", "streams/tank/3?resend_from_time=1700000000000", StreamName("tank", 3, since=1_700_000_000_000)),
+    ("resend from", "streams/tank/3?resend_from=5", StreamName("tank", 3, from_offset=5)),
+    ("ingest", "ingest/telemetry", IngestName("telemetry")),
+    ("range", "tck/range?n=3", SyntheticName("range", 3)),
+    ("never", "tck/never", SyntheticName("never")),
+    ("fail", "tck/fail?after=1", SyntheticName("fail", 1)),
+    ("fixed", "tck/fixed?n=3&size=2", SyntheticName("fixed", 3, 2)),
+    ("big", "tck/big?bytes=200000", SyntheticName("big", size=200_000)),
+    ("literal", "streams/-._~!*'(),:$@;/0", StreamName("-._~!*'(),:$@;", 0)),
+    ("umlaut", "streams/%C3%BC%20%25/0", StreamName("ü %", 0)),
 ]
 
 
@@ -156,7 +156,7 @@ def test_test_publishers_are_there_only_where_they_are_offered() -> None:
 
 def test_a_plus_sign_is_a_plus_sign() -> None:
     name = parse("things/search?options=sort(+_modified)")
-    assert name == Search(options="sort(+_modified)")
+    assert name == SearchName(options="sort(+_modified)")
     assert write(name) == "things/search?options=sort(%2B_modified)"
 
 
@@ -183,13 +183,13 @@ names = st.one_of(
     st.builds(History, st.just(LAMP), st.none(), st.none(), instant, instant, optional, optional, st.booleans()),
     st.builds(History, st.just(POLICY), whole, whole, encoding=encoding),
     st.builds(Events, st.just(LAMP), optional, optional, optional, projection, encoding),
-    st.builds(Search, optional, optional, optional, optional, st.sampled_from(["page", "thing"]), encoding),
+    st.builds(SearchName, optional, optional, optional, optional, st.sampled_from(["page", "thing"]), encoding),
     st.builds(
-        lambda id, partition, resend, follow: Stream(id, partition, follow=follow, **resend),
+        lambda id, partition, resend, follow: StreamName(id, partition, follow=follow, **resend),
         texts, count, resends, st.booleans(),
     ),
-    st.builds(lambda id, first: Stream(id, 0, from_offset=first, to_offset=first, follow=False), texts, count),
-    st.builds(Ingest, texts, encoding),
+    st.builds(lambda id, first: StreamName(id, 0, from_offset=first, to_offset=first, follow=False), texts, count),
+    st.builds(IngestName, texts, encoding),
 )  # fmt: skip
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.reactive_streams_io.publisher import Run
+from mappings.reactive_streams_io.publisher import PackedElements
 
-RUN = Run(b"aabbccdd", 2)
+RUN = PackedElements(b"aabbccdd", 2)
 
 
 def test_a_run_is_the_sequence_of_its_elements() -> None:
@@ -20,14 +20,14 @@ def test_a_run_is_the_sequence_of_its_elements() -> None:
 @pytest.mark.parametrize(("start", "stop"), [(0, 2), (1, 3), (2, 9), (3, 1), (4, 9), (None, -1)])
 def test_what_is_cut_out_of_a_run_is_a_run(start: int | None, stop: int) -> None:
     part = RUN[start:stop]
-    assert isinstance(part, Run)
+    assert isinstance(part, PackedElements)
     assert list(part) == list(RUN)[start:stop]
 
 
 def test_a_run_has_whole_elements_that_lie_next_to_each_other() -> None:
     with pytest.raises(ValueError, match="3 octets"):
-        Run(b"abc", 2)
+        PackedElements(b"abc", 2)
     with pytest.raises(ValueError, match="elements of 0"):
-        Run(b"", 0)
+        PackedElements(b"", 0)
     with pytest.raises(ValueError, match="step of 2"):
         RUN[::2]

@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from mappings.reactive_streams_io.events import Failed
-from mappings.reactive_streams_io.frames import Subscribe
-from mappings.reactive_streams_io.limits import Limits
-from mappings.reactive_streams_io.resumption import GIVEN_UP, Resumables, Ticket
-from mappings.reactive_streams_io.session import Session
+from mappings.reactive_streams_io.events import StreamFailed
+from mappings.reactive_streams_io.frames import SubscribeFrame
+from mappings.reactive_streams_io.limits import EndpointLimits
+from mappings.reactive_streams_io.resumption import GIVEN_UP, Resumables, ResumeToken
+from mappings.reactive_streams_io.session import RsioSession
 
 
 class Connection:
     def __init__(self, subject: str = "ada", expires: float | None = None) -> None:
-        self.session = Session(Limits(), keeps_copies=True)
+        self.session = RsioSession(EndpointLimits(), keeps_copies=True)
         self.subject = subject
         self.offered = frozenset({1})
         self._expires = expires
@@ -24,13 +24,13 @@ class Connection:
         return self._expires
 
     def yield_session(self, now: float) -> None:
-        self.session = Session(Limits(), keeps_copies=False)
+        self.session = RsioSession(EndpointLimits(), keeps_copies=False)
 
 
 @pytest.fixture
 def resumables() -> Resumables:
     tokens: Iterator[bytes] = (bytes([number]) * 16 for number in range(1, 256))
-    return Resumables(Limits(resumable=2), lambda: next(tokens))
+    return Resumables(EndpointLimits(resumable=2), lambda: next(tokens))
 
 
 def test_a_token_names_its_session_for_its_subject_alone(resumables: Resumables) -> None:
@@ -76,7 +76,7 @@ def test_a_lost_session_is_kept_for_its_lifetime(resumables: Resumables) -> None
     assert resumables.claim(token, "ada", 60) is connection
     assert resumables.expire(60) == []
     assert resumables.claim(token, "ada", 60.1) is None
-    assert resumables.expire(60.1) == [(connection.session, [Failed(stream, GIVEN_UP)])]
+    assert resumables.expire(60.1) == [(connection.session, [StreamFailed(stream, GIVEN_UP)])]
     assert resumables.expire(60.1) == []
 
 
@@ -122,29 +122,29 @@ def test_who_has_come_back_or_was_given_up_makes_room_for_others(resumables: Res
 def test_a_session_that_is_lost_with_thousands_of_others_is_measured_a_few_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    measured: list[Session] = []
-    octets: Callable[[Session], int] = vars(Session)["octets"].fget
+    measured: list[RsioSession] = []
+    octets: Callable[[RsioSession], int] = vars(RsioSession)["octets"].fget
 
-    def measure(session: Session) -> int:
+    def measure(session: RsioSession) -> int:
         measured.append(session)
         return octets(session)
 
-    monkeypatch.setattr(Session, "octets", property(measure))
+    monkeypatch.setattr(RsioSession, "octets", property(measure))
     resumables = Resumables()
     connections = [Connection() for _ in range(5000)]
     for connection in connections:
         resumables.grant(connection)
         resumables.lose(connection.session, 60)
-    kept = Limits().resumable
+    kept = EndpointLimits().resumable
     assert len(resumables.expire(0)) == len(connections) - kept
     assert len(measured) <= 2 * (len(connections) + kept)
 
 
 def test_what_a_lost_session_still_gathers_counts() -> None:
-    resumables = Resumables(Limits(resumable_octets=100))
+    resumables = Resumables(EndpointLimits(resumable_octets=100))
     connections = [Connection() for _ in range(2)]
     for connection in connections:
-        connection.session.receive(Subscribe("a", 1, 9))
+        connection.session.receive(SubscribeFrame("a", 1, 9))
         connection.session.accept(1, 0)
         resumables.grant(connection)
         resumables.lose(connection.session, 60)
@@ -169,8 +169,8 @@ def test_tokens_cannot_be_guessed() -> None:
 
 
 def test_a_client_may_give_up() -> None:
-    session = Session(Limits(), keeps_copies=True)
+    session = RsioSession(EndpointLimits(), keeps_copies=True)
     stream = session.subscribe("a", 0)
-    ticket = Ticket(session, bytes(16), frozenset({1}))
-    assert ticket.give_up() == [Failed(stream, GIVEN_UP)]
+    ticket = ResumeToken(session, bytes(16), frozenset({1}))
+    assert ticket.give_up() == [StreamFailed(stream, GIVEN_UP)]
     assert bytes(16).hex() not in repr(ticket)

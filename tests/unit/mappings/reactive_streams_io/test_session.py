@@ -7,37 +7,37 @@ from typing import Any
 import pytest
 
 from mappings.errors import EncodeError, ProtocolError
-from mappings.reactive_streams_io.events import Cancelled, Failed, Requested, Subscribed
+from mappings.reactive_streams_io.events import Cancelled, DemandReceived, StreamFailed, SubscribeReceived
 from mappings.reactive_streams_io.frames import (
-    Cancel,
+    CancelFrame,
     Goodbye,
     OnComplete,
     OnError,
     OnNext,
     OnSubscribe,
-    Request,
-    Subscribe,
+    RequestFrame,
+    SubscribeFrame,
     encode,
 )
-from mappings.reactive_streams_io.limits import Limits
-from mappings.reactive_streams_io.session import Session
+from mappings.reactive_streams_io.limits import EndpointLimits
+from mappings.reactive_streams_io.session import RsioSession
 from tests.support.reactive_streams_io.examples import octets
 
 
-def session(keeps_copies: bool = True, **limits: int) -> Session:
-    return Session(Limits(**limits), keeps_copies=keeps_copies)
+def session(keeps_copies: bool = True, **limits: int) -> RsioSession:
+    return RsioSession(EndpointLimits(**limits), keeps_copies=keeps_copies)
 
 
-def drained(one: Session) -> bytes:
+def drained(one: RsioSession) -> bytes:
     said = b""
     while (frame := one.next_frame()) is not None:
         said += frame
     return said
 
 
-def opened(one: Session, subscriber: int = 1, demand: int = 5) -> int:
-    (subscribed,) = one.receive(Subscribe("x", subscriber, demand))
-    assert isinstance(subscribed, Subscribed)
+def opened(one: RsioSession, subscriber: int = 1, demand: int = 5) -> int:
+    (subscribed,) = one.receive(SubscribeFrame("x", subscriber, demand))
+    assert isinstance(subscribed, SubscribeReceived)
     one.accept(subscribed.stream, 0)
     return subscribed.stream
 
@@ -60,8 +60,8 @@ def test_a_stream_that_is_alone_says_what_there_is_room_for_at_once() -> None:
     assert one.next_frame() == encode(OnSubscribe(1, 0))
     assert one.more_frames(9) == [encode(OnNext(1, b"a")), encode(OnNext(1, b"b"))]
     assert (one.sent, one.first_available) == (3, 1)
-    one.receive(Request(1, 5))
-    one.receive(Request(2, 0))
+    one.receive(RequestFrame(1, 5))
+    one.receive(RequestFrame(2, 0))
     other = opened(one, 2)
     assert one.next_frame() == encode(OnSubscribe(2, 0))
     one.offer(other, [b"x"])
@@ -79,7 +79,7 @@ def test_a_stream_that_was_cancelled_says_nothing_more() -> None:
     stream = opened(one)
     one.offer(stream, [b"a"])
     one.end(stream, None)
-    assert one.receive(Cancel(1)) == []
+    assert one.receive(CancelFrame(1)) == []
     assert drained(one) == encode(OnSubscribe(1, 0))
     assert one.offer(stream, [b"b"]) is False
     assert one.end(stream, None) is False
@@ -90,12 +90,12 @@ def test_a_stream_that_was_cancelled_says_nothing_more() -> None:
 def test_a_stream_that_has_ended_takes_no_more_demand() -> None:
     one = session()
     stream = opened(one)
-    assert one.receive(Request(1, 2)) == [Requested(stream, 2)]
+    assert one.receive(RequestFrame(1, 2)) == [DemandReceived(stream, 2)]
     assert one.wanted(stream) == 7
     one.end(stream, "500 x")
     assert one.wanted(stream) == 0
-    assert one.receive(Request(1, 2)) == []
-    assert one.receive(Request(1, 0)) == []
+    assert one.receive(RequestFrame(1, 2)) == []
+    assert one.receive(RequestFrame(1, 0)) == []
     assert drained(one) == encode(OnSubscribe(1, 0)) + encode(OnError(1, "500 x"))
 
 
@@ -105,7 +105,7 @@ def test_a_request_for_nothing_drops_what_waits() -> None:
     one.offer(stream, [b"a"])
     drained(one)
     one.offer(stream, [b"b"])
-    assert one.receive(Request(1, 0)) == [Cancelled(stream)]
+    assert one.receive(RequestFrame(1, 0)) == [Cancelled(stream)]
     said = drained(one)
     assert said.startswith(b"\x87\x01")
     assert b"400 " in said
@@ -183,11 +183,11 @@ def test_an_acknowledgement_is_due_every_quarter_of_the_window() -> None:
     one = session(window=8)
     due = []
     for _ in range(6):
-        one.receive(Cancel(9))
+        one.receive(CancelFrame(9))
         due.append(one.acknowledgement())
     assert due == [None, 2, None, 4, None, 6]
-    one.receive(Cancel(9))
-    one.receive(Cancel(9))
+    one.receive(CancelFrame(9))
+    one.receive(CancelFrame(9))
     # Whoever resumes has said how much was received.
     one.repeat(0)
     assert one.acknowledgement() is None
@@ -200,7 +200,7 @@ def test_the_end_of_all_leaves_nothing() -> None:
     asked = one.subscribe("y", 1)
     over = opened(one, 2)
     one.end(over, None)
-    assert one.end_all("gone") == [Cancelled(published), Failed(asked, "gone")]
+    assert one.end_all("gone") == [Cancelled(published), StreamFailed(asked, "gone")]
     assert drained(one) == b""
     assert one.octets == 0
     assert one.end_all("gone") == []
@@ -212,7 +212,7 @@ def test_numbers_of_streams_are_never_used_again() -> None:
     for _ in range(3):
         seen += [opened(one), one.subscribe("y", 0)]
         one.cancel(seen[-1])
-        one.receive(Cancel(1))
+        one.receive(CancelFrame(1))
     assert len(set(seen)) == 6
 
 
@@ -221,6 +221,6 @@ def test_a_completed_stream_frees_its_id_when_its_end_has_been_sent() -> None:
     stream = opened(one)
     one.end(stream, None)
     with pytest.raises(ProtocolError, match="in use"):
-        one.receive(Subscribe("other", 1, 0))
+        one.receive(SubscribeFrame("other", 1, 0))
     assert drained(one).endswith(encode(OnComplete(1)))
     assert opened(one) != stream

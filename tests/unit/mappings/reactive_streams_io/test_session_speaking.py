@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from mappings.reactive_streams_io.limits import Limits
-from mappings.reactive_streams_io.session import Session, Speaker
+from mappings.reactive_streams_io.limits import EndpointLimits
+from mappings.reactive_streams_io.session import RsioSession, Speaker
 
 
 def test_nothing_is_said_of_a_stream_that_is_over() -> None:
     speaker = Speaker()
-    speaker.session = Session(Limits(), keeps_copies=False)
+    speaker.session = RsioSession(EndpointLimits(), keeps_copies=False)
     said = [
         speaker.accept(7),
         speaker.refuse(7, "404"),

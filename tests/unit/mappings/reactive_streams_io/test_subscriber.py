@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mappings.errors import EncodeError, ProtocolError
-from mappings.reactive_streams_io.events import Accepted, Arrived, Completed, Failed
+from mappings.reactive_streams_io.events import Completed, ElementsReceived, StreamAccepted, StreamFailed
 from mappings.reactive_streams_io.frames import OnComplete, OnError, OnNext, OnNextPart
-from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
-from mappings.reactive_streams_io.subscriber import Subscribing
+from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
+from mappings.reactive_streams_io.subscriber import SubscriberSide
 
 
-def subscribing(count: int = 1, demand: int = 5, limits: Limits | None = None) -> Subscribing:
-    streams = Subscribing(limits or Limits())
+def subscribing(count: int = 1, demand: int = 5, limits: EndpointLimits | None = None) -> SubscriberSide:
+    streams = SubscriberSide(limits or EndpointLimits())
     for stream in range(1, count + 1):
         streams.subscribe(stream, demand)
     return streams
@@ -38,7 +38,7 @@ def test_the_smallest_free_id_above_another_is_taken_where_that_is_wanted() -> N
 
 
 def test_no_more_than_the_limit_live_at_a_time() -> None:
-    streams = subscribing(2, limits=Limits(subscriptions=2))
+    streams = subscribing(2, limits=EndpointLimits(subscriptions=2))
     with pytest.raises(EncodeError) as error:
         streams.subscribe(3, 0)
     assert error.value.status == 429
@@ -71,7 +71,7 @@ def test_the_end_of_the_connection_ends_every_stream_and_frees_every_id() -> Non
     streams.begins(1, 0)
     streams.comes(OnNextPart(1, 0, b"abc"))
     assert streams.open_octets == 3
-    assert streams.end_all("gone") == [Failed(1, "gone"), Failed(2, "gone")]
+    assert streams.end_all("gone") == [StreamFailed(1, "gone"), StreamFailed(2, "gone")]
     assert streams.open_octets == 0
     with pytest.raises(ProtocolError, match="nobody asked for"):
         streams.begins(2, 0)
@@ -81,7 +81,7 @@ def test_the_end_of_the_connection_ends_every_stream_and_frees_every_id() -> Non
 @given(st.data())
 def test_each_stream_gets_exactly_its_own_however_ids_are_used_again(data: st.DataObject) -> None:
     """A publisher that is a few frames behind: what it sends to a stream reaches that one, or nobody if it is over."""
-    streams = Subscribing(Limits(generations=3))
+    streams = SubscriberSide(EndpointLimits(generations=3))
     behind: list[list[tuple[int, bytes | None]]] = []
     living: list[int] = []
     got: dict[int, list[bytes]] = {}
@@ -115,11 +115,11 @@ def test_each_stream_gets_exactly_its_own_however_ids_are_used_again(data: st.Da
                     told = streams.comes(OnNext(subscriber, element))
                 for event in told:
                     assert event.stream not in ended | cancelled
-                    if isinstance(event, Arrived):
+                    if isinstance(event, ElementsReceived):
                         got.setdefault(event.stream, []).extend(event.elements)
                     elif isinstance(event, Completed):
                         ended.add(event.stream)
                     else:
-                        assert isinstance(event, Accepted)
+                        assert isinstance(event, StreamAccepted)
     assert all(set(elements) == {str(stream).encode()} for stream, elements in got.items())
     assert not ended & cancelled

@@ -11,7 +11,7 @@ from itertools import permutations
 
 import pytest
 
-from mappings.reactive_streams_io.events import Accepted, Arrived, Completed, Failed
+from mappings.reactive_streams_io.events import Completed, ElementsReceived, StreamAccepted, StreamFailed
 from mappings.reactive_streams_io.limits import UNBOUNDED
 from tests.support.reactive_streams_io.conversation import Party, greeted, is_goodbye, subscriber
 from tests.support.reactive_streams_io.examples import octets
@@ -114,7 +114,7 @@ def test_spec_2_05_a_second_beginning_is_not_taken() -> None:
     party, (stream,) = subscriber("a", demand=9)
     party.hears("81 01 00 82 01 01 31")
     assert is_goodbye(party.hears("81 01 00"))
-    assert party.told(Accepted) == [Accepted(stream, 0)]
+    assert party.told(StreamAccepted) == [StreamAccepted(stream, 0)]
     assert party.failure(stream) is not None
     assert is_over(party)
 
@@ -165,7 +165,7 @@ def test_spec_2_09_completion_comes_with_and_without_a_request(demand: int) -> N
 def test_spec_2_10_failure_comes_with_and_without_a_request(demand: int) -> None:
     party, (stream,) = subscriber("a", demand=demand)
     assert party.hears("81 01 00 87 01 08 35 30 30 20 67 6f 6e 65") == b""
-    assert party.told(Failed) == [Failed(stream, "500 gone")]
+    assert party.told(StreamFailed) == [StreamFailed(stream, "500 gone")]
     assert is_over(party)
 
 
@@ -179,7 +179,7 @@ def test_spec_2_11_elements_are_told_in_the_order_in_which_they_came(piece: int)
         party.hears(said[place : place + piece])
     assert party.elements(first) == [bytes([number]) for number in range(40)]
     assert party.elements(second) == [bytes([number]) for number in range(40) for _ in range(2)]
-    turns = [event.stream for event in party.told(Arrived)]
+    turns = [event.stream for event in party.told(ElementsReceived)]
     assert turns == [first, second] * 40
 
 
@@ -189,7 +189,7 @@ def test_spec_2_12_a_beginning_is_told_once_for_each_subscribe() -> None:
     second = party.endpoint.subscribe("a", 1)
     assert party.says() == octets("11 01 61 01 01")
     party.hears("81 01 00 82 01 01 31 86 01")
-    assert party.told(Accepted) == [Accepted(first, 0), Accepted(second, 0)]
+    assert party.told(StreamAccepted) == [StreamAccepted(first, 0), StreamAccepted(second, 0)]
 
 
 @each_row(

@@ -13,11 +13,11 @@ from mappings.streamr.access import (
     refused_as_unknown,
     subjects_of,
 )
-from mappings.streamr.requests import All, Disconnect, Publish, Request, Resend, Subscribe, Unsubscribe
+from mappings.streamr.requests import All, Disconnect, Publish, Request, Resend, SubscribeRequest, Unsubscribe
 
 KEYS = {"pump": fingerprint("K"), "pump-too": fingerprint("K"), "lamp": fingerprint("L")}
 PUBLISH = Publish("tank", "{}")
-SUBSCRIBE = Subscribe("tank", 2)
+SUBSCRIBE = SubscribeRequest("tank", 2)
 RESEND = Resend("tank", 2, "a", All())
 
 

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.errors import Fault
-from mappings.streamr.errors import About, FrameRefused, Sub, UnknownVersion
+from mappings.streamr.errors import ErrorSubject, FrameRefused, Sub, UnknownVersion
 from mappings.streamr.frames import (
     Broadcast,
     Error,
     ErrorPayload,
     Frame,
+    FrameStyle,
     FrameType,
     NoResend,
     Resending,
     Resent,
-    Style,
     Subscribed,
     Unicast,
     Unsubscribed,
@@ -46,8 +46,8 @@ MESSAGES = st.builds(
     StreamMessage, TEXT, st.integers(0, 255), NUMBER, NUMBER, NUMBER, st.none() | NUMBER, TEXT.map(content_of)
 )
 PLACES = (TEXT, st.integers(0, 255))
-STYLES = st.builds(Style, st.sampled_from([28, 29]), st.sampled_from(["", None]), st.just(ErrorPayload.OBJECT))
-ABOUT = st.builds(About, st.none() | TEXT, st.none() | st.integers(0, 255), st.none() | SUBS)
+STYLES = st.builds(FrameStyle, st.sampled_from([28, 29]), st.sampled_from(["", None]), st.just(ErrorPayload.OBJECT))
+ABOUT = st.builds(ErrorSubject, st.none() | TEXT, st.none() | st.integers(0, 255), st.none() | SUBS)
 ANY_FRAME: st.SearchStrategy[Frame] = st.one_of(
     st.builds(Broadcast, MESSAGES),
     st.builds(Unicast, SUBS, MESSAGES),
@@ -71,7 +71,7 @@ def test_a_written_frame_is_read_as_what_it_says(row: dict[str, Any]) -> None:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(ANY_FRAME, STYLES)
-def test_every_frame_comes_back_as_it_was(frame: Frame, style: Style) -> None:
+def test_every_frame_comes_back_as_it_was(frame: Frame, style: FrameStyle) -> None:
     written = write_frame(frame, style)
     assert read_frame(written) == frame
     layer, number, _, _ = json.loads(written)
@@ -81,7 +81,7 @@ def test_every_frame_comes_back_as_it_was(frame: Frame, style: Style) -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(TEXT, st.sampled_from(ErrorPayload))
 def test_case_x05_the_text_of_an_error_is_read_from_each_shape(text: str, shape: ErrorPayload) -> None:
-    frame = read_frame(write_frame(error_of(Fault(400, "streamr:x", f"Oh {text}")), Style(errors=shape)))
+    frame = read_frame(write_frame(error_of(Fault(400, "streamr:x", f"Oh {text}")), FrameStyle(errors=shape)))
     assert isinstance(frame, Error)
     assert frame.text == f"Oh {text}"
 
@@ -97,7 +97,7 @@ def test_errors_of_older_services_are_read() -> None:
     """An object without a text, and the error in an answer to `subscribe`."""
     assert read_frame(b'[0,7,"",{"error":{}}]') == Error("")
     failed = read_frame(b'[0,2,"",{"stream":"s","partition":0,"error":"boom"}]')
-    assert failed == Error("boom", about=About("s", 0))
+    assert failed == Error("boom", about=ErrorSubject("s", 0))
     assert read_frame(b'[0,7,null,"Stream tank-9 not found."]') == Error("Stream tank-9 not found.")
 
 

@@ -11,7 +11,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.options import OptionsRefused
 from mappings.placeholders.address import AddressPattern
 from mappings.streamr.access import fingerprint
-from mappings.streamr.frames import ErrorPayload, Style
+from mappings.streamr.frames import ErrorPayload, FrameStyle
 from mappings.streamr.options import OPTIONS, StreamOptions, StreamrOptions, read_streamr
 from mappings.streamr.streams import KeyHash
 from tests.support.table import each_row
@@ -45,7 +45,7 @@ def test_every_option_is_read() -> None:
         reply_addresses=AddressPattern("streamr/*/res"),
         idle_timeout=1800,
         most_caught_up=0,
-        style=Style(filler=None, errors=ErrorPayload.JSON_STRING),
+        style=FrameStyle(filler=None, errors=ErrorPayload.JSON_STRING),
         hash=KeyHash.MD5,
         accept_non_json=True,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.streamr.persistence import Asked, Following, Kept, pack, unpack
+from mappings.streamr.persistence import Kept, PersistedResend, PersistedSubscription, pack, unpack
 
 OWNERS = frozenset({"acme:yard"})
 
@@ -12,22 +12,26 @@ OWNERS = frozenset({"acme:yard"})
 @pytest.mark.parametrize(
     "kept",
     [
-        Following("tank-9", 3, OWNERS, ("streamr:pump", "acme:yard"), frozenset({None, "a"}), {"device": "ü"}),
-        Following("things/acme.site:tank", 0, frozenset(), (), frozenset(), {}),
-        Asked("tank-9", 0, "a", OWNERS, {"device": "7"}, "c-1"),
-        Asked("tank-9", 0, 0, OWNERS, {}, None),
-        Asked("tank-9", 255, 1.5, OWNERS, {}, ""),
+        PersistedSubscription(
+            "tank-9", 3, OWNERS, ("streamr:pump", "acme:yard"), frozenset({None, "a"}), {"device": "ü"}
+        ),
+        PersistedSubscription("things/acme.site:tank", 0, frozenset(), (), frozenset(), {}),
+        PersistedResend("tank-9", 0, "a", OWNERS, {"device": "7"}, "c-1"),
+        PersistedResend("tank-9", 0, 0, OWNERS, {}, None),
+        PersistedResend("tank-9", 255, 1.5, OWNERS, {}, ""),
     ],
 )
 def test_what_is_packed_comes_back_with_its_types(kept: Kept) -> None:
     found = unpack(pack(kept))
     assert found == kept
     assert type(found) is type(kept)
-    if isinstance(found, Asked) and isinstance(kept, Asked):
+    if isinstance(found, PersistedResend) and isinstance(kept, PersistedResend):
         assert type(found.sub) is type(kept.sub)
 
 
-@pytest.mark.parametrize("packed", [b"", b"\x00", b"\x91\xa3odd", pack(Asked("s", 0, "a", OWNERS, {}, None))[:-1]])
+@pytest.mark.parametrize(
+    "packed", [b"", b"\x00", b"\x91\xa3odd", pack(PersistedResend("s", 0, "a", OWNERS, {}, None))[:-1]]
+)
 def test_bytes_that_say_nothing_of_the_kind_are_a_value_error(packed: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         unpack(packed)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mappings.streamr.errors import RequestRefused
-from mappings.streamr.requests import Limits, Publish, Range, Resend, read_request
+from mappings.streamr.requests import OffsetRange, Publish, RequestLimits, Resend, read_request
 from tests.support.acceptance import accepted, accepts
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
@@ -57,7 +57,7 @@ def test_a_content_of_a_byte_too_many_is_refused() -> None:
     def publish(content: str) -> bytes:
         return json.dumps({"type": "publish", "stream": "tank", "msg": content}).encode()
 
-    limits = Limits(content=8)
+    limits = RequestLimits(content=8)
     assert read_request(publish('"ééé"'), limits)
     with pytest.raises(RequestRefused, match="Request too large"):
         read_request(publish('"éééx"'), limits)
@@ -80,7 +80,7 @@ def test_a_content_is_kept_to_the_letter() -> None:
 
 def test_of_a_member_written_twice_the_last_one_counts() -> None:
     found = read_request(b'{"type":"dance","stream":"tank","sub":1,"resend_from":1,"type":"resend","resend_from":2}')
-    assert found == Resend("tank", 0, 1, Range(2))
+    assert found == Resend("tank", 0, 1, OffsetRange(2))
 
 
 @accepts(at_least=3)

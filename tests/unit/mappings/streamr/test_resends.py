@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappings.streamr.errors import About, RequestRefused
+from mappings.streamr.errors import ErrorSubject, RequestRefused
 from mappings.streamr.frames import Error, NoResend, Resending, Resent, Unicast, write_frame
 from mappings.streamr.messages import StreamMessage, content_of
-from mappings.streamr.requests import Range, Resend, read_request
-from mappings.streamr.resends import MOST_REMEMBERED, Conversation, ResendLimits, Resends, Ticket
+from mappings.streamr.requests import OffsetRange, Resend, read_request
+from mappings.streamr.resends import MOST_REMEMBERED, ResendFrames, ResendLimits, Resends, ResendTicket
 from tests.support.clock import Clock
 from tests.support.dice import examples
 from tests.support.oracles.streamr_resend import chosen
@@ -34,7 +34,7 @@ def resent(options: dict[str, Any], messages: list[StreamMessage] | None = None,
     """What a client is sent for a resend, parsed."""
     request = read_request(json.dumps({"type": "resend", "stream": "tank", "sub": sub, **options}).encode())
     assert isinstance(request, Resend)
-    conversation = Conversation(request)
+    conversation = ResendFrames(request)
     frames = conversation.found(chosen(messages or stored(), request.selection))
     return [json.loads(write_frame(frame)) for frame in (*frames, conversation.completed())]
 
@@ -90,7 +90,7 @@ def test_case_r19_a_message_names_its_true_predecessor() -> None:
 
 
 def test_case_r20_two_resends_are_told_apart() -> None:
-    first, second = (Conversation(Resend("tank", 0, sub, Range(0))) for sub in ("a", "b"))
+    first, second = (ResendFrames(Resend("tank", 0, sub, OffsetRange(0))) for sub in ("a", "b"))
     one, two, three, four = stored()
     frames = [*first.found([one]), *second.found([one, two]), *first.found([two, three, four]), *second.found([])]
     frames += [second.completed(), first.completed()]
@@ -103,16 +103,16 @@ def test_case_r20_two_resends_are_told_apart() -> None:
 
 
 def test_case_r22_a_resend_that_fails_says_so_and_is_not_resent() -> None:
-    conversation = Conversation(Resend("tank", 0, "a", Range(0)))
+    conversation = ResendFrames(Resend("tank", 0, "a", OffsetRange(0)))
     conversation.found(stored()[:2])
     failed = conversation.failed("the store is away")
     text = "Failed to request resend from stream tank and partition 0: the store is away"
-    assert failed == Error(text, 503, "streamr:resend.failed", About("tank", 0, "a"))
+    assert failed == Error(text, 503, "streamr:resend.failed", ErrorSubject("tank", 0, "a"))
     assert json.loads(write_frame(failed))[3]["sub"] == "a"
 
 
 def test_nothing_found_is_nothing_said() -> None:
-    conversation = Conversation(Resend("tank", 0, "a", Range(0)))
+    conversation = ResendFrames(Resend("tank", 0, "a", OffsetRange(0)))
     assert conversation.found([]) == []
     assert conversation.completed() == NoResend("tank", 0, "a")
 
@@ -121,7 +121,7 @@ def test_nothing_found_is_nothing_said() -> None:
 
 
 def gap(sub: str = "a", start: int = 8, end: int = 13) -> Resend:
-    return Resend("tank", 0, sub, Range(start, end))
+    return Resend("tank", 0, sub, OffsetRange(start, end))
 
 
 def test_four_run_and_others_wait_their_turn() -> None:
@@ -148,7 +148,7 @@ def test_the_sixty_fifth_that_waits_is_refused() -> None:
         resends.ask(gap())
     with pytest.raises(RequestRefused, match="Limit exceeded: 64 waiting resends of a session") as refused:
         resends.ask(gap("x"))
-    assert (refused.value.status, refused.value.about) == (429, About("tank", 0, "x"))
+    assert (refused.value.status, refused.value.about) == (429, ErrorSubject("tank", 0, "x"))
 
 
 def test_answers_that_are_kept_back_count_as_waiting() -> None:
@@ -236,9 +236,9 @@ def test_a_client_that_asks_for_another_hole_each_time_is_held_to_the_rate() -> 
 def test_whatever_comes_every_resend_that_was_taken_begins_once_and_in_order(steps: list[tuple[str, int]]) -> None:
     clock = Clock()
     resends = Resends(ResendLimits(per_second=3, running=2, waiting=4))
-    asked: list[Ticket] = []
-    begun: list[Ticket] = []
-    running: list[Ticket] = []
+    asked: list[ResendTicket] = []
+    begun: list[ResendTicket] = []
+    running: list[ResendTicket] = []
     for step, number in steps:
         if step == "ask":
             try:

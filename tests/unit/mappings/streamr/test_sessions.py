@@ -8,11 +8,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mappings.streamr import errors
-from mappings.streamr.errors import About
+from mappings.streamr.errors import ErrorSubject
 from mappings.streamr.frames import Subscribed, Unsubscribed, error_of
 from mappings.streamr.requests import All as Everything
-from mappings.streamr.requests import Disconnect, Publish, Request, Resend, Subscribe, Unsubscribe
-from mappings.streamr.sessions import Effect, End, Ended, Follow, Leave, Say, Session, SessionLimits, Sessions, Verdict
+from mappings.streamr.requests import Disconnect, Publish, Request, Resend, SubscribeRequest, Unsubscribe
+from mappings.streamr.sessions import (
+    Effect,
+    End,
+    EndSession,
+    FollowStream,
+    LeaveStream,
+    SenderDecision,
+    SendFrame,
+    SessionLimits,
+    Sessions,
+    StreamrSession,
+)
 from tests.support.clock import Clock
 from tests.support.dice import examples
 
@@ -25,7 +36,7 @@ TANK = ("tank", 0)
 def subscribe(
     sessions: Sessions, address: str = A, partition: int = 0, *, client: str | None = None, now: float = 0
 ) -> list[Effect]:
-    return sessions.subscribe(Subscribe("tank", partition), address, PLANT, KEYED, now, client=client)
+    return sessions.subscribe(SubscribeRequest("tank", partition), address, PLANT, KEYED, now, client=client)
 
 
 def unsubscribe(
@@ -35,7 +46,7 @@ def unsubscribe(
 
 
 def not_subscribed(address: str, partition: int = 0) -> list[Effect]:
-    return [Say(address, error_of(errors.not_subscribed("tank", partition), About("tank", partition)))]
+    return [SendFrame(address, error_of(errors.not_subscribed("tank", partition), ErrorSubject("tank", partition)))]
 
 
 def allowed(address: str) -> bool:
@@ -46,20 +57,20 @@ def allowed(address: str) -> bool:
 
 
 def test_case_s01_a_subscribe_is_answered_once_the_session_follows() -> None:
-    assert subscribe(Sessions()) == [Follow(A, TANK), Say(A, Subscribed("tank", 0))]
+    assert subscribe(Sessions()) == [FollowStream(A, TANK), SendFrame(A, Subscribed("tank", 0))]
 
 
 def test_cases_s07_b09_b13_a_second_subscribe_is_answered_and_changes_nothing() -> None:
     sessions = Sessions()
     subscribe(sessions)
-    assert subscribe(sessions) == [Say(A, Subscribed("tank", 0))]
+    assert subscribe(sessions) == [SendFrame(A, Subscribed("tank", 0))]
 
 
 def test_case_s08_one_unsubscribe_ends_two_subscribes() -> None:
     sessions = Sessions()
     subscribe(sessions)
     subscribe(sessions)
-    assert unsubscribe(sessions) == [Leave(A, TANK), Say(A, Unsubscribed("tank", 0))]
+    assert unsubscribe(sessions) == [LeaveStream(A, TANK), SendFrame(A, Unsubscribed("tank", 0))]
     assert unsubscribe(sessions) == not_subscribed(A)
 
 
@@ -80,14 +91,14 @@ def test_case_s10_where_nobody_follows_nobody_can_leave() -> None:
 def test_case_s11_without_a_partition_the_only_one_is_meant() -> None:
     sessions = Sessions()
     subscribe(sessions, A, 2)
-    assert unsubscribe(sessions) == [Leave(A, ("tank", 2)), Say(A, Unsubscribed("tank", 2))]
+    assert unsubscribe(sessions) == [LeaveStream(A, ("tank", 2)), SendFrame(A, Unsubscribed("tank", 2))]
 
 
 def test_case_s12_without_a_partition_and_with_several_the_first_is_meant() -> None:
     sessions = Sessions()
     subscribe(sessions, A, 1)
     subscribe(sessions, A, 0)
-    assert unsubscribe(sessions) == [Leave(A, TANK), Say(A, Unsubscribed("tank", 0))]
+    assert unsubscribe(sessions) == [LeaveStream(A, TANK), SendFrame(A, Unsubscribed("tank", 0))]
     subscribe(sessions, A, 2)
     assert unsubscribe(sessions) == not_subscribed(A)
     assert unsubscribe(sessions, A, 0) == not_subscribed(A)
@@ -96,25 +107,29 @@ def test_case_s12_without_a_partition_and_with_several_the_first_is_meant() -> N
 def test_cases_s13_s14_requests_take_effect_in_their_order() -> None:
     sessions = Sessions()
     effects = [*subscribe(sessions), *unsubscribe(sessions), *subscribe(sessions)]
-    assert [effect.frame for effect in effects if isinstance(effect, Say)] == [
+    assert [effect.frame for effect in effects if isinstance(effect, SendFrame)] == [
         Subscribed("tank", 0),
         Unsubscribed("tank", 0),
         Subscribed("tank", 0),
     ]
-    assert [type(effect) for effect in effects if not isinstance(effect, Say)] == [Follow, Leave, Follow]
+    assert [type(effect) for effect in effects if not isinstance(effect, SendFrame)] == [
+        FollowStream,
+        LeaveStream,
+        FollowStream,
+    ]
 
 
 def test_case_b01_two_addresses_are_two_sessions() -> None:
     sessions = Sessions()
-    assert Follow(A, TANK) in subscribe(sessions, A)
-    assert Follow(B, TANK) in subscribe(sessions, B)
+    assert FollowStream(A, TANK) in subscribe(sessions, A)
+    assert FollowStream(B, TANK) in subscribe(sessions, B)
     assert len(sessions) == 2
 
 
 def test_case_b02_two_writers_of_one_address_are_one_session() -> None:
     sessions = Sessions()
     subscribe(sessions, A)
-    assert subscribe(sessions, A) == [Say(A, Subscribed("tank", 0))]
+    assert subscribe(sessions, A) == [SendFrame(A, Subscribed("tank", 0))]
     assert repr(sessions) == "<Sessions: 1, following 1>"
 
 
@@ -123,17 +138,17 @@ def test_an_address_that_is_shared_by_client_ids_is_followed_until_the_last_has_
     subscribe(sessions, client="x")
     subscribe(sessions, client="y")
     assert unsubscribe(sessions, client="z") == not_subscribed(A)
-    assert unsubscribe(sessions, client="x") == [Say(A, Unsubscribed("tank", 0))]
+    assert unsubscribe(sessions, client="x") == [SendFrame(A, Unsubscribed("tank", 0))]
     assert unsubscribe(sessions, client="x") == not_subscribed(A)
-    assert unsubscribe(sessions, client="y") == [Leave(A, TANK), Say(A, Unsubscribed("tank", 0))]
+    assert unsubscribe(sessions, client="y") == [LeaveStream(A, TANK), SendFrame(A, Unsubscribed("tank", 0))]
 
 
 def test_case_x06_whoever_may_not_read_any_longer_is_told_and_sent_no_more() -> None:
     sessions = Sessions()
     subscribe(sessions, A)
     subscribe(sessions, A, 1)
-    sessions.subscribe(Subscribe("tank"), B, PLANT, PLANT, 0)
-    sessions.subscribe(Subscribe("pump"), A, PLANT, KEYED, 0)
+    sessions.subscribe(SubscribeRequest("tank"), B, PLANT, PLANT, 0)
+    sessions.subscribe(SubscribeRequest("pump"), A, PLANT, KEYED, 0)
     asked = []
 
     def may_read(stream: str, subjects: frozenset[str]) -> bool:
@@ -143,10 +158,10 @@ def test_case_x06_whoever_may_not_read_any_longer_is_told_and_sent_no_more() -> 
     effects = sessions.recheck({"tank", "other"}, may_read)
     assert len(asked) == len(set(asked)) == 2, "once about the same"
     assert effects == [
-        Leave(A, TANK),
-        Say(A, error_of(errors.not_authorized("tank", 0), About("tank", 0))),
-        Leave(A, ("tank", 1)),
-        Say(A, error_of(errors.not_authorized("tank", 1), About("tank", 1))),
+        LeaveStream(A, TANK),
+        SendFrame(A, error_of(errors.not_authorized("tank", 0), ErrorSubject("tank", 0))),
+        LeaveStream(A, ("tank", 1)),
+        SendFrame(A, error_of(errors.not_authorized("tank", 1), ErrorSubject("tank", 1))),
     ]
     assert sessions.recheck({"tank"}, may_read) == []
 
@@ -154,7 +169,7 @@ def test_case_x06_whoever_may_not_read_any_longer_is_told_and_sent_no_more() -> 
 def test_the_latest_subscribe_says_who_follows() -> None:
     sessions = Sessions()
     subscribe(sessions)
-    sessions.subscribe(Subscribe("tank"), A, PLANT, PLANT, 0)
+    sessions.subscribe(SubscribeRequest("tank"), A, PLANT, PLANT, 0)
     assert sessions.recheck({"tank"}, lambda _, subjects: subjects == PLANT) == []
 
 
@@ -169,10 +184,10 @@ def test_limits_are_told() -> None:
     subscribe(sessions, A, 0)
     subscribe(sessions, A, 1)
     too_many = errors.limit_exceeded("2 subscriptions of a session")
-    assert subscribe(sessions, A, 2) == [Say(A, error_of(too_many, About("tank", 2)))]
-    assert subscribe(sessions, A, 1) == [Say(A, Subscribed("tank", 1))]
+    assert subscribe(sessions, A, 2) == [SendFrame(A, error_of(too_many, ErrorSubject("tank", 2)))]
+    assert subscribe(sessions, A, 1) == [SendFrame(A, Subscribed("tank", 1))]
     too_many = errors.limit_exceeded("1 sessions of a connection")
-    assert subscribe(sessions, B) == [Say(B, error_of(too_many, About("tank", 0)))]
+    assert subscribe(sessions, B) == [SendFrame(B, error_of(too_many, ErrorSubject("tank", 0)))]
     assert sessions.open(B, PLANT, 0) is None
 
 
@@ -180,7 +195,7 @@ def test_limits_are_told() -> None:
 
 REQUESTS: list[Request] = [
     Publish("tank", "{}"),
-    Subscribe("tank"),
+    SubscribeRequest("tank"),
     Unsubscribe("tank"),
     Resend("tank", 0, "a", Everything()),
     Disconnect(),
@@ -190,14 +205,14 @@ REQUESTS: list[Request] = [
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
 def test_cases_b03_b04_without_a_reply_address_only_a_publish_is_carried_out(request_: Request) -> None:
     verdict = Sessions().admit(request_, None, PLANT, 0, is_allowed=allowed)
-    assert verdict is (Verdict.SILENT if isinstance(request_, Publish) else Verdict.NOWHERE)
+    assert verdict is (SenderDecision.SILENT if isinstance(request_, Publish) else SenderDecision.NOWHERE)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
 def test_case_b05_an_address_that_is_not_meant_gets_no_session(request_: Request) -> None:
     sessions = Sessions()
-    assert sessions.admit(request_, "other/a", PLANT, 0, is_allowed=allowed) is Verdict.OUTSIDE
-    assert sessions.admit(request_, A, PLANT, 0, is_allowed=allowed) is Verdict.SERVED
+    assert sessions.admit(request_, "other/a", PLANT, 0, is_allowed=allowed) is SenderDecision.OUTSIDE
+    assert sessions.admit(request_, A, PLANT, 0, is_allowed=allowed) is SenderDecision.SERVED
     assert len(sessions) == 0
 
 
@@ -210,9 +225,9 @@ def test_case_b06_nobody_else_touches_a_session(request_: Request) -> None:
     assert session is not None
     seen = session.seen
     verdict = sessions.admit(request_, A, frozenset({"mqtt:other"}), clock.advance(60), is_allowed=allowed)
-    assert verdict is Verdict.TAKEN
+    assert verdict is SenderDecision.TAKEN
     assert session.seen == seen
-    assert sessions.admit(request_, A, PLANT, clock.now(), is_allowed=allowed) is Verdict.SERVED
+    assert sessions.admit(request_, A, PLANT, clock.now(), is_allowed=allowed) is SenderDecision.SERVED
 
 
 # --- what ends it -------------------------------------------------------------------------------------------------------
@@ -223,9 +238,9 @@ def test_case_b07_a_client_that_says_goodbye_is_left_without_a_frame() -> None:
     subscribe(sessions, A, 0)
     subscribe(sessions, A, 1)
     assert sessions.end(A, End.DISCONNECTED) == [
-        Leave(A, TANK),
-        Leave(A, ("tank", 1)),
-        Ended(A, End.DISCONNECTED),
+        LeaveStream(A, TANK),
+        LeaveStream(A, ("tank", 1)),
+        EndSession(A, End.DISCONNECTED),
     ]
     assert sessions.end(A, End.DISCONNECTED) == []
 
@@ -236,8 +251,8 @@ def test_case_b08_a_session_without_requests_ends() -> None:
     subscribe(sessions, A, now=clock.now())
     subscribe(sessions, B, now=clock.advance(10))
     assert sessions.idle(clock.advance(49)) == []
-    assert sessions.idle(clock.advance(1)) == [Leave(A, TANK), Ended(A, End.IDLE)]
-    assert sessions.idle(clock.advance(10)) == [Leave(B, TANK), Ended(B, End.IDLE)]
+    assert sessions.idle(clock.advance(1)) == [LeaveStream(A, TANK), EndSession(A, End.IDLE)]
+    assert sessions.idle(clock.advance(10)) == [LeaveStream(B, TANK), EndSession(B, End.IDLE)]
 
 
 def test_case_b09_any_request_keeps_a_session_alive() -> None:
@@ -247,8 +262,8 @@ def test_case_b09_any_request_keeps_a_session_alive() -> None:
     subscribe(sessions, B, now=clock.now())
     for request in REQUESTS:
         now = clock.advance(50)
-        assert sessions.admit(request, A, PLANT, now, is_allowed=allowed) is Verdict.SERVED
-        assert all(effect == Leave(B, TANK) or effect == Ended(B, End.IDLE) for effect in sessions.idle(now))
+        assert sessions.admit(request, A, PLANT, now, is_allowed=allowed) is SenderDecision.SERVED
+        assert all(effect == LeaveStream(B, TANK) or effect == EndSession(B, End.IDLE) for effect in sessions.idle(now))
     assert [sessions.get(address) is not None for address in (A, B)] == [True, False]
 
 
@@ -257,7 +272,7 @@ def test_a_session_that_nobody_hears_for_half_a_minute_ends() -> None:
     sessions = Sessions()
     subscribe(sessions, now=clock.now())
     assert [sessions.unheard(A, clock.advance(1)) for _ in range(20)] == [[]] * 20
-    assert sessions.unheard(A, clock.advance(11)) == [Leave(A, TANK), Ended(A, End.UNHEARD)]
+    assert sessions.unheard(A, clock.advance(11)) == [LeaveStream(A, TANK), EndSession(A, End.UNHEARD)]
     assert sessions.unheard(A, clock.now()) == []
 
 
@@ -269,7 +284,7 @@ def test_three_messages_have_to_be_unheard_and_none_heard_between() -> None:
     sessions.heard(A)
     sessions.heard(B)
     assert sessions.unheard(A, clock.now()) == sessions.unheard(A, clock.advance(40)) == []
-    assert sessions.unheard(A, clock.now())[-1] == Ended(A, End.UNHEARD)
+    assert sessions.unheard(A, clock.now())[-1] == EndSession(A, End.UNHEARD)
 
 
 # --- restarts -----------------------------------------------------------------------------------------------------------
@@ -283,11 +298,11 @@ def test_case_b10_after_a_restart_every_session_follows_what_it_followed() -> No
     rows = [row for spot in (TANK, ("tank", 2)) if (row := before.row(A, spot)) is not None]
     assert len(rows) == 2
     after = Sessions()
-    assert after.restore(rows, 500) == [Follow(A, TANK), Follow(A, ("tank", 2))]
+    assert after.restore(rows, 500) == [FollowStream(A, TANK), FollowStream(A, ("tank", 2))]
     assert after.restore(rows, 600) == []
     assert [after.row(A, row.spot) for row in rows] == rows
-    assert after.admit(Unsubscribe("tank"), A, frozenset({"x"}), 0, is_allowed=allowed) is Verdict.TAKEN
-    assert unsubscribe(after, A, 0, client="x")[0] == Leave(A, TANK)
+    assert after.admit(Unsubscribe("tank"), A, frozenset({"x"}), 0, is_allowed=allowed) is SenderDecision.TAKEN
+    assert unsubscribe(after, A, 0, client="x")[0] == LeaveStream(A, TANK)
 
 
 # --- whatever comes -----------------------------------------------------------------------------------------------------
@@ -304,12 +319,12 @@ class AnyCourse(RuleBasedStateMachine):
 
     def apply(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Follow):
+            if isinstance(effect, FollowStream):
                 assert (effect.address, effect.spot) not in self.followed
                 self.followed.add((effect.address, effect.spot))
-            elif isinstance(effect, Leave):
+            elif isinstance(effect, LeaveStream):
                 self.followed.remove((effect.address, effect.spot))
-            elif isinstance(effect, Ended):
+            elif isinstance(effect, EndSession):
                 assert effect.address not in {address for address, _ in self.followed}
 
     @rule(
@@ -321,16 +336,16 @@ class AnyCourse(RuleBasedStateMachine):
     )
     def ask(self, address: str, partition: int, client: str | None, owner: str, kind: str) -> None:
         owners, now = frozenset({owner}), self.clock.now()
-        request: Subscribe | Unsubscribe = Subscribe("s", partition)
+        request: SubscribeRequest | Unsubscribe = SubscribeRequest("s", partition)
         if kind != "subscribe":
             request = Unsubscribe("s", partition if kind == "unsubscribe" else None)
-        if self.sessions.admit(request, address, owners, now, is_allowed=lambda _: True) is not Verdict.SERVED:
+        if self.sessions.admit(request, address, owners, now, is_allowed=lambda _: True) is not SenderDecision.SERVED:
             return
-        if isinstance(request, Subscribe):
+        if isinstance(request, SubscribeRequest):
             effects = self.sessions.subscribe(request, address, owners, owners, now, client=client)
         else:
             effects = self.sessions.unsubscribe(request, address, client=client)
-        assert sum(isinstance(effect, Say) for effect in effects) == 1
+        assert sum(isinstance(effect, SendFrame) for effect in effects) == 1
         self.apply(effects)
 
     @rule(seconds=st.integers(0, 120))
@@ -347,7 +362,7 @@ class AnyCourse(RuleBasedStateMachine):
 
     @invariant()
     def what_is_followed_is_what_was_said(self) -> None:
-        found: list[Session] = [session for each in "abcd" if (session := self.sessions.get(each)) is not None]
+        found: list[StreamrSession] = [session for each in "abcd" if (session := self.sessions.get(each)) is not None]
         assert {(session.address, spot) for session in found for spot in session.subscriptions} == self.followed
         assert len(found) <= 3
         assert all(len(session.subscriptions) <= 3 for session in found)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from mappings.ids import EntityId, EntityType, partition_entity
 from mappings.model.signals import Event
 from spark_store.history.replay import (
+    DeletePatternRefused,
     MatchBudget,
-    PatternRefused,
     _known_path,
     evolve,
     fold,
@@ -252,7 +252,7 @@ def test_a_delete_pattern_matches_whole_keys(pattern: str, found: list[str]) -> 
     ["(", "(a+)+", "(a|a)*", "(a|aa)+$", "(a?){20}a{20}", "a?" * 30 + "a" * 30, ".*.*.*.*.*x", r"(a)\1", "(?=a)", "[["],
 )
 def test_a_delete_pattern_that_could_take_long_is_refused(expression: str) -> None:
-    with at_most(0.1), pytest.raises(PatternRefused):
+    with at_most(0.1), pytest.raises(DeletePatternRefused):
         matching_keys(f"{{{{ ~{expression}~ }}}}", ["a" * 256], MatchBudget())
 
 
@@ -261,7 +261,7 @@ def test_a_delete_pattern_that_could_take_long_is_refused(expression: str) -> No
 )
 def test_a_delete_pattern_that_takes_memory_for_every_round_is_refused(expression: str) -> None:
     """No key is that long, and rounds over nothing are remembered one by one."""
-    with pytest.raises(PatternRefused, match=r"at most 256 repetitions|something in every group"):
+    with pytest.raises(DeletePatternRefused, match=r"at most 256 repetitions|something in every group"):
         matching_keys(f"{{{{ ~{expression}~ }}}}", ["a"], MatchBudget())
 
 
@@ -275,9 +275,9 @@ def test_the_patterns_of_one_merge_have_one_budget() -> None:
     pattern = "{{{{ ~.*{}.*x~ }}}}"
     assert merge({"in": keys}, {"in": {pattern.format(number): None for number in range(3)}}) == {"in": keys}
     with at_most(0.3):
-        with pytest.raises(PatternRefused, match="expected fewer patterns"):
+        with pytest.raises(DeletePatternRefused, match="expected fewer patterns"):
             merge({"in": keys}, {"in": {pattern.format(number): None for number in range(1000)}})
-        with pytest.raises(PatternRefused, match="expected fewer patterns"):
+        with pytest.raises(DeletePatternRefused, match="expected fewer patterns"):
             merge({}, {str(number): {f"{{{{ ~{number}~ }}}}": None} for number in range(1000)})
 
 
@@ -299,7 +299,7 @@ def test_a_delete_pattern_that_is_accepted_is_fast_at_its_worst() -> None:
 def test_any_delete_pattern_matches_or_is_refused(expression: str) -> None:
     try:
         found = matching_keys(f"{{{{ ~{expression}~ }}}}", ["a", "ab", "b" * 100], MatchBudget())
-    except PatternRefused:
+    except DeletePatternRefused:
         return
     accepted()
     assert set(found) <= {"a", "ab", "b" * 100}

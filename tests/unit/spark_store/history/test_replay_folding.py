@@ -8,7 +8,7 @@ import msgspec
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from spark_store.history.replay import Folding, Ground, is_same, is_same_text, state_text
+from spark_store.history.replay import FoldBase, StateFold, is_same, is_same_text, state_text
 from spark_store.records import Snapshot
 from tests.support.journal_entries import timestamp
 from tests.support.table import each_row
@@ -25,14 +25,14 @@ def known(revision: int, state: dict[str, Any] | None = None) -> Snapshot:
     return Snapshot(LAMP, revision, timestamp(1), timestamp(revision), state or {"attributes": {}}, None)
 
 
-def folded(*items: Event | Snapshot) -> Folding:
-    folding = Folding()
+def folded(*items: Event | Snapshot) -> StateFold:
+    folding = StateFold()
     for item in items:
         folding.event(item) if isinstance(item, Event) else folding.known(item)
     return folding
 
 
-def keys(folding: Folding) -> list[str]:
+def keys(folding: StateFold) -> list[str]:
     assert folding.snapshot is not None
     assert folding.snapshot.state is not None
     return list(folding.snapshot.state["attributes"])
@@ -41,25 +41,25 @@ def keys(folding: Folding) -> list[str]:
 @each_row(
     ("items", "ground", "expected"),
     [
-        ((event(1), event(2), event(3)), Ground.EVENTS, ["n1", "n2", "n3"]),
+        ((event(1), event(2), event(3)), FoldBase.EVENTS, ["n1", "n2", "n3"]),
         # What is known is not asked where all events are there.
-        ((event(1), known(1), event(2), known(7)), Ground.EVENTS, ["n1", "n2"]),
+        ((event(1), known(1), event(2), known(7)), FoldBase.EVENTS, ["n1", "n2"]),
         # An event that is there twice counts once.
-        ((event(1), event(1), event(2), event(2)), Ground.EVENTS, ["n1", "n2"]),
+        ((event(1), event(1), event(2), event(2)), FoldBase.EVENTS, ["n1", "n2"]),
         # The first ones are past their time.
-        ((event(3), known(3), event(4)), Ground.KNOWN, ["n4"]),
-        ((known(2), event(3), event(4)), Ground.KNOWN, ["n3", "n4"]),
-        ((known(5),), Ground.KNOWN, []),
+        ((event(3), known(3), event(4)), FoldBase.KNOWN, ["n4"]),
+        ((known(2), event(3), event(4)), FoldBase.KNOWN, ["n3", "n4"]),
+        ((known(5),), FoldBase.KNOWN, []),
         # Nobody folds over a hole.
-        ((event(1), event(3), known(3), event(4)), Ground.KNOWN, ["n4"]),
-        ((known(1), event(4)), Ground.NOTHING, None),
-        ((event(1), event(3)), Ground.NOTHING, None),
-        ((event(2),), Ground.NOTHING, None),
-        ((), Ground.NOTHING, None),
+        ((event(1), event(3), known(3), event(4)), FoldBase.KNOWN, ["n4"]),
+        ((known(1), event(4)), FoldBase.NOTHING, None),
+        ((event(1), event(3)), FoldBase.NOTHING, None),
+        ((event(2),), FoldBase.NOTHING, None),
+        ((), FoldBase.NOTHING, None),
     ],
 )
 def test_a_state_rests_on_events_or_on_what_is_known(
-    items: tuple[Event | Snapshot, ...], ground: Ground, expected: list[str] | None
+    items: tuple[Event | Snapshot, ...], ground: FoldBase, expected: list[str] | None
 ) -> None:
     folding = folded(*items)
     assert folding.ground is ground
@@ -101,12 +101,12 @@ def test_a_creation_is_a_ground_whatever_came_before_it() -> None:
     """As after an erasure: revisions go on counting, and the events before are gone."""
     for before in ((), (event(1),), (known(2),)):
         folding = folded(*before, created(7), event(8))
-        assert folding.ground is Ground.EVENTS
+        assert folding.ground is FoldBase.EVENTS
         assert folding.snapshot == Snapshot(
             LAMP, 8, timestamp(7), timestamp(8), {"attributes": {"n": 0, "n8": 8}, "policyId": "acme:pol"}, "acme:pol"
         )
     # When it was created, an event that only changes all of it does not say.
-    assert folded(created(7)._replace(action="modified")).ground is Ground.NOTHING
+    assert folded(created(7)._replace(action="modified")).ground is FoldBase.NOTHING
 
 
 def test_a_state_is_written_as_the_journal_does() -> None:

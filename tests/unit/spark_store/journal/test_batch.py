@@ -6,7 +6,7 @@ import pytest
 
 from mappings.ids import EntityId
 from spark_store.errors import RevisionConflict, Unstorable
-from spark_store.journal.batch import Planned, plan
+from spark_store.journal.batch import PlannedState, plan
 from spark_store.records import Change
 from tests.support.journal_entries import LAMP, TANK, change, event, history, published, snapshot
 
@@ -18,8 +18,8 @@ def newest(entity: EntityId) -> int:
 def test_each_entity_is_left_in_its_last_state_which_is_encoded_once() -> None:
     planned = plan([change(LAMP, 5), published(TANK, 1), change(LAMP, 6)], newest)
     assert planned == {
-        LAMP: Planned(snapshot(LAMP, 6), b'{"attributes":{"counter":5}}'),
-        TANK: Planned(published(TANK, 1).snapshots[0], b"{}"),
+        LAMP: PlannedState(snapshot(LAMP, 6), b'{"attributes":{"counter":5}}'),
+        TANK: PlannedState(published(TANK, 1).snapshots[0], b"{}"),
     }
 
 

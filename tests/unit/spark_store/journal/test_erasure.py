@@ -12,8 +12,8 @@ from mappings.model.signals import Event
 from spark_store.journal import erasure
 from spark_store.journal.erasure import STEP_BYTES, STEP_ENTRIES, Erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import Follower
-from spark_store.records import Answer, Change, DeliveryName, Snapshot
+from spark_store.journal.reader import JournalReader
+from spark_store.records import Change, DeliveryName, Snapshot, StoredAnswer
 from tests.support.journal_entries import (
     ALL,
     LAMP,
@@ -30,7 +30,7 @@ from tests.support.journal_entries import (
 MARK = b"a-secret-nobody-else-has"
 
 
-def secret(revision: int, size: int = 0, answer: Answer | None = None) -> Change:
+def secret(revision: int, size: int = 0, answer: StoredAnswer | None = None) -> Change:
     """An event of the lamp whose value, state and headers hold the mark."""
     text = MARK.decode() + "." * size
     event = Event(LAMP, revision, timestamp(revision), "modified", "/attributes/s", f'"{text}"'.encode(), b"{}")
@@ -126,7 +126,7 @@ def test_nothing_is_left_of_the_entity_in_the_files_however_often_it_is_killed(t
 
 def fill_holes(path: Path) -> list[int]:
     """Forget what nobody needs; what is left."""
-    with Follower.open(path) as follower:
+    with JournalReader.open(path) as follower:
         border = follower.oldest_known() or follower.newest() + 1
     journal = SqliteJournal.open(path)
     while journal.within(lambda it: erasure.fill_holes(it, border)):
@@ -151,7 +151,7 @@ def test_a_follower_knows_the_holes_for_as_long_as_a_new_lake_could_be_filled(tm
     journal.close()
     begin(path)
     assert go_on(path, 100)
-    with Follower.open(path) as follower:
+    with JournalReader.open(path) as follower:
         assert (follower.oldest(), follower.oldest_known(), follower.newest()) == (3, 1, 5)
         assert (follower.holes(1, 4), follower.holes(2, 3), follower.holes(5, 9)) == (3, 1, 0)
         assert [it.entity_type for it in follower.states(1, 0)] == ["policy"], "an erased entity has no state to merge"
@@ -163,17 +163,17 @@ def test_a_follower_knows_the_holes_for_as_long_as_a_new_lake_could_be_filled(tm
     journal.commit()
     journal.close()
     assert fill_holes(path) == [1, 2, 4], "the lake has it all, and may still be moved away for a new one"
-    with Follower.open(path) as follower:
+    with JournalReader.open(path) as follower:
         assert (follower.oldest_known(), follower.holes(1, 5)) == (1, 3)
         assert follower.erasures()[0].lake_done == timestamp(101)
         assert follower.unfinished_erasures() == []
     trim(path, 3)
     assert fill_holes(path) == [4], "behind a number that was trimmed nothing can be made anew"
-    with Follower.open(path) as follower:
+    with JournalReader.open(path) as follower:
         assert (follower.oldest(), follower.oldest_known()) == (5, 4)
     trim(path, 5)
     assert fill_holes(path) == []
-    with Follower.open(path) as follower:
+    with JournalReader.open(path) as follower:
         assert (follower.oldest(), follower.oldest_known()) == (None, None)
 
 
@@ -185,7 +185,7 @@ def test_a_journal_whose_every_event_was_erased_still_fills_a_new_lake(tmp_path:
     begin(path)
     assert go_on(path, 100)
     assert fill_holes(path) == [1, 2, 3]
-    with Follower.open(path) as follower:
+    with JournalReader.open(path) as follower:
         assert (follower.oldest(), follower.oldest_known(), follower.newest()) == (None, 1, 3)
 
 
@@ -193,8 +193,8 @@ def test_an_answer_of_an_earlier_version_is_told_by_what_it_says(tmp_path: Path)
     path = tmp_path / "journal.db"
     journal = SqliteJournal.open(path)
     names = [DeliveryName("c", 0, str(number), b"d") for number in range(3)]
-    journal.append([change(POLICY, 1, answer=Answer(names[0], b"about " + LAMP.id.encode()))])
-    journal.append([change(POLICY, 2, answer=Answer(names[1], b"about something else"))])
+    journal.append([change(POLICY, 1, answer=StoredAnswer(names[0], b"about " + LAMP.id.encode()))])
+    journal.append([change(POLICY, 2, answer=StoredAnswer(names[1], b"about something else"))])
     journal.within(lambda it: it.execute("UPDATE answers SET entity = NULL"))
     journal.commit()
     journal.close()

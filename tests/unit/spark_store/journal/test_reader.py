@@ -9,7 +9,7 @@ import pytest
 
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import SchemaTooNew, StoreUnavailable
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from tests.support.journal_entries import LAMP, POLICY, change, timestamp
 from tests.support.lake.pipeline_process import DataFolder
 
@@ -20,14 +20,14 @@ def site(tmp_path: Path) -> DataFolder:
 
 
 def test_an_empty_journal_has_nothing_to_follow(site: DataFolder) -> None:
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         assert (follower.newest(), follower.oldest(), follower.next_after(0)) == (0, None, None)
         assert (list(follower.entries(1, 9)), list(follower.states(1, 9))) == ([], [])
 
 
 def test_events_come_in_the_order_in_which_they_were_written(site: DataFolder) -> None:
     site.append([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         found = list(follower.entries(1, 3))
         assert [(it.entity_type, it.revision, it.seq) for it in found] == [
             ("thing", 1, 1),
@@ -41,14 +41,14 @@ def test_events_come_in_the_order_in_which_they_were_written(site: DataFolder) -
 
 def test_by_entity_they_are_the_same_and_those_of_an_entity_lie_together(site: DataFolder) -> None:
     site.write(50, entities=7)
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         found = list(follower.entries_by_entity(11, 40))
         assert sorted(found, key=lambda it: it.seq) == list(follower.entries(11, 40))
         assert [(it.entity, it.revision) for it in found] == sorted((it.entity, it.revision) for it in found)
 
 
 def test_what_is_committed_meanwhile_is_seen(site: DataFolder) -> None:
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         assert follower.newest() == 0
         site.write(3)
         assert follower.newest() == 3
@@ -57,7 +57,7 @@ def test_what_is_committed_meanwhile_is_seen(site: DataFolder) -> None:
 def test_states_are_those_of_the_entities_that_a_range_touched_as_they_are_now(site: DataFolder) -> None:
     other = EntityId(EntityType.THING, "acme.site", "lamp-8")
     site.append([change(LAMP, 1), change(other, 1), change(LAMP, 2), change(LAMP, 3)])
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         assert [(it.entity, it.revision) for it in follower.states(3, 3)] == [(LAMP.id, 3)]
         assert sorted(it.entity for it in follower.states(2, 3)) == [LAMP.id, other.id]
         assert sorted(it.entity for it in follower.states(1, 1)) == [LAMP.id, other.id], (
@@ -67,7 +67,7 @@ def test_states_are_those_of_the_entities_that_a_range_touched_as_they_are_now(s
 
 def test_parts_are_disjoint_and_all_of_it(site: DataFolder) -> None:
     site.write(20, entities=20)
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         parts = [[it.entity for it in follower.states(1, 20, part, 3)] for part in range(3)]
     assert all(parts)
     assert len({entity for part in parts for entity in part}) == sum(map(len, parts)) == 20
@@ -75,9 +75,9 @@ def test_parts_are_disjoint_and_all_of_it(site: DataFolder) -> None:
 
 def test_a_follower_neither_makes_nor_changes_a_journal(tmp_path: Path, site: DataFolder) -> None:
     with pytest.raises(StoreUnavailable, match=r"none\.db"):
-        Follower.open(tmp_path / "none.db")
+        JournalReader.open(tmp_path / "none.db")
     assert not (tmp_path / "none.db").exists()
-    with Follower.open(site.lake.journal) as follower, pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with JournalReader.open(site.lake.journal) as follower, pytest.raises(sqlite3.OperationalError, match="readonly"):
         follower._connection.execute("DELETE FROM entries")
 
 
@@ -86,11 +86,11 @@ def test_a_journal_of_a_later_version_is_refused(site: DataFolder) -> None:
     connection.execute("PRAGMA user_version = 99")
     connection.close()
     with pytest.raises(SchemaTooNew, match="found schema version 99"):
-        Follower.open(site.lake.journal)
+        JournalReader.open(site.lake.journal)
 
 
 def test_a_damaged_journal_is_unavailable(tmp_path: Path) -> None:
     file = tmp_path / "journal.db"
     file.write_bytes(b"no journal" * 100)
     with pytest.raises(StoreUnavailable, match="not a database"):
-        Follower.open(file)
+        JournalReader.open(file)

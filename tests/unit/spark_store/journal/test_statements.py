@@ -9,13 +9,13 @@ import pytest
 from spark_store.errors import Unstorable
 from spark_store.journal import erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.records import Cause, Change, Place
+from spark_store.records import Change, CursorPosition, EventCause
 from tests.support.journal_entries import LAMP, MUCH, POLICY, change, event, snapshot
 
-SECRET = Cause("conn-1", {"correlation-id": "a secret"})
+SECRET = EventCause("conn-1", {"correlation-id": "a secret"})
 
 
-def caused(revision: int, cause: Cause) -> Change:
+def caused(revision: int, cause: EventCause) -> Change:
     return Change((event(LAMP, revision),), (snapshot(LAMP, revision),), None, cause)
 
 
@@ -27,7 +27,7 @@ def test_causes_and_places_outlive_the_process(tmp_path: Path) -> None:
     journal.commit()
     journal.close()
     again = SqliteJournal.open(path)
-    assert again.places() == [Place("conn-1", "0:out", 1)]
+    assert again.places() == [CursorPosition("conn-1", "0:out", 1)]
     assert [found.cause for found in again.follow_on(0, 10, MUCH)] == [SECRET]
     again.close()
 
@@ -48,6 +48,6 @@ def test_an_erasure_takes_the_causes_along(tmp_path: Path) -> None:
 def test_headers_that_are_no_json_cost_their_change_alone(tmp_path: Path) -> None:
     journal = SqliteJournal.open(tmp_path / "journal.db")
     with pytest.raises(Unstorable, match="expected headers that are JSON"):
-        journal.append([caused(1, Cause("conn-1", {"x": object()}))])
+        journal.append([caused(1, EventCause("conn-1", {"x": object()}))])
     journal.append([caused(1, SECRET)])
     journal.close()

@@ -9,7 +9,7 @@ from mappings.model.signals import Event
 from spark_store.journal import erasure
 from spark_store.journal.journal import SqliteJournal
 from spark_store.journal.schema import POLICY_DUE, STEPS, migrate
-from spark_store.records import Change, Due, Snapshot
+from spark_store.records import Change, PolicyDue, Snapshot
 from tests.support.journal_entries import POLICY, timestamp
 
 SUBJECT = b"a-subject-nobody-else-has"
@@ -34,7 +34,7 @@ def test_nothing_is_left_of_whom_a_policy_was_going_to_tell(tmp_path: Path) -> N
     journal.append([Change((event,), (Snapshot(POLICY, 1, timestamp(1), timestamp(1), state, None),))])
     journal.look_again(POLICY, 1, timestamp(2), SUBJECT)
     journal.commit()
-    assert journal.due(timestamp(2), 10) == [Due(POLICY, SUBJECT)]
+    assert journal.due(timestamp(2), 10) == [PolicyDue(POLICY, SUBJECT)]
     journal.within(lambda it: erasure.begin(it, "policy", POLICY.id, timestamp(99), "operator"))
     journal.commit()
     assert journal.due(timestamp(99), 10) == []
@@ -49,11 +49,11 @@ def test_whoever_writes_a_state_makes_it_due(tmp_path: Path) -> None:
     entity = "INSERT INTO entities (type, id, revision, created, modified, state) VALUES ('policy', ?, 1, '', '', ?)"
     journal.within(lambda it: it.execute(entity, (POLICY.id, b'{"subjects":{"a:b":{"expiry":"x"}}}')))
     journal.commit()
-    assert journal.due("", 10) == [Due(POLICY, None)]
+    assert journal.due("", 10) == [PolicyDue(POLICY, None)]
     journal.look_again(POLICY, 1, timestamp(5), None)
     journal.commit()
     assert journal.due("", 10) == []
     journal.within(lambda it: it.execute("UPDATE entities SET state = state, policy = 'a:p'"))
     journal.commit()
-    assert journal.due("", 10) == [Due(POLICY, None)]
+    assert journal.due("", 10) == [PolicyDue(POLICY, None)]
     journal.close()

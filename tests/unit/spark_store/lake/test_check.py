@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.check import check_lake, check_reach
 from spark_store.lake.durability import is_complete
 from spark_store.lake.tables import EVENTS, LATEST, Table
@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> DataFolder:
 
 
 def look(site: DataFolder, *, every_page: bool = False) -> None:
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         check_lake(site.lake, follower, every_page=every_page)
 
 
@@ -86,7 +86,7 @@ def test_what_was_erased_is_not_missed(tmp_path: Path) -> None:
     site.write(3, entities=1)
     with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
         erase_events(journal, lamp(0))
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         assert follower.oldest() is None
         check_reach(site.lake, follower)
     assert fault_of(site) == ""

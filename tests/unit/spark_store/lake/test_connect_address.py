@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_store.errors import NoPipeline, StoreUnavailable
-from spark_store.lake.connect_address import Address, local_address, published, read_address
+from spark_store.lake.connect_address import ConnectAddress, local_address, published, read_address
 
 
 def test_an_address_is_there_meanwhile_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
@@ -26,8 +26,8 @@ def test_an_address_is_there_meanwhile_and_only_its_owner_may_read_it(tmp_path: 
 
 
 def test_the_address_of_a_later_one_is_left_alone(tmp_path: Path) -> None:
-    file, later = tmp_path / "connect.json", Address("sc://localhost:2", 2)
-    with published(file, Address("sc://localhost:1", 1)), published(file, later):
+    file, later = tmp_path / "connect.json", ConnectAddress("sc://localhost:2", 2)
+    with published(file, ConnectAddress("sc://localhost:1", 1)), published(file, later):
         file.write_bytes(b'{"url": "sc://localhost:3", "pid": 3}')
     assert read_address(file).pid == 3
 
@@ -42,6 +42,6 @@ def test_no_address_and_a_spoilt_one_say_what_to_do(tmp_path: Path) -> None:
     assert "s3cret" not in str(refused.value)
     with (
         pytest.raises(StoreUnavailable, match="cannot be written"),
-        published(tmp_path / "gone" / "it", Address("", 1)),
+        published(tmp_path / "gone" / "it", ConnectAddress("", 1)),
     ):
         raise AssertionError("published")

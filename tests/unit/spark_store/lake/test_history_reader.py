@@ -10,7 +10,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import HistoryUnavailable
 from spark_store.lake import history_reader
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.records import Snapshot, Times
 from tests.support.journal_entries import LAMP, MUCH, POLICY, event, revisions, snapshot, timestamp
@@ -34,7 +34,7 @@ def test_events_come_back_as_the_bytes_that_the_journal_had(lake: Lake) -> None:
         Event(odd, 3, "2030-01-15T00:00:02.000000Z".replace("02", "03"), "merged", "/", b"null", b"{}"),
     ]
     append_events(lake, list(enumerate(events, 1)))
-    found = Cold(lake).events(odd, 1, 9, 10, MUCH)
+    found = LakeHistory(lake).events(odd, 1, 9, 10, MUCH)
     assert (found.events, found.is_all) == (events, True)
 
 
@@ -43,7 +43,7 @@ def test_of_an_erased_entity_nothing_is_shown_up_to_the_event_of_the_erasure(lak
     fill(lake, 1, 9, (LAMP, OTHER))
     append_snapshots(lake, [snapshot(LAMP, 4), snapshot(OTHER, 4)])
     erased: dict[EntityId, int] = {}
-    opened = Cold(lake, erased)
+    opened = LakeHistory(lake, erased)
     assert read(opened, 1, 9, 3) == span(1, 3)
     # The numbers of LAMP's events are the odd ones.
     erased[LAMP] = 12
@@ -59,7 +59,7 @@ def test_of_an_erased_entity_nothing_is_shown_up_to_the_event_of_the_erasure(lak
 def test_pages_follow_each_other_over_files_and_row_groups(lake: Lake) -> None:
     fill(lake, 1, 45)
     fill(lake, 46, 90)
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     found: list[int] = []
     while True:
         events, is_all = opened.events(LAMP, len(found) + 1, 88, 7, MUCH)
@@ -72,7 +72,7 @@ def test_pages_follow_each_other_over_files_and_row_groups(lake: Lake) -> None:
 
 def test_what_was_decoded_beyond_a_page_serves_the_next_one(lake: Lake) -> None:
     fill(lake, 1, 90)
-    opened = Cold(lake, clock=lambda: 0.0)
+    opened = LakeHistory(lake, clock=lambda: 0.0)
     assert read(opened, 1, 90, limit=40) == span(1, 40)
     for file in Path(lake.path(EVENTS)).glob("*.parquet"):
         file.unlink()
@@ -85,7 +85,7 @@ def test_what_was_decoded_beyond_a_page_serves_the_next_one(lake: Lake) -> None:
 def test_what_waits_for_next_pages_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_reader, "WAITING_BYTES", 1)
     fill(lake, 1, 90)
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     assert read(opened, 1, 90, limit=40) + read(opened, 41, 90, limit=60) == span(1, 90)
     assert opened._ahead._waiting == {}
     assert opened._ahead._bytes == 0
@@ -94,16 +94,16 @@ def test_what_waits_for_next_pages_is_bounded(lake: Lake, monkeypatch: pytest.Mo
 def test_a_page_ends_with_the_event_that_fills_it(lake: Lake) -> None:
     fill(lake, 1, 30)
     # `9` and `{}` are three bytes, `10` and `{}` are four.
-    events, is_all = Cold(lake).events(LAMP, 10, 30, 100, 3)
+    events, is_all = LakeHistory(lake).events(LAMP, 10, 30, 100, 3)
     assert (revisions(events), is_all) == ([10], False)
-    assert revisions(Cold(lake).events(LAMP, 10, 30, 100, 8).events) == [10, 11, 12]
+    assert revisions(LakeHistory(lake).events(LAMP, 10, 30, 100, 8).events) == [10, 11, 12]
 
 
 def test_large_events_are_read_a_few_at_a_time(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_reader, "AHEAD_BYTES", 5000)
     large = [(n, event(LAMP, n, b'"' + b"%d" % n * 1000 + b'"')) for n in range(1, 30)]
     append_events(lake, large, rows=2)
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     events, is_all = opened.events(LAMP, 1, 29, 100, MUCH)
     assert 1 <= len(events) < 29
     assert not is_all
@@ -112,13 +112,13 @@ def test_large_events_are_read_a_few_at_a_time(lake: Lake, monkeypatch: pytest.M
 
 def test_same_ids_of_another_type_are_another_entity(lake: Lake) -> None:
     fill(lake, 1, 5, (LAMP, POLICY))
-    assert {found.entity for found in Cold(lake).events(POLICY, 1, 9, 10, MUCH).events} == {POLICY}
+    assert {found.entity for found in LakeHistory(lake).events(POLICY, 1, 9, 10, MUCH).events} == {POLICY}
 
 
 def test_a_history_begins_at_the_oldest_event_there_is(lake: Lake) -> None:
     fill(lake, 1, 60)
     forget(lake, "revision <= 41")
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     assert read(opened, 1, 60, limit=10) == span(42, 51)
     assert opened.events(LAMP, 1, 60, 19, MUCH).is_all
     assert opened.events(LAMP, 1, 41, 10, MUCH) == ([], True)
@@ -140,7 +140,7 @@ def test_a_history_begins_at_the_oldest_event_there_is(lake: Lake) -> None:
 def test_times_are_exclusive(lake: Lake, times: Times, expected: list[int]) -> None:
     fill(lake, 1, 10)
     fill(lake, 11, 20)
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     assert read(opened, 1, 20, times=times) == expected
     assert opened.events(LAMP, 1, 20, max(1, len(expected)), MUCH, times=times).is_all
 
@@ -149,21 +149,21 @@ def test_what_is_missing_in_the_midst_is_told(lake: Lake) -> None:
     fill(lake, 1, 20)
     forget(lake, "revision = 7")
     with pytest.raises(HistoryUnavailable, match="expected every revision from 1 to 20 in the lake once, found 19"):
-        Cold(lake).events(LAMP, 1, 20, 100, MUCH)
+        LakeHistory(lake).events(LAMP, 1, 20, 100, MUCH)
 
 
 def test_what_is_there_twice_is_told(lake: Lake) -> None:
     fill(lake, 1, 20)
     fill(lake, 20, 20)
     with pytest.raises(HistoryUnavailable, match="once, found 21"):
-        Cold(lake).events(LAMP, 1, 20, 100, MUCH)
+        LakeHistory(lake).events(LAMP, 1, 20, 100, MUCH)
 
 
 def test_a_table_that_is_not_there_is_told(lake: Lake) -> None:
     with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
-        Cold(lake).events(LAMP, 1, 20, 100, MUCH)
+        LakeHistory(lake).events(LAMP, 1, 20, 100, MUCH)
     with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
-        Cold(lake).reaches()
+        LakeHistory(lake).reaches()
 
 
 # states
@@ -172,7 +172,7 @@ def test_a_table_that_is_not_there_is_told(lake: Lake) -> None:
 def test_the_oldest_event_of_a_range_is_found_wherever_it_begins(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_reader, "WINDOW", 4)
     fill(lake, 1, 40)
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     assert [opened.oldest(LAMP, *bounds) for bounds in ((1, 40), (7, 9), (41, 50), (9, 7))] == [1, 7, 0, 0]
     assert opened.oldest(POLICY, 1, 40) == 0
     before = opened.deletions()
@@ -188,13 +188,13 @@ def test_the_newest_event_that_brings_the_whole_entity_is_found(lake: Lake) -> N
     whole = Event(LAMP, 11, timestamp(11), "created", "/", b'{"attributes":{}}', b"{}")
     merged = Event(LAMP, 12, timestamp(12), "merged", "/", b'{"attributes":{"a":1}}', b"{}")
     append_events(lake, [(21, whole), (22, merged)])
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     assert opened.last_whole(LAMP, 1, 12) == 11
     assert opened.last_whole(LAMP, 1, 10) == 0
 
 
 def test_the_nearest_snapshot_is_found(lake: Lake) -> None:
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     assert opened.snapshot(LAMP, 99) is None
     kept = [snapshot(LAMP, revision, {"n": 1.5, "r": revision}) for revision in (10, 20, 30)]
     gone = Snapshot(LAMP, 40, timestamp(1), timestamp(40), None, "acme.site:policy")

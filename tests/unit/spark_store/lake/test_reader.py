@@ -15,11 +15,11 @@ from deltalake.schema import Field, PrimitiveType
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.tables import ERASURES, EVENTS, LATEST, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
-from spark_store.pipeline.tables import Target, check_same_journal
+from spark_store.pipeline.tables import LakeWriter, check_same_journal
 from tests.support.journal_entries import LAMP, event, history
 from tests.support.lake.tables import append_events
 
@@ -89,7 +89,7 @@ def test_an_erasure_is_pending_while_one_table_has_not_carried_it_out(
     """One that was put back from a backup, of which the pipeline has not heard yet."""
     place = Lake(tmp_path)
     SqliteJournal.open(place.journal).close()
-    monkeypatch.setattr(Follower, "erasures", lambda _, after: list(range(after + 1, 6)))
+    monkeypatch.setattr(JournalReader, "erasures", lambda _, after: list(range(after + 1, 6)))
     place.pipeline.mkdir(parents=True)
     publish_watermark(place.watermark, Watermark(7, erased=4))
     pending: Callable[[Lake], list[Any]] = reader.pending
@@ -142,7 +142,7 @@ def test_an_event_of_another_past_is_told_by_its_time_or_value(
     journal.close()
     append_events(place, [(5, event(LAMP, 5)._replace(**changed))])
     with (
-        Follower.open(place.journal) as follower,
+        JournalReader.open(place.journal) as follower,
         pytest.raises(LakeUnfit, match=said) if said else contextlib.nullcontext(),
     ):
-        check_same_journal(Target(cast(Any, None), place, 1), follower, 5)
+        check_same_journal(LakeWriter(cast(Any, None), place, 1), follower, 5)

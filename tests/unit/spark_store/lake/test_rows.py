@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from spark_store.errors import StoreUnavailable
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake import rows as lake_rows
 from spark_store.lake.reader import opened
-from spark_store.lake.rows import Bound, Part, TooMuch, cut
+from spark_store.lake.rows import EntityRange, MemoryBound, MemoryBoundExceeded, cut
 from spark_store.lake.tables import EVENTS, Lake
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_events, write_lake
@@ -27,7 +27,7 @@ def site(tmp_path: Path) -> DataFolder:
 
 
 def test_rows_are_the_journals_byte_for_byte(site: DataFolder) -> None:
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         assert lake_rows.events_between(site.lake, 1, 99) == list(follower.entries(1, 99))
         assert lake_rows.events_between(site.lake, 7, 9) == list(follower.entries(7, 9))
         assert sorted(lake_rows.latest_states(site.lake), key=str) == sorted(follower.states(1, 0), key=str)
@@ -39,13 +39,13 @@ def test_rows_are_the_journals_byte_for_byte(site: DataFolder) -> None:
 
 @pytest.mark.parametrize("step", [1, 3, 100])
 def test_a_history_is_the_same_however_few_events_are_read_at_once(site: DataFolder, step: int) -> None:
-    found = lake_rows.history(site.lake, "thing", "acme.site:lamp-1", 6, Bound(step, 1_000))
+    found = lake_rows.history(site.lake, "thing", "acme.site:lamp-1", 6, MemoryBound(step, 1_000))
     assert list(found) == [row for row in lake_rows.events_of(site.lake, ["acme.site:lamp-1"]) if row.revision <= 6]
 
 
 @pytest.mark.parametrize("bytes", [0, 60, 1_000])
 def test_a_history_is_the_same_however_few_bytes_are_read_at_once(site: DataFolder, bytes: int) -> None:
-    found = lake_rows.history(site.lake, "thing", "acme.site:lamp-1", 6, Bound(100, bytes))
+    found = lake_rows.history(site.lake, "thing", "acme.site:lamp-1", 6, MemoryBound(100, bytes))
     assert list(found) == [row for row in lake_rows.events_of(site.lake, ["acme.site:lamp-1"]) if row.revision <= 6]
 
 
@@ -61,7 +61,7 @@ def test_revisions_that_are_not_there_cost_nothing(site: DataFolder, monkeypatch
         return opened(*of)
 
     monkeypatch.setattr(lake_rows, "opened", noted)
-    found = lake_rows.history(site.lake, "thing", "acme.site:lamp-1", 2 * 10**9 + 7, Bound(2, 1_000))
+    found = lake_rows.history(site.lake, "thing", "acme.site:lamp-1", 2 * 10**9 + 7, MemoryBound(2, 1_000))
     assert [row.revision % 10**9 for row in found] == [1, 2, 3, 5, 6, 7]
     assert len(read) < 10
 
@@ -69,15 +69,15 @@ def test_revisions_that_are_not_there_cost_nothing(site: DataFolder, monkeypatch
 def test_more_than_may_be_held_is_refused(site: DataFolder) -> None:
     of = ["acme.site:lamp-1"]
     events = lake_rows.events_of(site.lake, of)
-    most = Bound(len(events), sum(map(lake_rows.size, events)))
+    most = MemoryBound(len(events), sum(map(lake_rows.size, events)))
     assert lake_rows.events_of(site.lake, of, most) == events
     for bound in (most._replace(rows=most.rows - 1), most._replace(bytes=most.bytes - 1)):
-        with pytest.raises(TooMuch):
+        with pytest.raises(MemoryBoundExceeded):
             lake_rows.events_of(site.lake, of, bound)
 
 
 def test_sizes_are_told_in_the_order_of_ids_whatever_their_types_are(site: DataFolder) -> None:
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         rows = sorted(follower.states(1, 0), key=lambda row: row.entity)
         assert list(follower.sizes("")) == [(row.entity, row.revision, len(row.state or b"")) for row in rows]
         assert [id for id, *_ in follower.sizes("acme.site:lamp-6")] == [
@@ -86,12 +86,12 @@ def test_sizes_are_told_in_the_order_of_ids_whatever_their_types_are(site: DataF
 
 
 def test_a_part_is_all_of_its_entities(site: DataFolder) -> None:
-    part = Part("acme.site:lamp-2", "acme.site:lamp-4")
+    part = EntityRange("acme.site:lamp-2", "acme.site:lamp-4")
     assert {row.entity for row in lake_rows.events_of(site.lake, part)} == {"acme.site:lamp-2", "acme.site:lamp-3"}
     assert len(list(lake_rows.states_in(site.lake, part))) == 2
-    assert len(lake_rows.events_of(site.lake, Part(None, None))) == 48
-    assert len(list(lake_rows.states_in(site.lake, Part("acme.site:lamp-7", None)))) == 2
-    assert lake_rows.parts(site.lake, 10) == [Part(None, None)], "one file is never cut"
+    assert len(lake_rows.events_of(site.lake, EntityRange(None, None))) == 48
+    assert len(list(lake_rows.states_in(site.lake, EntityRange("acme.site:lamp-7", None)))) == 2
+    assert lake_rows.parts(site.lake, 10) == [EntityRange(None, None)], "one file is never cut"
 
 
 @pytest.mark.parametrize(
@@ -111,13 +111,13 @@ def test_parts_have_neither_hole_nor_overlap(
 
 
 def test_a_part_is_said_in_sql() -> None:
-    assert Part(None, None).condition() == "true"
-    assert Part("it's", "b\\").condition() == "entity >= 'it\\'s' AND entity < 'b\\\\'"
+    assert EntityRange(None, None).condition() == "true"
+    assert EntityRange("it's", "b\\").condition() == "entity >= 'it\\'s' AND entity < 'b\\\\'"
 
 
 def test_a_table_that_is_not_there(tmp_path: Path) -> None:
     place = Lake(tmp_path)
     assert not place.has(EVENTS)
-    assert lake_rows.parts(place, 1) == [Part(None, None)]
+    assert lake_rows.parts(place, 1) == [EntityRange(None, None)]
     with pytest.raises(StoreUnavailable, match="expected a Delta table"):
         lake_rows.version(place, EVENTS)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spark_store.errors import HistoryUnavailable
-from spark_store.lake.history_reader import Cold
-from spark_store.lake.table_scan import Asked, _Bounds, _File
+from spark_store.lake.history_reader import LakeHistory
+from spark_store.lake.table_scan import ScanFilter, _Bounds, _File
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.records import Times
 from tests.support.journal_entries import LAMP
@@ -26,7 +26,7 @@ def lake(tmp_path: Path) -> Lake:
 def test_what_is_new_is_read_when_it_is_needed_and_else_after_a_moment(lake: Lake) -> None:
     fill(lake, 1, 10)
     clock = Clock()
-    opened = Cold(lake, clock=clock)
+    opened = LakeHistory(lake, clock=clock)
     assert read(opened, 1, 30) == span(1, 10)
     fill(lake, 11, 20)
     assert read(opened, 1, 30) == span(1, 10)
@@ -38,7 +38,7 @@ def test_what_is_new_is_read_when_it_is_needed_and_else_after_a_moment(lake: Lak
 
 def test_a_table_that_does_not_reach_so_far_is_told(lake: Lake) -> None:
     fill(lake, 1, 10)
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     assert opened.reaches() == 20
     with pytest.raises(HistoryUnavailable, match="expected every event up to number 21, found none after 20"):
         read(opened, 1, 30, reaching=21)
@@ -48,12 +48,12 @@ def test_a_version_whose_files_were_removed_does_not_disturb(lake: Lake) -> None
     for first in range(1, 41, 4):
         fill(lake, first, first + 3)
     clock = Clock()
-    opened = Cold(lake, clock=clock)
+    opened = LakeHistory(lake, clock=clock)
     assert read(opened, 1, 40, limit=2) == [1, 2]
     before = set(Path(lake.path(EVENTS)).glob("*.parquet"))
     compact(lake)
     assert not before & set(Path(lake.path(EVENTS)).glob("*.parquet")), "nothing was removed"
-    fresh = Cold(lake, clock=clock)
+    fresh = LakeHistory(lake, clock=clock)
     assert read(fresh, 1, 40) == span(1, 40)
     compact(lake)
     assert read(opened, 5, 40) == span(5, 40)
@@ -61,7 +61,7 @@ def test_a_version_whose_files_were_removed_does_not_disturb(lake: Lake) -> None
 
 def test_a_lake_that_was_replaced_by_another_one_is_read(lake: Lake) -> None:
     fill(lake, 1, 30)
-    opened = Cold(lake, clock=Clock())
+    opened = LakeHistory(lake, clock=Clock())
     assert read(opened, 1, 3) == span(1, 3)
     shutil.rmtree(lake.path(EVENTS))
     with pytest.raises(HistoryUnavailable):
@@ -75,7 +75,7 @@ def test_how_far_another_table_reaches_that_was_put_in_place_is_told_at_once(lak
     """It may have fewer versions than the one that is known, as many, or more."""
     for first in (1, 11, 21):
         fill(lake, first, first + 9)
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     assert opened.reaches() == 60
     shutil.rmtree(lake.path(EVENTS))
     for first in range(1, versions + 1):
@@ -91,7 +91,7 @@ def test_how_far_another_table_reaches_that_was_put_in_place_is_told_at_once(lak
 @pytest.mark.parametrize("is_empty", [False, True], ids=["no folder", "empty folder"])
 def test_a_table_whose_folder_has_gone_reaches_nowhere(folder: str, is_empty: bool, lake: Lake) -> None:
     fill(lake, 1, 10)
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     assert opened.reaches() == 20
     place = Path(lake.path(EVENTS), folder)
     aside = place.with_name("aside")
@@ -113,7 +113,7 @@ def test_a_half_written_file_is_told_and_the_rest_goes_on(lake: Lake) -> None:
     fill(lake, 11, 20)
     (bad,) = set(Path(lake.path(EVENTS)).glob("*.parquet")) - {good}
     bad.write_bytes(bad.read_bytes()[:200])
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
     assert read(opened, 1, 10) == span(1, 10)
     with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
         read(opened, 11, 20)
@@ -121,10 +121,10 @@ def test_a_half_written_file_is_told_and_the_rest_goes_on(lake: Lake) -> None:
 
 def test_a_page_that_is_not_what_was_written_is_no_history(lake: Lake) -> None:
     fill(lake, 1, 10)
-    assert read(Cold(lake), 1, 10) == span(1, 10)
+    assert read(LakeHistory(lake), 1, 10) == span(1, 10)
     spoil_page(Path(lake.path(EVENTS)))
     with pytest.raises(HistoryUnavailable, match=r"expected a Delta table that can be read, found: .*page integrity"):
-        read(Cold(lake), 1, 10)
+        read(LakeHistory(lake), 1, 10)
 
 
 def test_a_file_whose_newest_time_the_log_has_cut_is_looked_into() -> None:
@@ -133,7 +133,7 @@ def test_a_file_whose_newest_time_the_log_has_cut_is_looked_into() -> None:
     file = _File("a.parquet", _Bounds(None, None, 1, 9), cut, cut)
 
     def may_hold(after: str | None, before: str | None = None) -> bool:
-        return file.may_hold(Asked.of(LAMP, Times(after, before)), 1, 9)
+        return file.may_hold(ScanFilter.of(LAMP, Times(after, before)), 1, 9)
 
     assert may_hold("2030-01-15T07:30:00.250000Z")
     assert may_hold("2030-01-15T07:30:00.250900Z")
@@ -145,7 +145,7 @@ def test_a_file_whose_newest_time_the_log_has_cut_is_looked_into() -> None:
 def test_many_threads_may_read_while_the_table_is_compacted(lake: Lake) -> None:
     for first in range(1, 61, 3):
         fill(lake, first, first + 2)
-    opened = Cold(lake)
+    opened = LakeHistory(lake)
 
     def replays(_: int) -> list[list[int]]:
         return [read(opened, 1, 60, limit=60) for _ in range(10)]

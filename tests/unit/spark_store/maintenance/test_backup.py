@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spark_store.errors import LakeUnfit, OutputUnusable, StoreUnavailable
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.maintenance import backup as module
 from spark_store.maintenance.backup import MANIFEST, back_up
@@ -96,7 +96,7 @@ def test_what_was_stored_before_the_copy_began_is_in_it_and_writing_goes_on(site
     def write() -> None:
         while not stop.is_set():
             site.write(5)
-            with Follower.open(site.lake.journal) as follower:
+            with JournalReader.open(site.lake.journal) as follower:
                 written.append(follower.newest())
 
     writer = threading.Thread(target=write)
@@ -108,7 +108,7 @@ def test_what_was_stored_before_the_copy_began_is_in_it_and_writing_goes_on(site
             before = written[-1]
             made = back_up(site.lake, tmp_path / f"copy-{number}")
             assert made.events >= before
-            with Follower.open(tmp_path / f"copy-{number}" / "journal.db") as copy:
+            with JournalReader.open(tmp_path / f"copy-{number}" / "journal.db") as copy:
                 assert copy.newest() == made.events
                 assert sum(1 for _ in copy.entries(11, made.events)) == made.events - 10
             assert same(tmp_path / f"copy-{number}") == []
@@ -127,7 +127,7 @@ def test_what_the_journal_trims_meanwhile_is_looked_for_in_the_lake_again(
         tables = copied(copying)
         times.append(tables)
         if len(times) == 1:
-            with Follower.open(site.lake.journal) as follower:
+            with JournalReader.open(site.lake.journal) as follower:
                 newest = follower.newest()
                 rest = list(follower.entries(31, newest))
             add_events(site.folder, map(event_row, rest), newest)

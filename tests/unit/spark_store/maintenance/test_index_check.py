@@ -16,7 +16,7 @@ from mappings.ids import EntityId, EntityType
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import SqliteJournal
 from spark_store.maintenance import index_check
-from spark_store.maintenance.index_check import Compared, Disagreement, compare
+from spark_store.maintenance.index_check import IndexComparison, IndexDifference, compare
 from spark_store.search import index_builder
 from spark_store.search.index import LARGE, LONGEST
 from tests.support.dice import dice
@@ -53,16 +53,16 @@ def tamper(file: Path, statement: str) -> None:
 
 
 def test_where_all_is_well_nothing_is_found(file: Path) -> None:
-    assert compare(file) == Compared(4, 0, 0, [])
+    assert compare(file) == IndexComparison(4, 0, 0, [])
 
 
 def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file: Path) -> None:
     with contextlib.closing(SqliteJournal.open(file)) as journal:
         entity = EntityId(EntityType.THING, "acme", "long")
         journal.append([change(entity, 1, {"attributes": {"k" * LONGEST: 1}})])
-    assert compare(file) == Compared(5, 0, 0, [])
+    assert compare(file) == IndexComparison(5, 0, 0, [])
     tamper(file, "DELETE FROM search_large WHERE thing > 4")
-    assert compare(file).examples == [Disagreement("its size", "acme:long", 1)]
+    assert compare(file).examples == [IndexDifference("its size", "acme:long", 1)]
 
 
 @pytest.mark.parametrize(
@@ -70,57 +70,57 @@ def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file
     [
         (
             "DELETE FROM search_values WHERE value = 'hall' AND thing = 1",
-            [Disagreement("missing: attributes/room", "acme:1", 2)],
+            [IndexDifference("missing: attributes/room", "acme:1", 2)],
         ),
         (
             "UPDATE search_values SET value = 'cellar' WHERE value = 'hall' AND thing = 1",
-            [Disagreement(f"{what}: attributes/room", "acme:1", 2) for what in ("missing", "too much")],
+            [IndexDifference(f"{what}: attributes/room", "acme:1", 2) for what in ("missing", "too much")],
         ),
         (
             "UPDATE search_values SET thing = 2 WHERE value = 1.5",
             [
-                Disagreement("missing: attributes/odd", "acme:1", 2),
-                Disagreement("too much: attributes/odd", "acme:2", 2),
+                IndexDifference("missing: attributes/odd", "acme:1", 2),
+                IndexDifference("too much: attributes/odd", "acme:2", 2),
             ],
         ),
         (
             "INSERT INTO search_values SELECT path, 3, 'x', 4 FROM search_values WHERE value = 1.5",
-            [Disagreement("too much: attributes/odd", "acme:4", 2)],
+            [IndexDifference("too much: attributes/odd", "acme:4", 2)],
         ),
         (
             "INSERT INTO search_values SELECT path, 3, 'x', 99 FROM search_values WHERE value = 1.5",
-            [Disagreement("rows that belong to nobody", "", 0)],
+            [IndexDifference("rows that belong to nobody", "", 0)],
         ),
         (
             "DELETE FROM search_paths WHERE path = 'features/lamp/properties/on'",
             [
-                Disagreement("missing: features/lamp/properties/on", "acme:2", 2),
-                Disagreement("too much: place 13", "acme:2", 2),
+                IndexDifference("missing: features/lamp/properties/on", "acme:2", 2),
+                IndexDifference("too much: place 13", "acme:2", 2),
             ],
         ),
         (
             "DELETE FROM search_declared WHERE id = 'acme:2'",
-            [Disagreement("declared: features/lamp/properties/on", "acme:2", 0)],
+            [IndexDifference("declared: features/lamp/properties/on", "acme:2", 0)],
         ),
         (
             "UPDATE search_declared SET id = 'acme:9' WHERE id = 'acme:2'",
-            [Disagreement("declared: features/lamp/properties/on", name, 0) for name in ("acme:2", "acme:9")],
+            [IndexDifference("declared: features/lamp/properties/on", name, 0) for name in ("acme:2", "acme:9")],
         ),
-        ("DELETE FROM search_large", [Disagreement("its size", "acme:3", 2)]),
-        ("INSERT INTO search_large VALUES (1)", [Disagreement("its size", "acme:1", 2)]),
-        ("DELETE FROM search_subjects", [Disagreement("whom it names or imports", POLICY.id, 0)]),
-        ("INSERT INTO search_imports VALUES ('a:q', 'a:r')", [Disagreement("whom it names or imports", "a:q", 0)]),
+        ("DELETE FROM search_large", [IndexDifference("its size", "acme:3", 2)]),
+        ("INSERT INTO search_large VALUES (1)", [IndexDifference("its size", "acme:1", 2)]),
+        ("DELETE FROM search_subjects", [IndexDifference("whom it names or imports", POLICY.id, 0)]),
+        ("INSERT INTO search_imports VALUES ('a:q', 'a:r')", [IndexDifference("whom it names or imports", "a:q", 0)]),
         (
             'UPDATE entities SET state = \'{"attributes":{"room":"hall"}}\' WHERE key = 2',
             [
-                Disagreement(f"too much: {path}", "acme:2", 2)
+                IndexDifference(f"too much: {path}", "acme:2", 2)
                 for path in ("features/lamp", "features/lamp/properties", "features/lamp/properties/on")
             ],
         ),
         (
             "UPDATE entities SET state = '{' WHERE key = 2",
             [
-                Disagreement(f"too much: {path}", "acme:2", 2)
+                IndexDifference(f"too much: {path}", "acme:2", 2)
                 for path in (
                     *("_created", "attributes/room"),
                     *("features/lamp", "features/lamp/properties", "features/lamp/properties/on"),
@@ -129,7 +129,7 @@ def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file
         ),
     ],
 )
-def test_whatever_differs_is_told(file: Path, statement: str, found: list[Disagreement]) -> None:
+def test_whatever_differs_is_told(file: Path, statement: str, found: list[IndexDifference]) -> None:
     tamper(file, statement)
     compared = compare(file)
     assert [
@@ -145,7 +145,7 @@ def test_what_the_index_has_not_reached_is_counted_and_not_missed(file: Path) ->
     tamper(file, "DELETE FROM search_subjects")
     tamper(file, "DELETE FROM search_imports")
     tamper(file, "DELETE FROM search_declared WHERE thing > 1")
-    assert compare(file) == Compared(1, 4, 0, [])
+    assert compare(file) == IndexComparison(1, 4, 0, [])
     tamper(file, "UPDATE search_progress SET is_stale = 1")
     assert compare(file).waiting == 5
 

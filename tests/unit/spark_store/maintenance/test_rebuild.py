@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import LATEST, Lake
-from spark_store.maintenance.rebuild import Rebuilt, rebuild_index, rebuild_journal
+from spark_store.maintenance.rebuild import RebuildReport, rebuild_index, rebuild_journal
 from tests.support.dice import THOROUGH
 from tests.support.failing_sqlite import Fragile
 from tests.support.lake.pipeline_process import DataFolder, lamp
@@ -38,7 +38,7 @@ def damage(site: DataFolder) -> None:
 
 def test_a_whole_journal_is_left_as_it_is(site: DataFolder) -> None:
     before = states(site)
-    assert rebuild_journal(site.lake) == Rebuilt(ENTITIES, 0, 0, 0, ())
+    assert rebuild_journal(site.lake) == RebuildReport(ENTITIES, 0, 0, 0, ())
     assert states(site) == before
 
 
@@ -88,7 +88,7 @@ def test_an_entity_that_only_the_lake_knows_is_added(site: DataFolder) -> None:
     before = states(site)
     write_lake(site.folder)
     tamper(site, "DELETE FROM entities WHERE id = ?", "acme.site:lamp-6")
-    assert rebuild_journal(site.lake) == Rebuilt(ENTITIES - 1, 0, 1, 0, ("acme.site:lamp-6 added",))
+    assert rebuild_journal(site.lake) == RebuildReport(ENTITIES - 1, 0, 1, 0, ("acme.site:lamp-6 added",))
     assert states(site) == before
 
 
@@ -109,10 +109,10 @@ def test_what_was_erased_tells_nothing_of_what_was_made_anew_though_the_lake_sti
     write_lake(site.folder)
     made_anew(site, lamp(3))
     before = states(site)
-    assert rebuild_journal(site.lake) == Rebuilt(ENTITIES, 0, 0, 0, ())
+    assert rebuild_journal(site.lake) == RebuildReport(ENTITIES, 0, 0, 0, ())
     assert states(site) == before
     # What it has been since then is told by the lake.
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         write_latest(site.folder, [latest_row(it) for it in follower.states(1, 0)])
     trim(site, 99)
     damage(site)

@@ -13,18 +13,18 @@ import pytest
 from msgspec import structs
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.journal.reader import Entry, State
+from spark_store.journal.reader import EntityState, JournalEntry
 from spark_store.lake import rows as lake_rows
-from spark_store.lake.rows import Bound, Part
+from spark_store.lake.rows import EntityRange, MemoryBound
 from spark_store.lake.tables import EVENTS, LATEST, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.maintenance.rebuild import rebuild_index
 from spark_store.maintenance.verify import (
     SAMPLE,
     SHOWN,
-    Seen,
-    Verdict,
+    SeenKeys,
     VerifyOptions,
+    VerifyReport,
     border,
     end_of_part,
     sample,
@@ -51,11 +51,11 @@ class Interrupted(Exception):
     pass
 
 
-def stop(after: int) -> Callable[[Verdict], None]:
+def stop(after: int) -> Callable[[VerifyReport], None]:
     """Interrupts a comparison after so many steps."""
     told: list[int] = []
 
-    def say(verdict: Verdict) -> None:
+    def say(verdict: VerifyReport) -> None:
         told.append(verdict.compared)
         if len(told) == after:
             raise Interrupted
@@ -88,7 +88,7 @@ def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, si
 def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
     site = DataFolder(tmp_path / "data")
     site.write(3)
-    assert verify(site.lake, ALL) == Verdict(1, 0, 0, indexed=3, waiting=3)
+    assert verify(site.lake, ALL) == VerifyReport(1, 0, 0, indexed=3, waiting=3)
 
 
 def test_a_lake_that_is_gone_with_what_was_trimmed_is_not_the_same(site: DataFolder) -> None:
@@ -371,12 +371,12 @@ def test_what_is_told_is_the_same_however_few_bytes_are_held_at_once(
     held: list[int] = []
     within, states_in = lake_rows._within, lake_rows.states_in
 
-    def counted(entries: Iterator[Entry], bound: Bound) -> Iterator[Entry]:
+    def counted(entries: Iterator[JournalEntry], bound: MemoryBound) -> Iterator[JournalEntry]:
         found = list(within(entries, bound))
         held.append(sum(map(lake_rows.size, found)))
         return iter(found)
 
-    def counted_states(place: Lake, part: Part) -> Iterator[State]:
+    def counted_states(place: Lake, part: EntityRange) -> Iterator[EntityState]:
         found = list(states_in(place, part))
         held.append(sum(len(row.state or b"") for row in found))
         return iter(found)
@@ -429,12 +429,12 @@ def test_idle_entities_are_taken_in_bounded_parts(tmp_path: Path) -> None:
     ],
 )
 def test_a_part_ends_where_it_has_enough(sizes: list[tuple[str, int, int]], expected: str | None) -> None:
-    assert end_of_part(sizes, Bound(10, 100)) == expected
+    assert end_of_part(sizes, MemoryBound(10, 100)) == expected
 
 
 def test_what_has_been_seen_is_kept_in_no_memory_and_no_folder(tmp_path: Path) -> None:
     tracemalloc.start()
-    with contextlib.closing(Seen(tmp_path)) as seen:
+    with contextlib.closing(SeenKeys(tmp_path)) as seen:
         assert all(seen.add("thing", f"acme.site:{number:0100}") for number in range(50_000))
         assert not seen.add("thing", f"acme.site:{0:0100}")
         assert seen.add("policy", f"acme.site:{0:0100}")
@@ -461,7 +461,7 @@ def test_a_damaged_file_of_the_lake_is_told(site: DataFolder) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, SAMPLE, SAMPLE + 1, 10 * SAMPLE + 3])
 def test_a_sample_is_spread_over_everything(number: int) -> None:
-    rows = [State("thing", str(n), None, 1, 1, "", "", None) for n in range(number)]
+    rows = [EntityState("thing", str(n), None, 1, 1, "", "", None) for n in range(number)]
     found = sample(rows, SAMPLE)
     assert min(number, SAMPLE // 2) <= len(found) <= SAMPLE
     if number > SAMPLE:

@@ -12,7 +12,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import Entry, Follower
+from spark_store.journal.reader import JournalEntry, JournalReader
 from spark_store.pipeline import arrow_reader
 from spark_store.pipeline.arrow_reader import short_events
 from spark_store.pipeline.source import arrow
@@ -42,8 +42,8 @@ def read(site: DataFolder, first: int, last: int) -> pa.Table:
 
 def expected(site: DataFolder, first: int, last: int) -> pa.Table:
     """The same by way of Python's SQLite."""
-    with Follower.open(site.lake.journal) as follower:
-        return pa.Table.from_batches(arrow(follower.entries_by_entity(first, last), Entry), arrow_reader.EVENTS)
+    with JournalReader.open(site.lake.journal) as follower:
+        return pa.Table.from_batches(arrow(follower.entries_by_entity(first, last), JournalEntry), arrow_reader.EVENTS)
 
 
 def test_they_are_what_python_reads_byte_for_byte(site: DataFolder) -> None:
@@ -77,7 +77,7 @@ def test_batches_are_bounded_and_long_events_are_left_to_others(site: DataFolder
         journal.close()
     last = arrow_reader.BATCH_ROWS + 14
     assert [batch.num_rows for batch in short_events(site.lake.journal, 1, last)] == [arrow_reader.BATCH_ROWS, 12]
-    with Follower.open(site.lake.journal) as follower:
+    with JournalReader.open(site.lake.journal) as follower:
         assert [it.revision for it in follower.long_entries(1, last, arrow_reader.LONG)] == [2, 4]
 
 

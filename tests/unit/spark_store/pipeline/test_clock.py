@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_store.pipeline import clock as clock_module
-from spark_store.pipeline.clock import Look, Uptime, look
+from spark_store.pipeline.clock import ClockReading, Uptime, look
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
@@ -30,7 +30,7 @@ class Machine:
 
     def __init__(self, believed: datetime = NOW) -> None:
         self.now = NOW
-        self.last: Look = look(None, believed, Uptime("first", 500.0))
+        self.last: ClockReading = look(None, believed, Uptime("first", 500.0))
         self._uptime = Uptime("first", 500.0)
 
     def wait(self, passed: timedelta) -> None:

@@ -22,8 +22,8 @@ from spark_store.pipeline.__main__ import EXIT_FAILED
 from spark_store.pipeline.session import (
     _TOKEN_VARIABLE,
     FIRST,
-    Connect,
-    Java,
+    ConnectOptions,
+    JavaProgram,
     SessionOptions,
     _in_environment,
     _master,
@@ -117,7 +117,7 @@ def test_a_spark_that_does_not_start_this_time_is_tried_again(
         raise error
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "find_java", lambda: Java("java", "17"))
+    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(StoreUnavailable, match=r"Spark does not start with master local\[\*\]"):
         start_session(SessionOptions())
@@ -132,7 +132,7 @@ def test_a_cluster_that_does_not_answer_is_said_without_a_stack(monkeypatch: pyt
         raise PySparkRuntimeError(f"java.lang.IllegalStateException: {said}")
 
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "find_java", lambda: Java("java", "17"))
+    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(
         StoreUnavailable, match=r"master spark://h:1: nobody answers there; look at spark\.master"
@@ -153,7 +153,7 @@ def test_missing_jars_are_said_with_what_fetches_them(tmp_path: Path) -> None:
 
 
 def test_what_is_set_by_hand_counts_most_and_a_token_is_never_shown() -> None:
-    options = SessionOptions(settings={"spark.sql.shuffle.partitions": "8"}, connect=Connect(15002, "s3cret"))
+    options = SessionOptions(settings={"spark.sql.shuffle.partitions": "8"}, connect=ConnectOptions(15002, "s3cret"))
     found = _settings(options, [])
     assert found["spark.sql.shuffle.partitions"] == "8"
     assert found["spark.connect.grpc.binding.address"] == "127.0.0.1"
@@ -185,10 +185,10 @@ def test_prepared_classes_are_taken_where_there_are_some(tmp_path: Path, monkeyp
 
     jars.mkdir()
     monkeypatch.setattr(session, "find_jars", lambda _: [])
-    monkeypatch.setattr(session, "find_java", lambda: Java("java", "17"))
+    monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", begun)
     start_session(SessionOptions(jars=jars))
-    classes = prepared_classes(jars, Java("java", "17"))
+    classes = prepared_classes(jars, JavaProgram("java", "17"))
     classes.touch()
     start_session(SessionOptions(jars=jars))
     without, taking = given
@@ -197,11 +197,11 @@ def test_prepared_classes_are_taken_where_there_are_some(tmp_path: Path, monkeyp
 
 
 def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:
-    options = SessionOptions(master="local[3]", memory="2g", connect=Connect())
+    options = SessionOptions(master="local[3]", memory="2g", connect=ConnectOptions())
     assert _master(options) == "local[6]"
-    assert _master(SessionOptions(master="local[3, 4]", connect=Connect())) == "local[6, 4]"
+    assert _master(SessionOptions(master="local[3, 4]", connect=ConnectOptions())) == "local[6, 4]"
     assert _master(SessionOptions(master="local[3]")) == "local[3]"
-    assert _master(SessionOptions(master="spark://head:7077", connect=Connect())) == "spark://head:7077"
+    assert _master(SessionOptions(master="spark://head:7077", connect=ConnectOptions())) == "spark://head:7077"
     found = _settings(options, [])
     assert (found["spark.scheduler.mode"], found["spark.default.parallelism"]) == ("FAIR", "3")
     assert found["spark.driver.maxResultSize"] == str(256 << 20)

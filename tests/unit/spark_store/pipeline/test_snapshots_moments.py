@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from spark_store.lake import reader
 from spark_store.lake.tables import EVENTS, MOMENTS, Lake
 from spark_store.pipeline import snapshots
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.tables import LakeWriter
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ class Spark:
         pass
 
 
-def filled(folder: Path, events: list[int], kept: dict[int, int]) -> tuple[Target, Spark]:
+def filled(folder: Path, events: list[int], kept: dict[int, int]) -> tuple[LakeWriter, Spark]:
     """A lake with events of these numbers, and moments of so many rows."""
     place, spark = Lake(folder), Spark()
     for some in (events[::2], events[1::2]):
@@ -62,7 +62,7 @@ def filled(folder: Path, events: list[int], kept: dict[int, int]) -> tuple[Targe
     for some in (numbers[:1], numbers[1:]):
         table = pa.table({"moment": pa.array(some, pa.int64()), "entity": [f"a:{it}" for it in range(len(some))]})
         write_deltalake(place.path(MOMENTS), table, mode="append", partition_by=["moment"])
-    return Target(cast(Any, spark), place, 1), spark
+    return LakeWriter(cast(Any, spark), place, 1), spark
 
 
 def test_the_log_tells_the_moments_and_the_numbers_of_events_how_many_are_between_them(tmp_path: Path) -> None:

@@ -13,13 +13,13 @@ from pyspark.sql.types import StructType
 
 from connectivity.maintenance.erasure import erase_here
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.journal.reader import Entry, State
+from spark_store.journal.reader import EntityState, JournalEntry
 from spark_store.pipeline import arrow_reader
 from spark_store.pipeline.source import (
     PARTITION_ROWS,
+    EventRange,
     JournalEvents,
     JournalStates,
-    Range,
     _EventsReader,
     arrow,
     cut,
@@ -46,15 +46,19 @@ def test_a_range_is_cut_without_hole_or_overlap() -> None:
 AT = "2030-01-15T07:30:00.250000Z"
 
 
-def entry(seq: int, value: bytes | None = b"1") -> Entry:
-    return Entry("thing", "acme:lamp", seq, seq, AT, "modified", "/", value, b"{}")
+def entry(seq: int, value: bytes | None = b"1") -> JournalEntry:
+    return JournalEntry("thing", "acme:lamp", seq, seq, AT, "modified", "/", value, b"{}")
 
 
 def test_arrow_batches_are_bounded_in_rows_and_in_bytes() -> None:
-    assert [batch.num_rows for batch in arrow((entry(n) for n in range(25_000)), Entry)] == [10_000, 10_000, 5_000]
+    assert [batch.num_rows for batch in arrow((entry(n) for n in range(25_000)), JournalEntry)] == [
+        10_000,
+        10_000,
+        5_000,
+    ]
     large = b'"' + b"x" * (5 << 20) + b'"'
-    assert [batch.num_rows for batch in arrow((entry(n, large) for n in range(5)), Entry)] == [2, 2, 1]
-    assert list(arrow([], Entry)) == []
+    assert [batch.num_rows for batch in arrow((entry(n, large) for n in range(5)), JournalEntry)] == [2, 2, 1]
+    assert list(arrow([], JournalEntry)) == []
 
 
 def test_few_states_are_read_at_once_however_many_events_have_led_to_them(
@@ -84,38 +88,38 @@ def test_states_of_a_range_that_was_trimmed_meanwhile_are_refused(site: DataFold
     )
     for first in (1, 21):
         assert states_of(site.lake.journal, first, 50, 7) is not None
-        [batch] = states.read(Range(first, 50))
+        [batch] = states.read(EventRange(first, 50))
         assert isinstance(batch, pa.RecordBatch)
         assert batch.num_rows == 6
     with pytest.raises(StoreUnavailable, match="every event from 20 on, found that some were trimmed"):
         states_of(site.lake.journal, 20, 50, 7)
     with pytest.raises(StoreUnavailable, match="every event from 20 on"):
-        list(states.read(Range(20, 50)))
+        list(states.read(EventRange(20, 50)))
 
 
 def test_reading_leaves_the_collector_as_it_was() -> None:
-    for _ in arrow((entry(n) for n in range(11_000)), Entry):
+    for _ in arrow((entry(n) for n in range(11_000)), JournalEntry):
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_json_becomes_text_byte_for_byte_and_nothing_stays_nothing() -> None:
-    (batch,) = arrow([entry(1, '"Zürich 1.50 😀"'.encode()), entry(2, None)], Entry)
+    (batch,) = arrow([entry(1, '"Zürich 1.50 😀"'.encode()), entry(2, None)], JournalEntry)
     assert batch.schema.field("value").type == pa.string()
     assert batch.column("value").to_pylist() == ['"Zürich 1.50 😀"', None]
-    (states,) = arrow([State("thing", "acme:lamp", None, 3, 9, AT, AT, None)], State)
+    (states,) = arrow([EntityState("thing", "acme:lamp", None, 3, 9, AT, AT, None)], EntityState)
     assert (states.column("state").to_pylist(), states.column("policy").to_pylist()) == ([None], [None])
 
 
 def test_times_are_times_and_what_is_none_is_an_error() -> None:
-    (batch,) = arrow([entry(1)], Entry)
+    (batch,) = arrow([entry(1)], JournalEntry)
     assert batch.column("timestamp").to_pylist() == [datetime(2030, 1, 15, 7, 30, 0, 250_000, UTC)]
     with pytest.raises(pa.ArrowInvalid, match="soon"):
-        list(arrow([entry(1)._replace(timestamp="soon")], Entry))
+        list(arrow([entry(1)._replace(timestamp="soon")], JournalEntry))
 
 
 def test_short_and_long_events_have_the_same_columns() -> None:
-    (batch,) = arrow([entry(1)], Entry)
+    (batch,) = arrow([entry(1)], JournalEntry)
     assert batch.schema == arrow_reader.EVENTS
 
 
@@ -151,7 +155,7 @@ def test_events_of_any_length_are_read_each_once(site: DataFolder) -> None:
     site.write(20)
     long = b'"' + b"x" * (arrow_reader.LONG + 1) + b'"'
     site.append([change(lamp(50), revision, long if revision % 2 else b"1") for revision in range(1, 5)])
-    batches = list(reader(site).read(Range(1, 24)))
+    batches = list(reader(site).read(EventRange(1, 24)))
     assert sorted(seq for batch in batches for seq in batch.column("seq").to_pylist()) == list(range(1, 25))
     assert {batch.schema.names == arrow_reader.EVENTS.names for batch in batches} == {True}
 
@@ -159,7 +163,7 @@ def test_events_of_any_length_are_read_each_once(site: DataFolder) -> None:
 def test_a_hole_in_the_journal_stops_the_batch(site: DataFolder) -> None:
     site.write(5)
     with pytest.raises(LakeUnfit, match="every event from 1 to 9, found 5"):
-        list(reader(site).read(Range(1, 9)))
+        list(reader(site).read(EventRange(1, 9)))
 
 
 def test_what_is_available_now_does_not_grow(site: DataFolder) -> None:

@@ -19,16 +19,16 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.erasure import Erasure
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import APP, ERASURES, TABLES, Lake, Table
 from spark_store.lake.watermark import TableSize, Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import erasure, retention, snapshots, stream, upkeep
 from spark_store.pipeline import tables as tables_module
 from spark_store.pipeline.clock import Uptime
-from spark_store.pipeline.retention import Retention
-from spark_store.pipeline.stream import Stream, StreamOptions, check_begin
-from spark_store.pipeline.tables import Target
+from spark_store.pipeline.retention import RetentionRules
+from spark_store.pipeline.stream import PipelineOptions, PipelineStream, check_begin
+from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.upkeep import Due
 from spark_store.records import as_text
 from tests.support.lake.pipeline_process import DataFolder
@@ -56,20 +56,20 @@ def done() -> list[str]:
 
 
 @pytest.fixture
-def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> Target:
+def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> LakeWriter:
     place = Lake(tmp_path)
     place.pipeline.mkdir(parents=True)
     monkeypatch.setattr(durability, "sync", lambda it: done.append(f"sync {it == place}"))
     spark: Any = Spark(done)
-    return Target(spark, place, 1)
+    return LakeWriter(spark, place, 1)
 
 
-def stream_of(target: Target) -> Stream:
-    return Stream(target, lambda *_, **__: None, StreamOptions(), threading.Event())
+def stream_of(target: LakeWriter) -> PipelineStream:
+    return PipelineStream(target, lambda *_, **__: None, PipelineOptions(), threading.Event())
 
 
 def test_the_lake_is_durable_before_the_watermark_says_so(
-    target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
+    target: LakeWriter, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def publish(*given: Any) -> None:
         done.append("publish")
@@ -81,7 +81,7 @@ def test_the_lake_is_durable_before_the_watermark_says_so(
     assert read_watermark(target.lake.watermark).seq == 7
 
 
-def test_a_lake_that_is_not_durable_moves_no_watermark(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lake_that_is_not_durable_moves_no_watermark(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(_: Lake) -> None:
         raise StoreUnavailable("the disk refuses")
 
@@ -92,7 +92,7 @@ def test_a_lake_that_is_not_durable_moves_no_watermark(target: Target, monkeypat
 
 
 def test_nothing_is_removed_before_what_replaces_it_is_durable(
-    target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
+    target: LakeWriter, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = len(TABLES)
     monkeypatch.setattr(erasure, "_clean", lambda *_: done.append("clean"))
@@ -108,7 +108,7 @@ def test_nothing_is_removed_before_what_replaces_it_is_durable(
 
 @pytest.mark.parametrize("older", [*TABLES, None])
 def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
-    older: Table | None, target: Target, monkeypatch: pytest.MonkeyPatch
+    older: Table | None, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of a backup has what was erased since, also where no event has come since, and whichever table it is."""
     DataFolder(target.lake.data_dir).write(50)
@@ -125,7 +125,7 @@ def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
 
     monkeypatch.setattr(reader, "last_transaction", noted)
     monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
-    monkeypatch.setattr(Stream, "_publish", killed)
+    monkeypatch.setattr(PipelineStream, "_publish", killed)
     with pytest.raises(KeyboardInterrupt):
         stream_of(target)._catch_up()
     kept = read_watermark(target.lake.watermark)
@@ -133,7 +133,7 @@ def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
 
 
 def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_same(
-    target: Target, monkeypatch: pytest.MonkeyPatch
+    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service trims up to the watermark: it hears of the table before it is decided what to merge into it."""
     site, known = DataFolder(target.lake.data_dir), []
@@ -143,7 +143,7 @@ def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_
     def trimmed(*_: Any) -> None:
         trim(site, 30)
 
-    def merged(_: Target, first: int, last: int) -> None:
+    def merged(_: LakeWriter, first: int, last: int) -> None:
         known.append((read_watermark(target.lake.watermark).seq, first, last))
         raise KeyboardInterrupt
 
@@ -160,7 +160,7 @@ def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_
 
 @pytest.mark.parametrize(("once", "left"), [(False, 60), (True, 0)])
 def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start(
-    once: bool, left: float, target: Target, monkeypatch: pytest.MonkeyPatch
+    once: bool, left: float, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     DataFolder(target.lake.data_dir).write(5)
     fill(target.lake, 1, 1)
@@ -170,8 +170,8 @@ def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start
         monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
     monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
     monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
-    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
-    made = Stream(target, lambda *_, **__: None, StreamOptions(once=once), threading.Event())
+    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
+    made = PipelineStream(target, lambda *_, **__: None, PipelineOptions(once=once), threading.Event())
     made._catch_up()
     waits = upkeep.Upkeep().vacuum_every - (datetime.now(UTC) - made._done.vacuumed)
     assert waits.total_seconds() == pytest.approx(left, abs=30)
@@ -200,7 +200,7 @@ def test_a_java_process_that_was_killed_is_told_in_our_words(error: Exception) -
 
 
 def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_begin(
-    target: Target, monkeypatch: pytest.MonkeyPatch
+    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: Any, **__: Any) -> None:
         raise PermissionError("not yours")
@@ -212,21 +212,21 @@ def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_begin(
 
 @pytest.mark.parametrize(("newest", "expected"), [(0, ["erase", "keep up"]), (3, ["follow"])])
 def test_a_run_that_finds_nothing_new_starts_no_query(
-    newest: int, expected: list[str], target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
+    newest: int, expected: list[str], target: LakeWriter, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Stream, "_catch_up", lambda _: newest)
+    monkeypatch.setattr(PipelineStream, "_catch_up", lambda _: newest)
     for name in ("_follow", "_erase", "_keep_up"):
-        monkeypatch.setattr(Stream, name, lambda _, name=name: done.append(name[1:].replace("_", " ")))
-    Stream(target, lambda *_, **__: None, StreamOptions(once=True), threading.Event()).run()
+        monkeypatch.setattr(PipelineStream, name, lambda _, name=name: done.append(name[1:].replace("_", " ")))
+    PipelineStream(target, lambda *_, **__: None, PipelineOptions(once=True), threading.Event()).run()
     assert done == expected
 
 
-def test_a_moment_is_kept_beside_a_batch(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moment_is_kept_beside_a_batch(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who fills a lake anew does not wait for it. What the watermark tells is told between batches."""
     kept: queue.SimpleQueue[int] = queue.SimpleQueue()
     monkeypatch.setattr(snapshots, "keep", lambda _, seq: kept.put(seq))
     counted = threading.Event()
-    monkeypatch.setattr(Stream, "_count_files", lambda _: counted.set())
+    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: counted.set())
     filling = stream_of(target)
     filling._watermark = Watermark(300_000)
     filling._done = filling._done._replace(events=300_000)
@@ -242,14 +242,14 @@ def test_a_moment_is_kept_beside_a_batch(target: Target, monkeypatch: pytest.Mon
     assert kept.empty()
 
 
-def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     def refuses(*_: Any) -> int:
         raise StoreUnavailable("the disk is full")
 
     monkeypatch.setattr(snapshots, "keep", refuses)
-    filling = Stream(target, lambda event, **_: said.append(event), StreamOptions(), threading.Event())
+    filling = PipelineStream(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())
     filling._done = filling._done._replace(events=300_000)
     filling._keep_up()
     assert said == ["upkeep failed"]
@@ -258,13 +258,13 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: Target, monkeyp
 
 
 def test_other_upkeep_does_not_wait_for_one_that_fails(
-    target: Target, done: list[str], monkeypatch: pytest.MonkeyPatch
+    target: LakeWriter, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: Any) -> int:
         raise StoreUnavailable("the disk is full")
 
     monkeypatch.setattr(snapshots, "keep", refuses)
-    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
     filling = stream_of(target)
     filling._done = filling._done._replace(events=300_000, vacuumed=datetime(2030, 1, 15, tzinfo=UTC))
     filling._keep_up()
@@ -274,42 +274,42 @@ def test_other_upkeep_does_not_wait_for_one_that_fails(
     assert list(read_watermark(target.lake.watermark).upkeep_failures) == ["moment"]
 
 
-def test_many_erasures_are_noted_as_they_are_done(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_erasures_are_noted_as_they_are_done(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is to end need not do all of them, and the next one goes on where it was."""
     DataFolder(target.lake.data_dir).write(1)
     asked = [Erasure(number, "thing", f"acme:lamp-{number}", 5, "t", "anna", "t", None) for number in range(1, 121)]
     erased: list[tuple[int, int]] = []
     stopping = threading.Event()
-    running = Stream(target, lambda *_, **__: None, StreamOptions(), stopping)
+    running = PipelineStream(target, lambda *_, **__: None, PipelineOptions(), stopping)
 
-    def erase(_: Target, erasures: Sequence[Erasure]) -> None:
+    def erase(_: LakeWriter, erasures: Sequence[Erasure]) -> None:
         erased.append((erasures[0].id, erasures[-1].id))
         if erased[-1][1] == 100:
             stopping.set()
 
-    monkeypatch.setattr(Follower, "erasures", lambda _, after: asked[after:])
+    monkeypatch.setattr(JournalReader, "erasures", lambda _, after: asked[after:])
     monkeypatch.setattr(erasure, "erase", erase)
-    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
     running._erase()
     assert erased == [(1, 50), (51, 100)]
     assert read_watermark(target.lake.watermark).erased == 100
 
 
 def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
-    target: Target, monkeypatch: pytest.MonkeyPatch
+    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, wrong, forgotten = time.time(), 0.0, []
     said: list[tuple[str, dict[str, Any]]] = []
 
-    def forget(_: Target, __: Retention, now: datetime) -> int:
+    def forget(_: LakeWriter, __: RetentionRules, now: datetime) -> int:
         forgotten.append(now.timestamp())
         return 0
 
     def told(event: str, **fields: Any) -> None:
         said.append((event, fields))
 
-    def started() -> Stream:
-        found = Stream(target, told, StreamOptions(), threading.Event(), lambda: begun + wrong)
+    def started() -> PipelineStream:
+        found = PipelineStream(target, told, PipelineOptions(), threading.Event(), lambda: begun + wrong)
         with pytest.raises(StoreUnavailable, match="as far as needed"):
             found._catch_up()
         return found
@@ -320,7 +320,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     monkeypatch.setattr(retention, "forget", forget)
     monkeypatch.setattr(tables_module, "prepare", lambda _: {})
     monkeypatch.setattr(reader, "last_transaction", no_further)
-    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
+    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
     running = started()
     running._do(Due(optimize=False, vacuum=False, forget=True))
     assert [event for event, _ in said] == ["forgotten", "upkeep"]
@@ -354,14 +354,14 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
 
 
 def test_a_kind_of_upkeep_that_failed_is_told_until_it_has_gone_well(
-    target: Target, monkeypatch: pytest.MonkeyPatch
+    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     todo = [Due(optimize=True, vacuum=True, forget=False), Due(optimize=False, vacuum=True, forget=False)]
     todo.append(todo[0])
     damage = StoreUnavailable("a damaged file")
 
-    def optimize(_: Target) -> None:
+    def optimize(_: LakeWriter) -> None:
         if len(todo) == 2:
             raise damage
 
@@ -374,8 +374,8 @@ def test_a_kind_of_upkeep_that_failed_is_told_until_it_has_gone_well(
     monkeypatch.setattr(snapshots, "take", lambda _: 0)
     monkeypatch.setattr(upkeep, "optimize", optimize)
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(1, 1))
-    monkeypatch.setattr(Stream, "_count_files", lambda _: None)
-    running = Stream(target, lambda event, **_: said.append(event), StreamOptions(), threading.Event())
+    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
+    running = PipelineStream(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())
     assert failures() == ["optimize: a damaged file"]
     assert failures() == ["optimize: a damaged file"], "old files were removed, and nothing was compacted"
     assert failures() == []
@@ -389,5 +389,5 @@ def test_stages_are_planned_one_by_one_on_a_cluster_alone(master: str, planned: 
         sparkContext=SimpleNamespace(master=master, defaultParallelism=2),
         conf=SimpleNamespace(set=found.__setitem__),
     )
-    Target.of(spark, tmp_path)
+    LakeWriter.of(spark, tmp_path)
     assert found == planned

@@ -5,43 +5,43 @@ from __future__ import annotations
 import pytest
 
 from spark_store.errors import LakeUnfit
-from spark_store.pipeline.stream import Found, Plan, plan
+from spark_store.pipeline.stream import StartPlan, StartPosition, plan
 from tests.support.table import each_row
 
 
-def found(oldest: int | None, newest: int, appended: int = 0, merged: int = 0, watermark: int = 0) -> Found:
-    return Found(oldest, newest, appended, merged, watermark)
+def found(oldest: int | None, newest: int, appended: int = 0, merged: int = 0, watermark: int = 0) -> StartPosition:
+    return StartPosition(oldest, newest, appended, merged, watermark)
 
 
 @each_row(
     ("it", "expected"),
     [
-        (found(None, 0), Plan(1, 0)),
-        (found(1, 500), Plan(1, 0)),
-        (found(1, 500, appended=300, merged=300, watermark=300), Plan(301, 300)),
+        (found(None, 0), StartPlan(1, 0)),
+        (found(1, 500), StartPlan(1, 0)),
+        (found(1, 500, appended=300, merged=300, watermark=300), StartPlan(301, 300)),
         # Killed between append and merge, between merge and append, or before the watermark.
-        (found(1, 500, appended=300, merged=200, watermark=200), Plan(201, 300)),
-        (found(1, 500, appended=200, merged=300, watermark=200), Plan(201, 200)),
-        (found(1, 500, appended=300, merged=300, watermark=200), Plan(201, 300)),
+        (found(1, 500, appended=300, merged=200, watermark=200), StartPlan(201, 300)),
+        (found(1, 500, appended=200, merged=300, watermark=200), StartPlan(201, 200)),
+        (found(1, 500, appended=300, merged=300, watermark=200), StartPlan(201, 300)),
         # The watermark was lost: everything is merged again.
-        (found(1, 500, appended=300, merged=300, watermark=0), Plan(1, 300)),
+        (found(1, 500, appended=300, merged=300, watermark=0), StartPlan(1, 300)),
         # `latest` was lost, or is of an earlier version, which did not say how far it is.
-        (found(1, 500, appended=300, merged=0, watermark=300), Plan(1, 300)),
+        (found(1, 500, appended=300, merged=0, watermark=300), StartPlan(1, 300)),
         # … or was put back as it once was.
-        (found(1, 500, appended=300, merged=120, watermark=300), Plan(121, 300)),
+        (found(1, 500, appended=300, merged=120, watermark=300), StartPlan(121, 300)),
         # `events` was lost, and the journal still has everything.
-        (found(1, 500, appended=0, merged=300, watermark=300), Plan(1, 0)),
+        (found(1, 500, appended=0, merged=300, watermark=300), StartPlan(1, 0)),
         # The journal was trimmed, up to what the lake has, or altogether.
-        (found(201, 500, appended=200, merged=200, watermark=200), Plan(201, 200)),
-        (found(None, 500, appended=500, merged=500, watermark=500), Plan(501, 500)),
+        (found(201, 500, appended=200, merged=200, watermark=200), StartPlan(201, 200)),
+        (found(None, 500, appended=500, merged=500, watermark=500), StartPlan(501, 500)),
         # … and the watermark, or `latest`, is an old one: what it touched nobody knows, so all entities are merged.
-        (found(201, 500, appended=300, merged=300, watermark=100), Plan(1, 300)),
-        (found(201, 500, appended=300, merged=300, watermark=200), Plan(201, 300)),
-        (found(None, 500, appended=500, merged=500, watermark=100), Plan(1, 500)),
-        (found(201, 500, appended=300, merged=100, watermark=300), Plan(1, 300)),
+        (found(201, 500, appended=300, merged=300, watermark=100), StartPlan(1, 300)),
+        (found(201, 500, appended=300, merged=300, watermark=200), StartPlan(201, 300)),
+        (found(None, 500, appended=500, merged=500, watermark=100), StartPlan(1, 500)),
+        (found(201, 500, appended=300, merged=100, watermark=300), StartPlan(1, 300)),
     ],
 )
-def test_a_pipeline_goes_on_where_the_tables_end(it: Found, expected: Plan) -> None:
+def test_a_pipeline_goes_on_where_the_tables_end(it: StartPosition, expected: StartPlan) -> None:
     assert plan(it) == expected
 
 

@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark_store.journal.reader import Entry
-from spark_store.lake.watermark import Forgetting, Watermark
-from spark_store.pipeline.retention import Retention, Rule
-from spark_store.pipeline.upkeep import Done, Due, Upkeep, due, resumed
+from spark_store.journal.reader import JournalEntry
+from spark_store.lake.watermark import RetentionRun, Watermark
+from spark_store.pipeline.retention import RetentionRule, RetentionRules
+from spark_store.pipeline.upkeep import Due, Upkeep, UpkeepState, due, resumed
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
-FRESH = Done(NOW, NOW, NOW, 0, 0)
+FRESH = UpkeepState(NOW, NOW, NOW, 0, 0)
 LONG_AGO = NOW - timedelta(days=1)
 DAY = timedelta(days=1)
 
@@ -37,8 +37,8 @@ DAY = timedelta(days=1)
         (FRESH._replace(events=600_000, entities=300_000), Due(optimize=False, vacuum=False, forget=False, keep=True)),
     ],
 )
-def test_upkeep_is_due_by_number_and_by_time(done: Done, expected: Due) -> None:
-    assert due(done, NOW, Upkeep(retention=Retention(Rule(DAY)))) == expected
+def test_upkeep_is_due_by_number_and_by_time(done: UpkeepState, expected: Due) -> None:
+    assert due(done, NOW, Upkeep(retention=RetentionRules(RetentionRule(DAY)))) == expected
 
 
 @each_row(
@@ -58,18 +58,26 @@ def test_upkeep_is_due_by_number_and_by_time(done: Done, expected: Due) -> None:
     ],
 )
 def test_an_event_expires_by_its_namespace(entity: str, age: int, newest: int, expected: bool) -> None:
-    rules = {"b": Rule(), "c": Rule(3 * DAY), "d": Rule(revisions=3), "e": Rule(DAY, 3), "f": Rule(1_000_000 * DAY)}
-    retention = Retention(Rule(DAY), rules)
+    rules = {
+        "b": RetentionRule(),
+        "c": RetentionRule(3 * DAY),
+        "d": RetentionRule(revisions=3),
+        "e": RetentionRule(DAY, 3),
+        "f": RetentionRule(1_000_000 * DAY),
+    }
+    retention = RetentionRules(RetentionRule(DAY), rules)
     happened = f"{(NOW - age * DAY).isoformat(timespec='microseconds')[:26]}Z"
-    entry = Entry("thing", entity, 5, 5, happened, "modified", "/", b"{}", b"{}")
+    entry = JournalEntry("thing", entity, 5, 5, happened, "modified", "/", b"{}", b"{}")
     assert retention.has_expired(entry, newest, NOW) is expected
 
 
 def test_a_clock_that_was_set_back_delays_no_upkeep() -> None:
     """Nobody knows how long it is since a time to come."""
     later = NOW + 365 * DAY
-    done = Done(later, later, later, 1, 0)
-    assert due(done, NOW, Upkeep(retention=Retention(Rule(DAY)))) == Due(optimize=True, vacuum=True, forget=True)
+    done = UpkeepState(later, later, later, 1, 0)
+    assert due(done, NOW, Upkeep(retention=RetentionRules(RetentionRule(DAY)))) == Due(
+        optimize=True, vacuum=True, forget=True
+    )
     assert not due(done._replace(batches=0), NOW, Upkeep()).optimize
 
 
@@ -85,9 +93,11 @@ def text(at: datetime) -> str:
 def test_a_start_goes_on_waiting_where_the_process_before_it_was(waited: float, grace: float, left: float) -> None:
     """In minutes, of ten that each kind of upkeep waits. What is overdue lets new events go first."""
     every, minute = timedelta(minutes=10), timedelta(minutes=1)
-    upkeep = Upkeep(optimize_every=every, vacuum_every=every, forget_every=every, retention=Retention(Rule(DAY)))
+    upkeep = Upkeep(
+        optimize_every=every, vacuum_every=every, forget_every=every, retention=RetentionRules(RetentionRule(DAY))
+    )
     at = NOW - waited * minute
-    done = Watermark(optimized=text(at), vacuumed=text(at), retention=Forgetting(text(LONG_AGO), 0, clock=text(at)))
+    done = Watermark(optimized=text(at), vacuumed=text(at), retention=RetentionRun(text(LONG_AGO), 0, clock=text(at)))
     for watermark, made in ((done, LONG_AGO), (Watermark(), at)):
         found = resumed(FRESH._replace(batches=1), watermark, made, NOW, upkeep, grace * minute)
         begins = NOW + left * minute
@@ -102,15 +112,15 @@ def test_a_start_goes_on_waiting_however_long_that_is() -> None:
     found = resumed(FRESH, Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, upkeep, timedelta(0))
     assert found.vacuumed == LONG_AGO
     # As a version wrote it that did not say more.
-    found = resumed(FRESH, Watermark(retention=Forgetting(text(NOW - DAY / 48), 0)), NOW, NOW, upkeep, timedelta(0))
+    found = resumed(FRESH, Watermark(retention=RetentionRun(text(NOW - DAY / 48), 0)), NOW, NOW, upkeep, timedelta(0))
     assert found.forgotten == NOW - DAY / 48
     # By hand, since then.
-    done = Forgetting(text(LONG_AGO), 0, text(NOW - DAY / 48), text(LONG_AGO))
+    done = RetentionRun(text(LONG_AGO), 0, text(NOW - DAY / 48), text(LONG_AGO))
     assert resumed(FRESH, Watermark(retention=done), NOW, NOW, upkeep, timedelta(0)).forgotten == NOW - DAY / 48
 
 
 def test_nothing_is_forgotten_where_everything_is_kept() -> None:
     assert not due(FRESH._replace(forgotten=LONG_AGO), NOW, Upkeep()).forget
     assert not due(
-        FRESH._replace(forgotten=LONG_AGO), NOW, Upkeep(retention=Retention(namespaces={"a": Rule()}))
+        FRESH._replace(forgotten=LONG_AGO), NOW, Upkeep(retention=RetentionRules(namespaces={"a": RetentionRule()}))
     ).forget

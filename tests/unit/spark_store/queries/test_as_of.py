@@ -16,12 +16,12 @@ from mappings.model.signals import Event
 from spark_store.history.replay import fold
 from spark_store.journal import erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import Follower, State
+from spark_store.journal.reader import EntityState, JournalReader
 from spark_store.lake.tables import MOMENTS, SNAPSHOTS, Lake, Table
-from spark_store.queries.as_of import Candidate, Guarded, guarded, instant, is_reached, judged, query, seen
+from spark_store.queries.as_of import Candidate, CandidateAccess, guarded, instant, is_reached, judged, query, seen
 from spark_store.records import Change
 from spark_store.rql.options import read_options
-from spark_store.rql.query import Access, Question, Thing
+from spark_store.rql.query import Access, Thing, ThingQuery
 from spark_store.rql.search_evaluator import read
 from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_tables import add_events, add_states, event_row, latest_row, note_erased, write_lake
@@ -51,12 +51,12 @@ class Seeing:
         )
 
 
-def lamp(name: str, state: str, *, matches: bool) -> Guarded:
-    return Guarded(Candidate(f"acme:{name}", 3, 0, 1_000_000, state, matches), POLICY)
+def lamp(name: str, state: str, *, matches: bool) -> CandidateAccess:
+    return CandidateAccess(Candidate(f"acme:{name}", 3, 0, 1_000_000, state, matches), POLICY)
 
 
-def ids(found: list[Guarded], access: Access | None, text: str | None, options: str | None = None) -> list[str]:
-    question = Question(None if text is None else read(text, NOW), read_options(options).order)
+def ids(found: list[CandidateAccess], access: Access | None, text: str | None, options: str | None = None) -> list[str]:
+    question = ThingQuery(None if text is None else read(text, NOW), read_options(options).order)
     return [it.entity.partition(":")[2] for _, it in sorted(judged(found, {POLICY: access}, question))]
 
 
@@ -102,7 +102,7 @@ def journal(tmp_path: Path) -> Path:
 def test_the_policy_is_the_one_that_the_journal_names_now(journal: Path) -> None:
     """The last one of a thing that was deleted; a thing that was erased, or that nobody guards, is nobody's."""
     found = [Candidate(f"acme:{name}", 1, 0, 0, "{}", True) for name in ("gone", "free", "erased")]
-    with Follower.open(journal) as follower:
+    with JournalReader.open(journal) as follower:
         assert [(it.candidate.entity, it.policy) for it in guarded(follower, found)] == [
             ("acme:gone", ("acme:second", "acme"))
         ]
@@ -125,7 +125,7 @@ def make_anew(path: Path, entity: EntityId, revision: int) -> None:
 def test_what_a_thing_was_before_it_was_erased_is_nobodys_though_it_was_made_anew(journal: Path) -> None:
     """What was found before the erasure, too: each page asks again."""
     found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (2, 3, 4)]
-    with Follower.open(journal) as follower:
+    with JournalReader.open(journal) as follower:
         assert [it.candidate.revision for it in guarded(follower, found)] == [2, 3, 4]
         erase(journal, GONE)
         assert guarded(follower, found) == []
@@ -170,7 +170,7 @@ def test_no_row_of_what_was_erased_is_looked_at_while_the_lake_still_has_it(jour
 
     def looked_at() -> dict[str, list[tuple[str, int]]]:
         chosen: Any = Chosen(lake)
-        ask: Any = query(lake, Question(None, read_options(None).order), datetime.fromisoformat(timestamp(200)))
+        ask: Any = query(lake, ThingQuery(None, read_options(None).order), datetime.fromisoformat(timestamp(200)))
         ask(chosen)
         found: dict[str, list[tuple[str, int]]] = chosen.found
         return found
@@ -184,15 +184,15 @@ def test_no_row_of_what_was_erased_is_looked_at_while_the_lake_still_has_it(jour
     assert looked_at() == everything
     erase(journal, GONE)
     make_anew(journal, GONE, 4)
-    with Follower.open(journal) as follower:
+    with JournalReader.open(journal) as follower:
         add_events(lake.data_dir, map(event_row, follower.entries(5, 5)), 5)
     assert looked_at() == {"events": [(free, 1), (gone, 4)], "snapshots": [(free, 2)], "moments": [(free, 1)]}
     note_erased(lake.data_dir, 1)
     assert looked_at()["moments"] == everything["moments"], "what the lake has carried out is not asked about again"
 
 
-def _states(journal: Path) -> list[State]:
-    with Follower.open(journal) as follower:
+def _states(journal: Path) -> list[EntityState]:
+    with JournalReader.open(journal) as follower:
         return list(follower.states(1, 0))
 
 
@@ -203,7 +203,7 @@ def _states(journal: Path) -> list[State]:
 def test_the_lake_has_everything_from_before_an_instant_or_not(
     journal: Path, watermark: int, second: int, expected: bool
 ) -> None:
-    with Follower.open(journal) as follower:
+    with JournalReader.open(journal) as follower:
         assert is_reached(follower, watermark, datetime.fromisoformat(timestamp(second))) is expected
 
 

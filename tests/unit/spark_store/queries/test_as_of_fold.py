@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import is_same
-from spark_store.queries.as_of_fold import COLUMNS, KNOWN, OUT, Row, recalled, was, weakened, whole
+from spark_store.queries.as_of_fold import COLUMNS, KNOWN, OUT, FoldRow, recalled, was, weakened, whole
 from spark_store.records import Snapshot
 from spark_store.rql import parse
 from spark_store.rql.ast import And, Exists, Field, FieldKind, Not, Or, Predicate
@@ -33,21 +33,21 @@ def micros(text: str) -> int:
     return round(datetime.fromisoformat(text).timestamp() * 1_000_000)
 
 
-def event_row(event: Event) -> Row:
+def event_row(event: Event) -> FoldRow:
     value = None if event.value is None else event.value.decode()
     at = micros(event.timestamp)
-    return Row(
+    return FoldRow(
         str(event.entity), event.revision, event.action, event.path, value, event.headers.decode(), at, None, None
     )
 
 
-def state_row(known: Snapshot) -> Row:
+def state_row(known: Snapshot) -> FoldRow:
     state = None if known.state is None else msgspec.json.encode(known.state).decode()
     created, at = micros(known.created), micros(known.modified)
-    return Row(str(known.entity), known.revision, KNOWN, None, state, None, at, known.policy, created)
+    return FoldRow(str(known.entity), known.revision, KNOWN, None, state, None, at, known.policy, created)
 
 
-def assert_was(rows: Sequence[Row], expected: Snapshot) -> None:
+def assert_was(rows: Sequence[FoldRow], expected: Snapshot) -> None:
     found = was(rows)
     if expected.state is None:
         assert found is None
@@ -130,7 +130,7 @@ def test_only_below_a_not_is_anything_left_open() -> None:
 
 
 def test_things_that_lie_across_batches_are_whole_and_only_what_can_match_goes_out() -> None:
-    rows: list[Row] = []
+    rows: list[FoldRow] = []
     for number in range(40):
         entity = EntityId(EntityType.THING, "acme.site", f"lamp-{number:02}")
         sets = [Happening("modified", "/attributes/n", number * 100 + it) for it in range(number % 4)]

@@ -17,17 +17,17 @@ from mappings.ids import EntityId, EntityType
 from spark_store import rql
 from spark_store.errors import (
     NoPipeline,
-    NoWideQueries,
+    NoSparkQueries,
     OutputUnusable,
     QueryCancelled,
+    QueryTimeout,
     ResultTooLarge,
     StoreUnavailable,
-    TimeIsUp,
     TooManyRows,
 )
 from spark_store.journal import erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.journal.reader import Follower
+from spark_store.journal.reader import JournalReader
 from spark_store.lake.reader import Position
 from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
@@ -35,7 +35,7 @@ from spark_store.queries import export as module
 from spark_store.queries import spark_query
 from spark_store.queries.export import SCHEMA, Export, Key, cuts, filtered, joined, newest, within
 from spark_store.queries.selection import Selection
-from spark_store.queries.spark_query import Cancellation, Limits, WideQueries, reason_to_stop
+from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, reason_to_stop
 from tests.support.dice import dice
 from tests.support.journal_entries import LAMP, change, history
 from tests.support.lake.pipeline_tables import note_erased
@@ -125,7 +125,7 @@ def test_the_journal_gives_what_the_lake_does_not_have(lake: Lake) -> None:
 
 def test_a_journal_that_was_trimmed_meanwhile_is_read_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     # The pipeline goes on while the journal is read: the next look finds it further.
-    monkeypatch.setattr(Follower, "oldest", lambda _: 9)
+    monkeypatch.setattr(JournalReader, "oldest", lambda _: 9)
     monkeypatch.setattr(module, "read_watermark", lambda _: Watermark(8))
     positions = iter([Position(0, 4), Position(1, 6), Position(2, 8)])
     monkeypatch.setattr("spark_store.queries.export.lakes.position", lambda _: next(positions))
@@ -204,7 +204,7 @@ def exporting(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, most_rows: int = 100, **options: object
 ) -> tuple[Export, Answers]:
     answers = Answers(lake, most_rows)
-    export = Export(WideQueries(lake, lambda: "sc://nowhere"), **options)  # type: ignore[arg-type]
+    export = Export(SparkQueries(lake, lambda: "sc://nowhere"), **options)  # type: ignore[arg-type]
     last: list[tuple[Key | None, Key | None]] = []
 
     def bounded(wanted: str, after: Key | None, upto: Key | None) -> str:
@@ -249,7 +249,7 @@ def test_a_part_that_is_refused_goes_on_in_smaller_ones(
 
 
 def test_an_export_has_its_limits(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    export, _ = exporting(lake, monkeypatch, limits=Limits(60, 8))
+    export, _ = exporting(lake, monkeypatch, limits=QueryLimits(60, 8))
     with pytest.raises(TooManyRows, match="found at least 9 events, expected at most 8"):
         export.run(Selection(), tmp_path / "it.parquet")
     assert not (tmp_path / "it.parquet").exists()
@@ -275,8 +275,8 @@ def test_an_export_that_is_cancelled_after_its_last_query_writes_nothing(
 def test_an_export_whose_time_is_up_while_it_reads_the_journal_writes_nothing(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    export, answers = exporting(lake, monkeypatch, limits=Limits(0.0))
-    with pytest.raises(TimeIsUp, match="found no end of the query after 0 s"):
+    export, answers = exporting(lake, monkeypatch, limits=QueryLimits(0.0))
+    with pytest.raises(QueryTimeout, match="found no end of the query after 0 s"):
         export.run(Selection(), tmp_path / "it.parquet")
     assert (answers.ranges, list(tmp_path.glob("*.parquet"))) == ([], [])
 
@@ -289,7 +289,7 @@ def test_the_limit_that_is_told_is_the_one_that_was_given_whatever_was_left_for_
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(spark_query, "time", clock)
 
-    def late(_self: WideQueries, _query: object, limits: Limits, cancellation: Cancellation) -> None:
+    def late(_self: SparkQueries, _query: object, limits: QueryLimits, cancellation: Cancellation) -> None:
         nonlocal now
         now += limits.seconds
         why = reason_to_stop(limits, now, cancellation)
@@ -301,10 +301,10 @@ def test_the_limit_that_is_told_is_the_one_that_was_given_whatever_was_left_for_
         now += 7.0
         return Position(0, 4), None
 
-    monkeypatch.setattr(WideQueries, "run", late)
+    monkeypatch.setattr(SparkQueries, "run", late)
     monkeypatch.setattr(module, "newest", found)
-    with pytest.raises(TimeIsUp, match=r"found no end of the query after 8 s, which is its limit"):
-        Export(WideQueries(lake, lambda: "sc://nowhere"), Limits(8.0)).run(Selection(), tmp_path / "it.parquet")
+    with pytest.raises(QueryTimeout, match=r"found no end of the query after 8 s, which is its limit"):
+        Export(SparkQueries(lake, lambda: "sc://nowhere"), QueryLimits(8.0)).run(Selection(), tmp_path / "it.parquet")
 
 
 def test_an_export_is_without_what_was_erased_though_lake_and_journal_still_have_it(
@@ -315,7 +315,7 @@ def test_an_export_is_without_what_was_erased_though_lake_and_journal_still_have
         yield pa.table(deltalake.QueryBuilder().register("events", events).execute(text).read_all())
 
     def exported() -> list[tuple[str, str, int]]:
-        Export(WideQueries(lake, lambda: "sc://nowhere")).run(Selection(), tmp_path / "it.parquet", force=True)
+        Export(SparkQueries(lake, lambda: "sc://nowhere")).run(Selection(), tmp_path / "it.parquet", force=True)
         return keys(iter([pq.read_table(tmp_path / "it.parquet")]))
 
     monkeypatch.setattr(Export, "_ask", ask)
@@ -334,15 +334,15 @@ def test_an_export_is_without_what_was_erased_though_lake_and_journal_still_have
 
 def test_an_export_that_cannot_be_asked_for_touches_nothing(lake: Lake, tmp_path: Path) -> None:
     def refuse() -> str:
-        raise NoWideQueries("off")
+        raise NoSparkQueries("off")
 
     out = tmp_path / "it.parquet"
-    with pytest.raises(NoWideQueries):
-        Export(WideQueries(lake, refuse)).run(Selection(), out)
+    with pytest.raises(NoSparkQueries):
+        Export(SparkQueries(lake, refuse)).run(Selection(), out)
     with pytest.raises(NoPipeline):
-        Export(WideQueries(lake, lambda: "sc://localhost:1/;token=x")).run(Selection(), out)
+        Export(SparkQueries(lake, lambda: "sc://localhost:1/;token=x")).run(Selection(), out)
     with pytest.raises(OutputUnusable):
-        Export(WideQueries(lake, lambda: "")).run(Selection(), tmp_path)
+        Export(SparkQueries(lake, lambda: "")).run(Selection(), tmp_path)
     assert not out.exists()
 
 
@@ -352,7 +352,7 @@ def test_an_empty_lake_gives_what_the_journal_has(tmp_path: Path) -> None:
     journal = SqliteJournal.open(lake.journal)
     journal.append([change(LAMP, 1)])
     journal.close()
-    assert Export(WideQueries(lake, lambda: "sc://nowhere")).run(Selection(), tmp_path / "it.parquet").rows == 1
-    nothing = Export(WideQueries(lake, lambda: "sc://nowhere")).run(Selection(first=2), tmp_path / "none.parquet")
+    assert Export(SparkQueries(lake, lambda: "sc://nowhere")).run(Selection(), tmp_path / "it.parquet").rows == 1
+    nothing = Export(SparkQueries(lake, lambda: "sc://nowhere")).run(Selection(first=2), tmp_path / "none.parquet")
     assert (nothing.rows, nothing.first_revision) == (0, None)
     assert pq.read_table(tmp_path / "none.parquet").num_rows == 0

@@ -12,27 +12,35 @@ from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
 from spark_store.errors import (
     NoPipeline,
-    NoWideQueries,
+    NoSparkQueries,
     PipelineLost,
     QueryCancelled,
     QueryRefused,
+    QueryTimeout,
     ResultTooLarge,
     StoreError,
-    TimeIsUp,
 )
-from spark_store.lake.connect_address import Address, published
+from spark_store.lake.connect_address import ConnectAddress, published
 from spark_store.lake.tables import EVENTS, LATEST, Lake
-from spark_store.queries.spark_query import Cancellation, Limits, Sql, WideQueries, finder, named_tables, translated
+from spark_store.queries.spark_query import (
+    Cancellation,
+    QueryLimits,
+    SparkQueries,
+    Sql,
+    finder,
+    named_tables,
+    translated,
+)
 from tests.support.table import each_row
 
 
 def test_an_outside_address_counts_before_the_pipelines_own(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.pipeline.mkdir(parents=True)
-    with published(lake.connect, Address("sc://localhost:1", 1)):
+    with published(lake.connect, ConnectAddress("sc://localhost:1", 1)):
         assert finder(lake, None, is_off=False)() == "sc://localhost:1"
         assert finder(lake, "sc://spark.example:15002", is_off=True)() == "sc://spark.example:15002"
-        with pytest.raises(NoWideQueries, match=r"spark.mode is off: set spark.mode") as refused:
+        with pytest.raises(NoSparkQueries, match=r"spark.mode is off: set spark.mode") as refused:
             finder(lake, None, is_off=True)()
         assert refused.value.status == 501
     with pytest.raises(NoPipeline, match="expected the address of a running pipeline"):
@@ -76,14 +84,14 @@ def test_a_query_that_waits_for_its_turn_has_a_time_and_can_be_stopped(tmp_path:
         asked.append("")
         return ""
 
-    queries = WideQueries(Lake(tmp_path), address, at_once=0)
-    with pytest.raises(TimeIsUp, match=r"after 0.2 s"):
-        queries.run(Sql("SELECT 1"), Limits(0.2))
+    queries = SparkQueries(Lake(tmp_path), address, at_once=0)
+    with pytest.raises(QueryTimeout, match=r"after 0.2 s"):
+        queries.run(Sql("SELECT 1"), QueryLimits(0.2))
     cancellation = Cancellation()
     stopping = threading.Timer(0.1, cancellation.cancel)
     stopping.start()
     with pytest.raises(QueryCancelled):
-        queries.run(Sql("SELECT 1"), Limits(60), cancellation)
+        queries.run(Sql("SELECT 1"), QueryLimits(60), cancellation)
     stopping.join()
     assert asked == []
     assert set(threading.enumerate()) <= before

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_store.errors import StoreUnavailable, TooManyRows
-from spark_store.queries.spool import Bound, Spool
+from spark_store.queries.spool import Spool, SpoolLimits
 from spark_store.rql.options import order_by
 from spark_store.rql.order import key_of, place_of, value_of
-from spark_store.rql.query import Sorting
+from spark_store.rql.query import SortField
 from tests.support.random_searches import orders, things
 
 BY_ID = order_by(())
 
 
 @given(st.lists(things(), max_size=12), orders())
-def test_records_come_in_the_order_of_the_answer(found: list[Any], order: tuple[Sorting, ...]) -> None:
-    spool = Spool(Path("/tmp"), order, Bound())
+def test_records_come_in_the_order_of_the_answer(found: list[Any], order: tuple[SortField, ...]) -> None:
+    spool = Spool(Path("/tmp"), order, SpoolLimits())
     try:
         for thing in found:
             spool.add(place_of(thing, order), msgspec.json.encode(thing))
@@ -37,7 +37,7 @@ def test_records_come_in_the_order_of_the_answer(found: list[Any], order: tuple[
 
 
 def test_both_the_number_and_the_bytes_have_a_bound_and_nothing_is_left_of_it(tmp_path: Path) -> None:
-    for bound in (Bound(records=2), Bound(bytes=5)):
+    for bound in (SpoolLimits(records=2), SpoolLimits(bytes=5)):
         spool = Spool(tmp_path, BY_ID, bound)
         assert list(tmp_path.iterdir()) == [], "whoever kills this process leaves nothing behind"
         for id in ("b", "a"):
@@ -48,7 +48,7 @@ def test_both_the_number_and_the_bytes_have_a_bound_and_nothing_is_left_of_it(tm
 
 
 def test_a_spool_that_is_closed_says_so_and_a_folder_that_is_gone_too(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, BY_ID, Bound())
+    spool = Spool(tmp_path, BY_ID, SpoolLimits())
     spool.add((value_of("a"),), b"a")
     spool.sort()
     spool.close()
@@ -57,4 +57,4 @@ def test_a_spool_that_is_closed_says_so_and_a_folder_that_is_gone_too(tmp_path: 
         with pytest.raises(StoreUnavailable, match="nobody asks any more"):
             late()
     with pytest.raises(StoreUnavailable, match="what a search finds cannot be kept"):
-        Spool(tmp_path / "gone", BY_ID, Bound())
+        Spool(tmp_path / "gone", BY_ID, SpoolLimits())

@@ -8,38 +8,41 @@ from hypothesis import strategies as st
 
 from spark_store.errors import InvalidOption
 from spark_store.rql.ast import Field, FieldKind
-from spark_store.rql.options import BY_ID, MAX_SORTED, Options, read_options
-from spark_store.rql.query import Sorting
+from spark_store.rql.options import BY_ID, MAX_SORTED, QueryOptions, read_options
+from spark_store.rql.query import SortField
 from tests.support.acceptance import accepted, accepts
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
 from tests.support.table import each_row
 
-A = Sorting(Field(FieldKind.DOCUMENT, ("attributes", "a")))
-MODIFIED = Sorting(Field(FieldKind.INSTANT, ("_modified",)), is_descending=True)
+A = SortField(Field(FieldKind.DOCUMENT, ("attributes", "a")))
+MODIFIED = SortField(Field(FieldKind.INSTANT, ("_modified",)), is_descending=True)
 
 
 @each_row(
     ("text", "options"),
     [
-        (None, Options(25, (BY_ID,))),
-        ("", Options()),
-        ("size(3)", Options(3)),
-        ("size(1)", Options(1)),
-        ("size(200)", Options(200)),
-        ("size(007)", Options(7)),
-        ("size(3),size(5)", Options(3)),
-        (" \n\tsize(3)", Options(3)),
-        ("sort(+attributes/a)", Options(order=(A, BY_ID))),
-        ("sort(+/attributes/a)", Options(order=(A, BY_ID))),
-        ("sort(+attributes/a,-_modified),size(50)", Options(50, (A, MODIFIED, BY_ID))),
-        ("size(50),sort(-_modified)", Options(50, (MODIFIED, BY_ID))),
-        ("sort(-thingId)", Options(order=(Sorting(BY_ID.field, is_descending=True),))),
-        ("sort(+attributes/a,-thingId,+_modified)", Options(order=(A, Sorting(BY_ID.field, is_descending=True)))),
-        ("sort(+attributes/a,-attributes/a)", Options(order=(A, BY_ID))),
+        (None, QueryOptions(25, (BY_ID,))),
+        ("", QueryOptions()),
+        ("size(3)", QueryOptions(3)),
+        ("size(1)", QueryOptions(1)),
+        ("size(200)", QueryOptions(200)),
+        ("size(007)", QueryOptions(7)),
+        ("size(3),size(5)", QueryOptions(3)),
+        (" \n\tsize(3)", QueryOptions(3)),
+        ("sort(+attributes/a)", QueryOptions(order=(A, BY_ID))),
+        ("sort(+/attributes/a)", QueryOptions(order=(A, BY_ID))),
+        ("sort(+attributes/a,-_modified),size(50)", QueryOptions(50, (A, MODIFIED, BY_ID))),
+        ("size(50),sort(-_modified)", QueryOptions(50, (MODIFIED, BY_ID))),
+        ("sort(-thingId)", QueryOptions(order=(SortField(BY_ID.field, is_descending=True),))),
+        (
+            "sort(+attributes/a,-thingId,+_modified)",
+            QueryOptions(order=(A, SortField(BY_ID.field, is_descending=True))),
+        ),
+        ("sort(+attributes/a,-attributes/a)", QueryOptions(order=(A, BY_ID))),
     ],
 )
-def test_a_text_asks_for_a_size_and_an_order(text: str | None, options: Options) -> None:
+def test_a_text_asks_for_a_size_and_an_order(text: str | None, options: QueryOptions) -> None:
     assert read_options(text) == options
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import read_options
 from spark_store.rql.order import NOTHING, compare, key_of, place_of, value_of
-from spark_store.rql.query import Place, Sorting
+from spark_store.rql.query import Place, SortField
 from spark_store.rql.search_evaluator import holds, read
 from tests.support import random_searches as searches
 from tests.support.paths import VECTORS
@@ -61,7 +61,7 @@ def test_an_instant_stands_by_its_time_however_it_is_written() -> None:
 
 @given(st.lists(searches.things(), max_size=5), searches.orders(), searches.rights())
 def test_any_two_things_have_an_order_and_any_three_are_consistent(
-    things: list[dict[str, Any]], order: tuple[Sorting, ...], may: May
+    things: list[dict[str, Any]], order: tuple[SortField, ...], may: May
 ) -> None:
     places = [place_of(thing, order, may) for thing in things]
     for left in places:
@@ -75,9 +75,9 @@ def test_any_two_things_have_an_order_and_any_three_are_consistent(
 
 @given(st.lists(searches.SCALARS), st.booleans())
 def test_descending_is_the_exact_reverse(values: list[Any], is_descending: bool) -> None:
-    up, down = (Sorting(X),), (Sorting(X, is_descending=True),)
+    up, down = (SortField(X),), (SortField(X, is_descending=True),)
 
-    def places(order: tuple[Sorting, ...]) -> list[Place]:
+    def places(order: tuple[SortField, ...]) -> list[Place]:
         return [place_of({"attributes": {"x": value}}, order) for value in values]
 
     ascending = sorted(places(up), key=key_of(up))
@@ -86,7 +86,7 @@ def test_descending_is_the_exact_reverse(values: list[Any], is_descending: bool)
 
 @given(st.lists(searches.SCALARS, min_size=1), st.booleans())
 def test_an_array_stands_by_its_first_element_in_the_order(values: list[Any], is_descending: bool) -> None:
-    order = (Sorting(X, is_descending),)
+    order = (SortField(X, is_descending),)
     alone = [place_of({"attributes": {"x": value}}, order) for value in values]
     assert place_of({"attributes": {"x": values}}, order) == sorted(alone, key=key_of(order))[0]
 
@@ -98,4 +98,4 @@ def test_a_place_survives_json_as_it_is_carried_to_the_next_page(value: Any) -> 
 
 
 def test_nothing_and_null_stand_together() -> None:
-    assert value_of(None) == NOTHING == place_of({}, (Sorting(X),))[0]
+    assert value_of(None) == NOTHING == place_of({}, (SortField(X),))[0]

@@ -7,10 +7,10 @@ import re
 import pytest
 
 from spark_store.errors import QueryError, RqlSyntaxError
-from spark_store.rql.parser import Reader
+from spark_store.rql.parser import TextReader
 
 
-class Words(Reader):
+class Words(TextReader):
     def refuse(self, position: int, expected: str) -> QueryError:
         return RqlSyntaxError(self.text, position, expected)
 

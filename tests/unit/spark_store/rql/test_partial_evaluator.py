@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from spark_store.rql import evaluate, fields, foresee, names_times, parse
+from spark_store.rql import evaluate, fields, names_times, parse, partial_evaluate
 from spark_store.rql.ast import Field
 from tests.support.dice import dice
 from tests.support.table import each_row
@@ -39,7 +39,7 @@ def is_open(field: Field) -> bool:
     ],
 )
 def test_what_is_certain(filter: str, certain: bool | None) -> None:
-    assert foresee(parse(filter), DOCUMENT, is_open) is certain
+    assert partial_evaluate(parse(filter), DOCUMENT, is_open) is certain
 
 
 LEAVES = ("exists(attributes/a)", "exists(attributes/b)", "eq(attributes/open1,1)", "ne(attributes/open2,1)")
@@ -69,7 +69,7 @@ def test_what_is_certain_comes_true_whatever_the_open_fields_turn_out_to_be() ->
     certain = 0
     for _ in range(500):
         predicate = parse(a_filter(chance, 3))
-        foreseen = foresee(predicate, DOCUMENT, is_open)
+        foreseen = partial_evaluate(predicate, DOCUMENT, is_open)
         if foreseen is not None:
             certain += 1
             assert {evaluate(predicate, world) for world in worlds} == {foreseen}

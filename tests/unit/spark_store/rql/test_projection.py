@@ -15,7 +15,7 @@ from spark_store.rql.order import place_of
 from spark_store.rql.parser import parse
 from spark_store.rql.partial_evaluator import fields
 from spark_store.rql.projection import needles, reader
-from spark_store.rql.query import Sorting
+from spark_store.rql.query import SortField
 from spark_store.rql.search_evaluator import holds
 from tests.support import random_searches as searches
 
@@ -28,7 +28,7 @@ def field(*path: str) -> Field:
 def test_a_filter_and_an_order_see_all_that_they_look_at(
     thing: dict[str, Any],
     predicate: Predicate,
-    order: Sequence[Sorting],
+    order: Sequence[SortField],
     may: Callable[[Sequence[str]], bool],
 ) -> None:
     read = reader([*fields(predicate), *(sorting.field for sorting in order)])
@@ -56,7 +56,7 @@ def test_fields_may_lie_within_each_other(wanted: list[Field], thing: dict[str, 
     text = msgspec.json.encode(thing)
     seen, whole = reader(wanted)(text), msgspec.json.decode(text)
     for each in wanted:
-        order = (Sorting(each),)
+        order = (SortField(each),)
         assert place_of(seen, order) == place_of(whole, order)
 
 
@@ -95,4 +95,6 @@ def test_below_some_levels_everything_is_read() -> None:
     for name in reversed(path):
         thing = {name: thing, "z": 1}
     text = msgspec.json.encode(thing)
-    assert place_of(reader([field(*path)])(text), (Sorting(field(*path)),)) == place_of(thing, (Sorting(field(*path)),))
+    assert place_of(reader([field(*path)])(text), (SortField(field(*path)),)) == place_of(
+        thing, (SortField(field(*path)),)
+    )

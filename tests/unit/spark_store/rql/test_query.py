@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import time
 
-from spark_store.rql.query import Budget, Hidden, Hit
+from spark_store.rql.query import Budget, SearchHit, ThingMetadata
 
-_HIDDEN = Hidden(3, "2024-05-01T10:00:00.000000Z", "2024-05-02T10:00:00.000000Z")
+_HIDDEN = ThingMetadata(3, "2024-05-01T10:00:00.000000Z", "2024-05-02T10:00:00.000000Z")
 
 
 def test_a_hit_of_a_text_is_the_thing_that_the_text_says() -> None:
-    hit = Hit("acme:a", text=b'{"thingId":"acme:a"}', hidden=_HIDDEN)
+    hit = SearchHit("acme:a", text=b'{"thingId":"acme:a"}', hidden=_HIDDEN)
     assert hit.thing == {
         "thingId": "acme:a",
         "_revision": 3,
         "_created": _HIDDEN.created,
         "_modified": _HIDDEN.modified,
     }
-    assert hit == Hit("acme:a", hit.thing)
-    assert hit != Hit("acme:b", hit.thing)
-    assert hit != Hit("acme:a", {"thingId": "acme:a"})
+    assert hit == SearchHit("acme:a", hit.thing)
+    assert hit != SearchHit("acme:b", hit.thing)
+    assert hit != SearchHit("acme:a", {"thingId": "acme:a"})
 
 
 def test_a_hit_shows_itself() -> None:
-    assert repr(Hit("acme:a", {"thingId": "acme:a"})) == "Hit('acme:a', {'thingId': 'acme:a'})"
+    assert repr(SearchHit("acme:a", {"thingId": "acme:a"})) == "Hit('acme:a', {'thingId': 'acme:a'})"
 
 
 def test_a_budget_has_left_what_was_not_spent() -> None:

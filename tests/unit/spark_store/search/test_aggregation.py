@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_store.errors import AggregationInvalid, QueryError, TooManyGroups, UnknownProperty
-from spark_store.search.aggregation import Tally, read_aggregation
+from spark_store.search.aggregation import GroupAccumulator, read_aggregation
 from tests.support.table import each_row
 
 ROOM = {"room": "attributes/room"}
@@ -22,7 +22,7 @@ def lamp(number: int, **attributes: Any) -> dict[str, Any]:
 
 
 def rows(given: Mapping[str, Any], things: Sequence[Mapping[str, Any]], may: Any = None) -> list[dict[str, Any]]:
-    tally = Tally(read_aggregation(given))
+    tally = GroupAccumulator(read_aggregation(given))
     for thing in things:
         tally.add(thing, may)
     return tally.rows()
@@ -156,7 +156,7 @@ def test_things_are_grouped_by_the_fields_beside_the_document_too(path: str, val
 
 
 def test_more_groups_than_allowed_are_refused() -> None:
-    tally = Tally(read_aggregation({"groupBy": ROOM}), most_groups=3)
+    tally = GroupAccumulator(read_aggregation({"groupBy": ROOM}), most_groups=3)
     for number in range(3):
         tally.add(lamp(number, room=number))
     tally.add(lamp(3, room=2))
@@ -167,7 +167,7 @@ def test_more_groups_than_allowed_are_refused() -> None:
 
 
 def test_groups_whose_values_are_too_long_together_are_refused() -> None:
-    tally = Tally(read_aggregation({"groupBy": ROOM}), most_bytes=100)
+    tally = GroupAccumulator(read_aggregation({"groupBy": ROOM}), most_bytes=100)
     tally.add(lamp(1, room="x" * 60))
     tally.add(lamp(2, room="x" * 60))
     with pytest.raises(TooManyGroups):
@@ -176,7 +176,9 @@ def test_groups_whose_values_are_too_long_together_are_refused() -> None:
 
 def test_combinations_of_long_arrays_end_at_the_bound() -> None:
     long = list(range(2_000))
-    tally = Tally(read_aggregation({"groupBy": {name: f"attributes/{name}" for name in "abcd"}}), most_groups=1_000)
+    tally = GroupAccumulator(
+        read_aggregation({"groupBy": {name: f"attributes/{name}" for name in "abcd"}}), most_groups=1_000
+    )
     with pytest.raises(TooManyGroups):
         tally.add(lamp(1, a=long, b=long, c=long, d=long))
     assert len(tally) == 1_000

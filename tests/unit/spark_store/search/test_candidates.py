@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from spark_store.rql.ast import Field, FieldKind
-from spark_store.rql.query import Question, Sorting
+from spark_store.rql.query import SortField, ThingQuery
 from spark_store.rql.search_evaluator import read
-from spark_store.search.candidates import ALL, Known, Reach
+from spark_store.search.candidates import ALL, CachedCandidates, CandidateSet
 from spark_store.search.index import LARGE
-from spark_store.search.read_view import Clock, Picture
+from spark_store.search.read_view import Deadline, ReadView
 from tests.support.oracles.search import Shelf
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
-ORDER = (Sorting(Field(FieldKind.DOCUMENT, ("thingId",))),)
+ORDER = (SortField(Field(FieldKind.DOCUMENT, ("thingId",))),)
 BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
 
 
@@ -40,9 +40,11 @@ def put(shelf: Shelf, *attributes: dict[str, Any]) -> None:
     )
 
 
-def reach(shelf: Shelf, text: str, subject: str = "reader") -> Reach:
-    question = Question(read(text, NOW), ORDER)
-    return Reach(Picture(shelf.connection, Clock(float("inf"), 60.0)), question, {subject}, 25, True, Known())
+def reach(shelf: Shelf, text: str, subject: str = "reader") -> CandidateSet:
+    question = ThingQuery(read(text, NOW), ORDER)
+    return CandidateSet(
+        ReadView(shelf.connection, Deadline(float("inf"), 60.0)), question, {subject}, 25, True, CachedCandidates()
+    )
 
 
 def test_a_range_is_one_range_of_rows_unless_things_have_several_values(shelf: Shelf) -> None:

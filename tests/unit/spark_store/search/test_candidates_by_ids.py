@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from spark_store.rql.order import Rank
-from spark_store.search.candidates import ByIds, OfValue
+from spark_store.rql.order import TypeRank
+from spark_store.search.candidates import IdScan, ValueCandidates
 from spark_store.search.index import LARGE
-from spark_store.search.read_view import Clock, Picture
+from spark_store.search.read_view import Deadline, ReadView
 from tests.support.oracles.search import Shelf
 
 BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
@@ -33,16 +33,16 @@ def thing(id: str, room: str, **attributes: Any) -> dict[str, Any]:
     return {"thingId": id, "attributes": {"room": room, **attributes}, **BESIDE}
 
 
-def by_ids(shelf: Shelf, *namespaces: str) -> tuple[Picture, ByIds]:
-    picture = Picture(shelf.connection, Clock(float("inf"), 60.0))
-    return picture, ByIds(picture, namespaces)
+def by_ids(shelf: Shelf, *namespaces: str) -> tuple[ReadView, IdScan]:
+    picture = ReadView(shelf.connection, Deadline(float("inf"), 60.0))
+    return picture, IdScan(picture, namespaces)
 
 
 def in_the_hall(shelf: Shelf, *namespaces: str, start: str | None = None, is_descending: bool = False) -> list[str]:
     picture, ids = by_ids(shelf, *namespaces)
     path = picture.declared("attributes/room")
     assert path is not None
-    wanted = OfValue("attributes/room", path, int(Rank.TEXT), "hall")
+    wanted = ValueCandidates("attributes/room", path, int(TypeRank.TEXT), "hall")
     return [id for id, _ in ids.of_value(wanted, picture.large(), start, is_descending)]
 
 

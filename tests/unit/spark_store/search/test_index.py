@@ -16,7 +16,7 @@ from mappings.ids import EntityId, EntityType
 from spark_store.errors import RevisionConflict, StoreUnavailable
 from spark_store.journal import erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.rql.order import Rank
+from spark_store.rql.order import TypeRank
 from spark_store.search.index import LARGE, LONGEST, rows_of
 from spark_store.search.index_sql import path_of
 from tests.support.failing_sqlite import Fragile
@@ -48,33 +48,41 @@ def is_true(journal: SqliteJournal) -> bool:
 @each_row(
     ("attributes", "rows"),
     [
-        ({"a": "hall"}, {("attributes/a", Rank.TEXT, "hall")}),
-        ({"a": 1.5}, {("attributes/a", Rank.NUMBER, 1.5)}),
-        ({"a": 2**63 - 1}, {("attributes/a", Rank.NUMBER, 2**63 - 1)}),
-        ({"a": 2**63}, {("attributes/a", Rank.NUMBER, 2.0**63)}),
-        ({"a": -(10**400)}, {("attributes/a", Rank.NUMBER, float("-inf"))}),
-        ({"a": True}, {("attributes/a", Rank.BOOLEAN, 1)}),
-        ({"a": None}, {("attributes/a", Rank.NULL, 0)}),
-        ({"a": {}}, {("attributes/a", Rank.OBJECT, 0)}),
-        ({"a": []}, {("attributes/a", Rank.EMPTY_ARRAY, 0)}),
-        ({"a": {"b": 1}}, {("attributes/a", Rank.OBJECT, 1), ("attributes/a/b", Rank.NUMBER, 1)}),
+        ({"a": "hall"}, {("attributes/a", TypeRank.TEXT, "hall")}),
+        ({"a": 1.5}, {("attributes/a", TypeRank.NUMBER, 1.5)}),
+        ({"a": 2**63 - 1}, {("attributes/a", TypeRank.NUMBER, 2**63 - 1)}),
+        ({"a": 2**63}, {("attributes/a", TypeRank.NUMBER, 2.0**63)}),
+        ({"a": -(10**400)}, {("attributes/a", TypeRank.NUMBER, float("-inf"))}),
+        ({"a": True}, {("attributes/a", TypeRank.BOOLEAN, 1)}),
+        ({"a": None}, {("attributes/a", TypeRank.NULL, 0)}),
+        ({"a": {}}, {("attributes/a", TypeRank.OBJECT, 0)}),
+        ({"a": []}, {("attributes/a", TypeRank.EMPTY_ARRAY, 0)}),
+        ({"a": {"b": 1}}, {("attributes/a", TypeRank.OBJECT, 1), ("attributes/a/b", TypeRank.NUMBER, 1)}),
         (
             {"a": [1, "x", 1, [2]]},
-            {("attributes/a", Rank.ARRAY, 1)}
-            | {("attributes/a", Rank.NUMBER, 1), ("attributes/a", Rank.NUMBER, 2), ("attributes/a", Rank.TEXT, "x")},
+            {("attributes/a", TypeRank.ARRAY, 1)}
+            | {
+                ("attributes/a", TypeRank.NUMBER, 1),
+                ("attributes/a", TypeRank.NUMBER, 2),
+                ("attributes/a", TypeRank.TEXT, "x"),
+            },
         ),
         (
             {"a": [{"b": 1}, {"b": 2}, {}]},
-            {("attributes/a", Rank.ARRAY, 1), ("attributes/a", Rank.OBJECT, 1), ("attributes/a", Rank.OBJECT, 0)}
-            | {("attributes/a/b", Rank.NUMBER, 1), ("attributes/a/b", Rank.NUMBER, 2)},
+            {
+                ("attributes/a", TypeRank.ARRAY, 1),
+                ("attributes/a", TypeRank.OBJECT, 1),
+                ("attributes/a", TypeRank.OBJECT, 0),
+            }
+            | {("attributes/a/b", TypeRank.NUMBER, 1), ("attributes/a/b", TypeRank.NUMBER, 2)},
         ),
-        ({"a/b~": 1}, {("attributes/a~1b~0", Rank.NUMBER, 1)}),
-        ({"a": "ü" * 201}, {("attributes/a", Rank.TEXT, "ü" * 200)}),
+        ({"a/b~": 1}, {("attributes/a~1b~0", TypeRank.NUMBER, 1)}),
+        ({"a": "ü" * 201}, {("attributes/a", TypeRank.TEXT, "ü" * 200)}),
     ],
 )
 def test_each_value_has_its_row(attributes: dict[str, Any], rows: set[tuple[str, int, Any]]) -> None:
     made = {"thingId": "a:b", "attributes": attributes}
-    created = {("_created", Rank.TEXT, "2030-01-15T08:00:00.000000000Z")}
+    created = {("_created", TypeRank.TEXT, "2030-01-15T08:00:00.000000000Z")}
     assert rows_of(made, "2030-01-15T08:00:00Z") == rows | created
     again = rows_of(made, "")
     assert again is not None

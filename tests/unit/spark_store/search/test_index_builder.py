@@ -18,7 +18,7 @@ from spark_store.journal.journal import SqliteJournal
 from spark_store.records import Change, Snapshot
 from spark_store.search import index_builder
 from spark_store.search.index import LARGE
-from spark_store.search.index_builder import Progress, begin_anew, declare, has_work, progress, step
+from spark_store.search.index_builder import IndexProgress, begin_anew, declare, has_work, progress, step
 from tests.support.dice import THOROUGH
 from tests.support.failing_sqlite import Fragile
 from tests.support.journal_entries import timestamp
@@ -105,10 +105,10 @@ def forget(journal: SqliteJournal) -> None:
 
 
 def test_a_new_file_is_complete(journal: SqliteJournal) -> None:
-    assert journal.read(progress) == Progress(0, 0, True)
+    assert journal.read(progress) == IndexProgress(0, 0, True)
     assert not take_step(journal)
     EntityWriter(journal).fill()
-    assert journal.read(progress) == Progress(THINGS, THINGS, True)
+    assert journal.read(progress) == IndexProgress(THINGS, THINGS, True)
     assert is_true(journal)
 
 

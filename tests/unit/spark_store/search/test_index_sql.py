@@ -12,7 +12,17 @@ from hypothesis import given
 
 from spark_store.rql.ast import Field, Predicate
 from spark_store.rql.search_evaluator import holds, read
-from spark_store.search.index_sql import NOTHING, Both, Candidates, Either, Every, Rows, Together, candidates, path_of
+from spark_store.search.index_sql import (
+    NOTHING,
+    AllThings,
+    Candidates,
+    Intersection,
+    PathIntersection,
+    RowSelect,
+    Union,
+    candidates,
+    path_of,
+)
 from tests.support import random_searches as searches
 from tests.support.oracles.search import Shelf
 from tests.support.paths import VECTORS
@@ -37,13 +47,13 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
 def is_candidate(shelf: Shelf, thing: dict[str, Any], tree: Candidates) -> bool:
     """Whether the only thing of the shelf is in the set."""
     match tree:
-        case Every():
+        case AllThings():
             return True
-        case Rows():
+        case RowSelect():
             return shelf.connection.execute(tree.sql, tree.parameters).fetchone() is not None
-        case Both(parts) | Together(parts, _):
+        case Intersection(parts) | PathIntersection(parts, _):
             return all(is_candidate(shelf, thing, part) for part in parts)
-        case Either(parts):
+        case Union(parts):
             return any(is_candidate(shelf, thing, part) for part in parts)
 
 
@@ -85,7 +95,11 @@ def test_the_name_of_a_place_tells_its_keys(field: Field) -> None:
 )
 def test_nothing_that_a_filter_says_is_part_of_a_statement(shelf: Shelf, text: str) -> None:
     tree = candidates(read(text, NOW))
-    rows = [part for part in (tree.parts if isinstance(tree, Either | Both) else (tree,)) if isinstance(part, Rows)]
+    rows = [
+        part
+        for part in (tree.parts if isinstance(tree, Union | Intersection) else (tree,))
+        if isinstance(part, RowSelect)
+    ]
     assert rows
     for each in rows:
         assert "DROP" not in each.sql
@@ -103,12 +117,12 @@ def test_what_can_never_match_has_no_rows(text: str) -> None:
     ["not(eq(attributes/a,1))", "empty(attributes/a)", "gt(_revision,3)", "or(eq(attributes/a,1),empty(attributes/b))"],
 )
 def test_what_the_index_cannot_know_may_be_any_thing(text: str) -> None:
-    assert candidates(read(text, NOW)) == Every()
+    assert candidates(read(text, NOW)) == AllThings()
 
 
 def test_what_the_index_cannot_know_does_not_hide_what_it_does() -> None:
     tree = candidates(read("and(eq(attributes/a,1),not(eq(attributes/b,2)))", NOW))
-    assert isinstance(tree, Rows)
+    assert isinstance(tree, RowSelect)
     assert tree.says == "eq(attributes/a,1)"
 
 
@@ -122,5 +136,5 @@ def test_rows_of_one_value_say_which() -> None:
         ("eq(attributes/a/0,1)", None),
     ]:
         tree = candidates(read(text, NOW))
-        assert isinstance(tree, Rows)
+        assert isinstance(tree, RowSelect)
         assert (tree.equal if tree.path else None) == equal

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from spark_store.rql.options import read_options
-from spark_store.rql.query import Question
+from spark_store.rql.query import ThingQuery
 from spark_store.rql.search_evaluator import read
-from spark_store.search.candidates import Known
-from spark_store.search.matcher import Judge
-from spark_store.search.read_view import Clock, Picture, Row
+from spark_store.search.candidates import CachedCandidates
+from spark_store.search.matcher import Matcher
+from spark_store.search.read_view import Deadline, ReadView, Row
 from tests.support.oracles.search import Given, Partly, Shelf
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
@@ -32,10 +32,10 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
     found.close()
 
 
-def judge(shelf: Shelf, text: str | None, access: Partly, sort: str = "sort(+attributes/room)", *names: str) -> Judge:
-    question = Question(None if text is None else read(text, NOW), read_options(sort).order, frozenset(names))
-    picture = Picture(shelf.connection, Clock(float("inf"), 60.0))
-    return Judge(picture, question, Given({"acme:p": access}), question.order, Known())
+def judge(shelf: Shelf, text: str | None, access: Partly, sort: str = "sort(+attributes/room)", *names: str) -> Matcher:
+    question = ThingQuery(None if text is None else read(text, NOW), read_options(sort).order, frozenset(names))
+    picture = ReadView(shelf.connection, Deadline(float("inf"), 60.0))
+    return Matcher(picture, question, Given({"acme:p": access}), question.order, CachedCandidates())
 
 
 def test_what_matches_comes_with_its_place_and_its_text(shelf: Shelf) -> None:

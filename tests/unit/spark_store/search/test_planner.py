@@ -5,25 +5,27 @@ from __future__ import annotations
 import pytest
 
 from spark_store.rql.ast import Field, FieldKind
-from spark_store.rql.query import Question, Sorting
-from spark_store.search.index_sql import NOTHING, Both, Either, Every, Rows
-from spark_store.search.planner import Plan, Way, bound_of, effective_order, way_to_ids
+from spark_store.rql.query import SortField, ThingQuery
+from spark_store.search.index_sql import NOTHING, AllThings, Intersection, RowSelect, Union
+from spark_store.search.planner import AccessPath, QueryPlan, bound_of, effective_order, way_to_ids
 
-ID = Sorting(Field(FieldKind.DOCUMENT, ("thingId",)))
-ROOM = Sorting(Field(FieldKind.DOCUMENT, ("attributes", "room")), is_descending=True)
+ID = SortField(Field(FieldKind.DOCUMENT, ("thingId",)))
+ROOM = SortField(Field(FieldKind.DOCUMENT, ("attributes", "room")), is_descending=True)
 
 
 @pytest.mark.parametrize(
     ("known", "things", "way"),
     [
-        (0, 100_000, Way.CANDIDATES),
-        (100, 100_000, Way.CANDIDATES),
-        (5_000, 100_000, Way.IDS),
-        (100, 100, Way.IDS),
-        (None, 100_000, Way.IDS),
+        (0, 100_000, AccessPath.CANDIDATES),
+        (100, 100_000, AccessPath.CANDIDATES),
+        (5_000, 100_000, AccessPath.IDS),
+        (100, 100, AccessPath.IDS),
+        (None, 100_000, AccessPath.IDS),
     ],
 )
-def test_few_candidates_are_looked_up_and_many_are_met_on_the_way(known: int | None, things: int, way: Way) -> None:
+def test_few_candidates_are_looked_up_and_many_are_met_on_the_way(
+    known: int | None, things: int, way: AccessPath
+) -> None:
     assert way_to_ids(known, things, 25) is way
 
 
@@ -32,13 +34,20 @@ def test_the_more_things_there_are_the_more_candidates_are_worth_knowing() -> No
 
 
 def test_nothing_orders_things_behind_their_ids() -> None:
-    assert effective_order(Question(None, (ROOM, ID, ROOM))) == (ROOM, ID)
+    assert effective_order(ThingQuery(None, (ROOM, ID, ROOM))) == (ROOM, ID)
 
 
 def test_a_plan_shows_its_sets_as_they_are_nested() -> None:
-    rows = Rows("SELECT", (), 'eq(attributes/room,"hall")')
-    plan = Plan(
-        Way.VALUES, Both((rows, Either((rows, NOTHING)), Every())), None, 7, True, "+thingId", 3, "attributes/room"
+    rows = RowSelect("SELECT", (), 'eq(attributes/room,"hall")')
+    plan = QueryPlan(
+        AccessPath.VALUES,
+        Intersection((rows, Union((rows, NOTHING)), AllThings())),
+        None,
+        7,
+        True,
+        "+thingId",
+        3,
+        "attributes/room",
     )
     assert str(plan).splitlines() == [
         "along the values that it is sorted by; 7 things, order +thingId",
@@ -55,5 +64,5 @@ def test_a_plan_shows_its_sets_as_they_are_nested() -> None:
 
 
 def test_a_plan_says_when_there_is_no_index_yet() -> None:
-    plan = Plan(Way.IDS, Every(), None, 7, False, "+thingId")
+    plan = QueryPlan(AccessPath.IDS, AllThings(), None, 7, False, "+thingId")
     assert "the index is being built" in str(plan)

@@ -10,9 +10,9 @@ import pytest
 from mappings.ids import EntityId, EntityType
 from spark_store.records import Snapshot
 from spark_store.rql.options import read_options
-from spark_store.rql.query import Budget, Question, Thing
+from spark_store.rql.query import Budget, Thing, ThingQuery
 from spark_store.rql.search_evaluator import read
-from spark_store.search.point_lookup import NamedThing, named_thing, thing_of
+from spark_store.search.point_lookup import PointLookup, named_thing, thing_of
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, tzinfo=UTC)
@@ -70,17 +70,17 @@ def test_no_predicate_names_nothing() -> None:
     assert named_thing(None) is None
 
 
-def asked(filter: str, options: str | None = None, *namespaces: str) -> Question:
-    return Question(read(filter, NOW), read_options(options).order, frozenset(namespaces))
+def asked(filter: str, options: str | None = None, *namespaces: str) -> ThingQuery:
+    return ThingQuery(read(filter, NOW), read_options(options).order, frozenset(namespaces))
 
 
 THINGS = {each.entity: each for each in (thing("a", n=2), thing("b", n=1))}
 
 
-def search(question: Question, after: Any = None, snapshot: Any = THINGS.get) -> list[str]:
+def search(question: ThingQuery, after: Any = None, snapshot: Any = THINGS.get) -> list[str]:
     entity = named_thing(question.predicate)
     assert entity is not None
-    found = NamedThing(entity, snapshot).page(question, Everything(), after, 1, Budget(), 1)
+    found = PointLookup(entity, snapshot).page(question, Everything(), after, 1, Budget(), 1)
     assert found.is_last
     return [hit.thing_id for hit in found.hits]
 
@@ -96,7 +96,7 @@ def test_the_thing_is_found_once_if_it_matches() -> None:
 def test_it_is_the_thing_with_what_stands_beside_its_document() -> None:
     entity = EntityId(EntityType.THING, "acme", "a")
     question = asked('eq(thingId,"acme:a")')
-    (hit,) = NamedThing(entity, THINGS.get).page(question, Everything(), None, 1, Budget()).hits
+    (hit,) = PointLookup(entity, THINGS.get).page(question, Everything(), None, 1, Budget()).hits
     assert hit.thing == thing_of(THINGS[entity])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_store.search.read_view import NAMESPACES, POLICIES, Clock, Picture
+from spark_store.search.read_view import NAMESPACES, POLICIES, Deadline, ReadView
 from tests.support.oracles.search import Shelf
 
 BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
@@ -20,16 +20,16 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
     found.close()
 
 
-def picture(shelf: Shelf) -> Picture:
-    return Picture(shelf.connection, Clock(float("inf"), 60.0))
+def picture(shelf: Shelf) -> ReadView:
+    return ReadView(shelf.connection, Deadline(float("inf"), 60.0))
 
 
 def test_a_clock_stops_at_its_deadline_and_is_late_after_its_slice() -> None:
-    clock = Clock(deadline=0.0, slice_seconds=60.0)
+    clock = Deadline(deadline=0.0, slice_seconds=60.0)
     assert clock.is_late()
     assert clock.tick()
     assert clock.has_stopped
-    patient = Clock(deadline=float("inf"), slice_seconds=60.0)
+    patient = Deadline(deadline=float("inf"), slice_seconds=60.0)
     assert not patient.is_late()
     assert not patient.tick()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_store.rql.order import key_of
-from spark_store.rql.query import Budget, Place, Question
+from spark_store.rql.query import Budget, Place, ThingQuery
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.oracles.search import Partly, Shelf, answer, with_rights
 from tests.support.random_questions import ACCESSES, BOUNDS, DECLARED, IDS, large_and_small, narrow, questions
@@ -43,7 +43,7 @@ def test_pages_drawn_while_things_change(
     shelf: Shelf,
     search: SqliteSearch,
     things: list[dict[str, Any]],
-    question: Question,
+    question: ThingQuery,
     accesses: Mapping[str, Partly],
     limit: int,
     bounds: Mapping[str, Any],

@@ -19,10 +19,10 @@ from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import read_options
-from spark_store.rql.query import Budget, Question, Sorting
+from spark_store.rql.query import Budget, SortField, ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search import read_view
-from spark_store.search.candidates import ByIds
+from spark_store.search.candidates import IdScan
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.oracles.search import Given, Partly, Shelf, answer, with_rights
 from tests.support.paths import VECTORS
@@ -56,7 +56,7 @@ def test_every_answer_is_the_one_that_all_things_one_by_one_give(
     shelf: Shelf,
     search: SqliteSearch,
     things: list[dict[str, Any]],
-    question: Question,
+    question: ThingQuery,
     accesses: Mapping[str, Partly],
     limit: int,
     bounds: Mapping[str, Any],
@@ -79,14 +79,14 @@ def test_every_answer_is_the_one_that_all_things_one_by_one_give(
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 CASES: list[dict[str, Any]] = json.loads((VECTORS / "rql.json").read_text("utf-8"))
-BY_ID = (Sorting(Field(FieldKind.DOCUMENT, ("thingId",))),)
+BY_ID = (SortField(Field(FieldKind.DOCUMENT, ("thingId",))),)
 BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
 POLICY = "acme.site:pol-7"
 WHOLE = Partly(lambda _: True, is_whole=True)
 
 
-def asking(text: str | None, *options: str) -> Question:
-    return Question(None if text is None else read(text, NOW), read_options(",".join(options) or None).order)
+def asking(text: str | None, *options: str) -> ThingQuery:
+    return ThingQuery(None if text is None else read(text, NOW), read_options(",".join(options) or None).order)
 
 
 @each_row("case", [pytest.param(case, id=f"case_{case['case']:03}") for case in CASES if case["search"] != "error"])
@@ -317,14 +317,14 @@ def test_things_of_one_value_at_a_declared_path_are_found_without_looking_at_oth
         assert plan.startswith(way)
         assert "by the index of attributes/room itself" in plan
         loaded: list[int] = []
-        load = read_view.Picture.load
+        load = read_view.ReadView.load
 
-        def counting(self: read_view.Picture, keys: Any) -> Any:
+        def counting(self: read_view.ReadView, keys: Any) -> Any:
             loaded.extend(keys)
             return load(self, keys)
 
-        patch.setattr(read_view.Picture, "load", counting)
-        patch.delattr(ByIds, "things")
+        patch.setattr(read_view.ReadView, "load", counting)
+        patch.delattr(IdScan, "things")
         page = search.page(asked, clustered, None, 5, Budget())
         assert [hit.thing_id for hit in page.hits] == [f"acme:{n}" for n in range(4000, 4005)]
         assert len(loaded) <= 6

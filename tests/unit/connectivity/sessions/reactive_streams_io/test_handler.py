@@ -9,7 +9,15 @@ import json
 
 import pytest
 
-from mappings.reactive_streams_io.frames import Cancel, Goodbye, OnComplete, OnError, OnNext, OnSubscribe, Request
+from mappings.reactive_streams_io.frames import (
+    CancelFrame,
+    Goodbye,
+    OnComplete,
+    OnError,
+    OnNext,
+    OnSubscribe,
+    RequestFrame,
+)
 from tests.support.in_process.reactive_streams_io import HELLO, HISTORY, H, Quay, revisions, source, subscribe, trial
 from tests.support.in_process.service import pause, until
 
@@ -28,10 +36,10 @@ async def test_a_client_reads_the_history_of_a_thing_at_its_own_pace() -> None:
     assert (hello, begun) == (HELLO, OnSubscribe(5, 0))
     assert isinstance(first, OnNext)
     assert json.loads(first.element)["topic"] == "acme.site/lamp-7/things/twin/events/created"
-    quay.say("a", Request(5, 2))
+    quay.say("a", RequestFrame(5, 2))
     frames = await quay.framed("a", 5)
     assert revisions([frame.element for frame in frames[2:] if isinstance(frame, OnNext)]) == [1, 2, 3]
-    quay.say("a", Request(5, 9))
+    quay.say("a", RequestFrame(5, 9))
     *_, last, end = await quay.framed("a", 7)
     assert isinstance(last, OnNext)
     assert json.loads(last.element) == {
@@ -50,7 +58,7 @@ async def test_a_cancel_ends_a_stream_without_a_word() -> None:
     quay = await Quay.filled(revisions=4)
     quay.say("a", H, subscribe(HISTORY, 1, 1))
     await quay.framed("a", 3)
-    quay.say("a", Cancel(1), Request(1, 9))
+    quay.say("a", CancelFrame(1), RequestFrame(1, 9))
     await quay.framed("a", 3)
     await until(lambda: list(quay.streams) == [])
 
@@ -112,7 +120,7 @@ async def test_cases_n03_d07_and_d08_a_name_that_means_nothing_is_refused_and_th
     assert OnSubscribe(7, 0) in frames
     (error,) = [frame for frame in frames if isinstance(frame, OnError)]
     assert (error.subscriber, error.error[:3]) == (7, status)
-    quay.say("a", Cancel(1), trial("range?n=1", 1, 1))
+    quay.say("a", CancelFrame(1), trial("range?n=1", 1, 1))
     await quay.framed("a", 7)
 
 

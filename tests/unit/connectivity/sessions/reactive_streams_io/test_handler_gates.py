@@ -11,12 +11,18 @@ from typing import Any
 import pytest
 
 from connectivity.sessions.reactive_streams_io import read_ahead
-from connectivity.sessions.reactive_streams_io.read_ahead import LITTLE, MOST, Gate, Gated, Hall
-from connectivity.subscriptions.feed import FeedFailed, Page, Then
-from connectivity.transports.base import Sign
+from connectivity.sessions.reactive_streams_io.read_ahead import (
+    LITTLE,
+    MOST,
+    BudgetedFeed,
+    ConnectionBudget,
+    ReadAheadBudget,
+)
+from connectivity.subscriptions.feed import FeedFailed, Page, PageEnd
+from connectivity.transports.base import ReaderStatus
 from mappings.errors import INTERNAL_ERROR
 from mappings.reactive_streams_io.frames import OnComplete
-from mappings.reactive_streams_io.limits import OBJECT, Limits
+from mappings.reactive_streams_io.limits import OBJECT, EndpointLimits
 from tests.support.in_process.reactive_streams_io import H, Quay, octets, trial
 from tests.support.in_process.service import pause, until
 
@@ -39,7 +45,7 @@ class Store:
         await self.ready.wait()
         if self.failure is not None:
             raise self.failure
-        return Page([bytes(max_bytes - OBJECT)], position, Then.MORE)
+        return Page([bytes(max_bytes - OBJECT)], position, PageEnd.MORE)
 
     def wake(self, ready: Any) -> None:
         ready()
@@ -48,16 +54,16 @@ class Store:
         self.is_closed = True
 
 
-async def read(feed: Gated) -> int:
+async def read(feed: BudgetedFeed) -> int:
     """The size of the next page."""
     page = await feed.page(0, 500, read_ahead.PAGE)
     return read_ahead.size_of(page.elements)
 
 
 async def test_a_session_reads_up_to_its_bound_and_goes_on_as_its_client_takes() -> None:
-    hall = Hall()
-    gate, order = Gate(hall), list[str]()
-    feeds = [Gated(Store(str(number), order), gate) for number in range(20)]
+    hall = ConnectionBudget()
+    gate, order = ReadAheadBudget(hall), list[str]()
+    feeds = [BudgetedFeed(Store(str(number), order), gate) for number in range(20)]
     tasks = [asyncio.create_task(read(feed)) for feed in feeds]
     await pause()
     assert [task.done() for task in tasks] == [True] * 8 + [False] * 12
@@ -79,10 +85,10 @@ async def test_a_session_reads_up_to_its_bound_and_goes_on_as_its_client_takes()
 
 
 async def test_streams_have_their_turns_one_after_the_other() -> None:
-    gate, order = Gate(Hall()), list[str]()
-    feeds = {name: Gated(Store(name, order), gate) for name in "abcdefghijklmnopqrst"}
+    gate, order = ReadAheadBudget(ConnectionBudget()), list[str]()
+    feeds = {name: BudgetedFeed(Store(name, order), gate) for name in "abcdefghijklmnopqrst"}
 
-    async def go_on(feed: Gated) -> None:
+    async def go_on(feed: BudgetedFeed) -> None:
         for _ in range(5):
             await read(feed)
             await asyncio.sleep(0)
@@ -99,8 +105,8 @@ async def test_streams_have_their_turns_one_after_the_other() -> None:
 
 
 async def test_where_nothing_waits_somebody_may_read_even_what_is_larger_than_the_bound() -> None:
-    gate = Gate(Hall())
-    large, other = Gated(Store(), gate), Gated(Store(), gate)
+    gate = ReadAheadBudget(ConnectionBudget())
+    large, other = BudgetedFeed(Store(), gate), BudgetedFeed(Store(), gate)
     assert read_ahead.size_of((await large.page(0, 1, 3 * MOST)).elements) == 3 * MOST
     task = asyncio.create_task(read(other))
     await pause()
@@ -110,10 +116,10 @@ async def test_where_nothing_waits_somebody_may_read_even_what_is_larger_than_th
 
 
 async def test_whoever_is_cancelled_or_closed_while_it_waits_keeps_nobody_from_reading() -> None:
-    hall = Hall()
-    gate = Gate(hall)
+    hall = ConnectionBudget()
+    gate = ReadAheadBudget(hall)
     stores = [Store() for _ in range(11)]
-    feeds = [Gated(store, gate) for store in stores]
+    feeds = [BudgetedFeed(store, gate) for store in stores]
     tasks = [asyncio.create_task(read(feed)) for feed in feeds]
     await pause()
     tasks[8].cancel()
@@ -131,8 +137,8 @@ async def test_whoever_is_cancelled_or_closed_while_it_waits_keeps_nobody_from_r
 
 
 async def test_whoever_is_cancelled_just_as_its_turn_comes_gives_it_to_the_next() -> None:
-    gate = Gate(Hall())
-    feeds = [Gated(Store(), gate) for _ in range(10)]
+    gate = ReadAheadBudget(ConnectionBudget())
+    feeds = [BudgetedFeed(Store(), gate) for _ in range(10)]
     tasks = [asyncio.create_task(read(feed)) for feed in feeds]
     await pause()
     feeds[0].taken()
@@ -142,10 +148,10 @@ async def test_whoever_is_cancelled_just_as_its_turn_comes_gives_it_to_the_next(
 
 
 async def test_what_is_closed_or_fails_while_it_is_read_holds_nothing() -> None:
-    hall = Hall()
-    gate, store = Gate(hall), Store()
+    hall = ConnectionBudget()
+    gate, store = ReadAheadBudget(hall), Store()
     store.ready.clear()
-    feed = Gated(store, gate)
+    feed = BudgetedFeed(store, gate)
     task = asyncio.create_task(read(feed))
     await pause()
     feed.close()
@@ -154,7 +160,7 @@ async def test_what_is_closed_or_fails_while_it_is_read_holds_nothing() -> None:
     assert hall.octets == 0
     store.failure = FeedFailed(INTERNAL_ERROR)
     with pytest.raises(FeedFailed):
-        await read(Gated(store, gate))
+        await read(BudgetedFeed(store, gate))
     assert "0 octets held, 0 reading" in repr(gate)
 
 
@@ -162,19 +168,19 @@ async def test_a_crowd_of_sessions_reads_little_at_a_time_and_none_waits_for_ano
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(read_ahead, "MOST_TOGETHER", 3 << 20)
-    hall = Hall()
-    crowd = [Gate(hall) for _ in range(10)]
-    assert [await read(Gated(Store(), gate)) for gate in crowd] == [read_ahead.PAGE] * 3 + [LITTLE] * 7
-    task = asyncio.create_task(read(Gated(Store(), crowd[9])))
+    hall = ConnectionBudget()
+    crowd = [ReadAheadBudget(hall) for _ in range(10)]
+    assert [await read(BudgetedFeed(Store(), gate)) for gate in crowd] == [read_ahead.PAGE] * 3 + [LITTLE] * 7
+    task = asyncio.create_task(read(BudgetedFeed(Store(), crowd[9])))
     await pause()
     assert not task.done()
     task.cancel()
 
 
 async def test_while_no_client_is_there_little_is_read() -> None:
-    gate = Gate(Hall())
+    gate = ReadAheadBudget(ConnectionBudget())
     gate.leave_alone()
-    first, second = Gated(Store(), gate), Gated(Store(), gate)
+    first, second = BudgetedFeed(Store(), gate), BudgetedFeed(Store(), gate)
     assert await read(first) == LITTLE
     task = asyncio.create_task(read(second))
     await pause()
@@ -199,7 +205,7 @@ def at_most(octets: int) -> Iterator[None]:
     assert peak - before < octets, f"{peak - before} octets"
 
 
-STREAMS = Limits().subscriptions
+STREAMS = EndpointLimits().subscriptions
 
 
 @pytest.mark.parametrize(
@@ -224,7 +230,7 @@ async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
         await until(lambda: not list(quay.streams))
         # The last of them may still be about to leave.
         await until(lambda: completed(quay) == set(range(streams)))
-    quay.dispatcher.reader("site", "a", Sign.GONE)
+    quay.dispatcher.reader("site", "a", ReaderStatus.GONE)
     await until(lambda: hall(quay).octets == 0)
 
 
@@ -242,8 +248,8 @@ def completed(quay: Quay) -> set[int]:
     return {frame.subscriber for frame in quay.frames("a") if isinstance(frame, OnComplete)}
 
 
-def hall(quay: Quay) -> Hall:
+def hall(quay: Quay) -> ConnectionBudget:
     desk: Any = quay.desks.of("reactive_streams_io")
     (room,) = desk._rooms.values()
-    found: Hall = room._hall
+    found: ConnectionBudget = room._hall
     return found

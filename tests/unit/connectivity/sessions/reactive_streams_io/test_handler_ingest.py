@@ -16,10 +16,10 @@ from structlog.testing import capture_logs
 from connectivity.errors import PublishFailed
 from connectivity.management.status_report import logs_of
 from mappings.ids import EntityId, EntityType
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
-from mappings.reactive_streams_io.events import Closed, NotResumed, Subscribed
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
+from mappings.reactive_streams_io.events import Closed, NotResumed, SubscribeReceived
 from mappings.reactive_streams_io.frames import (
-    Cancel,
+    CancelFrame,
     ClientHello,
     Frame,
     Goodbye,
@@ -29,12 +29,12 @@ from mappings.reactive_streams_io.frames import (
     OnNextLastPart,
     OnNextPart,
     OnSubscribe,
-    Request,
+    RequestFrame,
     Resume,
     ResumeGrant,
     ResumeOk,
     Seq,
-    Subscribe,
+    SubscribeFrame,
 )
 from tests.support.dice import THOROUGH, dice
 from tests.support.in_process.reactive_streams_io import Quay, octets, source, subscribe
@@ -78,7 +78,7 @@ def turns(first: int, last: int) -> bytes:
 
 
 def requests(quay: Quay, address: str = "a") -> list[Frame]:
-    return [frame for frame in quay.frames(address) if isinstance(frame, Request)]
+    return [frame for frame in quay.frames(address) if isinstance(frame, RequestFrame)]
 
 
 async def test_cases_w01_to_w04_what_is_ingested_is_carried_out_beside_what_the_client_reads() -> None:
@@ -110,7 +110,7 @@ async def test_the_commands_of_one_message_are_carried_out_in_order_in_one_commi
     await until(lambda: requests(quay))
     assert quay.values() == list(range(1, 257))
     assert quay.disk.commits == before + 1
-    assert requests(quay) == [Request(1, 128), Request(1, 128)]
+    assert requests(quay) == [RequestFrame(1, 128), RequestFrame(1, 128)]
     assert await quay.settled(1)
 
 
@@ -121,7 +121,7 @@ async def test_nothing_more_is_wanted_and_nothing_settled_before_it_is_durable()
     await pause()
     assert (quay.frames("a"), quay.outcomes) == ([], [])
     quay.disk.release()
-    assert await quay.framed("a", 1) == [Request(1, 128)]
+    assert await quay.framed("a", 1) == [RequestFrame(1, 128)]
     assert await quay.settled(1)
 
 
@@ -135,7 +135,7 @@ async def test_a_store_that_was_away_stores_each_command_once_and_in_order() -> 
     quay.disk.full = False
     await quay.store.wait_available()
     quay.dispatcher.handle(quay.postponed, quay.postponed.extend)
-    assert await quay.framed("a", 1) == [Request(1, 128)]
+    assert await quay.framed("a", 1) == [RequestFrame(1, 128)]
     assert quay.values() == list(range(1, 151))
     assert await quay.settled(2)
 
@@ -147,7 +147,7 @@ async def test_commands_that_were_stored_though_the_answer_of_the_disk_was_lost_
     await until(lambda: quay.postponed)
     await quay.store.wait_available()
     quay.dispatcher.handle(quay.postponed, quay.postponed.extend)
-    assert await quay.framed("a", 1) == [Request(1, 128)]
+    assert await quay.framed("a", 1) == [RequestFrame(1, 128)]
     assert quay.values() == list(range(1, 129))
 
 
@@ -185,7 +185,7 @@ async def test_commands_whose_delivery_was_given_up_are_carried_out_when_it_come
     await quay.store.wait_available()
     # Its link has died: nobody takes it up, and the broker brings it again.
     quay.handle(quay.delivery(message, "m-1", redelivered=True, reply_to="a"))
-    assert await quay.framed("a", 1) == [Request(1, 128)]
+    assert await quay.framed("a", 1) == [RequestFrame(1, 128)]
     assert quay.values() == list(range(1, 129))
     assert await quay.settled(1)
 
@@ -200,7 +200,7 @@ async def test_a_message_that_comes_again_while_it_is_being_stored_counts_once_a
     await pause()
     assert quay.outcomes == []
     quay.disk.release()
-    assert await quay.framed("a", 1) == [Request(1, 128)]
+    assert await quay.framed("a", 1) == [RequestFrame(1, 128)]
     assert await quay.settled(2)
     assert quay.values() == list(range(1, 129))
     quay.handle(quay.delivery(message, "m-1", redelivered=True, reply_to="a"))
@@ -237,7 +237,7 @@ async def test_a_command_that_fails_is_told_to_operators_and_the_others_are_carr
         "rsio:element.invalid": 4,
     }
     quay.say("a", turns(4, 124))
-    assert await quay.framed("a", 1) == [Request(1, 128)]
+    assert await quay.framed("a", 1) == [RequestFrame(1, 128)]
 
 
 async def test_an_element_in_parts_is_carried_out_with_its_last_one() -> None:
@@ -387,7 +387,7 @@ async def test_a_message_is_done_when_the_broker_has_its_answers_or_has_refused_
     quay.link.confirm(error=quay.link.refuses)
     await until(lambda: len(quay.outcomes) == 1)
     quay.link.refuses = None
-    assert requests(quay) in ([], [Request(1, 128)])
+    assert requests(quay) in ([], [RequestFrame(1, 128)])
 
 
 # the streams themselves
@@ -408,7 +408,7 @@ async def test_case_w06_a_stream_that_fails_is_asked_for_again_by_another_id_aft
     quay.say("a", OnError(2, "503 busy"))
     quay.clock.advance(1.1)
     quay.dispatcher.sweep()
-    await until(lambda: Subscribe("ingest/telemetry", 3, 256) in quay.frames("a"))
+    await until(lambda: SubscribeFrame("ingest/telemetry", 3, 256) in quay.frames("a"))
 
 
 async def test_each_failure_in_a_row_makes_the_pause_longer() -> None:
@@ -458,7 +458,7 @@ async def test_when_the_service_stops_a_client_learns_of_all_that_is_done_before
     await pause()
     assert quay.frames("a") == []
     quay.disk.release()
-    assert await quay.framed("a", 2) == [Request(1, 103), Goodbye("shutdown")]
+    assert await quay.framed("a", 2) == [RequestFrame(1, 103), Goodbye("shutdown")]
     # What comes now is not carried out, and not wanted anew: it comes again in another session.
     quay.say("a", turns(104, 105), Goodbye("ok"))
     await asyncio.wait_for(parting, PATIENCE)
@@ -470,11 +470,11 @@ async def test_more_than_was_wanted_ends_the_stream_and_what_was_wanted_counts()
     quay = await taking()
     quay.disk.hold()
     quay.say("a", turns(1, 257))
-    await until(lambda: Cancel(1) in quay.frames("a"))
+    await until(lambda: CancelFrame(1) in quay.frames("a"))
     quay.disk.release()
     assert await quay.settled(1)
     assert quay.values() == list(range(1, 257))
-    assert await quay.framed("a", 1) == [Cancel(1)]
+    assert await quay.framed("a", 1) == [CancelFrame(1)]
 
 
 async def test_a_session_that_goes_on_elsewhere_goes_on_ingesting_and_nothing_is_carried_out_twice() -> None:
@@ -492,7 +492,7 @@ async def test_a_session_that_goes_on_elsewhere_goes_on_ingesting_and_nothing_is
     await until(lambda: ResumeOk(101) in quay.frames("b"))
     await until(lambda: quay.values() == list(range(1, 101)))
     quay.say("b", turns(101, 128))
-    await until(lambda: Request(1, 128) in quay.frames("b"))
+    await until(lambda: RequestFrame(1, 128) in quay.frames("b"))
     assert quay.values() == list(range(1, 129))
 
 
@@ -500,8 +500,8 @@ async def test_several_names_are_streams_of_their_own() -> None:
     quay = await Quay.filled(revisions=1, options={"ingest": ["a/b ä", "c"]})
     quay.say("a", H)
     assert (await quay.framed("a", 3))[1:] == [
-        Subscribe("ingest/a%2Fb%20%C3%A4", 1, 256),
-        Subscribe("ingest/c", 2, 256),
+        SubscribeFrame("ingest/a%2Fb%20%C3%A4", 1, 256),
+        SubscribeFrame("ingest/c", 2, 256),
     ]
     quay.say("a", OnSubscribe(2, 0), OnSubscribe(1, 0), elements(turn(1), id=2), elements(turn(2), id=1))
     await until(lambda: quay.values() == [1, 2])
@@ -533,7 +533,7 @@ async def test_whatever_a_client_brings_harms_nobody_else(seed: int) -> None:
         log for log in logs if log["log_level"] == "error"
     ]
     quay.say("a", turns(1, 128))
-    await until(lambda: Request(1, 128) in quay.frames("a"))
+    await until(lambda: RequestFrame(1, 128) in quay.frames("a"))
     assert quay.values()[-128:] == list(range(1, 129))
 
 
@@ -544,7 +544,7 @@ async def test_a_session_that_is_cut_anywhere_and_resumed_carries_out_each_comma
     quay = await Quay.filled(revisions=1, options={"ingest": ["telemetry"]})
     address, read, sent = "c0", 0, 0
     stream: int | None = None
-    endpoint = Endpoint(Role.CLIENT, quay.clock.now(), has_messages=True)
+    endpoint = Endpoint(EndpointRole.CLIENT, quay.clock.now(), has_messages=True)
     for _ in range(2000):
         if len(quay.values()) == count:
             break
@@ -563,13 +563,13 @@ async def test_a_session_that_is_cut_anywhere_and_resumed_carries_out_each_comma
         for message in heard[read:]:
             for event in endpoint.receive(message, quay.clock.now()):
                 assert not isinstance(event, Closed | NotResumed), event
-                if isinstance(event, Subscribed):
+                if isinstance(event, SubscribeReceived):
                     stream = event.stream if endpoint.accept(event.stream) else None
         read = len(heard)
         if is_cut:
             cuts += 1
             endpoint.lose(quay.clock.now())
             address, read = f"c{cuts}", 0
-            endpoint = Endpoint(Role.CLIENT, quay.clock.now(), has_messages=True, ticket=endpoint.ticket())
+            endpoint = Endpoint(EndpointRole.CLIENT, quay.clock.now(), has_messages=True, ticket=endpoint.ticket())
     assert cuts > 5
     assert quay.values() == list(range(1, count + 1))

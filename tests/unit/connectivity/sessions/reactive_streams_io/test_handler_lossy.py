@@ -12,8 +12,8 @@ from random import Random
 
 import pytest
 
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
-from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Event, Interrupted, Resumed
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
+from mappings.reactive_streams_io.events import Closed, Completed, ElementsReceived, Event, Interrupted, Resumed
 from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import HISTORY, Quay, revisions
 from tests.support.in_process.service import pause
@@ -47,7 +47,7 @@ class LossyReader:
         """Speak at another address: go on with a session, or begin one."""
         ticket = endpoint.ticket() if endpoint is not None else None
         self.number, self.seen = self.number + 1, 0
-        self.endpoint = Endpoint(Role.CLIENT, self.quay.clock.now(), has_messages=True, ticket=ticket)
+        self.endpoint = Endpoint(EndpointRole.CLIENT, self.quay.clock.now(), has_messages=True, ticket=ticket)
         if ticket is None:
             start = self.revisions[-1] + 1 if self.revisions else 1
             self.endpoint.subscribe(f"{HISTORY}?from={start}", PAGE)
@@ -80,7 +80,7 @@ class LossyReader:
     def react(self, events: list[Event]) -> None:
         for event in events:
             match event:
-                case Arrived(stream, elements):
+                case ElementsReceived(stream, elements):
                     self.revisions += revisions([bytes(element) for element in elements])
                     self.endpoint.request(stream, len(elements))
                 case Completed():

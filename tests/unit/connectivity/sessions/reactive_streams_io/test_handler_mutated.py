@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, given
 
-from connectivity.sessions.reactive_streams_io.peer import Counterpart
+from connectivity.sessions.reactive_streams_io.peer import PeerSession
 from mappings.reactive_streams_io.endpoint import Endpoint
 from mappings.reactive_streams_io.frames import Extension
 from tests.support.cpu_budget import at_most
@@ -55,7 +55,7 @@ def test_what_is_not_as_it_must_be_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     plan = Plan(frozenset(Extension), [Step(0, "subscribe", NAMES.index("tck/never"), 0)], QUIET, QUIET)
     with Harbour() as harbour:
         harbour.hold(plan)
-        monkeypatch.setattr(Counterpart, "lose", lambda _: ())
+        monkeypatch.setattr(PeerSession, "lose", lambda _: ())
         monkeypatch.setattr(Endpoint, "tick", lambda _self, _now: [])
         with pytest.raises(AssertionError):
             harbour.hold(plan)
@@ -65,14 +65,14 @@ def test_what_is_not_as_it_must_be_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_who_has_left_is_kept_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody holds on to a client of which the desk knows nothing any more."""
-    made: weakref.WeakSet[Counterpart] = weakref.WeakSet()
-    build = Counterpart.__init__
+    made: weakref.WeakSet[PeerSession] = weakref.WeakSet()
+    build = PeerSession.__init__
 
-    def note(self: Counterpart, *args: object, **options: object) -> None:
+    def note(self: PeerSession, *args: object, **options: object) -> None:
         made.add(self)
         build(self, *args, **options)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Counterpart, "__init__", note)
+    monkeypatch.setattr(PeerSession, "__init__", note)
     steps = [Step(0, what, which, 4) for which, what in enumerate(("subscribe", "gone", "subscribe", "elsewhere"))]
     with Harbour() as harbour:
         for _ in range(5):

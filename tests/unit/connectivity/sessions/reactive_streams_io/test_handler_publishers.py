@@ -13,17 +13,17 @@ import pytest
 
 from connectivity.sessions.reactive_streams_io.feeds import (
     WRITTEN_AT_ONCE,
-    Apart,
-    Behind,
-    Later,
-    Numbers,
-    Trials,
-    Written,
+    ConcatenatedFeed,
+    DeferredFeed,
+    EncodedFeed,
+    FlattenedFeed,
+    NumbersFeed,
+    SyntheticFeed,
 )
-from connectivity.subscriptions.feed import NOTHING, FeedFailed, Page, Then
+from connectivity.subscriptions.feed import NOTHING, FeedFailed, Page, PageEnd
 from mappings.errors import Fault
-from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNext, OnSubscribe, Request
-from mappings.reactive_streams_io.publisher_names import Trial
+from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNext, OnSubscribe, RequestFrame
+from mappings.reactive_streams_io.publisher_names import SyntheticName
 from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, elements, revisions, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, pause, policy, turn, until
 from tests.support.in_process.streamr import Tank
@@ -169,9 +169,9 @@ async def test_things_of_a_search_come_one_by_one_as_they_are_wanted() -> None:
         await quay.tell(creation(f"lamp-{number}"))
     quay.forget()
     await told(quay, "things/search?options=size(2)&unit=thing", demand=1, number=2)
-    quay.say("a", Request(1, 1))
+    quay.say("a", RequestFrame(1, 1))
     await quay.framed("a", 4)
-    quay.say("a", Request(1, 1))
+    quay.say("a", RequestFrame(1, 1))
     await until(lambda: OnComplete(1) in quay.frames("a"))
 
 
@@ -245,7 +245,7 @@ class Listed:
         self.is_closed = False
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
-        then = Then.END if position + 1 >= len(self.pages) else Then.MORE
+        then = PageEnd.END if position + 1 >= len(self.pages) else PageEnd.MORE
         return Page(self.pages[position], position + 1, then)
 
     def wake(self, ready: Any) -> None:
@@ -263,23 +263,23 @@ async def all_of(feed: Any, limit: int = 10) -> list[Any]:
         assert len(page.elements) <= limit
         found += page.elements
         position = page.position
-        if page.then is Then.END:
+        if page.then is PageEnd.END:
             return found
 
 
 async def test_a_feed_goes_on_with_the_one_behind_it() -> None:
     first, second = Listed([1], [2]), Listed([3])
-    both = Behind(first, lambda: second)
+    both = ConcatenatedFeed(first, lambda: second)
     assert await all_of(both) == [1, 2, 3]
     assert first.is_closed
     both.close()
     assert second.is_closed
     with pytest.raises(FeedFailed):
-        await all_of(Behind(NOTHING, lambda: Fault(404, "x:y", "gone")))
+        await all_of(ConcatenatedFeed(NOTHING, lambda: Fault(404, "x:y", "gone")))
 
 
 async def test_who_leaves_while_the_first_feed_ends_opens_no_second_one() -> None:
-    both: Behind
+    both: ConcatenatedFeed
 
     class Left(Listed):
         async def page(self, position: Any, limit: int, max_bytes: int) -> Page:
@@ -292,14 +292,17 @@ async def test_who_leaves_while_the_first_feed_ends_opens_no_second_one() -> Non
         opened.append(Listed([2]))
         return opened[-1]
 
-    both = Behind(Left([1]), open)
+    both = ConcatenatedFeed(Left([1]), open)
     assert (await both.page(0, 10, 1000)).elements == [1]
     assert opened == []
 
 
 async def test_elements_come_apart_and_none_is_lost_at_the_end_of_a_page() -> None:
-    assert await all_of(Apart(Listed(["abc"], [], ["de"]), list), limit=2) == list("abcde")
-    assert await all_of(Written(Listed([1, 2], [3]), lambda each: b"%d" % each if each != 2 else None)) == [b"1", b"3"]
+    assert await all_of(FlattenedFeed(Listed(["abc"], [], ["de"]), list), limit=2) == list("abcde")
+    assert await all_of(EncodedFeed(Listed([1, 2], [3]), lambda each: b"%d" % each if each != 2 else None)) == [
+        b"1",
+        b"3",
+    ]
 
 
 async def test_a_feed_that_has_to_be_found_is_found_once() -> None:
@@ -310,7 +313,7 @@ async def test_a_feed_that_has_to_be_found_is_found_once() -> None:
         times.append(1)
         return found
 
-    later = Later(find)
+    later = DeferredFeed(find)
     assert await all_of(later) == [1, 2]
     assert times == [1]
     later.close()
@@ -320,24 +323,24 @@ async def test_a_feed_that_has_to_be_found_is_found_once() -> None:
         return Fault(404, "x:y", "gone")
 
     with pytest.raises(FeedFailed):
-        await all_of(Later(refused))
+        await all_of(DeferredFeed(refused))
 
 
 async def test_a_test_publisher_ends_with_its_last_element() -> None:
-    assert await all_of(Trials(Trial("range", 3)), limit=1) == [b"1", b"2", b"3"]
-    assert Trials(Trial("range")).is_empty
-    assert not Trials(Trial("never")).is_empty
-    assert not Trials(Trial("fail")).is_empty
+    assert await all_of(SyntheticFeed(SyntheticName("range", 3)), limit=1) == [b"1", b"2", b"3"]
+    assert SyntheticFeed(SyntheticName("range")).is_empty
+    assert not SyntheticFeed(SyntheticName("never")).is_empty
+    assert not SyntheticFeed(SyntheticName("fail")).is_empty
     await pause()
 
 
 async def test_numbers_of_a_fixed_size_come_in_runs_as_long_as_there_is_room_for() -> None:
-    numbers = Numbers(Trial("fixed", 700, 2))
+    numbers = NumbersFeed(SyntheticName("fixed", 700, 2))
     assert await all_of(numbers, limit=300) == [number.to_bytes(2, "big") for number in range(1, 701)]
     page = await numbers.page(0, 700, 128)
-    assert (len(page.elements), page.position, page.then) == (64, 64, Then.MORE)
+    assert (len(page.elements), page.position, page.then) == (64, 64, PageEnd.MORE)
     assert len((await numbers.page(699, 700, 1)).elements) == 1
-    assert Numbers(Trial("fixed", 0, 2)).is_empty
+    assert NumbersFeed(SyntheticName("fixed", 0, 2)).is_empty
 
 
 async def test_elements_that_have_to_be_written_are_so_few_that_others_have_their_turn() -> None:
@@ -348,7 +351,7 @@ async def test_elements_that_have_to_be_written_are_so_few_that_others_have_thei
             asked.append(limit)
             return await super().page(position, limit, max_bytes)
 
-    written = Written(Noting([1], [2]), lambda each: b"%d" % each)
+    written = EncodedFeed(Noting([1], [2]), lambda each: b"%d" % each)
     await written.page(0, 8192, 1 << 20)
     await written.page(1, 20, 1 << 20)
     assert asked == [WRITTEN_AT_ONCE, 20]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.transports.base import Sign
+from connectivity.transports.base import ReaderStatus
 from mappings.reactive_streams_io.frames import (
     OnComplete,
     OnNext,
     OnNextLastPart,
     OnNextPart,
     OnSubscribe,
-    Request,
+    RequestFrame,
     Resume,
     ResumeAck,
     ResumeFail,
@@ -49,7 +49,7 @@ async def test_case_r02_a_session_goes_on_at_another_address_without_a_gap() -> 
     quay.say("a", HELLO, subscribe(HISTORY, 1, 1))
     await quay.framed("a", 4)
     token = granted(quay.frames("a"))
-    quay.say("a", Request(1, 2))
+    quay.say("a", RequestFrame(1, 2))
     await quay.framed("a", 7)
     quay.say("b", HELLO)
     quay.say("b", Resume(token, 2, 3))
@@ -65,10 +65,10 @@ async def test_who_has_gone_comes_back_at_another_address_and_goes_on() -> None:
     quay = await Quay.filled(revisions=3)
     quay.say("a", HELLO, subscribe(HISTORY, 1, 1))
     token = granted(await quay.framed("a", 4))
-    quay.dispatcher.reader("site", "a", Sign.GONE)
+    quay.dispatcher.reader("site", "a", ReaderStatus.GONE)
     quay.say("b", HELLO)
     quay.say("b", Resume(token, 2, 2))
-    quay.say("b", Request(1, 2))
+    quay.say("b", RequestFrame(1, 2))
     await until(lambda: len(elements(quay.frames("b"))) == 2)
     await quay.framed("a", 4)
 
@@ -80,7 +80,7 @@ async def test_a_stream_goes_on_with_the_session_that_took_it_over() -> None:
     quay.say("b", HELLO)
     quay.say("b", Resume(granted(quay.frames("a")), 1, 2))
     await until(lambda: ResumeOk(1) in quay.frames("b"))
-    quay.say("b", Request(1, 3))
+    quay.say("b", RequestFrame(1, 3))
     await until(lambda: elements(quay.frames("b")) == [b"1", b"2", b"3"])
     assert elements(quay.frames("a")) == []
     await until(lambda: list(quay.streams) == [])
@@ -97,7 +97,7 @@ async def test_cases_r04_to_r06_and_r09_a_token_counts_once_for_one_and_for_a_wh
         case "used":
             quay.say("b", HELLO)
             quay.say("b", Resume(token, 1, 2))
-            quay.say("b", Request(1, 1))
+            quay.say("b", RequestFrame(1, 1))
         case "after a goodbye":
             quay.say("a", "03 00")
         case "too late":
@@ -131,7 +131,7 @@ async def test_case_r06_a_token_whose_answer_was_lost_counts_again() -> None:
         assert frames[2] == ResumeOk(1)
         assert elements(frames) == [b"3", b"4"]
     assert goodbye(await quay.framed("c", 7)) == "resumed elsewhere"
-    quay.say("d", Request(1, 9))
+    quay.say("d", RequestFrame(1, 9))
     await until(lambda: elements(quay.frames("d")) == [str(number).encode() for number in range(3, 10)])
     quay.say("e", HELLO)
     quay.say("e", Resume(token, 3, 2))
@@ -156,7 +156,7 @@ async def test_a_session_can_be_gone_on_with_for_its_lifetime(hello: str, lifeti
     if is_late:
         await until(lambda: any(isinstance(frame, ResumeFail) for frame in quay.frames("b")))
     else:
-        quay.say("b", Request(1, 1))
+        quay.say("b", RequestFrame(1, 1))
         await until(lambda: elements(quay.frames("b")) == [b"1"])
 
 
@@ -191,7 +191,7 @@ async def test_case_r07_hello_and_resume_may_come_in_one_message() -> None:
     quay.say("a", HELLO, trial("range?n=2"))
     token = granted(await quay.framed("a", 3))
     quay.say("b", HELLO, Resume(token, 1, 2))
-    quay.say("b", Request(1, 2))
+    quay.say("b", RequestFrame(1, 2))
     await until(lambda: elements(quay.frames("b")) == [b"1", b"2"])
 
 
@@ -234,7 +234,7 @@ async def test_case_r12_whoever_still_reads_the_old_address_is_told() -> None:
     quay.say("b", HELLO)
     quay.say("b", Resume(token, 5, 2))
     assert goodbye(await quay.framed("a", 8)) == "resumed elsewhere"
-    quay.say("b", Request(1, 9))
+    quay.say("b", RequestFrame(1, 9))
     await until(lambda: OnComplete(1) in quay.frames("b"))
     quay.dispatcher.sweep()
     assert repr(quay.desks).count(" 1 clients") == 1
@@ -247,7 +247,7 @@ async def test_case_r13_elements_of_a_fixed_size_go_on_without_a_length() -> Non
     token = granted(quay.frames("a"))
     quay.say("b", HELLO)
     quay.say("b", Resume(token, 1, 2))
-    quay.say("b", Request(1, 3))
+    quay.say("b", RequestFrame(1, 3))
     ended = octets("83 01 03 00 03 00 04 00 05 86 01")
     await until(lambda: b"".join(quay.messages("b")).endswith(ended))
     assert octets("a2 01 83 01 02 00 01 00 02 a0 10") in b"".join(quay.messages("b"))
@@ -270,7 +270,7 @@ async def test_what_waited_for_a_client_leaves_with_the_answer_to_its_resume_and
     quay.say("a", HELLO)
     token = granted(await quay.framed("a", 2))
     quay.say("a", trial("range?n=3000", 1, 3000))
-    quay.dispatcher.reader("site", "a", Sign.GONE)
+    quay.dispatcher.reader("site", "a", ReaderStatus.GONE)
     await until(lambda: any(live.sent for live in quay.streams))
     await pause()
     assert [live.sent < 3000 for live in quay.streams] == [True]

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from connectivity.authorization.revalidation import ROUND
 from connectivity.errors import PublishFailed
 from connectivity.sessions.reactive_streams_io import sessions
-from connectivity.transports.base import Sign
-from mappings.reactive_streams_io.frames import ClientHello, Goodbye, OnError, Request, Seq, ServerHello
+from connectivity.transports.base import ReaderStatus
+from mappings.reactive_streams_io.frames import ClientHello, Goodbye, OnError, RequestFrame, Seq, ServerHello
 from spark_store.errors import StoreUnavailable
 from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import (
@@ -101,7 +101,7 @@ async def test_case_b06_a_message_that_the_broker_brings_again_counts_once(exten
     quay = await Quay.filled()
     quay.say("a", ClientHello(0, extensions), trial("range?n=9"))
     number = octets(Seq(1)) if extensions else b""
-    request = number + octets(Request(1, 1))
+    request = number + octets(RequestFrame(1, 1))
     for redelivered in (False, True):
         quay.handle(quay.delivery(request, "d-1", redelivered=redelivered, reply_to="a"))
     await pause()
@@ -265,7 +265,7 @@ async def test_case_g02_who_is_there_when_the_service_stops_is_told_and_waited_f
     assert goodbye(await quay.framed("c", 1)) == "shutdown"
     assert not parting.done()
     if answer == "gone":
-        quay.dispatcher.reader("site", "b", Sign.GONE)
+        quay.dispatcher.reader("site", "b", ReaderStatus.GONE)
     else:
         quay.say("b", answer)
     await asyncio.wait_for(parting, PATIENCE)
@@ -290,10 +290,10 @@ async def test_who_has_gone_has_no_session_and_is_sent_nothing() -> None:
     quay.say("b", H, trial("never"))
     await quay.framed("b", 2)
     published = len(quay.link.published)
-    quay.dispatcher.reader("site", "a", Sign.HEARD)
-    quay.dispatcher.reader("elsewhere", "a", Sign.GONE)
+    quay.dispatcher.reader("site", "a", ReaderStatus.HEARD)
+    quay.dispatcher.reader("elsewhere", "a", ReaderStatus.GONE)
     assert len(list(quay.streams)) == 3
-    quay.dispatcher.reader("site", "a", Sign.GONE)
+    quay.dispatcher.reader("site", "a", ReaderStatus.GONE)
     assert len(list(quay.streams)) == 1
     await pause()
     assert len(quay.link.published) == published
@@ -310,15 +310,19 @@ FINDS_GAPS = "01 00 02 01 03"
 @pytest.mark.parametrize(
     ("signs", "goes_on"),
     [
-        pytest.param((Sign.UNHEARD, Sign.UNHEARD), True, id="twice"),
-        pytest.param((Sign.UNHEARD, Sign.HEARD, Sign.UNHEARD, Sign.UNHEARD), True, id="heard in between"),
-        pytest.param((Sign.UNHEARD, Sign.UNHEARD, Sign.UNHEARD), False, id="three times"),
-        pytest.param((Sign.REFUSED,), False, id="refused"),
-        pytest.param((Sign.GONE,), False, id="gone"),
+        pytest.param((ReaderStatus.UNHEARD, ReaderStatus.UNHEARD), True, id="twice"),
+        pytest.param(
+            (ReaderStatus.UNHEARD, ReaderStatus.HEARD, ReaderStatus.UNHEARD, ReaderStatus.UNHEARD),
+            True,
+            id="heard in between",
+        ),
+        pytest.param((ReaderStatus.UNHEARD, ReaderStatus.UNHEARD, ReaderStatus.UNHEARD), False, id="three times"),
+        pytest.param((ReaderStatus.REFUSED,), False, id="refused"),
+        pytest.param((ReaderStatus.GONE,), False, id="gone"),
     ],
 )
 async def test_where_nobody_reads_any_more_a_session_waits_for_its_client(
-    signs: tuple[Sign, ...], goes_on: bool
+    signs: tuple[ReaderStatus, ...], goes_on: bool
 ) -> None:
     quay = await Quay.filled()
     quay.say("a", FINDS_GAPS, trial("range?n=1"))
@@ -326,7 +330,7 @@ async def test_where_nobody_reads_any_more_a_session_waits_for_its_client(
     for sign in signs:
         quay.dispatcher.reader("site", "a", sign)
         quay.clock.advance(16)
-    quay.say("a", Seq(1), Request(1, 1))
+    quay.say("a", Seq(1), RequestFrame(1, 1))
     if goes_on:
         await until(lambda: elements(quay.frames("a")) == [b"1"])
     else:
@@ -342,11 +346,11 @@ async def test_a_message_that_nobody_received_ends_a_session_that_would_not_miss
     quay = await Quay.filled()
     quay.say("a", hello, trial("never"))
     await until(lambda: list(quay.streams) != [])
-    quay.dispatcher.reader("site", "a", Sign.UNHEARD)
+    quay.dispatcher.reader("site", "a", ReaderStatus.UNHEARD)
     await until(lambda: isinstance(quay.frames("a")[-1], Goodbye))
     assert goodbye(quay.frames("a")).startswith("503 rsio:message.lost")
     await until(lambda: list(quay.streams) == [])
-    quay.dispatcher.reader("site", "a", Sign.UNHEARD)
+    quay.dispatcher.reader("site", "a", ReaderStatus.UNHEARD)
     assert repr(quay.desks).count(" 0 clients") == 1
 
 
@@ -389,9 +393,9 @@ async def test_whatever_comes_costs_its_own_session_at_most_a_goodbye(seed: int)
     quay.say("other", H, trial("range?n=100"))
     conversation = [
         octets("01 00 03 01 02 03", trial("range?n=50", 1, 3), subscribe(HISTORY, 2, 9)),
-        octets(Seq(1), Request(1, 5), "a8 01 07", subscribe("things/search?unit=thing", 3, 9)),
+        octets(Seq(1), RequestFrame(1, 5), "a8 01 07", subscribe("things/search?unit=thing", 3, 9)),
         octets(Seq(2), "13 01", trial("fixed?n=9&size=3", 1, 9), trial("fail?after=2", 4, 9)),
-        octets(Seq(3), Request(2, 2**62), Request(2, 2**62), "a4 02"),
+        octets(Seq(3), RequestFrame(2, 2**62), RequestFrame(2, 2**62), "a4 02"),
         octets(Seq(4), trial("big?bytes=70000", 9, 1), "03 00"),
     ]
     with capture_logs() as logs:
@@ -407,7 +411,7 @@ async def test_whatever_comes_costs_its_own_session_at_most_a_goodbye(seed: int)
         log for log in logs if log["log_level"] == "error"
     ]
     before = len(quay.frames("other"))
-    quay.say("other", Request(1, 100))
+    quay.say("other", RequestFrame(1, 100))
     await until(lambda: len(elements(quay.frames("other"))) == 100)
     assert before == 2
     quay.clock.advance(1000)

@@ -11,23 +11,23 @@ import re
 import pytest
 
 from mappings.reactive_streams_io.frames import (
-    Cancel,
+    CancelFrame,
     Frame,
     Goodbye,
     OnComplete,
     OnError,
     OnNext,
     OnSubscribe,
-    Request,
+    RequestFrame,
     ServerHello,
-    Subscribe,
+    SubscribeFrame,
 )
 from tests.support.in_process.reactive_streams_io import H, Quay, octets
 from tests.support.in_process.service import pause, turn, until
 
 pytestmark = pytest.mark.usefixtures("sites")
 
-WANTED = Subscribe("ingest/telemetry", 1, 256)
+WANTED = SubscribeFrame("ingest/telemetry", 1, 256)
 GONE = OnError(1, "404 things:thing.notfound It is gone.")
 
 RULES = {
@@ -84,7 +84,7 @@ async def test_spec_2_01_what_was_not_requested_is_not_taken() -> None:
     await until(lambda: quay.frames("a"))
     quay.disk.release()
     await holds(quay, 2, *range(256))
-    assert quay.frames("a") == [Cancel(1)]
+    assert quay.frames("a") == [CancelFrame(1)]
 
 
 async def test_spec_2_01_more_is_requested_when_it_can_be_used() -> None:
@@ -94,7 +94,7 @@ async def test_spec_2_01_more_is_requested_when_it_can_be_used() -> None:
     assert quay.frames("a") == []
     quay.say("a", turns(127))
     await until(lambda: quay.frames("a"))
-    assert quay.frames("a") == [Request(1, 128)]
+    assert quay.frames("a") == [RequestFrame(1, 128)]
 
 
 @pytest.mark.parametrize("end", [OnComplete(1), GONE])
@@ -129,18 +129,18 @@ async def test_spec_2_06_what_cannot_be_used_is_cancelled() -> None:
     quay.say("a", turns(1), *(f"84 01 {element:02x} 01 7b" for element in range(17)), turns(2))
     await until(lambda: quay.frames("a"))
     await holds(quay, 1, 1)
-    assert quay.frames("a") == [Cancel(1)]
+    assert quay.frames("a") == [CancelFrame(1)]
 
 
 async def test_spec_2_08_elements_that_come_behind_a_cancel_are_borne() -> None:
     quay = await taking(OnSubscribe(1, 0))
     quay.say("a", *(f"84 01 {element:02x} 01 7b" for element in range(17)))
-    await until(lambda: Cancel(1) in quay.frames("a"))
+    await until(lambda: CancelFrame(1) in quay.frames("a"))
     quay.say("a", turns(1), "84 01 11 01 61 85 01 11 01 62", turns(2), OnComplete(1))
     quay.say("a", "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 31 01 01")
     await until(lambda: OnComplete(1) in quay.frames("a"))
     await holds(quay, 3)
-    assert quay.frames("a") == [Cancel(1), OnSubscribe(1, 0), OnNext(1, b"1"), OnComplete(1)]
+    assert quay.frames("a") == [CancelFrame(1), OnSubscribe(1, 0), OnNext(1, b"1"), OnComplete(1)]
 
 
 @pytest.mark.parametrize("end", [OnComplete(1), GONE])
@@ -150,7 +150,7 @@ async def test_spec_2_09_and_2_10_an_end_comes_with_and_without_a_request(end: F
     quay = await taking(OnSubscribe(1, 0))
     if elements:
         quay.say("a", turns(*range(elements)))
-        await until(lambda: Request(1, 128) in quay.frames("a"))
+        await until(lambda: RequestFrame(1, 128) in quay.frames("a"))
     quay.say("a", end)
     await holds(quay, 1 + bool(elements), *range(elements))
     assert len(quay.frames("a")) == bool(elements)
@@ -171,7 +171,7 @@ async def test_spec_2_12_a_beginning_counts_once_for_each_subscribe() -> None:
     quay.say("a", turns(1), OnError(1, "500 gone"))
     quay.clock.advance(1.1)
     quay.dispatcher.sweep()
-    await until(lambda: Subscribe("ingest/telemetry", 2, 256) in quay.frames("a"))
+    await until(lambda: SubscribeFrame("ingest/telemetry", 2, 256) in quay.frames("a"))
     quay.say("a", OnSubscribe(2, 0), octets(OnNext(2, turn(2))))
     await holds(quay, 2, 1, 2)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from connectivity.store.retained_history import Kept
+from connectivity.store.retained_history import RetainedHistory
 from mappings.streamr.streams import partition_of
-from spark_store.lake.history_reader import Cold
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import EVENTS, Lake
 from tests.support.in_process.streamr import Frame, Tank, publish, resend, subscribe
 from tests.support.journal_entries import LATER
@@ -33,7 +33,7 @@ class Border:
         self.moved = 0
 
     async def filled(self, messages: int) -> Tank:
-        opened = Cold(self.lake)
+        opened = LakeHistory(self.lake)
         return await Tank.filled(messages=messages, cold=lambda: opened)
 
     async def trim(self, tank: Tank, keep: int) -> None:
@@ -42,7 +42,7 @@ class Border:
         append_events(self.lake, [each[:2] for each in followed])
         self.moved = followed[-1].seq
         assert await tank.store.trim(self.moved - keep, LATER) > 0
-        tank.store.kept = Kept(tank.journal, tank.store.ask_lake)
+        tank.store.kept = RetainedHistory(tank.journal, tank.store.ask_lake)
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 from connectivity.management.subscription_table import CANCELLED
 from connectivity.sessions.streamr.live_subscription import WINDOW
-from connectivity.subscriptions.live_feed import Leeway
-from mappings.model.signals import Kind
+from connectivity.subscriptions.live_feed import LagTolerance
+from mappings.model.signals import SubscriptionKind
 from tests.support.in_process.service import pause
 from tests.support.in_process.streamr import (
     OTHER,
@@ -221,7 +221,7 @@ async def test_a_session_has_no_more_on_its_way_than_its_window() -> None:
 
 async def test_case_b11_who_does_not_keep_up_is_left_out_and_told_so_by_the_next_message() -> None:
     tank = await Tank.filled()
-    tank.following.leeway = Leeway(events=3, seconds=2)
+    tank.following.leeway = LagTolerance(events=3, seconds=2)
     tank.link.window = 10_000
     await tank.asked("a", subscribe())
     tank.link.confirms = False
@@ -254,10 +254,10 @@ async def test_an_operator_ends_what_a_session_follows_which_it_is_told() -> Non
     tank = await Tank.filled()
     await tank.asked("a", subscribe())
     (live,) = tank.streams
-    assert live.kind is Kind.LIVE
-    tank.streams.revoke(live, CANCELLED[Kind.LIVE])
+    assert live.kind is SubscriptionKind.LIVE
+    tank.streams.revoke(live, CANCELLED[SubscriptionKind.LIVE])
     frames = await tank.frames("a", 2)
-    assert error(frames[1])["code"] == CANCELLED[Kind.LIVE].error
+    assert error(frames[1])["code"] == CANCELLED[SubscriptionKind.LIVE].error
     assert await tank.asked("a", subscribe()) == [subscribed()]
     assert offsets(await tank.asked("a", publish())) == [1]
 

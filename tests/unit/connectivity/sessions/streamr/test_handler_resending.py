@@ -14,8 +14,8 @@ import pytest
 from connectivity.errors import PublishFailed
 from connectivity.sessions.base import FOREVER
 from connectivity.sessions.streamr import resend as resend_module
-from connectivity.sessions.streamr.messages import Writing
-from connectivity.sessions.streamr.resend import WINDOW, Resending
+from connectivity.sessions.streamr.messages import MessageWriter
+from connectivity.sessions.streamr.resend import WINDOW, ResendQueue
 from mappings.streamr.frames import PLAIN
 from mappings.streamr.resends import ResendLimits
 from mappings.streamr.sessions import Sessions
@@ -259,13 +259,13 @@ async def test_case_r25_the_same_question_without_an_answer_is_answered_later_ea
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     finished: list[object] = []
-    finish = Resending.finish
+    finish = ResendQueue.finish
 
-    def count(self: Resending, *given: Any, **more: Any) -> None:
+    def count(self: ResendQueue, *given: Any, **more: Any) -> None:
         finish(self, *given, **more)
         finished.append(self)
 
-    monkeypatch.setattr(Resending, "finish", count)
+    monkeypatch.setattr(ResendQueue, "finish", count)
     tank = await Tank.filled(messages=1)
     asking = resend(resend_from=7, resend_to=9)
     assert shown(await tank.asked("a", asking)) == [(6, place())]
@@ -386,7 +386,7 @@ async def test_a_message_that_was_written_before_is_written_anew_when_its_predec
 ) -> None:
     tank = await Tank.filled(messages=2)
     _, event = tank.history(partition_of("tank", 0))
-    writing = Writing(tank.store, FOREVER, lambda: tank.now)
+    writing = MessageWriter(tank.store, FOREVER, lambda: tank.now)
     before = writing.broadcast(event, PLAIN)
     assert writing.broadcast(event, PLAIN) is before
     monkeypatch.setattr(tank.store, "oldest_kept", lambda _entity: 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.transports.base import Sign
+from connectivity.transports.base import ReaderStatus
 from mappings.ids import EntityId
 from mappings.streamr.access import fingerprint
 from mappings.streamr.streams import partition_of
@@ -96,22 +96,22 @@ async def test_who_receives_nothing_three_times_in_half_a_minute_is_gone() -> No
 
     def unheard(after: float) -> None:
         tank.clock.advance(after)
-        tank.dispatcher.reader("site", "a", Sign.UNHEARD)
-        tank.dispatcher.reader("site", "b", Sign.UNHEARD)
+        tank.dispatcher.reader("site", "a", ReaderStatus.UNHEARD)
+        tank.dispatcher.reader("site", "b", ReaderStatus.UNHEARD)
 
     for _ in range(5):
         unheard(5)
-    tank.dispatcher.reader("site", "a", Sign.HEARD)
+    tank.dispatcher.reader("site", "a", ReaderStatus.HEARD)
     for after in (40, 15):
         unheard(after)
-    tank.dispatcher.reader("elsewhere", "a", Sign.UNHEARD)
+    tank.dispatcher.reader("elsewhere", "a", ReaderStatus.UNHEARD)
     assert not await is_over(tank)
     unheard(15)
     assert await is_over(tank)
 
 
-@pytest.mark.parametrize("sign", [Sign.REFUSED, Sign.GONE])
-async def test_who_may_not_be_sent_anything_or_has_left_is_gone_at_once(sign: Sign) -> None:
+@pytest.mark.parametrize("sign", [ReaderStatus.REFUSED, ReaderStatus.GONE])
+async def test_who_may_not_be_sent_anything_or_has_left_is_gone_at_once(sign: ReaderStatus) -> None:
     tank = await following()
     tank.say("a", resend(resend_all=True))
     await tank.frames("a", 1)

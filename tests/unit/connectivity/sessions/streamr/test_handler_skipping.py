@@ -9,12 +9,12 @@ import pytest
 
 from connectivity.sessions.base import FOREVER
 from connectivity.sessions.streamr import live_subscription
-from connectivity.sessions.streamr.messages import Writing
+from connectivity.sessions.streamr.messages import MessageWriter
 from connectivity.store.store import Store
-from connectivity.subscriptions.live_feed import Leeway
+from connectivity.subscriptions.live_feed import LagTolerance
 from mappings.ids import EntityId
 from mappings.model.signals import Event
-from mappings.streamr.frames import PLAIN, Style
+from mappings.streamr.frames import PLAIN, FrameStyle
 from mappings.streamr.streams import partition_of
 from spark_store.records import Change, Snapshot
 from tests.support.in_process.service import NOW, until
@@ -34,7 +34,7 @@ def message(revision: int, size: int = 1, entity: EntityId = TANK) -> Event:
 async def test_case_b11_what_a_session_was_not_sent_is_what_its_resend_brings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_subscription, "WINDOW", 2)
     tank = await Tank.filled()
-    tank.following.leeway, tank.following.clock = Leeway(events=4), tank.clock.now
+    tank.following.leeway, tank.following.clock = LagTolerance(events=4), tank.clock.now
     assert await tank.asked("a", subscribe()) == [subscribed()]
     assert offsets(await tank.asked("a", publish())) == [1]
     tank.link.confirms = False
@@ -77,11 +77,11 @@ async def test_a_frame_is_written_once_for_all_who_want_it_in_the_same_style() -
     events = [message(revision) for revision in range(1, 4)]
     journal.append([Change(tuple(events), (Snapshot(TANK, 3, STAMP, STAMP, {}, None),))])
     store = Store(journal)
-    writing = Writing(store, FOREVER, lambda: NOW, kept=2, kept_bytes=1000)
+    writing = MessageWriter(store, FOREVER, lambda: NOW, kept=2, kept_bytes=1000)
     first = writing.broadcast(events[0], PLAIN)
     assert first == b'[0,0,"",[28,"tank",0,1894692600000,0,1,null,27,"x"]]'
     assert writing.broadcast(events[0], PLAIN) is first
-    assert writing.broadcast(events[0], Style(filler=None)) == first.replace(b'""', b"null")
+    assert writing.broadcast(events[0], FrameStyle(filler=None)) == first.replace(b'""', b"null")
     assert writing.broadcast(message(1, 2), PLAIN) == first.replace(b'"x"', b'"xx"'), "what it is of has changed"
     for event in events:
         writing.broadcast(event, PLAIN)

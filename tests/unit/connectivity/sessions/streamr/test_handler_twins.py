@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from connectivity.config.settings import Settings, SparkMode
-from connectivity.sessions.base import Lifetimes
-from connectivity.sessions.streamr.messages import Writing
+from connectivity.sessions.base import RetentionTimes
+from connectivity.sessions.streamr.messages import MessageWriter
 from connectivity.twins.decider import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
@@ -338,7 +338,7 @@ async def test_the_holder_of_a_key_acts_with_what_his_source_may_too() -> None:
 async def test_a_message_says_how_long_it_will_be_there() -> None:
     tank = await with_lamp(True)
     kept = Settings.model_validate({"lake": {"retention": {"default": "forever", "acme.site": "30d"}}}).lake.retention
-    writing = Writing(tank.store, Lifetimes(kept, SparkMode.EMBEDDED), lambda: tank.now)
+    writing = MessageWriter(tank.store, RetentionTimes(kept, SparkMode.EMBEDDED), lambda: tank.now)
     last = tank.history()[-1]
     assert (writing.message(last).ttl, json.loads(writing.broadcast(last, PLAIN))[3][4]) == (30 * 86_400, 30 * 86_400)
     assert writing.message(last._replace(timestamp="2030-01-14T07:30:00.000000Z")).ttl == 29 * 86_400

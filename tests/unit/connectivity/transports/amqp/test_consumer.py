@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.connections.model import Source
-from connectivity.transports.amqp.consumer import Intake
+from connectivity.transports.amqp.consumer import AmqpConsumer
 from connectivity.transports.base import Delivery
 from mappings.model.envelope import Envelope
 
@@ -25,7 +25,7 @@ async def test_what_is_left_of_a_link_that_the_broker_has_ended_is_taken_by_nobo
     """The broker brings it again, marked, and perhaps has done so over another link."""
     client: Any = SimpleNamespace(traffic=SimpleNamespace(has_parted=has_parted))
     source = Source(addresses=["commands"], authorization_context=["acme:line"])
-    intake = Intake(client, source, lambda _: None)
+    intake = AmqpConsumer(client, source, lambda _: None)
     intake._inbox.waiting.extend(map(delivery, "12"))
     # Behind the turn in which what waits is taken.
     asyncio.get_running_loop().call_soon(intake.end)

@@ -9,7 +9,7 @@ from struct import pack
 import pytest
 
 from connectivity.transports.amqp import demultiplexer as module
-from connectivity.transports.amqp.demultiplexer import Traffic
+from connectivity.transports.amqp.demultiplexer import FrameDemultiplexer
 from connectivity.transports.amqp.frames import (
     BODY,
     HEADER,
@@ -65,19 +65,19 @@ def method(channel: int, class_id: int, number: int, arguments: bytes = b"") -> 
 
 
 @pytest.fixture
-async def traffic() -> Traffic:
-    made = Traffic(channel_max=0, frame_max=0)
+async def traffic() -> FrameDemultiplexer:
+    made = FrameDemultiplexer(channel_max=0, frame_max=0)
     made.connection_made(Carrier())
     return made
 
 
-async def passed(traffic: Traffic, size: int) -> bytes:
+async def passed(traffic: FrameDemultiplexer, size: int) -> bytes:
     async with asyncio.timeout(PATIENCE):
         return await traffic.reader.readexactly(size)
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 8, 100, 10_000])
-async def test_frames_are_parted_however_the_bytes_come(traffic: Traffic, step: int) -> None:
+async def test_frames_are_parted_however_the_bytes_come(traffic: FrameDemultiplexer, step: int) -> None:
     hears = traffic.takers[2] = Hears()
     ours = [pack_ack(2, 7), pack_content(2, b"\x00\x00", b"x" * 300, 100), frame(BODY, 2, b"")]
     theirs = [method(1, 20, 11), HEARTBEAT_FRAME, method(2, 20, 41)]
@@ -90,7 +90,7 @@ async def test_frames_are_parted_however_the_bytes_come(traffic: Traffic, step: 
     assert b"".join(payload for kind, payload in hears.taken if kind == BODY) == b"x" * 300
 
 
-async def test_a_closed_channel_is_told_to_its_taker_and_to_the_library(traffic: Traffic) -> None:
+async def test_a_closed_channel_is_told_to_its_taker_and_to_the_library(traffic: FrameDemultiplexer) -> None:
     hears = traffic.takers[2] = Hears()
     close = method(2, 20, 40, pack(">H", 404) + short(b"NOT_FOUND - no such thing") + bytes(4))
     traffic.data_received(close)
@@ -98,12 +98,12 @@ async def test_a_closed_channel_is_told_to_its_taker_and_to_the_library(traffic:
     assert await passed(traffic, len(close)) == close
 
 
-async def test_the_reason_of_a_closed_link_is_kept(traffic: Traffic) -> None:
+async def test_the_reason_of_a_closed_link_is_kept(traffic: FrameDemultiplexer) -> None:
     traffic.data_received(method(0, 10, 50, pack(">H", 320) + short(b"CONNECTION_FORCED - bye") + bytes(4)))
     assert traffic.closed == Reason(320, "CONNECTION_FORCED - bye")
 
 
-async def test_alarms_are_told(traffic: Traffic) -> None:
+async def test_alarms_are_told(traffic: FrameDemultiplexer) -> None:
     told: list[str | None] = []
     traffic.on_blocked = told.append
     traffic.data_received(method(0, 10, 60, short(b"low on memory")) + method(0, 10, 61))
@@ -123,7 +123,7 @@ async def test_alarms_are_told(traffic: Traffic) -> None:
 async def test_the_offer_of_the_broker_is_narrowed(
     asked: tuple[int, int], offered: tuple[int, int], agreed: tuple[int, int]
 ) -> None:
-    traffic = Traffic(channel_max=asked[0], frame_max=asked[1])
+    traffic = FrameDemultiplexer(channel_max=asked[0], frame_max=asked[1])
     traffic.connection_made(Carrier())
     traffic.data_received(method(0, 10, 30, pack(">HIH", *offered, 60)))
     expected = method(0, 10, 30, pack(">HIH", *agreed, 60))
@@ -141,7 +141,7 @@ async def test_the_offer_of_the_broker_is_narrowed(
     ],
 )
 async def test_what_is_no_frame_ends_the_link_with_the_words_of_whoever_talks_there(
-    traffic: Traffic, said: bytes, words: str
+    traffic: FrameDemultiplexer, said: bytes, words: str
 ) -> None:
     carrier = traffic._carrier
     assert isinstance(carrier, Carrier)
@@ -151,7 +151,9 @@ async def test_what_is_no_frame_ends_the_link_with_the_words_of_whoever_talks_th
     assert words in traffic.fault
 
 
-async def test_a_busy_link_is_alive_for_the_library_too(traffic: Traffic, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_busy_link_is_alive_for_the_library_too(
+    traffic: FrameDemultiplexer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It sees none of the frames that keep the link busy, and would think it dead."""
     traffic.takers[2] = Hears()
     monkeypatch.setattr(module, "STAND_IN_PAUSE", 0.0)
@@ -161,7 +163,7 @@ async def test_a_busy_link_is_alive_for_the_library_too(traffic: Traffic, monkey
 
 async def test_a_link_that_the_broker_has_ended_is_known_as_such_before_what_came_over_it_is_read() -> None:
     ours, theirs = socket.socketpair()
-    traffic = Traffic(channel_max=0, frame_max=0)
+    traffic = FrameDemultiplexer(channel_max=0, frame_max=0)
     assert not traffic.has_parted
     transport, _ = await asyncio.get_running_loop().create_connection(lambda: traffic, sock=ours)
     assert not traffic.has_parted
@@ -173,7 +175,7 @@ async def test_a_link_that_the_broker_has_ended_is_known_as_such_before_what_cam
     assert traffic.has_parted
 
 
-async def test_the_end_of_the_stream_ends_the_library_too(traffic: Traffic) -> None:
+async def test_the_end_of_the_stream_ends_the_library_too(traffic: FrameDemultiplexer) -> None:
     lost: list[Exception | None] = []
     traffic.on_lost = lost.append
     assert not traffic.eof_received(), "a transport that nobody writes to any more may close itself"

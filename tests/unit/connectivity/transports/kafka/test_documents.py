@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.transports.kafka.connection_type import Address, split_address
+from connectivity.transports.kafka.connection_type import split_address
 from connectivity.transports.kafka.connector import share_of
+from connectivity.transports.kafka.records import RecordAddress
 from tests.support.table import each_row
 from tests.support.vectors.connections import Case, load_cases
 
@@ -18,16 +19,16 @@ def test_a_document_has_the_problems_of_its_rule(case: Case) -> None:
 @pytest.mark.parametrize(
     ("address", "parts"),
     [
-        ("t", Address("t")),
-        ("t/k", Address("t", key="k")),
-        ("t/k/l", Address("t", key="k/l")),
-        ("t/", Address("t", key="")),
-        ("t#3", Address("t", partition="3")),
-        ("t#3#4", Address("t", partition="3#4")),
-        ("t#a/k", Address("t#a", key="k")),
+        ("t", RecordAddress("t")),
+        ("t/k", RecordAddress("t", key="k")),
+        ("t/k/l", RecordAddress("t", key="k/l")),
+        ("t/", RecordAddress("t", key="")),
+        ("t#3", RecordAddress("t", partition="3")),
+        ("t#3#4", RecordAddress("t", partition="3#4")),
+        ("t#a/k", RecordAddress("t#a", key="k")),
     ],
 )
-def test_2_4_a_slash_is_looked_for_before_a_hash(address: str, parts: Address) -> None:
+def test_2_4_a_slash_is_looked_for_before_a_hash(address: str, parts: RecordAddress) -> None:
     assert split_address(address) == parts
 
 

@@ -12,14 +12,14 @@ import pytest
 
 from connectivity.connections.model import Connection
 from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.transports.kafka.handshake import greet, read_login, request
+from connectivity.transports.kafka.handshake import handshake, read_login, request
 from tests.support.brokers import free_port
 
 KAFKA = pack(">iih", 6, 0, 0)
 """An answer without a body that matters."""
 
 
-def handshake(code: int, *mechanisms: str) -> bytes:
+def handshake_answer(code: int, *mechanisms: str) -> bytes:
     names = b"".join(pack(">h", len(name)) + name.encode() for name in mechanisms)
     body = pack(">ihi", 0, code, len(mechanisms)) + names
     return pack(">i", len(body)) + body
@@ -70,7 +70,7 @@ WITH_LOGIN = "tcp://ada:secret@kafka.test:9092"
 
 async def reason(document: Connection, *places: tuple[str, int], mechanism: str = "PLAIN") -> LinkError:
     with pytest.raises(LinkError) as caught:
-        await greet(document, places, mechanism, 5.0)
+        await handshake(document, places, mechanism, 5.0)
     assert "secret" not in str(caught.value)
     return caught.value
 
@@ -87,25 +87,29 @@ def test_an_answer_that_is_cut_off_says_nothing_about_logging_in(body: bytes) ->
 @pytest.mark.parametrize(
     ("uri", "last"),
     [
-        ("tcp://kafka.test:9092", handshake(34)),
+        ("tcp://kafka.test:9092", handshake_answer(34)),
         ("tcp://kafka.test:9092", None),
-        (WITH_LOGIN, handshake(0, "PLAIN")),
+        (WITH_LOGIN, handshake_answer(0, "PLAIN")),
         (WITH_LOGIN, None),
     ],
 )
 async def test_whoever_speaks_kafka_is_left_to_the_library(uri: str, last: bytes | None) -> None:
     requests: list[bytes] = []
     async with server(KAFKA, last, requests=requests) as place:
-        await greet(connection(uri), [place], "PLAIN", 5.0)
+        await handshake(connection(uri), [place], "PLAIN", 5.0)
     assert [len(request) > 8 for request in requests] == [True, True], "it was asked for its versions and for a login"
 
 
 @pytest.mark.parametrize(
     ("uri", "answer", "words"),
     [
-        ("tcp://kafka.test:9092", handshake(0, "PLAIN", "OAUTHBEARER"), "wants a login at this port, by PLAIN, OAUTHB"),
-        (WITH_LOGIN, handshake(34), "takes no login at this port"),
-        (WITH_LOGIN, handshake(33, "GSSAPI"), "takes logins by GSSAPI, not by PLAIN"),
+        (
+            "tcp://kafka.test:9092",
+            handshake_answer(0, "PLAIN", "OAUTHBEARER"),
+            "wants a login at this port, by PLAIN, OAUTHB",
+        ),
+        (WITH_LOGIN, handshake_answer(34), "takes no login at this port"),
+        (WITH_LOGIN, handshake_answer(33, "GSSAPI"), "takes logins by GSSAPI, not by PLAIN"),
     ],
 )
 async def test_a_login_that_cannot_succeed_is_bad_credentials(uri: str, answer: bytes, words: str) -> None:
@@ -135,18 +139,18 @@ async def test_whoever_does_not_speak_kafka_is_told_from_whoever_does(answer: by
 async def test_silence_is_a_timeout() -> None:
     async with server() as place:
         with pytest.raises(NotConnected, match=r"timeout: .* no answer within 0\.2 s"):
-            await greet(connection(), [place], "PLAIN", 0.2)
+            await handshake(connection(), [place], "PLAIN", 0.2)
 
 
 async def test_of_several_brokers_one_is_enough() -> None:
     requests: list[bytes] = []
-    async with server(KAFKA, handshake(34), requests=requests) as place, server() as silent:
-        await greet(connection(), [("127.0.0.1", free_port()), silent, place], "PLAIN", 30.0)
+    async with server(KAFKA, handshake_answer(34), requests=requests) as place, server() as silent:
+        await handshake(connection(), [("127.0.0.1", free_port()), silent, place], "PLAIN", 30.0)
     assert len(requests) == 2
 
 
 async def test_of_several_reasons_the_most_telling_is_told() -> None:
-    async with server(KAFKA, handshake(0, "PLAIN")) as place, server(None) as hanging:
+    async with server(KAFKA, handshake_answer(0, "PLAIN")) as place, server(None) as hanging:
         found = await reason(connection(), ("127.0.0.1", free_port()), hanging, place)
     assert found.detail is Detail.BAD_CREDENTIALS
 

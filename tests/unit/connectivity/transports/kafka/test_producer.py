@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.transports.kafka import producer as module
-from connectivity.transports.kafka.producer import Publishing
+from connectivity.transports.kafka.producer import KafkaProducer
 from tests.support.wait import wait_until
 
 
@@ -36,7 +36,7 @@ async def test_confirms_are_heard_and_silence_noticed_though_one_of_them_went_wr
     asyncio.get_running_loop().set_exception_handler(lambda _, context: untold.append(str(context["exception"])))
     monkeypatch.setattr(module, "Producer", Library)
     stuck: list[int] = []
-    made = Publishing(
+    made = KafkaProducer(
         {}, "kafka", on_error=lambda *_: None, on_stuck=lambda: stuck.append(library.looks), stuck_after=0.0
     )
     library: Any = made._producer

@@ -4,37 +4,44 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from connectivity.transports.listener.timeouts import CLOSING, OPENING, Bounds, Times, Verdict, judge
+from connectivity.transports.listener.timeouts import (
+    CLOSING,
+    OPENING,
+    SocketTimes,
+    TimeoutDecision,
+    TimeoutOptions,
+    judge,
+)
 from tests.support.table import each_row
 
-BOUNDS = Bounds(ping=20, pong=10, output=30, idle=0)
-OPEN = Times(made=0, heard=100, spoke=50, is_open=True)
+BOUNDS = TimeoutOptions(ping=20, pong=10, output=30, idle=0)
+OPEN = SocketTimes(made=0, heard=100, spoke=50, is_open=True)
 
 
 @each_row(
     ("times", "now", "expected"),
     [
-        (Times(0, 0, 0), OPENING, Verdict.FINE),
-        (Times(0, 0, 0), OPENING + 1, Verdict.STUCK),
-        (OPEN, 120, Verdict.FINE),
-        (OPEN, 121, Verdict.PING),
-        (replace(OPEN, pinged=121), 131, Verdict.FINE),
-        (replace(OPEN, pinged=121), 132, Verdict.SILENT),
-        (replace(OPEN, is_reading=False), 1000, Verdict.FINE),
-        (replace(OPEN, is_reading=False, pinged=121), 1000, Verdict.FINE),
-        (replace(OPEN, stuck=100), 130, Verdict.PING),
-        (replace(OPEN, stuck=100), 131, Verdict.SLOW),
-        (replace(OPEN, stuck=100, is_reading=False), 131, Verdict.SLOW),
-        (replace(OPEN, closing=100), 100 + CLOSING, Verdict.FINE),
-        (replace(OPEN, closing=100), 101 + CLOSING, Verdict.STUCK),
+        (SocketTimes(0, 0, 0), OPENING, TimeoutDecision.FINE),
+        (SocketTimes(0, 0, 0), OPENING + 1, TimeoutDecision.STUCK),
+        (OPEN, 120, TimeoutDecision.FINE),
+        (OPEN, 121, TimeoutDecision.PING),
+        (replace(OPEN, pinged=121), 131, TimeoutDecision.FINE),
+        (replace(OPEN, pinged=121), 132, TimeoutDecision.SILENT),
+        (replace(OPEN, is_reading=False), 1000, TimeoutDecision.FINE),
+        (replace(OPEN, is_reading=False, pinged=121), 1000, TimeoutDecision.FINE),
+        (replace(OPEN, stuck=100), 130, TimeoutDecision.PING),
+        (replace(OPEN, stuck=100), 131, TimeoutDecision.SLOW),
+        (replace(OPEN, stuck=100, is_reading=False), 131, TimeoutDecision.SLOW),
+        (replace(OPEN, closing=100), 100 + CLOSING, TimeoutDecision.FINE),
+        (replace(OPEN, closing=100), 101 + CLOSING, TimeoutDecision.STUCK),
     ],
 )
-def test_times_decide_what_is_to_be_done(times: Times, now: float, expected: Verdict) -> None:
+def test_times_decide_what_is_to_be_done(times: SocketTimes, now: float, expected: TimeoutDecision) -> None:
     assert judge(times, BOUNDS, now) is expected
 
 
 def test_a_peer_may_listen_for_ever_unless_idling_is_bounded() -> None:
     alive = replace(OPEN, heard=10_000)
-    assert judge(alive, BOUNDS, 10_000) is Verdict.FINE
-    assert judge(alive, replace(BOUNDS, idle=3600), 3650) is Verdict.FINE
-    assert judge(alive, replace(BOUNDS, idle=3600), 3651) is Verdict.IDLE
+    assert judge(alive, BOUNDS, 10_000) is TimeoutDecision.FINE
+    assert judge(alive, replace(BOUNDS, idle=3600), 3650) is TimeoutDecision.FINE
+    assert judge(alive, replace(BOUNDS, idle=3600), 3651) is TimeoutDecision.IDLE

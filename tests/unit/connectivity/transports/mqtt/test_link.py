@@ -7,23 +7,23 @@ import asyncio
 import pytest
 
 from connectivity.errors import ConnectivityError, Detail
-from connectivity.transports.base import Delivery, Outgoing
+from connectivity.transports.base import Delivery, OutboundMessage
 from connectivity.transports.mqtt.link import IN_FLIGHT, MOST_HELD, MqttLink
 from connectivity.transports.mqtt.mqtt311 import Mqtt311
-from connectivity.transports.mqtt.paho_client import LoopClient
-from connectivity.transports.mqtt.properties import Limits
+from connectivity.transports.mqtt.paho_client import SansIoPahoClient
+from connectivity.transports.mqtt.properties import ServerLimits
 from connectivity.transports.mqtt.protocol_version import Arrival
 from mappings.model.envelope import Envelope
 from tests.contract.link import Taker, lost
 from tests.support.wait import wait_until
 
 
-def link() -> tuple[MqttLink, LoopClient]:
+def link() -> tuple[MqttLink, SansIoPahoClient]:
     """A link whose client has no socket: what it would send stays in `unsent`."""
     made = MqttLink(Mqtt311(), [["lab/in"]], None, 100)
-    client = LoopClient("lab", Mqtt311.protocol, clean_session=True)
+    client = SansIoPahoClient("lab", Mqtt311.protocol, clean_session=True)
     made.make_channel(client)
-    made.made(Limits())
+    made.made(ServerLimits())
     return made, client
 
 
@@ -112,7 +112,7 @@ async def test_acknowledgements_go_out_in_the_order_of_arrival() -> None:
 async def test_a_broker_refuses_a_message_by_a_reason_code_from_128_on(reason: int, is_taken: bool) -> None:
     made, client = link()
     outcomes: list[ConnectivityError | None] = []
-    made.publish(Outgoing("lab/out", Envelope(b"", {})), outcomes.append)
+    made.publish(OutboundMessage("lab/out", Envelope(b"", {})), outcomes.append)
     client.on_confirmed(1, reason)
     assert [error is None for error in outcomes] == [is_taken]
     await made.close()

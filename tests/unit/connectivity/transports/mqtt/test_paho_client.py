@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTProtocolVersion
 
-from connectivity.transports.mqtt.paho_client import LoopClient
+from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 from connectivity.transports.mqtt.protocol_version import Arrival, Publication
 from tests.support.dice import examples
 from tests.support.table import each_row
@@ -44,8 +44,8 @@ class FakeSocket:
         pass
 
 
-def client(protocol: MQTTProtocolVersion = V311) -> tuple[LoopClient, list[Arrival], list[tuple[int, int]]]:
-    made = LoopClient("lab", protocol, clean_session=True)
+def client(protocol: MQTTProtocolVersion = V311) -> tuple[SansIoPahoClient, list[Arrival], list[tuple[int, int]]]:
+    made = SansIoPahoClient("lab", protocol, clean_session=True)
     made._sock = FakeSocket()  # type: ignore[assignment]
     arrived: list[Arrival] = []
     confirmed: list[tuple[int, int]] = []
@@ -66,7 +66,7 @@ def test_the_library_still_calls_what_is_overridden() -> None:
     """A new version of it that does otherwise must not go unnoticed."""
     source = inspect.getsource(Client)
     for name in OVERRIDDEN:
-        theirs, ours = getattr(Client, name), getattr(LoopClient, name)
+        theirs, ours = getattr(Client, name), getattr(SansIoPahoClient, name)
         assert ours is not theirs, name
         assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters), name
         assert f"self.{name}(" in source, name

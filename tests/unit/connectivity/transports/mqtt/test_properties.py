@@ -37,7 +37,7 @@ def test_the_library_reads_what_we_pack(
     assert getattr(theirs, "UserProperty", []) == users
     assert (theirs.ContentType, theirs.ResponseTopic) == (kind, topic)
     assert (theirs.CorrelationData, theirs.MessageExpiryInterval) == (correlation, expiry)
-    assert packed.unpack(content) == packed.Received(expiry, kind, topic, correlation, (), tuple(users))
+    assert packed.unpack(content) == packed.PublishProperties(expiry, kind, topic, correlation, (), tuple(users))
 
 
 def test_we_read_what_the_library_packs() -> None:
@@ -71,7 +71,7 @@ def test_no_bytes_do_worse_than_be_malformed(content: bytes) -> None:
     except packed.Malformed:
         return
     accepted()
-    assert isinstance(found, packed.Received)
+    assert isinstance(found, packed.PublishProperties)
 
 
 @pytest.mark.parametrize(

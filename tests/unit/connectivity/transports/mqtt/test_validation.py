@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connectivity.connections.model import Connection
-from connectivity.transports import load_broker
+from connectivity.transports import load_connection_type
 
 SOURCE: dict[str, Any] = {"addresses": ["lab/+/in"], "qos": 1, "authorizationContext": ["lab:all"]}
 TARGET: dict[str, Any] = {
@@ -33,7 +33,7 @@ def wrong(
         "targets": [TARGET | (target or {})],
         **members,
     }
-    problems = load_broker(kind).check(Connection.model_validate(document))
+    problems = load_connection_type(kind).check(Connection.model_validate(document))
     assert all(problem.found and problem.expected for problem in problems)
     return [problem.path for problem in problems]
 

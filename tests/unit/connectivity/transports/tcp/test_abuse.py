@@ -14,15 +14,24 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity.sessions.reactive_streams_io.peer import WINDOW_OF_A_PEER
-from connectivity.transports.tcp.link import Peer
-from mappings.reactive_streams_io.frames import Frame, OnError, OnSubscribe, Ping, Pong, Request, Subscribe, encode
-from mappings.reactive_streams_io.limits import UNBOUNDED, Limits
+from connectivity.transports.tcp.link import TcpPeer
+from mappings.reactive_streams_io.frames import (
+    Frame,
+    OnError,
+    OnSubscribe,
+    Ping,
+    Pong,
+    RequestFrame,
+    SubscribeFrame,
+    encode,
+)
+from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from tests.support.in_process.reactive_streams_io import H
 from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, Landing, landing
 from tests.support.in_process.websocket_listener import let_pass
 from tests.support.wait import wait_until
 
-LIMITS = Limits()
+LIMITS = EndpointLimits()
 MIB = 1 << 20
 
 
@@ -39,13 +48,13 @@ async def beside_a_neighbour() -> AsyncIterator[tuple[Landing, Caller]]:
 
 
 async def converses(neighbour: Caller) -> None:
-    neighbour.say(Subscribe("tck/range?n=3", 1, 2))
+    neighbour.say(SubscribeFrame("tck/range?n=3", 1, 2))
     await neighbour.hears("81 01 00 82 01 01 31 82 01 01 32")
-    neighbour.say(Request(1, 5))
+    neighbour.say(RequestFrame(1, 5))
     await neighbour.hears("82 01 01 33 86 01")
 
 
-def stuck(there: Landing) -> list[Peer]:
+def stuck(there: Landing) -> list[TcpPeer]:
     """Those that take nothing of what waits for them."""
     return [peer for peer in there.link.peers.values() if peer.times.stuck is not None]
 
@@ -65,12 +74,12 @@ def within(octets: int) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("asked", "most"),
     [
-        pytest.param(Subscribe("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED), 8 * MIB, id="small elements"),
+        pytest.param(SubscribeFrame("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED), 8 * MIB, id="small elements"),
         # The element itself has to be somewhere.
-        pytest.param(Subscribe("tck/big?bytes=16000000", 1, UNBOUNDED), 56 * MIB, id="one that is large"),
+        pytest.param(SubscribeFrame("tck/big?bytes=16000000", 1, UNBOUNDED), 56 * MIB, id="one that is large"),
     ],
 )
-async def test_a_peer_that_never_reads_costs_little_and_is_cut_off(asked: Subscribe, most: int) -> None:
+async def test_a_peer_that_never_reads_costs_little_and_is_cut_off(asked: SubscribeFrame, most: int) -> None:
     async with beside_a_neighbour() as (there, neighbour):
         deaf = await there.caller()
         deaf.pause_reading()
@@ -88,7 +97,7 @@ async def test_a_peer_that_takes_long_for_what_it_asked_for_is_not_taken_for_sil
     async with beside_a_neighbour() as (there, _):
         slow = await there.greeted("01 00 01 02")
         slow.pause_reading()
-        slow.say(Subscribe("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED))
+        slow.say(SubscribeFrame("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED))
         await wait_until(lambda: stuck(there))
         # Nothing that it says is read meanwhile.
         slow.say(Ping(b"1"))
@@ -128,7 +137,7 @@ async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_eithe
 async def test_a_peer_that_wants_ten_thousand_streams_has_as_many_as_it_may_and_is_told() -> None:
     async with beside_a_neighbour() as (there, neighbour):
         greedy = await there.greeted()
-        greedy.say(*(Subscribe("tck/never", number, 1) for number in range(1, 10_001)))
+        greedy.say(*(SubscribeFrame("tck/never", number, 1) for number in range(1, 10_001)))
         refused = 10_000 - LIMITS.subscriptions
         frames = await greedy.framed(lambda found: len(found) >= 10_000 + refused)
         assert sum(isinstance(frame, OnSubscribe) for frame in frames) == 10_000
@@ -148,7 +157,7 @@ async def test_a_peer_that_wants_ten_thousand_streams_has_as_many_as_it_may_and_
 async def test_a_peer_that_sends_one_octet_a_minute_is_let_go(hello: str, longest: int, said: str) -> None:
     async with beside_a_neighbour() as (there, neighbour):
         slow = await there.greeted(hello)
-        endless = encode(Subscribe("x" * 300, 1, 0))
+        endless = encode(SubscribeFrame("x" * 300, 1, 0))
         minutes = 0
         while len(there.clients) > 1:
             slow.say(endless[minutes : minutes + 1])
@@ -198,7 +207,7 @@ async def come_and_go(there: Landing, neighbour: Caller, connects: int) -> None:
     for number in range(0, connects, 100):
         callers = [await Caller.at(there.port) for _ in range(100)]
         for place, caller in enumerate(callers):
-            said: list[str | Frame] = ["01", f"{H} 12", H, Subscribe("tck/never", 1, 1)]
+            said: list[str | Frame] = ["01", f"{H} 12", H, SubscribeFrame("tck/never", 1, 1)]
             caller.say(*said[: place % 4])
         await asyncio.gather(*(caller.leave() for caller in callers))
         await converses(neighbour)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectivity.transports.base import Done
-from connectivity.transports.tcp.link import PIECE, Peer
+from connectivity.transports.tcp.link import PIECE, TcpPeer
 from tests.support.dice import examples
 
 MOST = 3
@@ -59,25 +59,25 @@ class StoringListener:
         self.pieces: list[bytes] = []
         self.has_left = False
 
-    def made(self, peer: Peer) -> None: ...
+    def made(self, peer: TcpPeer) -> None: ...
 
     def turned_away(self, reason: str) -> None: ...
 
-    def entered(self, peer: Peer) -> None: ...
+    def entered(self, peer: TcpPeer) -> None: ...
 
-    def took(self, peer: Peer, octets: bytes) -> None:
+    def took(self, peer: TcpPeer, octets: bytes) -> None:
         assert octets or not self.pieces, "only the first piece is empty"
         assert len(octets) <= PIECE
         peer.unsettled += 1
         assert peer.unsettled <= MOST
         self.pieces.append(octets)
 
-    def left(self, peer: Peer) -> None:
+    def left(self, peer: TcpPeer) -> None:
         assert not self.has_left
         self.has_left = True
 
 
-def settle(peer: Peer) -> None:
+def settle(peer: TcpPeer) -> None:
     peer.unsettled -= 1
     peer.move()
 
@@ -85,7 +85,7 @@ def settle(peer: Peer) -> None:
 async def spoken(chunks: Sequence[bytes], settles: Sequence[bool]) -> StoringListener:
     """What a door takes of a peer that says this and leaves; some pieces are settled on the way."""
     door, wire = StoringListener(), Wire()
-    peer = Peer(door)
+    peer = TcpPeer(door)
     peer.connection_made(wire)
     for number, chunk in enumerate(chunks):
         # A socket brings at most one chunk more than it was asked for.
@@ -120,7 +120,7 @@ def test_behind_the_last_word_octets_are_read_and_dropped(chunks: list[bytes], p
     async def say() -> None:
         door, wire, told = StoringListener(), Wire(), list[object]()
         done: Done = told.append
-        peer = Peer(door)
+        peer = TcpPeer(door)
         peer.connection_made(wire)
         for number, chunk in enumerate(chunks):
             if number == place:

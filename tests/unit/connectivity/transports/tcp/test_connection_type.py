@@ -17,11 +17,11 @@ from structlog.testing import capture_logs
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, ConnectivityError, Detail, NotConnected, PublishFailed
-from connectivity.transports import load_broker
-from connectivity.transports.base import Delivery, Outgoing, Parting, Sign
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import CloseReason, Delivery, OutboundMessage, ReaderStatus
 from connectivity.transports.listener import link as link_module
 from connectivity.transports.listener.socket import HIGH_WATER
-from connectivity.transports.tcp.link import PIECE, Peer, TcpLink
+from connectivity.transports.tcp.link import PIECE, TcpLink, TcpPeer
 from mappings.model.envelope import Envelope
 from tests.contract.link import Publishing, Taker, signs_of
 from tests.support.brokers import free_port
@@ -65,16 +65,18 @@ class Pier:
             delivery.settle()
         return found
 
-    async def tell(self, peer: str, *payloads: bytes, parting: Parting | None = None) -> list[ConnectivityError | None]:
+    async def tell(
+        self, peer: str, *payloads: bytes, parting: CloseReason | None = None
+    ) -> list[ConnectivityError | None]:
         publishing = self.telling(peer, *payloads, parting=parting)
         return await publishing.all_done(PATIENCE)
 
-    def telling(self, peer: str, *payloads: bytes, parting: Parting | None = None) -> Publishing:
+    def telling(self, peer: str, *payloads: bytes, parting: CloseReason | None = None) -> Publishing:
         publishing = Publishing(self.link)
-        publishing.give(*(Outgoing(peer, Envelope(payload, {}), parting=parting) for payload in payloads))
+        publishing.give(*(OutboundMessage(peer, Envelope(payload, {}), parting=parting) for payload in payloads))
         return publishing
 
-    def peer(self, name: str) -> Peer:
+    def peer(self, name: str) -> TcpPeer:
         return self.link.peers[name]
 
     async def end(self) -> None:
@@ -87,7 +89,7 @@ class Pier:
 @asynccontextmanager
 async def opened(options: dict[str, str] | None = None, **more: Any) -> AsyncIterator[Pier]:
     connection = Connection.model_validate(document(free_port(), specificConfig=options or {}, **more))
-    connect = load_broker("tcp").connect
+    connect = load_connection_type("tcp").connect
     assert connect is not None
     link = await connect(connection)
     assert isinstance(link, TcpLink)
@@ -163,7 +165,7 @@ async def test_what_a_peer_has_said_before_it_left_is_delivered() -> None:
         assert not told, "it has not left before all of it was taken"
         first.settle()
         assert await pier.octets(100_000) == bytes(100_000)
-        await wait_until(lambda: told == [(name, Sign.GONE)])
+        await wait_until(lambda: told == [(name, ReaderStatus.GONE)])
 
 
 async def test_who_has_left_is_told_of_behind_what_it_has_said() -> None:
@@ -176,7 +178,7 @@ async def test_who_has_left_is_told_of_behind_what_it_has_said() -> None:
         await wait_until(lambda: not pier.link.peers)
         assert not told
         last.settle()
-        assert told == [(name, Sign.GONE)]
+        assert told == [(name, ReaderStatus.GONE)]
         assert not pier.link._leaving
 
 
@@ -193,7 +195,7 @@ async def test_a_door_that_closes_tells_of_all_who_have_gone_whatever_has_not_en
         await wait_until(lambda: len(pier.link.peers) == 1)
         assert not told
         await pier.link.close()
-        await wait_until(lambda: dict(told) == dict.fromkeys(names, Sign.GONE))
+        await wait_until(lambda: dict(told) == dict.fromkeys(names, ReaderStatus.GONE))
 
 
 async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +232,7 @@ async def test_who_is_not_there_is_told_to_have_gone() -> None:
         told = signs_of(pier.link)
         [error] = await pier.tell(name, b"too late")
         assert isinstance(error, PublishFailed)
-        assert told == [(name, Sign.GONE)]
+        assert told == [(name, ReaderStatus.GONE)]
 
 
 async def test_behind_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts() -> None:
@@ -238,7 +240,7 @@ async def test_behind_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts(
         caller, name = await pier.met()
         caller.writer.write(b"a")
         [first] = await pier.take(1)
-        assert await pier.tell(name, b"and that is all", parting=Parting.DONE) == [None]
+        assert await pier.tell(name, b"and that is all", parting=CloseReason.DONE) == [None]
         assert isinstance((await pier.tell(name, b"one more"))[0], PublishFailed)
         caller.writer.write(bytes(1000))
         assert await caller.rest() == b"and that is all"
@@ -253,21 +255,21 @@ async def test_the_last_word_reaches_a_peer_that_is_still_sending() -> None:
         caller, name = await pier.met()
         caller.writer.write(bytes(5 << 20))
         await pier.take(1)
-        await pier.tell(name, b"enough", parting=Parting.MALFORMED)
+        await pier.tell(name, b"enough", parting=CloseReason.MALFORMED)
         assert await caller.rest() == b"enough"
 
 
 async def test_a_peer_may_be_let_go_without_a_word() -> None:
     async with opened() as pier:
         caller, name = await pier.met()
-        assert await pier.tell(name, b"", parting=Parting.DONE) == [None]
+        assert await pier.tell(name, b"", parting=CloseReason.DONE) == [None]
         assert await caller.rest() == b""
 
 
 async def test_who_does_not_end_it_behind_the_last_word_is_cut_off() -> None:
     async with opened() as pier:
         caller, name = await pier.met()
-        await pier.tell(name, b"bye", parting=Parting.DONE)
+        await pier.tell(name, b"bye", parting=CloseReason.DONE)
         await caller.hears(b"bye")
         let_pass(pier.link, 4)
         assert len(pier.link.peers) == 1
@@ -356,7 +358,7 @@ async def test_with_tls_the_door_shows_its_certificate_and_names_the_protocol(au
         publishing = pier.telling(name, *[sent[start : start + PIECE] for start in range(0, len(sent), PIECE)])
         assert await caller.take(len(sent)) == sent
         assert await publishing.all_done(PATIENCE) == [None] * (len(sent) // PIECE)
-        assert await pier.tell(name, b"bye", parting=Parting.DONE) == [None]
+        assert await pier.tell(name, b"bye", parting=CloseReason.DONE) == [None]
         assert await caller.rest() == b"bye"
         await wait_until(lambda: not pier.link._sockets)
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -378,7 +380,7 @@ async def test_with_a_ca_peers_show_certificates_and_have_their_names(authority:
 
 
 async def test_a_certificate_that_cannot_be_used_is_told(authority: trustme.CA) -> None:
-    connect = load_broker("tcp").connect
+    connect = load_connection_type("tcp").connect
     assert connect is not None
     one, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
     for credentials in (None, {**own(one), "key": key_of(other)}):
@@ -390,7 +392,7 @@ async def test_a_certificate_that_cannot_be_used_is_told(authority: trustme.CA) 
 
 
 async def test_a_port_that_is_in_use_is_told_and_a_trial_leaves_it_alone() -> None:
-    broker = load_broker("tcp")
+    broker = load_connection_type("tcp")
     assert broker.connect is not None
     assert broker.examine is not None
     async with opened() as pier:
@@ -409,7 +411,7 @@ async def test_a_door_that_is_closed_lets_go_of_everybody_and_can_be_opened_agai
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link_module, "FAREWELL", 0.05)
-    connect = load_broker("tcp").connect
+    connect = load_connection_type("tcp").connect
     assert connect is not None
     connection = Connection.model_validate(document(free_port()))
     for _ in range(3):

@@ -13,8 +13,16 @@ import time
 
 import pytest
 
-from mappings.reactive_streams_io.endpoint import Endpoint, Role
-from mappings.reactive_streams_io.events import Arrived, Closed, Completed, Event, Failed, NotResumed, Resumed
+from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
+from mappings.reactive_streams_io.events import (
+    Closed,
+    Completed,
+    ElementsReceived,
+    Event,
+    NotResumed,
+    Resumed,
+    StreamFailed,
+)
 from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import HISTORY, Quay, definition
 from tests.support.in_process.tcp_service import Caller, Landing, landing
@@ -47,7 +55,7 @@ class Wanderer:
         self.got: dict[str, list[bytes]] = {}
         self.over: set[str] = set()
         self.faults: list[Event] = []
-        self.endpoint = Endpoint(Role.CLIENT, time.monotonic())
+        self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic())
         for name in (HISTORY, *STREAMS):
             self.names[self.endpoint.subscribe(name, PAGE)] = name
             self.got[name] = []
@@ -66,7 +74,7 @@ class Wanderer:
             self.tell(self.endpoint.lose(time.monotonic()))
             ticket = self.endpoint.ticket()
             assert ticket is not None, self.faults
-            self.endpoint = Endpoint(Role.CLIENT, time.monotonic(), ticket=ticket)
+            self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), ticket=ticket)
 
     async def _talk(self, caller: Caller) -> bool:
         """Whether all has come; False where the socket is to break."""
@@ -95,7 +103,7 @@ class Wanderer:
     def tell(self, events: list[Event]) -> None:
         for event in events:
             match event:
-                case Arrived(stream, elements):
+                case ElementsReceived(stream, elements):
                     got = self.got[self.names[stream]]
                     before = len(got)
                     got += map(bytes, elements)
@@ -105,7 +113,7 @@ class Wanderer:
                     self.over.add(self.names[stream])
                 case Resumed():
                     self.resumed += 1
-                case Failed() | NotResumed() | Closed():
+                case StreamFailed() | NotResumed() | Closed():
                     self.faults.append(event)
                 case _:
                     pass

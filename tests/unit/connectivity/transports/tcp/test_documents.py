@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trustme
 
-from connectivity.security.egress import HostRules, in_force
-from connectivity.validation.validator import lint
+from connectivity.security.egress import EgressRules, enforced
+from connectivity.validation.validator import validate
 from tests.support.in_process.tcp_service import document
 from tests.support.in_process.websocket_listener import key_of
 from tests.support.table import each_row
@@ -31,7 +31,7 @@ SOURCE = GOOD["sources"][0]
     ],
 )
 def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
-    assert lint(GOOD | more) == []
+    assert validate(GOOD | more) == []
 
 
 @each_row(
@@ -66,12 +66,12 @@ def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
     ],
 )
 def test_a_problem_says_where_it_is_and_what_was_expected(more: dict[str, Any], path: str, said: str) -> None:
-    problems = [problem for problem in lint(GOOD | more) if problem.path == path]
+    problems = [problem for problem in validate(GOOD | more) if problem.path == path]
     assert problems
     assert any(said in str(problem) for problem in problems), problems
     assert "secret" not in str(problems)
 
 
 def test_the_rules_for_hosts_that_connections_may_reach_do_not_count_for_a_door() -> None:
-    with in_force(HostRules(is_private_allowed=False, blocked=("127.0.0.1",))):
-        assert lint(GOOD) == []
+    with enforced(EgressRules(is_private_allowed=False, blocked=("127.0.0.1",))):
+        assert validate(GOOD) == []

@@ -23,7 +23,7 @@ from mappings.reactive_streams_io.frames import (
     ResumeGrant,
     ResumeOk,
     ServerHello,
-    Subscribe,
+    SubscribeFrame,
 )
 from tests.support.brokers import free_port
 from tests.support.in_process.reactive_streams_io import H
@@ -224,7 +224,7 @@ async def test_a_goodbye_of_the_service_that_nobody_answers_is_the_end_after_fiv
 
 async def test_case_d22_with_its_connection_all_streams_of_a_client_end(there: Landing) -> None:
     caller = await there.greeted()
-    caller.say(*(Subscribe("tck/never", number, 1) for number in (1, 2, 3)))
+    caller.say(*(SubscribeFrame("tck/never", number, 1) for number in (1, 2, 3)))
     await caller.hears("81 01 00 81 02 00 81 03 00")
     assert len(list(there.quay.streams)) == 3
     await caller.leave()
@@ -256,14 +256,14 @@ async def test_with_resume_a_client_that_fell_silent_is_hung_up_on_without_a_wor
 
 async def test_a_large_frame_in_many_pieces_is_read_whole(there: Landing) -> None:
     caller = await there.greeted("01 00 01 02")
-    caller.say(Subscribe("x" * 500_000, 1, 0), Ping(b"on"))
+    caller.say(SubscribeFrame("x" * 500_000, 1, 0), Ping(b"on"))
     await caller.hears("a9 02 6f 6e 81 01 00 87 01")
     assert b"400 rsio:publisher.invalid" in await caller.take(60)
 
 
 async def test_a_long_stream_comes_whole_and_in_order(there: Landing) -> None:
     caller = await there.greeted()
-    caller.say(Subscribe("tck/fixed?n=200000&size=4", 1, 2**63 - 1))
+    caller.say(SubscribeFrame("tck/fixed?n=200000&size=4", 1, 2**63 - 1))
     frames = await caller.framed(lambda found: OnComplete(1) in found[-1:])
     elements = [each for frame in frames if isinstance(frame, OnNextPacked) for each in frame.elements]
     assert elements == [number.to_bytes(4, "big") for number in range(1, 200_001)]
@@ -291,7 +291,7 @@ async def test_case_r02_a_session_goes_on_over_another_connection(there: Landing
     lost.keeps_little()
     await wait_until(lambda: there.link.peers)
     there.keeps_little()
-    lost.say("01 00 01 01", Subscribe("tck/fixed?n=2000000&size=8", 1, 2**63 - 1))
+    lost.say("01 00 01 01", SubscribeFrame("tck/fixed?n=2000000&size=8", 1, 2**63 - 1))
     grant, *_ = await lost.framed(lambda found: any(isinstance(frame, OnNextPacked) for frame in found))
     assert isinstance(grant, ServerHello)
     token = next(frame.token for frame in lost.heard if isinstance(frame, ResumeGrant))

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any, cast
 
 from connectivity.transports.listener.socket import GATHERED
-from connectivity.transports.websocket.handshake import Admitted
-from connectivity.transports.websocket.peer import Peer
+from connectivity.transports.websocket.handshake import AcceptedHandshake
+from connectivity.transports.websocket.peer import WebSocketPeer
 from tests.support.websocket_request import upgrade_request
 
 
@@ -46,18 +46,18 @@ class Door:
     max_frame, max_unsettled, has_room, is_overrun = 1 << 20, 10, True, False
     extensions: tuple[Any, ...] = ()
 
-    def admit(self, _asked: Any) -> Admitted:
-        return Admitted("/twins", {})
+    def admit(self, _asked: Any) -> AcceptedHandshake:
+        return AcceptedHandshake("/twins", {})
 
-    def made(self, peer: Peer) -> None: ...
+    def made(self, peer: WebSocketPeer) -> None: ...
 
-    def entered(self, peer: Peer) -> None: ...
+    def entered(self, peer: WebSocketPeer) -> None: ...
 
-    def left(self, peer: Peer) -> None: ...
+    def left(self, peer: WebSocketPeer) -> None: ...
 
 
-async def inside() -> tuple[Peer, Socket]:
-    peer, socket = Peer(cast(Any, Door())), Socket()
+async def inside() -> tuple[WebSocketPeer, Socket]:
+    peer, socket = WebSocketPeer(cast(Any, Door())), Socket()
     peer.connection_made(socket)
     peer.data_received(upgrade_request("/twins"))
     await asyncio.sleep(0)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from connectivity.transports.websocket.handshake import Admitted, Asked, Refused
-from connectivity.transports.websocket.peer import Peer
+from connectivity.transports.websocket.handshake import AcceptedHandshake, HandshakeRequest, RefusedHandshake
+from connectivity.transports.websocket.peer import WebSocketPeer
 from tests.support.dice import examples
 from tests.support.websocket_request import upgrade_request
 
@@ -68,24 +68,24 @@ class StoringListener:
         self.taken: list[tuple[bytes, bool]] = []
         self.has_left = False
 
-    def made(self, peer: Peer) -> None:
+    def made(self, peer: WebSocketPeer) -> None:
         pass
 
     def turned_away(self, reason: str) -> None:
         pass
 
-    def admit(self, asked: Asked) -> Admitted | Refused:
-        return Admitted(asked.target, {})
+    def admit(self, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
+        return AcceptedHandshake(asked.target, {})
 
-    def entered(self, peer: Peer) -> None:
+    def entered(self, peer: WebSocketPeer) -> None:
         pass
 
-    def took(self, peer: Peer, payload: bytes, *, is_text: bool) -> None:
+    def took(self, peer: WebSocketPeer, payload: bytes, *, is_text: bool) -> None:
         peer.unsettled += 1
         assert peer.unsettled <= MOST
         self.taken.append((payload, is_text))
 
-    def left(self, peer: Peer) -> None:
+    def left(self, peer: WebSocketPeer) -> None:
         assert not self.has_left
         self.has_left = True
 
@@ -109,7 +109,7 @@ async def spoken(
     """What a door takes of a peer that says this and leaves, its bytes cut up so, some messages settled on the way."""
     stream = REQUEST + b"".join(frames_of(*each) for each in said)
     door, wire = StoringListener(), Wire()
-    peer = Peer(door)  # type: ignore[arg-type]
+    peer = WebSocketPeer(door)  # type: ignore[arg-type]
     peer.connection_made(wire)
     places = sorted({0, len(stream), *(cut % len(stream) for cut in cuts)})
     for number, (start, end) in enumerate(pairwise(places)):
@@ -140,7 +140,7 @@ def test_the_same_messages_come_of_the_same_bytes_however_they_are_cut_up(
 def test_no_bytes_do_more_than_end_their_own_socket(noise: bytes, cuts: list[int]) -> None:
     async def say() -> StoringListener:
         door, wire = StoringListener(), Wire()
-        peer = Peer(door)  # type: ignore[arg-type]
+        peer = WebSocketPeer(door)  # type: ignore[arg-type]
         peer.connection_made(wire)
         stream = REQUEST + noise
         places = sorted({0, len(stream), *(cut % len(stream) for cut in cuts)})

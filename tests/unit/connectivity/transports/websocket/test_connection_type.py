@@ -14,7 +14,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import Outgoing, Sign
+from connectivity.transports.base import OutboundMessage, ReaderStatus
 from mappings.model.envelope import Envelope
 from tests.contract.link import MANY, Publishing, numbered, signs_of
 from tests.support.in_process.websocket_listener import Doorway, opened, peer_of
@@ -175,7 +175,7 @@ async def test_whoever_speaks_to_a_peer_that_is_gone_is_told_so(way: Doorway) ->
     told = signs_of(way.link)
     [error] = await way.say("a-peer-of-before", b"hello?")
     assert isinstance(error, PublishFailed)
-    assert told == [("a-peer-of-before", Sign.GONE)]
+    assert told == [("a-peer-of-before", ReaderStatus.GONE)]
 
 
 async def test_compressed_messages_pass_both_ways_where_both_sides_want_them() -> None:
@@ -221,7 +221,7 @@ async def test_a_peer_that_does_not_read_is_sent_no_more_than_a_little_and_goes_
         client.transport.pause_reading()
         publishing = Publishing(way.link)
         payload = os.urandom(64 * 1024)
-        publishing.give(*(Outgoing(peer, Envelope(payload)) for _ in range(200)))
+        publishing.give(*(OutboundMessage(peer, Envelope(payload)) for _ in range(200)))
         await wait_until(lambda: publishing.given < 200 and publishing.given - len(publishing.outcomes) == 16)
         await client.send("is anybody there?")
         other, other_id = await way.met()
@@ -253,7 +253,7 @@ async def test_what_waits_for_a_peer_that_leaves_has_failed(way: Doorway) -> Non
     client, peer = await way.met(max_queue=1)
     client.transport.pause_reading()
     publishing = Publishing(way.link)
-    publishing.give(*(Outgoing(peer, Envelope(bytes(64 * 1024))) for _ in range(200)))
+    publishing.give(*(OutboundMessage(peer, Envelope(bytes(64 * 1024))) for _ in range(200)))
     await wait_until(lambda: publishing.given < 200 and publishing.given - len(publishing.outcomes) == 16)
     client.transport.abort()
     outcomes = await publishing.all_done(PATIENCE)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trustme
 
-from connectivity.security.egress import HostRules, in_force
-from connectivity.validation.validator import lint
+from connectivity.security.egress import EgressRules, enforced
+from connectivity.validation.validator import validate
 from tests.support.in_process.websocket_listener import key_of
 from tests.support.table import each_row
 
@@ -35,7 +35,7 @@ EVENTS = {"topics": ["_/_/things/twin/events"], "authorizationContext": ["lab:al
     ],
 )
 def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
-    assert lint(GOOD | more) == []
+    assert validate(GOOD | more) == []
 
 
 @each_row(
@@ -57,7 +57,7 @@ def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
     ],
 )
 def test_a_problem_says_where_it_is_and_what_was_expected(more: dict[str, Any], path: str, said: str) -> None:
-    problems = [problem for problem in lint(GOOD | more) if problem.path == path]
+    problems = [problem for problem in validate(GOOD | more) if problem.path == path]
     assert problems
     assert any(said in str(problem) for problem in problems), problems
     assert "secret" not in str(problems)
@@ -66,18 +66,18 @@ def test_a_problem_says_where_it_is_and_what_was_expected(more: dict[str, Any], 
 @pytest.mark.parametrize("more", [{}, {"credentials": CERTIFICATE}])
 @pytest.mark.parametrize("uri", ["ws://127.0.0.1:8765/?x=1", "ws://127.0.0.1:port", "${env:NOWHERE}"])
 def test_nothing_is_said_of_certificates_while_the_uri_cannot_be_read(uri: str, more: dict[str, Any]) -> None:
-    assert {problem.path for problem in lint(GOOD | more | {"uri": uri})} == {"uri"}
+    assert {problem.path for problem in validate(GOOD | more | {"uri": uri})} == {"uri"}
 
 
 @pytest.mark.parametrize("address", ["twins", "/twins?a=b", "/twins#top", "/two words", "/{{ thing:id }}"])
 def test_a_sources_address_is_a_path(address: str) -> None:
-    [problem] = lint(GOOD | {"sources": [{"addresses": [address], "authorizationContext": ["lab:all"]}]})
+    [problem] = validate(GOOD | {"sources": [{"addresses": [address], "authorizationContext": ["lab:all"]}]})
     assert problem.path == "sources[0].addresses[0]"
 
 
 def test_the_rules_for_hosts_that_connections_may_reach_do_not_count_for_a_door() -> None:
     broker = {**GOOD, "connectionType": "mqtt-5", "uri": "tcp://127.0.0.1:1883"}
     broker["sources"] = [{"addresses": ["a"], "qos": 1, "authorizationContext": ["lab:all"]}]
-    with in_force(HostRules(is_private_allowed=False, blocked=("127.0.0.1",))):
-        assert lint(GOOD | {"uri": "ws://127.0.0.1:8765"}) == []
-        assert [problem.path for problem in lint(broker)] == ["uri"]
+    with enforced(EgressRules(is_private_allowed=False, blocked=("127.0.0.1",))):
+        assert validate(GOOD | {"uri": "ws://127.0.0.1:8765"}) == []
+        assert [problem.path for problem in validate(broker)] == ["uri"]

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from connectivity.transports.websocket.handshake import Admitted, Asked, Refused, Rules, admit
+from connectivity.transports.websocket.handshake import (
+    AcceptedHandshake,
+    HandshakeRequest,
+    RefusedHandshake,
+    Rules,
+    accept_handshake,
+)
 from connectivity.transports.websocket.options import Options, read_origins, read_tokens
 from tests.support.table import each_row
 
@@ -20,19 +26,21 @@ GUARDED = replace(OPEN, tokens=TOKENS)
 BEARER = ("Authorization", "Bearer s3cret-of-tablet")
 
 
-def decided(target: str = "/twins", *headers: tuple[str, str], rules: Rules = OPEN, **more: Any) -> Admitted | Refused:
-    return admit(Asked(target, headers, more.get("certified")), rules, more.get("peers", 0))
+def decided(
+    target: str = "/twins", *headers: tuple[str, str], rules: Rules = OPEN, **more: Any
+) -> AcceptedHandshake | RefusedHandshake:
+    return accept_handshake(HandshakeRequest(target, headers, more.get("certified")), rules, more.get("peers", 0))
 
 
 def status(*arguments: Any, **more: Any) -> int:
     """101 for whoever is let in."""
     found = decided(*arguments, **more)
-    return 101 if isinstance(found, Admitted) else found.status.value
+    return 101 if isinstance(found, AcceptedHandshake) else found.status.value
 
 
 def headers(*arguments: Any, **more: Any) -> dict[str, str]:
     found = decided(*arguments, **more)
-    assert isinstance(found, Admitted)
+    assert isinstance(found, AcceptedHandshake)
     return dict(found.headers)
 
 
@@ -83,7 +91,7 @@ def test_versions_of_the_streamr_protocol_that_are_spoken_become_a_header(query:
 )
 def test_versions_that_are_not_spoken_are_refused_and_the_spoken_ones_named(query: str) -> None:
     found = decided(f"/twins?{query}")
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedHandshake)
     assert found.status is HTTPStatus.BAD_REQUEST
     assert "expected 0 and 28, or 0 and 29" in found.text
 
@@ -130,7 +138,7 @@ def test_nobody_comes_in_without_a_token_that_is_known_nor_learns_which_paths_th
     target: str, sent: list[tuple[str, str]]
 ) -> None:
     found = decided(target, *sent, rules=GUARDED)
-    assert isinstance(found, Refused)
+    assert isinstance(found, RefusedHandshake)
     assert found.status is HTTPStatus.UNAUTHORIZED
     assert "Authorization: Bearer" in found.text
 

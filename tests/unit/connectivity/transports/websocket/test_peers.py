@@ -19,11 +19,11 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatu
 from websockets.frames import CloseCode, Frame, Opcode
 
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
-from connectivity.transports import load_broker
-from connectivity.transports.base import Sign
+from connectivity.transports import load_connection_type
+from connectivity.transports.base import ReaderStatus
 from connectivity.transports.listener import link as link_module
 from connectivity.transports.listener.timeouts import OPENING
-from connectivity.transports.websocket.peer import Peer
+from connectivity.transports.websocket.peer import WebSocketPeer
 from tests.support.brokers import free_port
 from tests.support.in_process.websocket_listener import (
     Doorway,
@@ -73,7 +73,7 @@ async def answer(way: Doorway, request: bytes) -> bytes:
         return await asyncio.wait_for(reader.read(), PATIENCE)
 
 
-def peers_of(way: Doorway) -> list[Peer]:
+def peers_of(way: Doorway) -> list[WebSocketPeer]:
     return list(way.link._sockets)
 
 
@@ -298,7 +298,7 @@ async def test_a_target_waits_for_nobody_and_lets_go_of_who_reads_too_slowly() -
 async def test_who_takes_nothing_of_what_waits_is_cut_off() -> None:
     async with opened(options={"outputTimeout": "10s"}) as way:
         client, peer = await way.met(max_queue=1)
-        signs: list[tuple[str, Sign]] = []
+        signs: list[tuple[str, ReaderStatus]] = []
         way.link.readers = lambda address, sign: signs.append((address, sign))
         client.transport.pause_reading()
         saying = asyncio.create_task(way.say(peer, *[os.urandom(64 * 1024)] * 200))
@@ -308,7 +308,7 @@ async def test_who_takes_nothing_of_what_waits_is_cut_off() -> None:
         later(way, 2)
         errors = [error for error in await saying if error is not None]
         assert errors
-        await wait_until(lambda: signs == [(peer, Sign.GONE)])
+        await wait_until(lambda: signs == [(peer, ReaderStatus.GONE)])
 
 
 async def test_who_reads_slowly_but_reads_is_not_cut_off() -> None:
@@ -348,7 +348,7 @@ class Slow(asyncio.Transport):
 
 async def test_each_byte_that_is_taken_gives_a_slow_peer_more_time() -> None:
     async with opened() as way:
-        peer, transport = Peer(way.link), Slow()
+        peer, transport = WebSocketPeer(way.link), Slow()
         peer.connection_made(transport)
         transport.buffered = 1000
         peer.pause_writing()
@@ -376,12 +376,12 @@ async def test_a_silent_peer_is_asked_and_stays_if_it_answers() -> None:
 async def test_a_peer_that_leaves_a_ping_unanswered_is_cut_off_and_told_of() -> None:
     async with opened() as way:
         client, peer = await way.met()
-        signs: list[tuple[str, Sign]] = []
+        signs: list[tuple[str, ReaderStatus]] = []
         way.link.readers = lambda address, sign: signs.append((address, sign))
         client.transport.pause_reading()
         later(way, 25)
         later(way, 25)
-        await wait_until(lambda: signs == [(peer, Sign.GONE)])
+        await wait_until(lambda: signs == [(peer, ReaderStatus.GONE)])
 
 
 async def test_a_peer_that_is_not_read_from_is_not_blamed_for_pings() -> None:
@@ -472,7 +472,7 @@ async def test_with_a_ca_and_tokens_either_opens_the_door(authority: trustme.CA)
 
 
 async def test_a_port_that_is_in_use_is_told_and_a_trial_leaves_it_alone() -> None:
-    broker = load_broker("websocket")
+    broker = load_connection_type("websocket")
     assert broker.connect is not None
     assert broker.examine is not None
     async with opened() as way:
@@ -496,7 +496,7 @@ async def test_a_port_that_is_in_use_is_told_and_a_trial_leaves_it_alone() -> No
     ],
 )
 async def test_a_place_where_nobody_can_listen_is_told(uri: str, kind: type[Exception], detail: Detail) -> None:
-    broker = load_broker("websocket")
+    broker = load_connection_type("websocket")
     assert broker.connect is not None
     assert broker.examine is not None
     for attempt in (broker.connect(door(1, uri=uri)), broker.examine(door(1, uri=uri), "x-dry-run")):
@@ -507,7 +507,7 @@ async def test_a_place_where_nobody_can_listen_is_told(uri: str, kind: type[Exce
 
 
 async def test_a_certificate_that_cannot_be_used_is_told(authority: trustme.CA) -> None:
-    broker = load_broker("websocket")
+    broker = load_connection_type("websocket")
     assert broker.connect is not None
     one, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
     for credentials in (None, {**own(one), "key": key_of(other)}):
@@ -518,7 +518,7 @@ async def test_a_certificate_that_cannot_be_used_is_told(authority: trustme.CA) 
 
 
 async def test_a_door_can_be_opened_again_at_once_at_the_same_port() -> None:
-    broker = load_broker("websocket")
+    broker = load_connection_type("websocket")
     assert broker.connect is not None
     connection = door(free_port())
     for _ in range(3):
@@ -552,7 +552,7 @@ def test_tls_is_so_on_the_loop_of_the_service_too(authority: trustme.CA) -> None
 
 async def test_behind_a_goodbye_of_the_door_nothing_is_kept_and_what_was_said_before_is_taken() -> None:
     async with opened(options={"maxUnsettled": "1"}) as way:
-        told: list[Sign] = []
+        told: list[ReaderStatus] = []
         way.link.readers = lambda _, sign: told.append(sign)
         client = await way.client()
         hello, more = (Frame(Opcode.TEXT, text).serialize(mask=True) for text in (b"hello", b"x" * 1000))
@@ -572,4 +572,4 @@ async def test_behind_a_goodbye_of_the_door_nothing_is_kept_and_what_was_said_be
             [each] = await way.take(1)
             each.settle()
         await wait_until(lambda: not peers_of(way))
-        assert told == [Sign.GONE]
+        assert told == [ReaderStatus.GONE]

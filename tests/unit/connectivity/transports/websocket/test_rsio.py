@@ -16,7 +16,7 @@ from websockets.typing import Subprotocol
 
 from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.frames import CORE, Frame, OnComplete, OnNext, ServerHello
-from mappings.reactive_streams_io.limits import Limits
+from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, definition, octets, revisions, subscribe
 from tests.support.in_process.service import OWNER
 from tests.support.in_process.websocket_service import House
@@ -70,7 +70,7 @@ async def ended(client: ClientConnection) -> tuple[bytes, int | None]:
 async def conversation(client: ClientConnection) -> list[Frame]:
     """What a client hears who asks for a whole history."""
     await client.send(octets(H, subscribe(HISTORY, 1, 10)))
-    reader, found = Decoder(Limits(), CORE | {0x02}, 0x02, {}), list[Frame]()
+    reader, found = Decoder(EndpointLimits(), CORE | {0x02}, 0x02, {}), list[Frame]()
     while not any(isinstance(frame, OnComplete) for frame in found):
         found += reader.feed(await heard(client))
     return found
