@@ -16,13 +16,8 @@ from pathlib import Path
 
 import atheris
 
-FOLLOWED = [
-    "mappings.reactive_streams_io",
-    "connectivity.sessions.reactive_streams_io",
-    "connectivity.sessions",
-    "connectivity.sessions.reply_channel",
-]
-"""Where it is seen which code is reached."""
+FOLLOWED = ["mappings.reactive_streams_io", "connectivity.sessions"]
+"""The code whose coverage leads the fuzzer."""
 
 BOUNDS = ("-timeout=20", "-max_len=4096", "-len_control=0")
 """Seconds for one input, octets of an input; long ones come from the start."""

@@ -1,9 +1,4 @@
-"""AMQP 0.9.1, as RabbitMQ speaks it: what a connection document of this type may say, and what people are told about it.
-
-`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/amqp.md` is printed from it. The options are
-described in `connectivity.transports.amqp.options`, the link, the only one that knows the client library, in
-`connectivity.transports.amqp.link`.
-"""
+"""The connection type `amqp-091`: what its documents may say, and how to connect."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Kafka: what a connection document of this type may say, and what people are told about it.
-
-`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/kafka.md` is printed from it. The options are
-described in `connectivity.transports.kafka.options`, the link in `connectivity.transports.kafka.link`.
-"""
+"""The connection type `kafka`: what its documents may say, and how to connect."""
 
 from __future__ import annotations
 

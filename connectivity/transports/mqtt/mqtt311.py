@@ -1,8 +1,4 @@
-"""MQTT 3.1.1: how it carries an envelope, and what people are told about it.
-
-`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/mqtt.md` is printed from it. The options are
-described in `connectivity.transports.mqtt.options`, the link in `connectivity.transports.mqtt.link`.
-"""
+"""The connection type `mqtt`: how MQTT 3.1.1 carries an envelope."""
 
 from __future__ import annotations
 

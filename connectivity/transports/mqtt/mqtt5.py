@@ -1,8 +1,4 @@
-"""MQTT 5: as MQTT 3.1.1 in `brokers/mqtt.py`, with headers.
-
-What it adds to the page `docs/mqtt.md` is said in `MANUAL`; the properties on the wire are
-`connectivity.transports.mqtt.properties`.
-"""
+"""The connection type `mqtt-5`: how MQTT 5 carries an envelope, with its headers as properties."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""TCP doors: the service listens, and clients connect to it; what a connection document of this type may say.
-
-`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/tcp.md` is printed from it. The options are
-described in `connectivity.transports.tcp.connection_type`, the link in `connectivity.transports.tcp.link`.
-"""
+"""The connection type `tcp`: what its documents may say, and how the listener is opened."""
 
 from __future__ import annotations
 

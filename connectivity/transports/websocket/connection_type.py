@@ -1,8 +1,4 @@
-"""WebSocket doors: the service listens, and clients connect to it; what a connection document of this type may say.
-
-`MANUAL` says how addresses, headers, outcomes and limits are here; `docs/websocket.md` is printed from it. The options are
-described in `connectivity.transports.websocket.options`, the link in `connectivity.transports.websocket.link`.
-"""
+"""The connection type `websocket`: what its documents may say, and how the listener is opened."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is wrong with a connection, when that shows, and what whoever asked is told: the table of the operations, row by row.
 
-A missing exchange shows with a real broker (`brokers/test_amqp_091.py`), and on trial (`test_trial.py`).
+A missing exchange shows with a real broker (`tests/links/test_amqp.py`), and in a connection test (`test_trial.py`).
 """
 
 from __future__ import annotations

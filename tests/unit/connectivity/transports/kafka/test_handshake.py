@@ -1,4 +1,4 @@
-"""What a greeting finds, by servers that answer so and so. Real brokers are greeted in `brokers/test_kafka.py`."""
+"""What a handshake finds, with servers that answer so and so. Real brokers are in `tests/links/test_kafka.py`."""
 
 from __future__ import annotations
 
