@@ -92,7 +92,7 @@ def in_words(frames: Sequence[Frame]) -> Iterator[str]:
             case Goodbye(reason):
                 yield f"goodbye {reason}"
             case _ if kind.__name__ not in _SELDOM_SHOWN:
-                yield kind.__name__.removeprefix("On").lower()
+                yield kind.__name__.removeprefix("On").removesuffix("Frame").lower()
 
 
 @dataclass

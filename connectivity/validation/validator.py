@@ -1,15 +1,9 @@
-"""What a connection document may say: its problems, its meaning, its JSON Schema, its reference page.
-
-    lint(document)       every problem at once: path, what was found, what was expected, nearest known name, error code
-    parse(document)      the `Connection`, or DefinitionError with those problems
-    json_schema()        the JSON Schema of a connection, for editors
-    reference_page()     Markdown: every field
-    broker_pages()       Markdown: a page for each family of brokers, with addresses, headers, limits, options, examples
+"""Validates a connection document, and makes the `Connection` of a valid one.
 
 A document is what JSON or YAML gives: an object. References to secrets in it are resolved first
-(`connectivity.connections.secret_references`); no problem shows what they stand for, nor any password or key written in the
-document itself. Shapes are checked by the models (`shape`), then the rules in the order of Eclipse Ditto's connection model
-(`checks`), then those of the connection type (`connectivity.transports`). Fields that nobody knows are problems.
+(`connectivity.connections.secret_references`); no problem shows the value of a secret, a password or a key. The models check
+shapes (`shape`), then come the rules in the order of Eclipse Ditto's connection model (`checks`), then those of the
+connection type (`connectivity.transports`). Unknown fields are problems.
 """
 
 from __future__ import annotations
@@ -27,13 +21,7 @@ from connectivity.errors import DefinitionError, Problem
 from connectivity.security import redaction
 from connectivity.security.uri import MASK, is_secret_option
 from connectivity.validation.checks import check
-from connectivity.validation.schema import json_schema
 from connectivity.validation.shape import is_within, read_shape
-from tools.docs.connections import reference_page
-from tools.docs.transports import broker_pages
-
-__all__ = ["broker_pages", "json_schema", "parse", "reference_page", "validate"]
-
 
 _LEGACY_PATH = "mappingDefinitions.javascript"
 _SHORTEST_SECRET = 3

@@ -32,7 +32,7 @@ CANARY = "Kanarien%Vogel/8+"
 _MISTAKES = """
 import sys, threading
 from connectivity.management import client
-serve = client.Client._serve
+serve = client.ConnectionClient._serve
 
 async def failing(self, link):
     if self._connection.id == "mistaken":
@@ -41,7 +41,7 @@ async def failing(self, link):
         raise RuntimeError(f"no use for {secret} nor for {self._connection.uri.get_secret_value()}")
     return await serve(self, link)
 
-client.Client._serve = failing
+client.ConnectionClient._serve = failing
 from connectivity.cli.main import main
 main()
 """
