@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 
 def json_text(value: object) -> str:
@@ -22,3 +23,8 @@ def shortened(text: str, limit: int = LONGEST_QUOTE) -> str:
 def lowered(value: object) -> object:
     """A text in lower case; anything else as it is, for a validator that runs before the type is checked."""
     return value.lower() if isinstance(value, str) else value
+
+
+def utc_text(instant: datetime, precision: str = "microseconds") -> str:
+    """ISO 8601 in UTC, `2030-01-15T07:30:00.250000Z`. The instant has a time zone; `precision` is a `timespec`."""
+    return f"{instant.astimezone(UTC).isoformat(timespec=precision)[:-6]}Z"

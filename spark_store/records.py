@@ -15,6 +15,7 @@ import msgspec
 
 from mappings.ids import EntityId, EntityType, namespace_of, partition_entity
 from mappings.model.signals import Event
+from mappings.texts import utc_text
 
 
 def entity_of(type: str, id: str) -> EntityId:
@@ -235,11 +236,6 @@ SPARK_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
 """The same for Spark's `date_format`, in a session whose time zone is UTC."""
 
 
-def as_text(instant: datetime) -> str:
-    """An instant that knows its time zone."""
-    return f"{instant.astimezone(UTC).isoformat(timespec='microseconds')[:-6]}Z"
-
-
 def now_text() -> str:
     """What the clock says."""
-    return as_text(datetime.now(UTC))
+    return utc_text(datetime.now(UTC))

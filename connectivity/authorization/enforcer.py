@@ -12,13 +12,14 @@ An entry's subjects with an `expiry` in the past count no more. Since time passe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
 from connectivity.authorization.policy_imports import holds_in
 from mappings.ids import EntityId
 from mappings.model.metadata import METADATA
+from mappings.texts import utc_text
 
 READ: Final = "READ"
 WRITE: Final = "WRITE"
@@ -253,8 +254,7 @@ def _segments(path: str) -> tuple[str, ...]:
 @lru_cache(maxsize=1024)
 def six_digits(instant: str) -> str:
     """An instant in ISO-8601 as text whose order is time order."""
-    utc = datetime.fromisoformat(instant).astimezone(UTC).replace(tzinfo=None)
-    return f"{utc.isoformat(timespec='microseconds')}Z"
+    return utc_text(datetime.fromisoformat(instant))
 
 
 def _resources(node: _Node, path: str = "") -> Iterator[str]:

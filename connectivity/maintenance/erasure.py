@@ -28,7 +28,7 @@ from connectivity.store.store import Store
 from connectivity.subscriptions.manager import SubscriptionManager
 from mappings.errors import Fault
 from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
-from mappings.texts import shortened
+from mappings.texts import shortened, utc_text
 from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.journal import erasure
 from spark_store.journal.erasure import Erasure
@@ -36,7 +36,6 @@ from spark_store.journal.journal import SqliteJournal
 from spark_store.journal.reader import JournalReader, expect_journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, read_watermark
-from spark_store.records import as_text
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +129,7 @@ class Eraser:
         begun: list[Erasure] = []
 
         def begin(journal: SqliteJournal) -> None:
-            at = as_text(self._now())
+            at = utc_text(self._now())
             record = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, at, by, lake_erased))
             begun.append(record)
             self._hide(record)
@@ -222,7 +221,7 @@ class Eraser:
             await self._store.take(lambda: is_clean.append(self._journal.scrub()), is_aside=True)
             if not is_clean[-1]:
                 await asyncio.sleep(_READERS_SECONDS)
-        at = as_text(self._now())
+        at = utc_text(self._now())
         await self._store.take(lambda: self._journal.within(lambda it: erasure.finish_journal(it, record, at)))
         log.info("erasure done in the journal", erasure=record.id)
 
@@ -233,7 +232,7 @@ class Eraser:
         watermark = await asyncio.to_thread(read_watermark, self._lake.watermark)
         done = [record for record in self._unfinished if record.id <= watermark.erased]
         if done:
-            at = watermark.erased_at or as_text(self._now())
+            at = watermark.erased_at or utc_text(self._now())
             await self._store.take(
                 lambda: self._journal.within(lambda it: erasure.finish_lake(it, watermark.erased, at))
             )
@@ -341,7 +340,7 @@ def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
         with lock_folder(data_dir), contextlib.closing(SqliteJournal.open(data_dir / "journal.db")) as journal:
             if journal.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
-            now = as_text(datetime.now(UTC))
+            now = utc_text(datetime.now(UTC))
             lake_erased = read_watermark(Lake(data_dir).watermark).erased
             asked = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, now, by, lake_erased))
             journal.commit()
@@ -361,5 +360,5 @@ def _finish_here(journal: SqliteJournal, record: Erasure) -> None:
         journal.commit()
     if not journal.scrub():
         raise StoreUnavailable(f"{journal.path}: somebody reads it; end the pipeline or whoever does, and ask again")
-    journal.within(lambda it: erasure.finish_journal(it, record, as_text(datetime.now(UTC))))
+    journal.within(lambda it: erasure.finish_journal(it, record, utc_text(datetime.now(UTC))))
     journal.commit()

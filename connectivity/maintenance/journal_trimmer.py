@@ -22,11 +22,12 @@ import structlog
 
 from connectivity.store.store import Store
 from mappings.model.signals import Event
+from mappings.texts import utc_text
 from spark_store.errors import HistoryUnavailable, LakeUnfit, StoreUnavailable
 from spark_store.journal.journal import TRIM_EVENTS
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import read_watermark
-from spark_store.records import NumberedEvent, Snapshot, as_text
+from spark_store.records import NumberedEvent, Snapshot
 
 if TYPE_CHECKING:
     from spark_store.lake.history_reader import LakeHistory
@@ -163,7 +164,7 @@ class JournalTrimmer:
     def _before(self) -> str:
         """Where the hot window begins, as events write times."""
         try:
-            return as_text(self._now() - self._hot_window)
+            return utc_text(self._now() - self._hot_window)
         except OverflowError:
             return ""  # nothing is so old
 

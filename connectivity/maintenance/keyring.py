@@ -28,10 +28,11 @@ from connectivity.errors import ConnectivityError, SettingsError
 from connectivity.security import redaction
 from connectivity.security.keys import KEY_BYTES, key_id, key_text, new_key, read_key
 from connectivity.store.folder_lock import lock_folder
+from mappings.texts import utc_text
 from spark_store.errors import StoreError
 from spark_store.journal import connections
 from spark_store.journal.journal import SqliteJournal
-from spark_store.records import AuditEntry, StoredRevision, as_text
+from spark_store.records import AuditEntry, StoredRevision
 
 log = structlog.get_logger(__name__)
 
@@ -170,7 +171,7 @@ def _rotate(journal: SqliteJournal, vault: Vault, by: str) -> Rotated:
 
     try:
         revisions = journal.within(lambda it: connections.rewrite(it, resealed))
-        entry = AuditEntry(as_text(datetime.now(UTC)), by, ACTION, "", None, f"{secrets} under key {newest}")
+        entry = AuditEntry(utc_text(datetime.now(UTC)), by, ACTION, "", None, f"{secrets} under key {newest}")
         if revisions:
             journal.within(lambda it: connections.audit(it, entry))
         journal.commit()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Final, NamedTuple
 
@@ -23,6 +23,7 @@ import structlog
 from connectivity.store.store import Store
 from connectivity.twins.policy_expiry import ExpiryNotice, ExpiryOutcome, judge
 from mappings.model.signals import PolicyAnnouncement
+from mappings.texts import utc_text
 from spark_store.errors import StoreUnavailable
 from spark_store.records import Change, PolicyDue, Snapshot
 
@@ -74,7 +75,7 @@ class PolicyExpiryJob:
         """How many policies were due."""
         if not self._store.is_available:
             return 0
-        now = _text(self._now())
+        now = utc_text(self._now())
         working: list[_Working] = []
         try:
             found = self._store.due(now, MOST_POLICIES)
@@ -126,7 +127,7 @@ class PolicyExpiryJob:
         except Exception as error:
             # Something was written between, then the policy is due anyway; or it cannot be judged or stored.
             log.error("an expiry could not be carried out", policy=str(policy.entity), reason=repr(error))
-            await self._store.look_again(policy, _text(self._now() + AGAIN), due.note)
+            await self._store.look_again(policy, utc_text(self._now() + AGAIN), due.note)
             return
         for event in judged.events:
             log.info("a subject has expired", policy=str(event.entity), path=event.path, revision=event.revision)
@@ -134,11 +135,6 @@ class PolicyExpiryJob:
             self._announce(announcement)
         note = _encode(sorted(judged.told)) if judged.told else None
         await self._store.look_again(judged.snapshot, judged.next, note)
-
-
-def _text(time: datetime) -> str:
-    """A time as in `Event.timestamp`."""
-    return f"{time.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 def _postponed(error: StoreUnavailable) -> int:

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,7 @@ from connectivity.transports.base import Link
 from connectivity.validation.limitations import caveats, ignored_parts
 from mappings.ids import new_correlation_id
 from mappings.model.signals import ConnectionAnnouncement
+from mappings.texts import utc_text
 from spark_store.errors import StoreUnavailable
 
 if TYPE_CHECKING:
@@ -309,8 +310,7 @@ class Supervisor:
 
     def _announce(self, name: str, at: str) -> None:
         """Tell those of the connection's own targets that want to hear what becomes of it."""
-        now = self._now().astimezone(UTC).replace(tzinfo=None)
-        value = msgspec.json.encode({at: f"{now.isoformat(timespec='seconds')}Z"})
+        value = msgspec.json.encode({at: utc_text(self._now(), "seconds")})
         headers = {"correlation-id": new_correlation_id(), "ditto-connection-id": self.connection.id}
         announcement = ConnectionAnnouncement(self.connection.id, name, value, headers)
         for target in self._member.targets:

@@ -34,6 +34,7 @@ from mappings.ids import LONGEST_KNOWN, EntityId
 from mappings.model.field_selector import Selection, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.signals import Headers, SearchQuery
+from mappings.texts import utc_text
 from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql import Predicate
@@ -346,4 +347,4 @@ class _Workers:
             raise
 
     def _timestamp(self) -> str:
-        return self._now().astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        return utc_text(self._now())

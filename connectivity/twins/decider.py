@@ -11,7 +11,7 @@ and `decide` answers with that state.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final, Protocol
 
 from connectivity.twins import paths
@@ -24,6 +24,7 @@ from connectivity.twins.retrieval import REVISION, TIMESTAMP, asks_for_past, pas
 from connectivity.twins.things import decide_thing
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Command, Headers
+from mappings.texts import utc_text
 from spark_store.records import PastQuery, PastState, Snapshot
 
 __all__ = ["LIVE_CONDITION", "Decider", "Decision", "StateLookup", "asks_for_past", "decide", "past_wanted"]
@@ -149,4 +150,4 @@ class Decider:
         return decide(command, subjects, self.world, now, self.limits, past)
 
     def _timestamp(self) -> str:
-        return self.now().astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+        return utc_text(self.now())

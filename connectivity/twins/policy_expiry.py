@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from connectivity.authorization.enforcer import six_digits
@@ -22,6 +22,7 @@ from connectivity.twins.policy_values import duration_of
 from connectivity.twins.retrieval import shortened
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, PolicyAnnouncement
+from mappings.texts import utc_text
 from spark_store.history.replay import evolve_parsed
 from spark_store.records import Snapshot
 
@@ -130,7 +131,7 @@ def _ahead(policy: EntityId, found: _Subject, expiry: str) -> str | None:
         ahead = datetime.fromisoformat(expiry) - before - spread * part
     except OverflowError:
         return ""
-    return f"{ahead.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    return utc_text(ahead)
 
 
 def _announcement(policy: EntityId, found: _Subject, at: str) -> PolicyAnnouncement:

@@ -26,6 +26,7 @@ from connectivity.twins.paths import is_key
 from connectivity.twins.retrieval import shortened
 from mappings.ids import MAX_ID_LENGTH, EntityType, is_label, parse_entity_id, utf16_length
 from mappings.model.headers import timeout_seconds
+from mappings.texts import utc_text
 
 EXPIRY_GRANULARITY: Final = timedelta(hours=1)
 """The expiry of a subject is rounded up to whole ones of these."""
@@ -175,7 +176,7 @@ def _expiry(case: CommandContext, text: Any) -> str:
         rounded = (instant + (EXPIRY_GRANULARITY - past if past else timedelta())).astimezone(UTC)
     except (TypeError, ValueError, OverflowError) as error:
         raise case.refuse("policies:subjectexpiry.invalid", "expected an instant in ISO-8601") from error
-    timestamp = rounded.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    timestamp = utc_text(rounded)
     if timestamp <= case.now:
         raise case.refuse("policies:subjectexpiry.invalid", f"found {shown(text)}, which has passed")
     return shortened(timestamp)

@@ -12,7 +12,6 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -28,6 +27,7 @@ from mappings.model.envelope import Envelope
 from mappings.model.signals import Inbound, Outbound, TwinEvent
 from mappings.model.topic_path import topic_of
 from mappings.placeholders.values import PlaceholderContext
+from mappings.texts import utc_text
 
 STRUCTURED = "application/cloudevents+json"
 REQUIRED = ("specversion", "type", "source", "id")
@@ -76,7 +76,7 @@ class CloudEventsCodec(PayloadMapper):
 
     def encode_with(self, signal: Outbound, session: Any, context: PlaceholderContext) -> Sequence[Envelope]:  # noqa: ARG002
         topic = topic_of(signal)
-        time = signal.timestamp if isinstance(signal, TwinEvent) else _written(context.now())
+        time = signal.timestamp if isinstance(signal, TwinEvent) else utc_text(context.now(), "milliseconds")
         attributes = {
             "specversion": "1.0",
             "id": "",
@@ -145,10 +145,6 @@ def _signals(id: str, payload: bytes) -> Sequence[Inbound]:
 def _new_id(signal: Outbound) -> str:
     """An id for what belongs to no conversation: an event has one of its own."""
     return f"{signal.entity}/{signal.revision}" if isinstance(signal, TwinEvent) else new_correlation_id()
-
-
-def _written(now: datetime) -> str:
-    return now.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 CODEC: Codec = CloudEventsCodec()

@@ -23,6 +23,7 @@ from mappings.model.signals import Command, Inbound
 from mappings.options import Option, template
 from mappings.placeholders.template import Template
 from mappings.placeholders.values import PlaceholderContext
+from mappings.texts import utc_text
 
 DEFINITION = "org.eclipse.ditto:ConnectionStatus:1.0.0"
 FOR_EVER = "9999-12-31T23:59:59Z"
@@ -102,7 +103,7 @@ def _time(text: str | None) -> datetime | None:
 def _written(time: datetime) -> str:
     """ISO-8601 in UTC, with milliseconds where there are any."""
     precision = "milliseconds" if time.microsecond else "seconds"
-    return time.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
+    return utc_text(time, precision)
 
 
 CODEC: Codec = ConnectionStatusCodec()

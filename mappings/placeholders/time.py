@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
+from mappings.texts import utc_text
+
 UNITS = ("ms", "s", "m", "h", "d", "w", "mo", "y")
 
 NAMES = ("now", "now_epoch_millis")
@@ -66,7 +68,7 @@ def instant_text(moment: datetime) -> str:
         precision = "microseconds"
     else:
         precision = "milliseconds"
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec=precision) + "Z"
+    return utc_text(moment, precision)
 
 
 def _epoch_millis(moment: datetime) -> str:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from mappings.texts import utc_text
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
@@ -60,5 +62,4 @@ def milliseconds(timestamp: str) -> int:
 
 def timestamp(instant: int) -> str:
     """Milliseconds since 1970 as an event's timestamp. Raises OverflowError outside of EARLIEST to LATEST."""
-    moment = _EPOCH + timedelta(milliseconds=instant)
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    return utc_text(_EPOCH + timedelta(milliseconds=instant))

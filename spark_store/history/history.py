@@ -29,11 +29,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, HistoryQuery
+from mappings.texts import utc_text
 from spark_store import rql
 from spark_store.errors import HistoryUnavailable
 from spark_store.history.event_view import partial_thing
 from spark_store.journal.journal import Journal
-from spark_store.records import Times, as_text, event_size
+from spark_store.records import Times, event_size
 
 if TYPE_CHECKING:
     from spark_store.lake.history_reader import ColdEvents, LakeHistory
@@ -323,7 +324,7 @@ def _timestamp(microseconds: int) -> str:
         instant = _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
         return _BEFORE_ALL if microseconds < 0 else _AFTER_ALL
-    return as_text(instant)
+    return utc_text(instant)
 
 
 def _first_above(journal: Journal, entity: EntityId, first: int, last: int, time: str) -> int:

@@ -20,8 +20,9 @@ import msgspec
 
 from mappings.ids import EntityId
 from mappings.model.signals import Event
+from mappings.texts import utc_text
 from spark_store.errors import Unstorable
-from spark_store.records import CursorPosition, EventCause, PolicyDue, PublishedEvent, as_text, entity_of, event_size
+from spark_store.records import CursorPosition, EventCause, PolicyDue, PublishedEvent, entity_of, event_size
 
 _COLUMNS = """
     SELECT entries.seq, type, id, entries.revision, timestamp, action, path, value, headers, origin, cause
@@ -148,6 +149,6 @@ def first(connection: sqlite3.Connection, entity: EntityId, first: int, last: in
 def as_timestamp(instant: int) -> str:
     """Milliseconds since 1970 as events write times, or a text that is below or above all of them."""
     try:
-        return as_text(_EPOCH + timedelta(milliseconds=instant))
+        return utc_text(_EPOCH + timedelta(milliseconds=instant))
     except OverflowError:
         return "" if instant < 0 else "A"

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
+from mappings.texts import utc_text
 from spark_store.journal.reader import EntityState, JournalEntry
 from spark_store.lake.reader import CHECKED, opened
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
-from spark_store.records import as_text
 from spark_store.sql import literal
 
 _BATCH_ROWS = 1_000
@@ -208,13 +208,13 @@ def _batches(place: Lake, table: Table, columns: Sequence[str], condition: ds.Ex
 def _entry(
     type: str, id: str, revision: int, seq: int, ts: Any, action: str, path: str, value: str | None, headers: str
 ) -> JournalEntry:
-    return JournalEntry(type, id, revision, seq, as_text(ts), action, path, _bytes(value), headers.encode())
+    return JournalEntry(type, id, revision, seq, utc_text(ts), action, path, _bytes(value), headers.encode())
 
 
 def _state(
     type: str, id: str, policy: str | None, revision: int, seq: int, created: Any, modified: Any, state: str | None
 ) -> EntityState:
-    return EntityState(type, id, policy, revision, seq, as_text(created), as_text(modified), _bytes(state))
+    return EntityState(type, id, policy, revision, seq, utc_text(created), utc_text(modified), _bytes(state))
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -32,13 +32,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
+from mappings.texts import utc_text
 from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError, translate_system_error
 from spark_store.journal.reader import expect_journal
 from spark_store.lake import durability
 from spark_store.lake.status import read_status
 from spark_store.lake.tables import EVENTS, TABLES, Lake
 from spark_store.lake.watermark import Failure, RetentionRun, Watermark, note_failure
-from spark_store.records import as_text, now_text
+from spark_store.records import now_text
 
 if TYPE_CHECKING:
     from spark_store.pipeline.retention import RetentionRules
@@ -254,7 +255,7 @@ def _forget(given: argparse.Namespace) -> int:
 
 def _by_hand(last: Watermark, now: datetime, events: int) -> RetentionRun:
     """What retention did, by the clock: what the pipeline believes stays as it was."""
-    at = as_text(now)
+    at = utc_text(now)
     return replace(last.retention or RetentionRun(at, events), events=events, by_hand=at)
 
 

@@ -25,6 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from mappings.texts import utc_text
 from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable, translate_spark_error
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
@@ -39,7 +40,7 @@ from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.session import put_first
 from spark_store.pipeline.tables import LakeWriter, event_rows
 from spark_store.pipeline.upkeep import Due, Upkeep, UpkeepState, due
-from spark_store.records import as_text, now_text
+from spark_store.records import now_text
 
 
 class StartPosition(NamedTuple):
@@ -453,13 +454,13 @@ class PipelineStream:
     def _forget(self) -> None:
         """Delete what is past its time, by the time that is believed."""
         look = self._look = look_at_clock(self._look, self._time(), uptime())
-        believed, ahead = as_text(look.believed), look.ahead
+        believed, ahead = utc_text(look.believed), look.ahead
         if ahead is not None:
             self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=believed)
         events = retention.forget(self._target, self._options.upkeep.retention, look.until)
         self._say("forgotten", events=events)
         looked = RetentionRun(
-            believed, events, None, as_text(look.clock), *look.uptime, look.steady, look.off.total_seconds()
+            believed, events, None, utc_text(look.clock), *look.uptime, look.steady, look.off.total_seconds()
         )
         self._watermark = msgspec.structs.replace(self._watermark, retention=looked)
         self._done = self._done._replace(forgotten=datetime.now(UTC))

@@ -23,12 +23,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from mappings.ids import namespace_of
+from mappings.texts import utc_text
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, MOMENTS, SNAPSHOTS, Lake
 from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, recalled, whole
 from spark_store.queries.spark_query import Batch, Query, Tables
-from spark_store.records import as_text
 from spark_store.rql.order import place_of, value_of
 from spark_store.rql.query import Access, Place, SearchHit, ThingQuery
 from spark_store.rql.search_evaluator import holds
@@ -157,4 +157,4 @@ def seen(found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | No
 
 def is_reached(follower: JournalReader, watermark: int, before: datetime) -> bool:
     """Whether a lake with this watermark has every event from before an instant. Raises StoreUnavailable."""
-    return not follower.has_before(watermark, as_text(before))
+    return not follower.has_before(watermark, utc_text(before))

@@ -24,8 +24,9 @@ from mappings.ids import EntityType
 from mappings.model.json_pointer import put
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Event
+from mappings.texts import utc_text
 from spark_store.history.replay import StateFold, state_path
-from spark_store.records import Snapshot, as_text, entity_of
+from spark_store.records import Snapshot, entity_of
 from spark_store.rql.ast import And, FieldKind, Not, Or, Predicate
 from spark_store.rql.partial_evaluator import fields
 from spark_store.rql.search_evaluator import holds
@@ -214,7 +215,7 @@ def _folded(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow | None
 
 
 def _time_text(microseconds: int) -> str:
-    return as_text(_EPOCH + timedelta(microseconds=microseconds))
+    return utc_text(_EPOCH + timedelta(microseconds=microseconds))
 
 
 def _microseconds(text: str) -> int:

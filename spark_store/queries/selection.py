@@ -16,9 +16,10 @@ from datetime import datetime, timedelta
 
 from mappings.ids import EntityType, namespace_of
 from mappings.model.signals import Event
+from mappings.texts import utc_text
 from spark_store import rql
 from spark_store.history.event_view import partial_thing
-from spark_store.records import as_text, entity_of
+from spark_store.records import entity_of
 from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, LiteralKind, Operator, Predicate
 from spark_store.sql import literal
 
@@ -132,8 +133,8 @@ def selects(selection: Selection, entity_type: str, entity: str, revision: int, 
         return False
     if not (selection.first or 1) <= revision <= (selection.last or _LARGEST):
         return False
-    return (selection.since is None or timestamp >= as_text(selection.since)) and (
-        selection.until is None or timestamp < as_text(selection.until)
+    return (selection.since is None or timestamp >= utc_text(selection.since)) and (
+        selection.until is None or timestamp < utc_text(selection.until)
     )
 
 
@@ -146,7 +147,7 @@ def matches(predicate: Predicate, row: Sequence[object]) -> bool:
     event = Event(
         entity_of(EntityType.THING.value, entity),
         revision,
-        as_text(instant),
+        utc_text(instant),
         str(action),
         str(path),
         None if value is None else str(value).encode(),

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
+from mappings.texts import utc_text
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
@@ -30,7 +31,6 @@ from spark_store.pipeline.retention import RetentionRules
 from spark_store.pipeline.stream import PipelineOptions, PipelineStream, check_begin
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.upkeep import Due
-from spark_store.records import as_text
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.tables import fill
 from tests.support.lake.twin_changes import trim
@@ -165,7 +165,7 @@ def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start
     DataFolder(target.lake.data_dir).write(5)
     fill(target.lake, 1, 1)
     begun = datetime.now(UTC)
-    publish_watermark(target.lake.watermark, Watermark(5, vacuumed=as_text(begun - timedelta(hours=1))))
+    publish_watermark(target.lake.watermark, Watermark(5, vacuumed=utc_text(begun - timedelta(hours=1))))
     for name, value in {"prepare": None, "appended": 5, "merged": 5, "check_same_journal": None}.items():
         monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
     monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
@@ -333,7 +333,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     assert looked is not None
     assert looked.at == fields["believed"]
     # What was done by hand went by the clock, which is wrong.
-    at = as_text(datetime.fromtimestamp(begun + wrong, UTC))
+    at = utc_text(datetime.fromtimestamp(begun + wrong, UTC))
     by_hand = msgspec.structs.replace(looked, by_hand=at)
     kept = read_watermark(target.lake.watermark)
     publish_watermark(target.lake.watermark, msgspec.structs.replace(kept, retention=by_hand))

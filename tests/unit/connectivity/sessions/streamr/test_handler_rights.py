@@ -16,9 +16,9 @@ from connectivity.sessions.streamr import access
 from connectivity.twins.decider import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.streamr.streams import partition_of
+from mappings.texts import utc_text
 from spark_store.journal import erasure
 from spark_store.journal.journal import SqliteJournal
-from spark_store.records import as_text
 from tests.support.dice import THOROUGH, dice
 from tests.support.in_process.service import LAMP, NOW, command, until
 from tests.support.in_process.streamr import (
@@ -349,6 +349,6 @@ async def test_a_policy_that_is_erased_lets_nobody_read(tmp_path: Path) -> None:
     await tank.asked("a", subscribe())
     tanks = EntityId(EntityType.POLICY, "acme.site", "tanks")
     await tank.store.take(
-        lambda: journal.within(lambda it: erasure.begin(it, "policy", tanks.id, as_text(NOW), "anna")), forgets=tanks
+        lambda: journal.within(lambda it: erasure.begin(it, "policy", tanks.id, utc_text(NOW), "anna")), forgets=tanks
     )
     assert error((await tank.frames("a", 2))[1])["error"] == said("tank")
