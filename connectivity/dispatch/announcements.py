@@ -25,7 +25,7 @@ from connectivity.monitoring.log_context import log_context
 from connectivity.sources.acknowledgements import AckAggregator
 from connectivity.targets.directory import OpenConnection
 from connectivity.targets.target import TargetPublisher
-from connectivity.transports.base import Done, Outcome
+from connectivity.transports.base import Done, Outcome, unobserved
 from mappings.ids import EntityId, new_correlation_id
 from mappings.model.headers import timeout_seconds
 from mappings.model.signals import LONGEST_TIMEOUT, Acknowledgement, PolicyAnnouncement
@@ -77,7 +77,7 @@ class PolicyAnnouncements:
         signal = replace(announcement, headers={**announcement.headers, "correlation-id": new_correlation_id()})
         labels = foreign_labels(signal.headers.get("requested-acks") or ())
         if not labels:
-            return sum(target.post(signal, _nobody) is not None for target in self._targets(signal))
+            return sum(target.post(signal, unobserved) is not None for target in self._targets(signal))
         awaited = _Awaited(signal, labels)
         if len(self._awaited) < MOST_AWAITED:
             self._awaited[signal.entity, awaited.correlation_id] = awaited
@@ -115,7 +115,7 @@ class PolicyAnnouncements:
     def _teller(self, awaited: _Awaited, target: TargetPublisher) -> Done:
         """What a target says that issues one of the labels, when its broker has confirmed, or has not."""
         if (label := target.label) is None or label not in awaited.labels:
-            return _nobody
+            return unobserved
 
         def tell(error: ConnectivityError | None) -> None:
             self.acknowledge(target.issued(label, awaited.signal.entity, error, awaited.correlation_id, "twin"))
@@ -146,7 +146,3 @@ class PolicyAnnouncements:
 
     def _forget(self, awaited: _Awaited) -> None:
         self._awaited.pop((awaited.signal.entity, awaited.correlation_id), None)
-
-
-def _nobody(_error: ConnectivityError | None) -> None:
-    """What a broker does not take is counted and logged by the target."""

@@ -26,7 +26,7 @@ from connectivity.targets.directory import ConnectionDirectory, OpenConnection
 from connectivity.targets.outbox import PendingPublish
 from connectivity.targets.signal_context import CurrentState, SignalContext, SuppressionReason
 from connectivity.targets.target import TargetPublisher
-from connectivity.transports.base import Done
+from connectivity.transports.base import Done, unobserved
 from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE
 from mappings.model.signals import (
@@ -71,7 +71,7 @@ class LiveChannel:
         for member in others:
             for target in member.targets:
                 label = target.label if target.label in labels else None
-                tell = _teller(signal, target, label, acknowledge) if label is not None else _nobody
+                tell = _teller(signal, target, label, acknowledge) if label is not None else unobserved
                 seen = target.judge(happening)
                 if isinstance(seen, SuppressionReason):
                     posting = None
@@ -182,7 +182,3 @@ def _teller(signal: Live, target: TargetPublisher, label: str, acknowledge: Ackn
         acknowledge(target.issued(label, entity, error, correlation_id, "live"))
 
     return tell
-
-
-def _nobody(_error: ConnectivityError | None) -> None:
-    """Nobody waits for the broker's word."""

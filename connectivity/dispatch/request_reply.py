@@ -39,7 +39,7 @@ from connectivity.sources.delivery import InboundDelivery, RedeliveryTracker, di
 from connectivity.targets.directory import ConnectionDirectory
 from connectivity.targets.event_publisher import EventPublisher
 from connectivity.targets.reply_target import ReplyTargetPublisher
-from connectivity.transports.base import Outcome
+from connectivity.transports.base import Outcome, unobserved
 from connectivity.twins.access import may_send
 from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
@@ -346,12 +346,8 @@ class RequestReply:
             if isinstance(signal, Command) and arrival.outcome is Outcome.REDELIVER:
                 self._remember_given(arrival, collector.acks)
         try:
-            self._replies.post(pending.route, answer, pending.ended or _ignore)
+            self._replies.post(pending.route, answer, pending.ended or unobserved)
         except Exception:
             # Unsettled as it is, it comes again over the next link.
             self._memory.forget(arrival)
             raise
-
-
-def _ignore(_error: object) -> None:
-    """Nobody's delivery depends on it."""

@@ -26,7 +26,7 @@ from connectivity.connections.lifecycle import ConnectionState, Status, overall
 from connectivity.connections.model import Connection
 from connectivity.connections.target_topics import CONNECTION_ANNOUNCEMENTS
 from connectivity.dispatch.dispatcher import Dispatcher
-from connectivity.errors import ConnectivityError, Detail
+from connectivity.errors import Detail
 from connectivity.management.client import Backoff, ConnectionClient
 from connectivity.management.status_report import (
     client_standing,
@@ -48,7 +48,7 @@ from connectivity.targets.outbox import Outbox, PerAddressOutbox
 from connectivity.targets.reply_target import routes_of
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import Link
+from connectivity.transports.base import Link, unobserved
 from connectivity.validation.limitations import caveats, ignored_parts
 from mappings.ids import new_correlation_id
 from mappings.model.signals import ConnectionAnnouncement
@@ -315,7 +315,7 @@ class Supervisor:
         announcement = ConnectionAnnouncement(self.connection.id, name, value, headers)
         for target in self._member.targets:
             if CONNECTION_ANNOUNCEMENTS in target.interest:
-                target.post(announcement, _nobody)
+                target.post(announcement, unobserved)
 
     def _client_changed(self) -> None:
         status = self.status
@@ -340,7 +340,3 @@ def outbox_of(connection: Connection) -> Outbox:
     """What a connection publishes through: with a door, nobody waits for what another one does not read."""
     is_listener = load_connection_type(connection.connection_type).is_listener
     return PerAddressOutbox() if is_listener else Outbox(connection.client_count)
-
-
-def _nobody(_error: ConnectivityError | None) -> None:
-    """Nobody waits for the broker's word."""

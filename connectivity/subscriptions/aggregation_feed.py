@@ -96,7 +96,7 @@ class FullScan:
         )
 
 
-class AggregationFeed:
+class AggregationFeed(Feed):
     """The rows of one aggregation, in pages."""
 
     def __init__(self, everything: FullScan, aggregation: Aggregation, size: int) -> None:
@@ -125,13 +125,6 @@ class AggregationFeed:
                 break
         pages.end()
         return Page(pages.done, position, PageEnd.END if position == len(self._rows) else PageEnd.MORE)
-
-    def wake(self, ready: Callable[[], None]) -> None:
-        """There is always something to look at."""
-        ready()
-
-    def close(self) -> None:
-        """A slice takes a moment: nothing has to be stopped."""
 
     def _add(self, hits: Sequence[SearchHit], looking: SearchWorker, rights: ThingRights) -> None:
         for hit in hits:

@@ -168,7 +168,7 @@ class AsOfSearches:
         self.wide.close()
 
 
-class AsOfFeed:
+class AsOfFeed(Feed):
     """The pages of one search of the past. A position is the number of the first thing that has not been looked at."""
 
     def __init__(self, past: AsOfSearches, asked: SearchRequest, before: datetime) -> None:
@@ -251,10 +251,6 @@ class AsOfFeed:
     def _keep(self, spool: Spool, found: Sequence[CandidateAccess], accesses: dict[Policy, Access | None]) -> None:
         for place, candidate in judged(found, accesses, self._asked.question):
             spool.add(place, _encode(candidate))
-
-    def wake(self, ready: Callable[[], None]) -> None:
-        """A search never waits."""
-        ready()
 
     def close(self) -> None:
         """Nobody asks any more: Spark stops, and what was found is let go of."""

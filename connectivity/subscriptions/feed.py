@@ -1,15 +1,14 @@
-"""Where a subscription's elements come from.
+"""Where a subscription's elements come from, page by page.
 
-A feed is a question with fixed bounds; `page` answers a part of it, from a position on. Nothing stays open between two
-pages, so a subscription that nobody asks costs no more than its object. A live feed has the same face: it answers "nothing
-yet" and wakes whoever asked when there is more.
+Nothing stays open between two pages, so a subscription without demand costs no more than its object.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from mappings.errors import Fault
 
@@ -42,28 +41,26 @@ class FeedFailed(Exception):
         self.fault = fault
 
 
-class Feed(Protocol):
+class Feed(ABC):
+    """Elements with a position each. A feed that is finished one day never answers WAIT; a live one does."""
+
+    @abstractmethod
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """At most `limit` elements and about `max_bytes` from `position` on. Raises FeedFailed."""
 
     def wake(self, ready: Callable[[], None]) -> None:
-        """Call `ready` once, when a feed that said WAIT has more."""
+        """Call `ready` once when there is more, after a page that ended with WAIT."""
+        ready()
 
-    def close(self) -> None:
-        """Nobody asks any more: what is looked for at this moment need not be found."""
+    def close(self) -> None:  # noqa: B027 - most feeds have nothing to stop
+        """Stop what is being looked up: no further page will be asked for."""
 
 
-class _Nothing:
+class _Nothing(Feed):
     """The feed without elements."""
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:  # noqa: ARG002
         return Page((), position, PageEnd.END)
-
-    def wake(self, ready: Callable[[], None]) -> None:
-        ready()
-
-    def close(self) -> None:
-        """There is nothing to stop."""
 
 
 NOTHING: Feed = _Nothing()

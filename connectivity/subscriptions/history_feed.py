@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import Page, PageEnd
+from connectivity.subscriptions.feed import Feed, Page, PageEnd
 from mappings.model.signals import HistoryQuery
 from spark_store.history.history import HistoryRange
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryFeed(HistoryRange):
+class HistoryFeed(HistoryRange, Feed):
     """A range of one entity's events, with bounds fixed at the subscribe. One object, since there may be very many."""
 
     store: Store
@@ -32,10 +31,3 @@ class HistoryFeed(HistoryRange):
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
         found = await self.store.page(self, position, limit, max_bytes)
         return Page(found.events, found.position, PageEnd.END if found.ended else PageEnd.MORE)
-
-    def wake(self, ready: Callable[[], None]) -> None:
-        """A history never waits."""
-        ready()
-
-    def close(self) -> None:
-        """A page is read in a moment: nothing has to be stopped."""

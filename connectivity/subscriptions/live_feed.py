@@ -25,7 +25,7 @@ import structlog
 
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import Page, PageEnd
+from connectivity.subscriptions.feed import Feed, Page, PageEnd
 from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.errors import StoreUnavailable
@@ -302,7 +302,7 @@ class _EntityBuffer:
         return sum(event_size(event) for event in self.events[start:])
 
 
-class LiveFeed:
+class LiveFeed(Feed):
     """One follower of one entity: a feed without an end. Positions are revisions, 0 where it begins."""
 
     __slots__ = (

@@ -235,7 +235,7 @@ class _Found(NamedTuple):
     is_last: bool
 
 
-class SearchFeed:
+class SearchFeed(Feed):
     """The pages of one search. One object, since there may be very many."""
 
     __slots__ = ("_asked", "_is_closed", "_named", "_searching")
@@ -291,10 +291,6 @@ class SearchFeed:
             return _Found((), place, is_last=True)
         found = search.page(question, ThingRights(world, subjects), place, limit, budget, max_bytes)
         return _Found([item(hit, selection) for hit in found.hits], found.place, found.is_last)
-
-    def wake(self, ready: Callable[[], None]) -> None:
-        """A search never waits."""
-        ready()
 
     def close(self) -> None:
         """Nobody asks any more: no further slice is looked at."""

@@ -106,6 +106,10 @@ Done = Callable[[ConnectivityError | None], None]
 """Called once: with None when the broker has confirmed, with PublishFailed when it has refused."""
 
 
+def unobserved(_error: Exception | None) -> None:
+    """The `Done` of a message whose outcome makes no difference."""
+
+
 class Link(Protocol):
     """One live connection to a broker."""
 

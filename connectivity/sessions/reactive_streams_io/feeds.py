@@ -24,7 +24,7 @@ WRITTEN_AT_ONCE = 500
 """Elements that are written before others have their turn: about a millisecond."""
 
 
-class EncodedFeed:
+class EncodedFeed(Feed):
     """The elements of a feed in octets."""
 
     __slots__ = ("_feed", "_write")
@@ -48,7 +48,7 @@ class EncodedFeed:
         self._feed.close()
 
 
-class FlattenedFeed:
+class FlattenedFeed(Feed):
     """The parts of a feed's elements, one by one. What is left of an element waits here for the next page."""
 
     __slots__ = ("_feed", "_part", "_then", "_waiting")
@@ -79,7 +79,7 @@ class FlattenedFeed:
         self._feed.close()
 
 
-class ConcatenatedFeed:
+class ConcatenatedFeed(Feed):
     """A feed, and behind its end another one, which is opened then."""
 
     __slots__ = ("_feed", "_is_closed", "_is_second", "_open")
@@ -113,7 +113,7 @@ class ConcatenatedFeed:
         self._feed.close()
 
 
-class DeferredFeed:
+class DeferredFeed(Feed):
     """A feed that takes time to be found, which begins with the first page."""
 
     __slots__ = ("_feed", "_find", "_is_closed")
@@ -147,7 +147,7 @@ class DeferredFeed:
             self._feed.close()
 
 
-class SyntheticFeed:
+class SyntheticFeed(Feed):
     """A test publisher. Its elements are made when they are asked for."""
 
     __slots__ = ("_elements", "_left", "_trial")
@@ -184,7 +184,7 @@ class SyntheticFeed:
         """What is not made yet takes nothing."""
 
 
-class NumbersFeed:
+class NumbersFeed(Feed):
     """The test publisher of elements with a fixed size, in runs. A position is how many were read."""
 
     __slots__ = ("_trial",)

@@ -128,7 +128,7 @@ class ReadAheadBudget:
                 turn.set_result(True)
 
 
-class BudgetedFeed:
+class BudgetedFeed(Feed):
     """A feed behind a gate. `taken` says that the transport has taken what was read."""
 
     __slots__ = ("_feed", "_gate", "_held", "_is_closed")

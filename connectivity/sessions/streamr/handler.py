@@ -15,7 +15,6 @@ from typing import NamedTuple, cast
 
 import structlog
 
-from connectivity.errors import ConnectivityError
 from connectivity.monitoring.log_context import log_context
 from connectivity.sessions.base import SessionCommand, SessionHandler, SessionReply, SessionServices
 from connectivity.sessions.reply_channel import drop, is_meant, resolved_reply
@@ -31,7 +30,7 @@ from connectivity.sessions.streamr.sessions import StreamrSessions, about_of, ad
 from connectivity.sources.delivery import InboundDelivery, name_in_session
 from connectivity.sources.reader import ReceivedSignal
 from connectivity.targets.reply_target import ReplyTargetPublisher
-from connectivity.transports.base import Done, ReaderStatus
+from connectivity.transports.base import Done, ReaderStatus, unobserved
 from connectivity.twins.access import StreamPermission
 from mappings.errors import Fault, MappingError
 from mappings.ids import EntityId
@@ -217,7 +216,7 @@ class StreamrHandler(SessionHandler):
         except RequestRefused as refusal:
             if sub not in resending.subs:
                 room.keeping.answered(line.address, sub)
-            self._refused(refusal, visit, visit.heard.signal.headers)(None, _nobody)
+            self._refused(refusal, visit, visit.heard.signal.headers)(None, unobserved)
 
     def _admit(self, request: Publish | SubscribeRequest | Resend, visit: _Request) -> StreamPermission:
         return admit(request, visit.room.options, visit.arrival.received.subjects, self._means.decider.world)
@@ -388,10 +387,6 @@ def _followed(
 def _silent(_error: BaseException | None, ended: Done) -> None:
     """Nobody can be answered."""
     ended(None)
-
-
-def _nobody(_error: ConnectivityError | None) -> None:
-    """Nobody waits for the broker's word."""
 
 
 def _published(request: Publish, line: StreamrReplyChannel | None, error: BaseException | None, ended: Done) -> None:

@@ -10,7 +10,7 @@ import asyncio
 import socket
 from typing import Protocol
 
-from connectivity.transports.base import Done, OutboundMessage
+from connectivity.transports.base import Done, OutboundMessage, unobserved
 from connectivity.transports.listener.link import REPLY_TO, ListenerLink
 from connectivity.transports.listener.socket import Socket, SocketOwner, common_name
 from connectivity.transports.listener.timeouts import TimeoutOptions
@@ -83,11 +83,7 @@ class TcpPeer(Socket):
             self.move()
 
     def farewell(self) -> None:
-        self.part(b"", _nobody)
-
-
-def _nobody(_error: Exception | None) -> None:
-    """Nobody waits for it."""
+        self.part(b"", unobserved)
 
 
 USER = "tcp.user"

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from connectivity.errors import LinkError
-from connectivity.subscriptions.feed import Page, PageEnd
+from connectivity.subscriptions.feed import Feed, Page, PageEnd
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Delivery, Done, OutboundMessage, Readers, nobody_asks
 from mappings.model.signals import Next, Outbound
@@ -71,7 +71,7 @@ class KeepingReply:
         return [type(signal).__name__ for signal in self.signals]
 
 
-class ListFeed:
+class ListFeed(Feed):
     """A finite feed over a list; raises `error` when it comes to its position."""
 
     def __init__(self, elements: Sequence[Any], error: Exception | None = None, error_at: int = 0) -> None:
@@ -97,7 +97,7 @@ class ListFeed:
         self.is_closed = True
 
 
-class LiveFeed:
+class LiveFeed(Feed):
     """An endless feed: what is put in comes out; where there is nothing it says WAIT and wakes who asked."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from connectivity.sessions.reactive_streams_io.read_ahead import (
     ConnectionBudget,
     ReadAheadBudget,
 )
-from connectivity.subscriptions.feed import FeedFailed, Page, PageEnd
+from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd
 from connectivity.transports.base import ReaderStatus
 from mappings.errors import INTERNAL_ERROR
 from mappings.reactive_streams_io.frames import OnComplete
@@ -29,7 +29,7 @@ from tests.support.in_process.service import pause, until
 pytestmark = pytest.mark.usefixtures("sites")
 
 
-class Store:
+class Store(Feed):
     """A feed whose pages are as large as they may be. `reading` says whose page is being read; it waits for `ready`."""
 
     def __init__(self, name: str = "", reading: list[str] | None = None) -> None:

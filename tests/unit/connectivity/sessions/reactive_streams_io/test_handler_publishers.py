@@ -20,7 +20,7 @@ from connectivity.sessions.reactive_streams_io.feeds import (
     NumbersFeed,
     SyntheticFeed,
 )
-from connectivity.subscriptions.feed import NOTHING, FeedFailed, Page, PageEnd
+from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, Page, PageEnd
 from mappings.errors import Fault
 from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNext, OnSubscribe, RequestFrame
 from mappings.reactive_streams_io.publisher_names import SyntheticName
@@ -237,7 +237,7 @@ async def test_case_d09_a_stream_needs_its_permission() -> None:
 # feeds
 
 
-class Listed:
+class Listed(Feed):
     """A feed of lists of elements, a page each."""
 
     def __init__(self, *pages: list[Any]) -> None:
