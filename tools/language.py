@@ -1,0 +1,109 @@
+"""Finds sentences that break the project's rules of plain English: `python -m tools.language [PATH …]`.
+
+In Markdown every paragraph is read, in Python the docstrings and comments. Code between backquotes is left out.
+Words that the project does not use are in `words.txt`, which codespell reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+PRODUCT = ("connectivity", "mappings", "spark_store")
+PATHS = (*PRODUCT, "docs", "README.md", "CONTRIBUTING.md")
+
+LONGEST_MODULE_DOCSTRING = 12
+"""In lines."""
+LONGEST_FIRST_LINE = 100
+"""Of a docstring, in characters."""
+STATE_TABLES: frozenset[str] = frozenset()
+"""Modules whose docstrings show the state table of a protocol, and may be longer."""
+
+RULES = {
+    "name the subject of the sentence": r"(?:^|[.:;] )(?:What|Whom?|Whose|Whatever|Whichever) [^.:;?]*(?:[.:;]|$)",
+    "say what happens": r"\b(?:is|are|was|were|be|been|being) (?:not )?told\b",
+    "say what it is instead": r"\bthat (?:is|are) none\b|\bwhich (?:is|are) none\b",
+    "say how": r"\bas (?:it|they) should\b",
+    "write 'is'": r"\b(?:stands?|stood) (?:for itself|there|here|on (?:its|the|a) (?:own |page)|at the|in the|open|alone)\b",
+    "write 'applies'": r"\b(?:counts?|counted) (?:as|more|less|for|too|only|there|here|alone|again)\b",
+    "write 'they'": r"\b(?:he|she|his|her|him) (?:may|can|has|is|was|wants|asks|gets|sees|reads|writes|must)\b",
+    "use the field's word": (
+        r"\bwide quer(?:y|ies)\b|\bhot window\b|\bown origin\b|\bmistakes? of our own\b|\btr(?:y|ied|ies|ying) out\b"
+        r"|\bof (?:ours|its own accord)\b|\bbelongs? into\b|\b(?:variables|settings?) counts?\b"
+    ),
+}
+_RULES = {rule: re.compile(pattern) for rule, pattern in RULES.items()}
+_CODE = re.compile(r"``.+?``|`[^`]*`|\[[^\]]*\]\([^)]*\)", re.DOTALL)
+
+
+class Breach(NamedTuple):
+    """A sentence that breaks a rule."""
+
+    line: int
+    rule: str
+    found: str
+
+
+def sentences(text: str, line: int = 1) -> Iterator[Breach]:
+    """The breaches in a paragraph or several, of which the first begins at `line`."""
+    for paragraph in re.split(r"(\n\s*(?:[-*>|#].*?)?(?=\n|$)|\n\s*[-*|#>] )", text):
+        plain = " ".join(_CODE.sub("`code`", paragraph).split())
+        for rule, pattern in _RULES.items():
+            for match in pattern.finditer(plain):
+                yield Breach(line, rule, match[0].strip(" .:;")[:60])
+        line += paragraph.count("\n")
+
+
+def markdown(text: str) -> Iterator[Breach]:
+    """The breaches in a page of Markdown, without its blocks of code."""
+    lines, quoted = text.split("\n"), False
+    for index, found in enumerate(lines):
+        if found.lstrip().startswith(("```", "~~~")):
+            quoted = not quoted
+            lines[index] = ""
+        elif quoted:
+            lines[index] = ""
+    yield from sentences("\n".join(lines))
+
+
+def python(text: str, name: str = "") -> Iterator[Breach]:
+    """The breaches in the docstrings and comments of a module."""
+    tree = ast.parse(text)
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield from sentences(token.string.lstrip("# "), token.start[0])
+    for node in ast.walk(tree):
+        for statement in getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ():
+            match statement:
+                case ast.Expr(value=ast.Constant(value=str(docstring))):
+                    yield from sentences(docstring, statement.lineno)
+                    if len(first := docstring.strip().split("\n")[0]) > LONGEST_FIRST_LINE:
+                        yield Breach(
+                            statement.lineno, f"at most {LONGEST_FIRST_LINE} characters in the first line", first[:60]
+                        )
+    length = len((ast.get_docstring(tree) or "").split("\n"))
+    if length > LONGEST_MODULE_DOCSTRING and name not in STATE_TABLES:
+        yield Breach(1, f"at most {LONGEST_MODULE_DOCSTRING} lines in a module's docstring", f"{length} lines")
+
+
+def main(arguments: list[str]) -> int:
+    """Print the breaches; the exit code is 1 where there are some."""
+    count = 0
+    for path in map(Path, arguments or PATHS):
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.suffix in {".md", ".py"}:
+                text = file.read_text("utf-8")
+                for breach in python(text, file.as_posix()) if file.suffix == ".py" else markdown(text):
+                    count += 1
+                    print(f"{file}:{breach.line}: {breach.rule}: {breach.found}")
+    return min(count, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
