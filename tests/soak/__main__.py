@@ -38,9 +38,12 @@ SHARDS = {
     "demo": Shard(6, "the demo and the examples in all their forms"),
     "public-clients": Shard(10, "Streamr's public clients"),
     "properties": Shard(
-        60,
-        "all random examples of every property and oracle",
-        ("-m", "not broker and not spark and not node and not soak or soak(shard='properties')"),
+        120,
+        "all random examples of every property and oracle, on two workers",
+        (
+            *("-m", "not broker and not spark and not node and not soak or soak(shard='properties')"),
+            *("-n", "2", "--dist", "loadgroup"),
+        ),
     ),
     "api": Shard(10, "the HTTP API's description asked at random"),
     "fuzzing": Shard(45, "fuzzing by coverage"),
