@@ -40,7 +40,7 @@ from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.monitoring.log_context import CORRELATION_ID, TRACEPARENT, TRACESTATE
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import Delivery, Done, OutboundMessage, Outcome
+from connectivity.transports.base import Delivery, OutboundMessage, Outcome
 from mappings.model.envelope import Envelope
 from mappings.model.signals import ErrorResponse, Inbound, Outbound, Subscribe
 
@@ -163,18 +163,6 @@ class Tracer:
             attributes["connectivity.error"] = signal.fault.error
         span = self._span("send", template, SpanKind.PRODUCER, signal.headers, attributes)
         return SendSpan(span, _context_of(span) if self._carries_context else {})
-
-    def sent(
-        self, signal: Outbound, template: str, messages: Sequence[OutboundMessage], ended: Done
-    ) -> tuple[Sequence[OutboundMessage], Done]:
-        """The messages that say a signal, with the context of their span, and `ended` behind the end of the span."""
-        sending = self.sending(signal, template)
-
-        def told(error: ConnectivityError | None) -> None:
-            sending.end(error)
-            ended(error)
-
-        return sending.carry(messages), told
 
     def _span(
         self,

@@ -40,14 +40,14 @@ class PendingPublish:
     itself, and is told as a failure.
     """
 
-    __slots__ = ("_ended", "_over", "_taken", "deadline", "error", "unconfirmed", "untaken", "withdrawn")
+    __slots__ = ("_over", "_taken", "deadline", "ended", "error", "unconfirmed", "untaken", "withdrawn")
 
     def __init__(self, count: int, ended: Done | None, deadline: float | None = None) -> None:
         self.untaken = self.unconfirmed = count
         self.error: ConnectivityError | None = None
         self.withdrawn = False
         self.deadline = deadline
-        self._ended = ended
+        self.ended = ended
         self._taken: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] | None = None
 
@@ -76,8 +76,8 @@ class PendingPublish:
         self.unconfirmed -= 1
         if self.unconfirmed > 0:
             return
-        if self._ended is not None:
-            self._ended(self.error)
+        if self.ended is not None:
+            self.ended(self.error)
         if self._over is not None and not self._over.done():
             self._over.set_result(None)
 

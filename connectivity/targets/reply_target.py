@@ -1,40 +1,32 @@
-"""Answers on their way out: which of them are wanted at which reply-target.
+"""Sends responses and the elements of subscriptions to the reply-targets of sources.
 
-A `ReplyTargetPublisher` is one source seen through one of its payload mappers, with everything about it compiled: the
-mapper, the templates, the reply-target. An answer leaves by the route that its command came in by.
-`ReplyTargetPublisher.messages` decides and is pure; posting is the caller's. Responses pass only if the requester wants an
-answer and the reply-target expects that kind; events of subscriptions always pass (Ditto connections, reply-targets). An
-address that does not resolve drops the message, and so does one that a client's value would turn into something else than an
-address. An answer that is larger than the broker takes is followed by an error response that says so. Where scripts have the
-last word about the messages, the posting holds its place until they are known.
+A response is sent by the publisher of the source that its command came in by. Responses pass only if the requester
+requires one and the reply-target expects that type; elements of subscriptions always pass (Ditto connections,
+reply-targets).
 """
 
 from __future__ import annotations
 
-import asyncio
 import copy
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
-
-import structlog
+from typing import TYPE_CHECKING
 
 from connectivity.connections.model import DEFAULT_CONTENT_TYPE, Connection, Source
 from connectivity.connections.templates import with_connection_id
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.mapping.mapper import ConfiguredMapper, mappers_of
 from connectivity.mapping.script_host import ScriptHost
-from connectivity.monitoring.counters import EventCounter
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.counters import ReplyFacts
 from connectivity.monitoring.meter import Meter
 from connectivity.targets.destination import Destination, DestinationTemplate
 from connectivity.targets.outbox import Outbox, PendingPublish
+from connectivity.targets.publisher import MappedSignal, Publisher
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Done, OutboundMessage
-from mappings.errors import Fault, MappingError
-from mappings.model.envelope import Envelope
+from mappings.errors import Fault
 from mappings.model.headers import response_required
 from mappings.model.signals import (
     Acknowledgements,
@@ -53,26 +45,25 @@ from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import PlaceholderContext, Scope
 
 if TYPE_CHECKING:
-    from connectivity.monitoring.tracing import SendSpan, Tracer
-
-
-log = structlog.get_logger(__name__)
+    from connectivity.monitoring.tracing import Tracer
 
 
 TOO_LARGE = 413
 
 NO_REPLY_TARGET, NOT_EXPECTED, ADDRESS_UNRESOLVED = "no_reply_target", "not_expected", "address_unresolved"
 UNWRITTEN = "unwritten"
-"""Why nothing is sent to say a signal, as metrics name it."""
+"""Reasons why a signal is not sent, as metrics name them."""
 
-_Written: TypeAlias = tuple[Destination, Sequence[Envelope]]
+_UNRESOLVED_HINT = "its headers are those of the signal: map what the address needs in the source's headerMapping"
 
 _FAILURES = 400
-"""From this status on an answer tells of a failure."""
+"""The least status of a failed response."""
 
 
-class ReplyTargetPublisher:
-    """One source of a connection, seen through one of its payload mappers: the first one, or the one that is given."""
+class ReplyTargetPublisher(Publisher):
+    """Sends the responses of one source of a connection, as one of its payload mappers writes them."""
+
+    kind = "source"
 
     def __init__(
         self,
@@ -84,43 +75,38 @@ class ReplyTargetPublisher:
         mapper: ConfiguredMapper | None = None,
         tracer: Tracer | None = None,
     ) -> None:
-        """`tracer` makes spans of what comes in and leaves; None: there are none."""
+        """`mapper`: by default the source's first. `tracer` starts spans; None: no traces."""
         source = connection.sources[index]
-        self.connection_id = connection.id
-        self.index = index
+        self.facts: ReplyFacts = meter.replies
+        """The counters of responses and elements of all sources of the connection."""
+        super().__init__(connection.id, index, source.qos, source.reply_target.address, outbox, tracer)
         self.place = (connection.id, index)
-        """What names the source, whichever of its mappers is meant."""
+        """The key of the source, whichever of its mappers is meant."""
         self.source: Source = source
-        self.qos = 1 if source.qos is None else source.qos
-        self.outbox = outbox
         self.meter = meter
-        self.facts = facts = meter.replies
-        """What is told of answers and elements on their way out."""
         self._unsent = {
-            NO_REPLY_TARGET: facts.no_reply_target,
-            NOT_EXPECTED: facts.not_expected,
-            ADDRESS_UNRESOLVED: facts.unresolved,
+            NO_REPLY_TARGET: self.facts.no_reply_target,
+            NOT_EXPECTED: self.facts.not_expected,
+            ADDRESS_UNRESOLVED: self.facts.unresolved,
         }
-        broker = load_connection_type(connection.connection_type)
-        self.is_listener, self.is_stream = broker.is_listener, broker.is_stream
-        self.arriving = meter.source(source.addresses, broker.matches)
-        """What is told of deliveries."""
+        connection_type = load_connection_type(connection.connection_type)
+        self.is_listener, self.is_stream = connection_type.is_listener, connection_type.is_stream
+        self.arriving = meter.source(source.addresses, connection_type.matches)
+        """The counters of deliveries, by address."""
         self.now = now
-        self.tracer = tracer
         self.header_mapping = HeaderMapping(source.header_mapping, Scope.SOURCE)
-        self._has_told = False
         self._expected = frozenset(kind.value for kind in source.reply_target.expected_response_types)
         self.declared = frozenset(with_connection_id(label, connection.id) for label in source.declared_acks)
-        """The labels of acknowledgements that may come by this source."""
-        self._use(mapper or mappers_of(connection, source.payload_mapping)[0])
+        """The labels of acknowledgements that this source may send."""
+        self._use_mapper(mapper or mappers_of(connection, source.payload_mapping)[0])
 
-    def _use(self, mapper: ConfiguredMapper) -> None:
+    def _use_mapper(self, mapper: ConfiguredMapper) -> None:
         self.mapper = mapper
         self.terminal_needs_request = mapper.codec.terminal_needs_request
-        self._publication = self._published_through(mapper)
+        self._use([mapper], self._template_for(mapper))
 
-    def _published_through(self, mapper: ConfiguredMapper) -> DestinationTemplate | None:
-        """The reply-target. A content type that its author has not asked for does not replace that of a protocol."""
+    def _template_for(self, mapper: ConfiguredMapper) -> DestinationTemplate | None:
+        """The default content type does not replace that of a wire protocol."""
         target = self.source.reply_target
         if not target.enabled:
             return None
@@ -130,27 +116,28 @@ class ReplyTargetPublisher:
         return DestinationTemplate(target.address, mapping, self.connection_id, self.now, Scope.SOURCE)
 
     def through(self, mapper: ConfiguredMapper) -> ReplyTargetPublisher:
-        """The same source through another mapper: the same reply-target, the same outbox."""
-        route = copy.copy(self)
-        route._use(mapper)
-        return route
+        """Return a publisher of the same source with another mapper."""
+        publisher = copy.copy(self)
+        publisher._use_mapper(mapper)
+        return publisher
 
     @property
     def beginning(self) -> str:
-        """What every address of the reply-target begins with; empty where that is for each message to say."""
-        return self._publication.beginning if self._publication is not None else ""
+        """The constant text with which every address of the reply-target begins; empty if there is none."""
+        return self._template.beginning if self._template is not None else ""
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the reply-target is one address, whatever a message says."""
-        return self._publication is not None and self._publication.is_fixed
+        """Whether the reply-target is one address for all messages."""
+        return self._template is not None and self._template.is_fixed
 
     def place_of_reply(self, headers: Headers, source_address: str, subjects: tuple[str, ...]) -> Destination | None:
-        """Where the reply-target leads with these headers of a request, which came in at that address.
+        """Return the destination of replies to a request with these headers, received at `source_address`.
 
-        None where it leads nowhere. Raises MappingError for values that cannot be part of an address.
+        None if there is no reply-target, or its address has no value. Raises MappingError for values that an address
+        cannot contain.
         """
-        if self._publication is None:
+        if self._template is None:
             return None
         context = PlaceholderContext(
             headers=headers,
@@ -159,81 +146,29 @@ class ReplyTargetPublisher:
             source_address=source_address,
             now=self.now,
         )
-        return self._publication.resolve(context)
-
-    def __repr__(self) -> str:
-        return f"<Route {self.connection_id}[{self.index}] through {self.mapper.name}>"
+        return self._template.resolve(context)
 
     def post(self, signal: Outbound, ended: Done | None = None, *, unasked: bool = False) -> PendingPublish:
-        """Send a signal to the reply-target. `unasked`: an answer to something that could not even be read.
+        """Send a signal to the reply-target. `ended` receives the outcome, which is counted and logged here.
 
-        `ended` is told how it went; counting and logging is done here.
+        `unasked`: a response to a message that could not be decoded, whose headers cannot say whether one is required.
         """
-        if self.mapper.must_finish:
-            return self._post_unfinished(signal, ended, unasked)
-        messages = self.messages(signal, unasked=unasked)
-        if not messages:
+        mapped = self._counted(signal, unasked)
+        if mapped is None or not mapped[1][0][1]:
             return self.outbox.post((), ended)
-        told: Done = partial(self._ended, signal, len(messages), ended)
-        if self.tracer is not None:
-            messages, told = self.tracer.sent(signal, self.source.reply_target.address, messages, told)
-        return self.outbox.post(messages, told, subject_of(signal), self.place)
-
-    def _post_unfinished(self, signal: Outbound, ended: Done | None, unasked: bool) -> PendingPublish:
-        """Send what scripts will make of a signal, in the place that the signal has now."""
-        written = self._write(signal, unasked)
-        if written is None or not written[1]:
-            return self.outbox.post((), ended)
-        messages: list[OutboundMessage] = []
-        sending = self.tracer.sending(signal, self.source.reply_target.address) if self.tracer is not None else None
-
-        def told(error: ConnectivityError | None) -> None:
-            if messages:
-                if sending is not None:
-                    sending.end(error)
-                self._ended(signal, len(messages), ended, error)
-            elif ended is not None:
-                ended(error)
-
-        posting = PendingPublish(1, told)
-        making = asyncio.ensure_future(self._finish(signal, *written, messages, sending))
-        self.outbox.hold(making, posting, subject_of(signal), self.place, written[0].address)
+        posting = PendingPublish(1, None)
+        self._send(signal, mapped, posting, partial(self._ended, signal, ended), self.place)
         return posting
 
-    async def _finish(
-        self,
-        signal: Outbound,
-        resolved: Destination,
-        envelopes: Sequence[Envelope],
-        messages: list[OutboundMessage],
-        sending: SendSpan | None,
-    ) -> Sequence[OutboundMessage]:
-        """Put the messages that scripts make of what was written into the list, and return it."""
-        try:
-            made = resolved.outgoing(await self.mapper.finish(envelopes), self.qos)
-            messages += made if sending is None else sending.carry(made)
-        except Exception as error:
-            self._not_written(signal, error)
-        else:
-            if not messages:
-                self.facts.unwritten.note(signal)
-        return messages
-
-    def _ended(
-        self,
-        signal: Outbound,
-        messages: int,
-        ended: Done | None,
-        error: ConnectivityError | None,
-    ) -> None:
-        """The broker has confirmed all messages of a signal, or has refused one."""
-        if error is not None:
+    def _ended(self, signal: Outbound, ended: Done | None, messages: int, error: ConnectivityError | None) -> None:
+        """Count the outcome. A response that is too large for the broker is followed by an error response."""
+        if messages and error is not None:
             self.facts.not_published.note(signal, words=str(error))
-            self._warn("an answer was not taken", signal, error)
+            self._warn("message not published", signal, error=str(error))
             if isinstance(signal, Answer) and (instead := too_large(signal, error)) is not None:
                 self.post(instead, ended)
                 return
-        else:
+        elif messages:
             self.facts.published.note(signal, messages)
             if isinstance(signal, Next):
                 self.meter.events += len(signal.elements)
@@ -241,120 +176,74 @@ class ReplyTargetPublisher:
             ended(error)
 
     def messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage]:
-        """What has to be published to say `signal`; nothing where nobody wants it or no address resolves."""
-        written = self._write(signal, unasked)
-        return written[0].outgoing(written[1], self.qos) if written is not None else ()
+        """Return the messages of a signal, before scripts run; none if it is not expected or its address has no value."""
+        mapped = self._counted(signal, unasked)
+        return self._messages(mapped) if mapped is not None else ()
 
     async def rehearse(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage] | str:
-        """What `post` would send, or why it would send nothing, as metrics name it. Sends, counts and logs nothing.
+        """Return what `post` would send, or the reason why it would send nothing, without counting and logging.
 
-        Raises MappingError where the signal cannot be written.
+        Raises MappingError if the signal cannot be mapped.
         """
-        written = self._written(signal, unasked)
-        if isinstance(written, str):
-            return written
-        resolved, envelopes = written
-        if self.mapper.must_finish and envelopes:
-            envelopes = await self.mapper.finish(envelopes)
-        return resolved.outgoing(envelopes, self.qos) or UNWRITTEN
+        mapped = self._expected_and_mapped(signal, unasked)
+        return mapped if isinstance(mapped, str) else await self._messages_of_scripts(mapped) or UNWRITTEN
 
-    def _write(self, signal: Outbound, unasked: bool) -> _Written | None:
-        """What is to be sent, or nothing for a reason that is counted."""
+    def _counted(self, signal: Outbound, unasked: bool) -> MappedSignal | None:
+        """Return the mapped signal; None if it is not sent, for a reason that is counted."""
         try:
-            written = self._written(signal, unasked)
-            # Where an answer is missed, its address is to blame and nothing else: it would have been said.
-            is_said = written == ADDRESS_UNRESOLVED and isinstance(signal, Answer) and self._is_said(signal)
+            mapped = self._expected_and_mapped(signal, unasked)
+            is_lost = mapped == ADDRESS_UNRESOLVED and isinstance(signal, Answer) and self._is_mappable(signal)
         except Exception as error:
-            self._note_dispatched(signal)
-            self._not_written(signal, error)
+            self._count_dispatched(signal)
+            self._mapping_failed(signal, error)
             return None
-        if isinstance(written, str):
-            self._drop(signal, self._unsent[written], is_said=is_said)
-            if written == ADDRESS_UNRESOLVED:
-                self._tell_unresolved(signal)
+        if isinstance(mapped, str):
+            self._count_dispatched(signal)
+            if is_lost:
+                self.facts.mapped.note(signal)
+            self._unsent[mapped].note(signal)
+            if mapped == ADDRESS_UNRESOLVED:
+                self._warn_unresolved(signal, hint=_UNRESOLVED_HINT)
             return None
-        number = len(written[1])
+        number = len(mapped[1][0][1])
         if number == 1 and failure_of(signal) is None:
             self.facts.said.note(signal)
+            return mapped
+        self._count_dispatched(signal)
+        if number:
+            self.facts.mapped.note(signal, number)
         else:
-            self._note_dispatched(signal)
-            if number:
-                self.facts.mapped.note(signal, number)
-            else:
-                self.facts.unwritten.note(signal)
-        return written
+            self.facts.unwritten.note(signal)
+        return mapped
 
-    def _written(self, signal: Outbound, unasked: bool) -> _Written | str:
-        """Where a signal goes, and the envelopes as the mapper has written them; or why it goes nowhere."""
-        if self._publication is None:
+    def _expected_and_mapped(self, signal: Outbound, unasked: bool) -> MappedSignal | str:
+        """Return the mapped signal, or the reason why it is not sent."""
+        if self._template is None:
             return NO_REPLY_TARGET
-        if isinstance(signal, Answer) and not self._wants(signal, unasked):
+        if isinstance(signal, Answer) and not self._is_expected(signal, unasked):
             return NOT_EXPECTED
-        context = self._context(self._publication, signal)
-        resolved = self._publication.resolve(context)
-        return ADDRESS_UNRESOLVED if resolved is None else (resolved, self.mapper.encode(signal, context))
+        mapped = self._map(signal, self._template)
+        return ADDRESS_UNRESOLVED if mapped is None else mapped
 
-    def _is_said(self, signal: Outbound) -> bool:
-        """Whether the mapper has words for a signal."""
-        return self._publication is not None and bool(
-            self.mapper.encode(signal, self._context(self._publication, signal))
-        )
+    def _is_mappable(self, signal: Outbound) -> bool:
+        """Whether only the address is missing."""
+        if self._template is None:
+            return False
+        context = self._template.context(signal, has_topic=self._needs_topic, has_features=self._needs_features)
+        return bool(self.mapper.encode(signal, context))
 
-    def _context(self, publication: DestinationTemplate, signal: Outbound) -> PlaceholderContext:
-        mapper = self.mapper
-        return publication.context(signal, has_topic=mapper.needs_topic, has_features=mapper.needs_features)
+    def _is_expected(self, signal: Answer, unasked: bool) -> bool:
+        return response_type(signal) in self._expected and (unasked or response_required(signal.headers))
 
-    def _drop(self, signal: Outbound, reason: EventCounter, *, is_said: bool = False) -> None:
-        """Tell that a signal is not sent, which is no fault. `is_said`: there are words for it."""
-        self._note_dispatched(signal)
-        if is_said:
-            self.facts.mapped.note(signal)
-        reason.note(signal)
-
-    def _note_dispatched(self, signal: Outbound) -> None:
+    def _count_dispatched(self, signal: Outbound) -> None:
         if (error := failure_of(signal)) is not None:
             self.facts.dispatched_error.note(signal, words=error)
         else:
             self.facts.dispatched.note(signal)
 
-    def _tell_unresolved(self, signal: Outbound) -> None:
-        """Loud the first time: a whole source may be without answers, because a header is not mapped."""
-        tell = log.debug if self._has_told else log.warning
-        self._has_told = True
-        tell(
-            "an answer has no address",
-            connection=self.connection_id,
-            source=self.index,
-            **log_context(signal.headers),
-            address=self.source.reply_target.address,
-            hint="its headers are those of the signal: map what the address needs in the source's headerMapping",
-        )
-
-    def _not_written(self, signal: Outbound, error: Exception) -> None:
-        """A mistake of our own costs this one answer, as that of a script does; whoever waits for others must not notice."""
-        is_ours = not isinstance(error, MappingError)
-        self.facts.not_mapped.note(signal, words=None if is_ours else str(error))
-        if isinstance(error, MappingError):
-            self._warn("an answer cannot be sent", signal, error)
-            return
-        log.exception(
-            "an answer could not be written",
-            connection=self.connection_id,
-            source=self.index,
-            **log_context(signal.headers),
-        )
-
-    def _wants(self, signal: Answer, unasked: bool) -> bool:
-        return response_type(signal) in self._expected and (unasked or response_required(signal.headers))
-
-    def _warn(self, what: str, signal: Outbound, error: Exception) -> None:
-        log.warning(
-            what, connection=self.connection_id, source=self.index, error=str(error), **log_context(signal.headers)
-        )
-
 
 def response_type(signal: Answer) -> str:
-    """Which of the kinds of answer this is that reply-targets choose from."""
+    """Return the entry of `expectedResponseTypes` that covers this response."""
     if isinstance(signal, Response):
         return "response"
     if isinstance(signal, ErrorResponse):
@@ -365,9 +254,9 @@ def response_type(signal: Answer) -> str:
 
 
 def failure_of(signal: Outbound) -> str | None:
-    """What an answer says that tells of a failure; None for all others."""
+    """Return the error of a failed response as text; None for all others."""
     if type(signal) is Response and signal.status < _FAILURES:
-        # What nearly all of them are.
+        # The most frequent case first.
         return None
     if isinstance(signal, ErrorResponse):
         return f"{signal.fault.error}: {signal.fault.message}"
@@ -378,15 +267,10 @@ def failure_of(signal: Outbound) -> str | None:
     return f"The answer's status is {status}." if status >= _FAILURES else None
 
 
-def subject_of(signal: Outbound) -> Hashable:
-    """What keeps its order on the way: the entity, or the subscription where there is none."""
-    return signal.entity if signal.entity is not None else getattr(signal, "key", None)
-
-
 def too_large(answer: Answer, error: ConnectivityError | None) -> ErrorResponse | None:
-    """What is answered instead of an answer that is larger than the broker takes; None where its size is not to blame.
+    """Return the error response to send in place of a response that is too large for the broker; None for other errors.
 
-    Whoever asked must not wait for ever; and the error is small, so that none follows upon it.
+    Without it the requester would wait forever.
     """
     if isinstance(answer, ErrorResponse) or not isinstance(error, PublishFailed) or error.fault.status != TOO_LARGE:
         return None
@@ -406,7 +290,7 @@ def routes_of(
     host: ScriptHost | None = None,
     tracer: Tracer | None = None,
 ) -> list[ReplyTargetPublisher]:
-    """A source's routes: one for each entry of its `payloadMapping`, in order. `host` runs their scripts."""
+    """Return one publisher for each entry of a source's `payloadMapping`, in order. `host` runs their scripts."""
     first, *others = mappers_of(connection, connection.sources[index].payload_mapping, host)
-    route = ReplyTargetPublisher(connection, index, outbox, meter, now, first, tracer)
-    return [route, *(route.through(mapper) for mapper in others)]
+    publisher = ReplyTargetPublisher(connection, index, outbox, meter, now, first, tracer)
+    return [publisher, *(publisher.through(mapper) for mapper in others)]

@@ -289,7 +289,7 @@ def test_an_answer_that_is_too_large_is_followed_by_an_error(
         assert party.ask_for(topic(name, "commands/retrieve"), "/attributes/a")["value"] == "small again"
     labels = {"connection": f"{four.name}-narrow", "direction": "out", "outcome": "failed"}
     assert service.metric("connectivity_deliveries_total", **labels) >= 1
-    assert any(line["event"] == "an answer was not taken" for line in service.records())
+    assert any(line["event"] == "message not published" for line in service.records())
     assert service.status(f"{four.name}-narrow")["details"] == "connected"
 
 
@@ -317,5 +317,5 @@ def test_headers_that_no_frame_of_the_broker_holds_cost_their_answer_alone(
         assert party.assert_nothing_came(thing(four))["status"] == 200
     parties(four, "fixed").assert_nothing_came(thing(four))
     [line] = [line for line in service.records() if line.get("correlation_id") == "too-long"]
-    assert (line["event"], line["connection"]) == ("an answer was not taken", f"{four.name}-narrow")
+    assert (line["event"], line["connection"]) == ("message not published", f"{four.name}-narrow")
     assert "expected at most" in line["error"]

@@ -113,7 +113,7 @@ class CommandResponses:
         if reason is None:
             return address
         log.warning(
-            "an answer cannot be sent",
+            "signal has no address",
             connection=route.connection_id,
             source=route.index,
             answer_to=address,

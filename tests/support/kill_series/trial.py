@@ -179,7 +179,7 @@ class Trial:
         self.finish()
         checked = self.check()
         assert checked.returncode == 0, checked.stdout[-8000:] + checked.stderr + self.service.log()
-        refused = [record for record in self.service.records() if record["event"] == "an answer was not taken"]
+        refused = [record for record in self.service.records() if record["event"] == "message not published"]
         assert not refused, refused[:5]
         indexed = compare(self.service.data / "journal.db")
         assert (indexed.examples, indexed.waiting, indexed.entities >= THINGS) == ([], 0, True)

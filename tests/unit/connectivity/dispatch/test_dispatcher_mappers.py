@@ -90,7 +90,7 @@ async def test_a_thing_that_cannot_be_made_is_told_to_the_operator_alone() -> No
         made.deliver(b"", device=str(FAN))
         await made.settled(1)
     assert (made.answers(), made.count("out", "failed")) == ([], 1)
-    assert [line["event"] for line in lines] == ["a command was refused", "an answer cannot be sent"]
+    assert [line["event"] for line in lines] == ["a command was refused", "signal not mapped"]
     assert "policies:policy.notfound" in lines[-1]["error"]
 
 

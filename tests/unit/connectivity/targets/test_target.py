@@ -105,8 +105,8 @@ def test_a_target_whose_address_has_no_value_is_told_once_and_then_for_those_who
         way.route.post(BLINK, way.ended.append)
         way.route.post(BLINK, way.ended.append)
     assert [(line["log_level"], line["event"]) for line in lines] == [
-        ("warning", "a signal has no address"),
-        ("debug", "a signal has no address"),
+        ("warning", "signal has no address"),
+        ("debug", "signal has no address"),
     ]
     assert (lines[0]["target"], lines[0]["address"]) == (0, "{{ header:no }}")
 
@@ -151,7 +151,7 @@ def test_a_live_signal_is_not_sent_when_its_time_is_over_and_an_answer_is(monkey
         way.outbox.attach(way.link)
     assert [json.loads(text).get("value", "answer") for text in texts(way)] == [2, "answer"]
     assert failures(way) == [408]
-    assert (way.count("failed"), [line["event"] for line in lines]) == (1, ["a signal was not taken"])
+    assert (way.count("failed"), [line["event"] for line in lines]) == (1, ["message not published"])
     way.link.confirm()
     assert way.ended[1:] == [None, None]
 
@@ -206,7 +206,7 @@ def test_a_confirm_has_the_status_of_its_broker(type: str, status: int) -> None:
 
 def test_a_label_may_hold_the_connections_id() -> None:
     assert Way(issuedAcknowledgementLabel="{{ connection:id }}:sent").route.label == "site:sent"
-    assert repr(Way().route) == "<TargetRoute site[0], 0 signals on their way>"
+    assert repr(Way().route) == "<TargetPublisher site targets[0]>"
 
 
 def texts(way: Way) -> list[str]:

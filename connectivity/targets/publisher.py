@@ -1,0 +1,165 @@
+"""Publishes signals to one address of a connection: maps them, resolves the address, and hands the messages to the outbox.
+
+`ReplyTargetPublisher` and `TargetPublisher` decide which signals are sent and who learns of the outcome.
+If a payload mapper runs a script, the posting keeps its place in the outbox until the script has returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import structlog
+
+from connectivity.errors import ConnectivityError
+from connectivity.mapping.mapper import ConfiguredMapper
+from connectivity.monitoring.counters import TargetFacts
+from connectivity.monitoring.log_context import log_context
+from connectivity.targets.destination import Destination, DestinationTemplate
+from connectivity.targets.outbox import Outbox, PendingPublish
+from connectivity.transports.base import OutboundMessage
+from mappings.errors import MappingError
+from mappings.model.envelope import Envelope
+from mappings.model.signals import Outbound
+
+if TYPE_CHECKING:
+    from connectivity.monitoring.tracing import SendSpan, Tracer
+
+log = structlog.get_logger(__name__)
+
+MappedSignal: TypeAlias = tuple[Destination, Sequence[tuple[ConfiguredMapper, Sequence[Envelope]]]]
+"""The destination of a signal, and the envelopes that each mapper has made of it."""
+
+PublishOutcome: TypeAlias = Callable[[int, ConnectivityError | None], None]
+"""Called with the number of messages, and the first error among them, when the broker has answered for all."""
+
+
+class Publisher:
+    """Sends signals to the address of a target, or of a source's reply-target."""
+
+    kind: ClassVar[str]
+    """What the index counts in log events: `source` or `target`."""
+    facts: TargetFacts
+
+    def __init__(
+        self,
+        connection_id: str,
+        index: int,
+        qos: int | None,
+        address: str,
+        outbox: Outbox,
+        tracer: Tracer | None,
+    ) -> None:
+        """`address` is the template as the document has it. `tracer` starts spans; None: no traces."""
+        self.connection_id = connection_id
+        self.index = index
+        self.qos = 1 if qos is None else qos
+        self.address = address
+        self.outbox = outbox
+        self.tracer = tracer
+        self._has_warned = False
+
+    def _use(self, mappers: Sequence[ConfiguredMapper], template: DestinationTemplate | None) -> None:
+        self._mappers = mappers
+        self._template = template
+        self._runs_scripts = any(mapper.must_finish for mapper in mappers)
+        self._needs_topic = any(mapper.needs_topic for mapper in mappers)
+        self._needs_features = any(mapper.needs_features for mapper in mappers)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.connection_id} {self.kind}s[{self.index}]>"
+
+    def _map(self, signal: Outbound, template: DestinationTemplate) -> MappedSignal | None:
+        """Return the mapped signal; None if its address has no value. Raises MappingError."""
+        context = template.context(signal, has_topic=self._needs_topic, has_features=self._needs_features)
+        destination = template.resolve(context)
+        if destination is None:
+            return None
+        return destination, [(mapper, mapper.encode(signal, context)) for mapper in self._mappers]
+
+    def _messages(self, mapped: MappedSignal) -> list[OutboundMessage]:
+        destination, parts = mapped
+        if len(parts) == 1:
+            return destination.outgoing(parts[0][1], self.qos)
+        return destination.outgoing([envelope for _, envelopes in parts for envelope in envelopes], self.qos)
+
+    async def _messages_of_scripts(self, mapped: MappedSignal) -> list[OutboundMessage]:
+        destination, parts = mapped
+        messages: list[OutboundMessage] = []
+        for mapper, envelopes in parts:
+            finished = await mapper.finish(envelopes) if mapper.must_finish else envelopes
+            messages += destination.outgoing(finished, self.qos)
+        return messages
+
+    def _send(
+        self, signal: Outbound, mapped: MappedSignal, posting: PendingPublish, done: PublishOutcome, sender: Hashable
+    ) -> None:
+        """Queue the messages of a mapped signal. What scripts still make waits for messages of the same sender only."""
+        span = self.tracer.sending(signal, self.address) if self.tracer is not None else None
+        messages: list[OutboundMessage] = []
+
+        def ended(error: ConnectivityError | None) -> None:
+            if span is not None and messages:
+                span.end(error)
+            done(len(messages), error)
+
+        posting.ended = ended
+        subject = subject_of(signal)
+        if self._runs_scripts:
+            running = asyncio.ensure_future(self._run_scripts(signal, mapped, messages, posting, span))
+            self.outbox.hold(running, posting, subject, sender, mapped[0].address)
+            return
+        messages += self._messages(mapped) if span is None else span.carry(self._messages(mapped))
+        posting.untaken = posting.unconfirmed = len(messages)
+        self.outbox.put(messages, posting, subject, sender)
+
+    async def _run_scripts(
+        self,
+        signal: Outbound,
+        mapped: MappedSignal,
+        messages: list[OutboundMessage],
+        posting: PendingPublish,
+        span: SendSpan | None,
+    ) -> Sequence[OutboundMessage]:
+        """Add the messages that scripts make to the list, and return it."""
+        try:
+            made = await self._messages_of_scripts(mapped)
+            messages += made if span is None else span.carry(made)
+        except Exception as error:
+            messages.clear()
+            posting.error = self._mapping_failed(signal, error)
+        else:
+            if not messages:
+                self.facts.unwritten.note(signal)
+        return messages
+
+    def _mapping_failed(self, signal: Outbound, error: Exception) -> ConnectivityError | None:
+        """Count and log the error; return what the sender of the signal learns, None if nothing.
+
+        An internal error must cost this signal only, like an error of a script.
+        """
+        if isinstance(error, MappingError):
+            self.facts.not_mapped.note(signal, words=str(error))
+            self._warn("signal not mapped", signal, error=str(error))
+        else:
+            self.facts.not_mapped.note(signal)
+            log.exception("mapping a signal failed", **self._described(signal))
+        return None
+
+    def _warn_unresolved(self, signal: Outbound, **more: str) -> None:
+        """Log at warning once, then at debug: a wrong template affects every signal."""
+        write = log.debug if self._has_warned else log.warning
+        self._has_warned = True
+        write("signal has no address", **self._described(signal), address=self.address, **more)
+
+    def _warn(self, event: str, signal: Outbound, **more: str) -> None:
+        log.warning(event, **self._described(signal), **more)
+
+    def _described(self, signal: Outbound) -> dict[str, Any]:
+        return {"connection": self.connection_id, self.kind: self.index, **log_context(signal.headers)}
+
+
+def subject_of(signal: Outbound) -> Hashable:
+    """Return the key by which signals keep their order: the entity, or the subscription if there is none."""
+    return signal.entity if signal.entity is not None else getattr(signal, "key", None)
