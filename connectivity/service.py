@@ -33,8 +33,9 @@ from connectivity.connections.model import Connection
 from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import SettingsError
 from connectivity.maintenance.erasure import Eraser
-from connectivity.maintenance.index_builder import IndexBuilder
-from connectivity.maintenance.journal_trimmer import JournalTrimmer
+from connectivity.maintenance.index_builder import LOOK_SECONDS, IndexBuilder
+from connectivity.maintenance.job_runner import Job, JobRunner
+from connectivity.maintenance.journal_trimmer import ROUND_SECONDS, JournalTrimmer
 from connectivity.maintenance.keyring import open_vault
 from connectivity.maintenance.pipeline_process import PipelineProcess
 from connectivity.maintenance.policy_expiry import PolicyExpiryJob
@@ -70,7 +71,6 @@ from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import LiveQuery, SearchQuery, SessionQuery, Subscribe, SubscriptionKind
 from spark_store.errors import QueryError, StoreError
-from spark_store.journal.journal import SqliteJournal
 from spark_store.lake.tables import Lake
 from spark_store.search.sqlite_search import SqliteSearch
 
@@ -112,14 +112,13 @@ class Service:
         self.settings = settings
         self.tracing = _tracing(settings.tracing)
         self.monitor = PrometheusRegistry()
-        self.journal = SqliteJournal.open(Path(settings.data_dir) / "journal.db")
         window = settings.journal.redelivery_window.total_seconds()
         lake = Lake(Path(settings.data_dir))
         has_lake = settings.spark.mode is not SparkMode.OFF
         self._erased: dict[EntityId, int] = {}
         """Entities of which the lake may still have what the journal has erased: up to the event of this number."""
-        self.store = Store(
-            self.journal,
+        self.store = Store.open(
+            Path(settings.data_dir) / "journal.db",
             StoreOptions(redelivery_window=window),
             cold=_cold(lake, self._erased) if has_lake else None,
             on_commit=self.monitor.commit.observe,
@@ -129,14 +128,14 @@ class Service:
             self.store,
             self.decider.world,
             now,
-            partial(SqliteSearch, self.journal.path),
+            partial(SqliteSearch, str(self.store.path)),
             SearchOptions(settings.search.budget.total_seconds(), settings.search.workers),
         )
         subscriptions = settings.subscriptions
         self.past = self._past(now) if has_lake else None
         if self.past is not None:
             self.searching.as_of = self.past.open
-        definitions = ConnectionRepository(self.journal, self.store)
+        definitions = ConnectionRepository(self.store)
         self.inquirer = SearchRequests(
             self.searching,
             now,
@@ -158,12 +157,11 @@ class Service:
         )
         self.monitor.watch_subscriptions(lambda: self.streams)
         lifetimes = RetentionTimes(settings.lake.retention, settings.spark.mode)
-        rows = partial(SessionRepository, self.journal, self.store)
+        rows = partial(SessionRepository, self.store)
         desks = open_handlers(
             SessionServices(self.store, self.streams, self.decider, time.monotonic, now, rows, lifetimes)
         )
         self.dispatcher = Dispatcher(self.store, self.streams, self.decider, desks=desks)
-        self.expiry = PolicyExpiryJob(self.store, self.dispatcher.announce, now)
         cursors = self.dispatcher.cursors
         cursors.on_skip = self.monitor.skip
         self.monitor.watch_figures(cursors.figures)
@@ -194,20 +192,25 @@ class Service:
             self.monitor.look_first(self.pipeline.look)
             self.monitor.watch_lake(self.pipeline.lag)
             self.monitor.watch_figures(self.pipeline.figures)
-        self.eraser = Eraser(self.journal, self.store, self.streams, lake, self._erased, now)
-        self.indexer = IndexBuilder(self.journal, self.store, settings.search.indexed_paths)
+        self.eraser = Eraser(self.store, self.streams, lake, self._erased, now)
         self._now = now
-        self._trimmer: JournalTrimmer | None = None
+        jobs = [
+            Job("end idle subscriptions", self._sweep, _SWEEP_SECONDS),
+            Job("watch connection files", self._watch, _SWEEP_SECONDS),
+            Job("expire policies", PolicyExpiryJob(self.store, self.dispatcher.announce, now).look, _SWEEP_SECONDS),
+            Job("erase entities", self.eraser.round),
+            Job("build the search index", IndexBuilder(self.store, settings.search.indexed_paths).round, LOOK_SECONDS),
+        ]
         if has_lake and (hot := settings.journal.hot_window) is not None:
             monitor = self.monitor
-            self._trimmer = JournalTrimmer(
+            trimmer = JournalTrimmer(
                 self.store, lake, hot, now, on_trim=monitor.trimmed.inc, on_round=monitor.trimming.set
             )
-
-    async def trim_forever(self) -> None:
-        """Keep the journal small, where there is a lake."""
-        if self._trimmer is not None:
-            await self._trimmer.run()
+            jobs += [
+                Job("trim the journal", trimmer.round, ROUND_SECONDS),
+                Job("find retained events", self.store.kept.round, ROUND_SECONDS),
+            ]
+        self.jobs = JobRunner(jobs, self.monitor.count_job_failure)
 
     async def close(self) -> None:
         """Drain and stop: every connection at the same time, then the store. The pipeline ends its batch meanwhile."""
@@ -253,6 +256,7 @@ class Service:
             "connections": {**shown, **unusable},
             "closed": len(known) - len(wanted) - len(unusable),
             "files": self._wrong_with_files(),
+            "jobs": self.jobs.problems,
             "lake": self.pipeline.details,
         }
 
@@ -261,37 +265,15 @@ class Service:
         gone = [f"{gone}; what runs goes on"] if (gone := self.registry.gone) else []
         return gone + [str(problem) for problem in self.registry.problems]
 
-    async def sweep_forever(self) -> None:
-        """About once a second: end idle subscriptions."""
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            try:
-                self.monitor.tick()
-                self.streams.sweep()
-                self.dispatcher.cursors.sweep()
-                self.dispatcher.sweep()
-            except Exception:
-                # The next round may go well, and without it nothing would ever end.
-                log.exception("the round of once a second failed")
+    async def _sweep(self) -> None:
+        self.monitor.tick()
+        self.streams.sweep()
+        self.dispatcher.cursors.sweep()
+        self.dispatcher.sweep()
 
-    async def watch_forever(self) -> None:
-        """About once a second: see whether a connection file has changed."""
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            try:
-                await self.registry.look()
-                await self.management.recover()
-            except Exception:
-                log.exception("the folder of connections could not be looked at")
-
-    async def expire_forever(self) -> None:
-        """About once a second: look after policies. This waits for the disk, so it has a round of its own."""
-        while True:
-            await asyncio.sleep(_SWEEP_SECONDS)
-            try:
-                await self.expiry.look()
-            except Exception:
-                log.exception("policies could not be looked after")
+    async def _watch(self) -> None:
+        await self.registry.look()
+        await self.management.recover()
 
     def _supervisor(self, connection: Connection) -> Supervisor:
         return Supervisor(
@@ -392,20 +374,12 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
     )
     await service.management.load()
     await service.registry.refresh()
-    tasks = [
-        asyncio.create_task(service.sweep_forever()),
-        asyncio.create_task(service.watch_forever(), name="watching"),
-        asyncio.create_task(service.expire_forever(), name="expiring"),
-        asyncio.create_task(service.trim_forever()),
-        asyncio.create_task(service.eraser.run_forever(), name="erasing"),
-        asyncio.create_task(service.indexer.run_forever(), name="indexing"),
-    ]
+    service.jobs.start()
     service.pipeline.start()
     _quiet_garbage_collection()
     await stop.wait()
     log.info("draining")
-    for task in tasks:
-        task.cancel()
+    await service.jobs.stop()
     await service.close()
     server.should_exit = True
     await api

@@ -24,7 +24,7 @@ from connectivity.maintenance.pipeline_process import parsed
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import StoreError
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.pipeline.session import JARS, find_jars, find_java, prepared_classes
 from spark_store.queries.spark_query import QueryLimits, SparkQueries, Sql, finder
@@ -48,7 +48,7 @@ def is_fresh(classes: Path) -> bool:
 def fill(data: Path) -> None:
     """A data folder whose journal has events of two things."""
     data.mkdir()
-    journal = SqliteJournal.open(Lake(data).journal)
+    journal = Journal.open(Lake(data).journal)
     try:
         for number in range(EVENTS):
             entity, revision = EntityId(EntityType.THING, "acme", f"lamp-{number % 2}"), number // 2 + 1

@@ -48,6 +48,7 @@ READY_EXAMPLE = {
     "status": "ready",
     "store": "writable",
     "lake": "off: the journal keeps everything",
+    "jobs": [],
     "connections": {"depot-7": {"status": "open", "details": "connected"}},
 }
 STATUS_EXAMPLE = {

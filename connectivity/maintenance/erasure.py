@@ -32,7 +32,7 @@ from mappings.texts import shortened, utc_text
 from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.journal import erasure
 from spark_store.journal.erasure import Erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader, expect_journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, read_watermark
@@ -99,7 +99,6 @@ class Eraser:
 
     def __init__(
         self,
-        journal: SqliteJournal,
         store: Store,
         streams: SubscriptionManager,
         lake: Lake,
@@ -110,7 +109,6 @@ class Eraser:
 
         Raises StoreUnavailable.
         """
-        self._journal = journal
         self._store = store
         self._streams = streams
         self._lake = lake
@@ -123,14 +121,17 @@ class Eraser:
         for record in self._unfinished:
             self._hide(record)
         self._asked = asyncio.Event()
+        self._is_stale = True
+        """Whether the journal may have records that were not read yet."""
+        self._reason = ""
 
     async def erase(self, entity: EntityId, by: str) -> dict[str, Any]:
         """Begin to erase; the durable record. Raises UnknownEntity, NotErased."""
         begun: list[Erasure] = []
 
-        def begin(journal: SqliteJournal) -> None:
+        def begin(connection: Any) -> None:
             at = utc_text(self._now())
-            record = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, at, by, lake_erased))
+            record = erasure.begin(connection, entity.type.value, entity.id, at, by, lake_erased)
             begun.append(record)
             self._hide(record)
 
@@ -140,7 +141,7 @@ class Eraser:
             lake_erased = (await asyncio.to_thread(read_watermark, self._lake.watermark)).erased
             if self._store.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
-            await self._store.take(lambda: begin(self._journal), forgets=entity)
+            await self._store.execute(begin, forgets=entity)
         except StoreUnavailable as error:
             if begun:
                 self._show(begun[0])
@@ -157,29 +158,27 @@ class Eraser:
         """Every record. Raises NotErased."""
         return await asyncio.to_thread(listed, self._lake)
 
-    async def run_forever(self) -> None:
-        """Go on with what is not finished, and with what is asked for."""
-        is_stale, told = True, ""
-        while True:
+    async def round(self) -> None:
+        """Do what is asked for or unfinished, then wait until there may be more to do."""
+        try:
+            if self._is_stale:
+                await self._finish_journal()
+                self._is_stale = False
+            is_waiting = await self._look_at_lake()
+            if not is_waiting:
+                await self._fill_holes()
+            self._reason = ""
+        except StoreError as error:
+            if str(error) != self._reason:
+                log.warning("an erasure waits for the store", reason=str(error))
+            self._reason = str(error)
+            await self._store.wait_available()
+            self._is_stale = is_waiting = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_SECONDS if is_waiting else _HOLES_SECONDS):
+                await self._asked.wait()
+            self._is_stale = True
             self._asked.clear()
-            try:
-                if is_stale:
-                    await self._finish_journal()
-                    is_stale = False
-                is_waiting = await self._look_at_lake()
-                if not is_waiting:
-                    await self._fill_holes()
-                told = ""
-            except StoreError as error:
-                if str(error) != told:
-                    log.warning("an erasure waits for the store", reason=str(error))
-                told = str(error)
-                await self._store.wait_available()
-                is_stale = is_waiting = True
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS if is_waiting else _HOLES_SECONDS):
-                    await self._asked.wait()
-                is_stale = True
 
     async def _finish_journal(self) -> None:
         """The journal's part of everything that it has not done."""
@@ -215,14 +214,11 @@ class Eraser:
     async def _finish(self, record: Erasure) -> None:
         """Take everything away, one short step after the other, and say so."""
         for step in steps(record):
-            await self._store.take(lambda step=step: self._journal.within(step))  # type: ignore[misc]
-        is_clean: list[bool] = []
-        while not any(is_clean):
-            await self._store.take(lambda: is_clean.append(self._journal.scrub()), is_aside=True)
-            if not is_clean[-1]:
-                await asyncio.sleep(_READERS_SECONDS)
+            await self._store.execute(step)
+        while not await self._store.scrub():  # noqa: ASYNC110 - another process reads; nothing says when it has ended
+            await asyncio.sleep(_READERS_SECONDS)
         at = utc_text(self._now())
-        await self._store.take(lambda: self._journal.within(lambda it: erasure.finish_journal(it, record, at)))
+        await self._store.execute(lambda it: erasure.finish_journal(it, record, at))
         log.info("erasure done in the journal", erasure=record.id)
 
     async def _look_at_lake(self) -> bool:
@@ -233,9 +229,7 @@ class Eraser:
         done = [record for record in self._unfinished if record.id <= watermark.erased]
         if done:
             at = watermark.erased_at or utc_text(self._now())
-            await self._store.take(
-                lambda: self._journal.within(lambda it: erasure.finish_lake(it, watermark.erased, at))
-            )
+            await self._store.execute(lambda it: erasure.finish_lake(it, watermark.erased, at))
             for record in done:
                 self._show(record)
             self._unfinished = self._unfinished[len(done) :]
@@ -251,7 +245,7 @@ class Eraser:
             more.append(erasure.fill_holes(connection, border))
 
         while more.pop():
-            await self._store.take(lambda: self._journal.within(step))
+            await self._store.execute(step)
 
 
 def _unfinished(lake: Lake) -> list[Erasure]:
@@ -337,7 +331,7 @@ def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
     """
     try:
         expect_journal(data_dir / "journal.db")
-        with lock_folder(data_dir), contextlib.closing(SqliteJournal.open(data_dir / "journal.db")) as journal:
+        with lock_folder(data_dir), contextlib.closing(Journal.open(data_dir / "journal.db")) as journal:
             if journal.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
             now = utc_text(datetime.now(UTC))
@@ -354,7 +348,7 @@ def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
         raise ErasureUnavailable(str(error)) from error
 
 
-def _finish_here(journal: SqliteJournal, record: Erasure) -> None:
+def _finish_here(journal: Journal, record: Erasure) -> None:
     for step in steps(record):
         journal.within(step)
         journal.commit()

@@ -11,7 +11,6 @@ Who wants it anew while a service has the data folder leaves a file there (`want
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +20,6 @@ import structlog
 from connectivity.store.store import Store
 from mappings.model.json_pointer import parse_pointer
 from spark_store.errors import StoreError
-from spark_store.journal.journal import SqliteJournal
 from spark_store.search import index_builder
 from spark_store.search.index_builder import IndexProgress
 from spark_store.search.index_sql import path_of
@@ -52,7 +50,6 @@ class IndexBuilder:
 
     def __init__(
         self,
-        journal: SqliteJournal,
         store: Store,
         declared: Sequence[str] = (),
         *,
@@ -60,44 +57,37 @@ class IndexBuilder:
     ) -> None:
         """`declared`: paths that have an index of their own, as pointers. `clock` gives monotonic seconds."""
         self._declared = [path_of(parse_pointer(path)) for path in declared]
-        self._journal = journal
         self._store = store
         self._clock = clock
-        self._mark = Path(journal.path).with_name(MARK)
+        self._mark = store.path.with_name(MARK)
+        self._is_declared = False
 
     def __repr__(self) -> str:
-        return f"<Indexer of {self._journal.path}>"
+        return f"<IndexBuilder of {self._store.path}>"
 
     def progress(self) -> IndexProgress:
         """How far the index has come. Raises StoreUnavailable."""
-        return self._journal.read(index_builder.progress)
+        return self._store.read(index_builder.progress)
 
     async def begin_anew(self) -> IndexProgress:
         """All of it has to be made anew; durable when this returns. Raises StoreUnavailable."""
-        await self._store.take(lambda: self._journal.within(index_builder.begin_anew))
+        await self._store.execute(index_builder.begin_anew)
         return self.progress()
 
-    async def run_forever(self) -> None:
-        """Make what is missing, now and whenever it is wanted."""
-        is_declared = False
-        while not is_declared:
-            try:
-                await self._store.take(
-                    lambda: self._journal.within(lambda it: index_builder.declare(it, self._declared))
-                )
-                is_declared = True
-            except StoreError:
-                await self._store.wait_available()
-                await asyncio.sleep(RETRY_SECONDS)
-        while True:
-            with contextlib.suppress(StoreError):
-                if self._mark.exists():
-                    # The file goes at last: what is wanted may be done twice, and is not forgotten.
-                    await self.begin_anew()
-                    self._mark.unlink(missing_ok=True)
-                if self._journal.read(index_builder.has_work):
-                    await self._make()
-            await asyncio.sleep(LOOK_SECONDS)
+    async def round(self) -> None:
+        """Build what is missing or asked for. Waits while the store is unavailable."""
+        try:
+            if not self._is_declared:
+                await self._store.execute(lambda it: index_builder.declare(it, self._declared))
+                self._is_declared = True
+            if self._mark.exists():
+                # The file goes last: a crash repeats the request, and does not lose it.
+                await self.begin_anew()
+                self._mark.unlink(missing_ok=True)
+            if self._store.read(index_builder.has_work):
+                await self._make()
+        except StoreError:
+            await self._store.wait_available()
 
     async def _make(self) -> None:
         begun = told = self._clock()
@@ -106,7 +96,7 @@ class IndexBuilder:
             since = self._clock()
             try:
                 steps += 1
-                if not await self._step():
+                if not await self._store.execute_alone(index_builder.step):
                     break
                 now, failure = self._clock(), ""
                 pause = now - since
@@ -120,14 +110,3 @@ class IndexBuilder:
                 await self._store.wait_available()
             await asyncio.sleep(pause)
         log.info("search index made", steps=steps, seconds=round(self._clock() - begun, 1))
-
-    async def _step(self) -> bool:
-        """One step; whether there is more to do. Raises StoreUnavailable."""
-        more: list[bool] = []
-
-        def step() -> None:
-            more.append(self._journal.within(index_builder.step))
-            self._journal.commit()
-
-        await self._store.take(step, is_aside=True)
-        return more[-1]

@@ -97,16 +97,6 @@ class JournalTrimmer:
     def __repr__(self) -> str:
         return f"<Trimmer of {self._lake.journal}, beyond {self._hot_window}>"
 
-    async def run(self) -> None:
-        """Round after round, until cancelled."""
-        while True:
-            await asyncio.sleep(ROUND_SECONDS)
-            try:
-                await self.round()
-                await self._store.kept.round()
-            except Exception:
-                log.exception("a round of trimming failed")
-
     async def round(self) -> int:
         """Everything that may go now. How many events went."""
         trimmed = 0

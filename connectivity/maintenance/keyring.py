@@ -31,7 +31,7 @@ from connectivity.store.folder_lock import lock_folder
 from mappings.texts import utc_text
 from spark_store.errors import StoreError
 from spark_store.journal import connections
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import AuditEntry, StoredRevision
 
 log = structlog.get_logger(__name__)
@@ -153,13 +153,13 @@ def rotate_here(settings: Settings, by: str) -> Rotated:
     if not vault.key_ids:
         raise NotRotated("found no key, expected secrets.key, secrets.key_file, or one that the service has made")
     try:
-        with lock_folder(data_dir), contextlib.closing(SqliteJournal.open(data_dir / "journal.db")) as journal:
+        with lock_folder(data_dir), contextlib.closing(Journal.open(data_dir / "journal.db")) as journal:
             return _rotate(journal, vault, by)
     except StoreError as error:
         raise NotRotated(str(error)) from error
 
 
-def _rotate(journal: SqliteJournal, vault: Vault, by: str) -> Rotated:
+def _rotate(journal: Journal, vault: Vault, by: str) -> Rotated:
     newest, *others = vault.key_ids
     secrets = 0
 

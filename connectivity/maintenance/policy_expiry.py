@@ -25,6 +25,7 @@ from connectivity.twins.policy_expiry import ExpiryNotice, ExpiryOutcome, judge
 from mappings.model.signals import PolicyAnnouncement
 from mappings.texts import utc_text
 from spark_store.errors import StoreUnavailable
+from spark_store.journal import statements
 from spark_store.records import Change, PolicyDue, Snapshot
 
 log = structlog.get_logger(__name__)
@@ -78,7 +79,7 @@ class PolicyExpiryJob:
         now = utc_text(self._now())
         working: list[_Working] = []
         try:
-            found = self._store.due(now, MOST_POLICIES)
+            found = self._store.read(lambda it: statements.due(it, now, MOST_POLICIES))
         except StoreUnavailable as error:
             return _postponed(error)
         began = monotonic()
@@ -127,14 +128,18 @@ class PolicyExpiryJob:
         except Exception as error:
             # Something was written between, then the policy is due anyway; or it cannot be judged or stored.
             log.error("an expiry could not be carried out", policy=str(policy.entity), reason=repr(error))
-            await self._store.look_again(policy, utc_text(self._now() + AGAIN), due.note)
+            await self._look_again(policy, utc_text(self._now() + AGAIN), due.note)
             return
         for event in judged.events:
             log.info("a subject has expired", policy=str(event.entity), path=event.path, revision=event.revision)
         for announcement in judged.announcements:
             self._announce(announcement)
         note = _encode(sorted(judged.told)) if judged.told else None
-        await self._store.look_again(judged.snapshot, judged.next, note)
+        await self._look_again(judged.snapshot, judged.next, note)
+
+    async def _look_again(self, policy: Snapshot, at: str | None, note: bytes | None) -> None:
+        """Store when the policy is due again: `at`, None for never."""
+        await self._store.execute(lambda it: statements.look_again(it, policy.entity, policy.revision, at, note))
 
 
 def _postponed(error: StoreUnavailable) -> int:

@@ -22,7 +22,7 @@ from connectivity.maintenance.index_builder import want_anew
 from connectivity.maintenance.pipeline_process import command, environment, parsed
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from spark_store.errors import LakeUnfit, SchemaTooNew, StoreError
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import expect_journal
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.maintenance.rebuild import rebuild_index, rebuild_journal
@@ -60,7 +60,7 @@ def rebuild(
         with contextlib.nullcontext() if only is RebuildPart.LATEST else lock_folder(Path(settings.data_dir)):
             if only is None:
                 # The pipeline asks it what was erased, and cannot bring an older file to the newest schema.
-                SqliteJournal.open(lake.journal).close()
+                Journal.open(lake.journal).close()
             if only is RebuildPart.LATEST or (only is None and lake.has(EVENTS)):
                 _rebuild_latest(settings, outcome, tell)
             if only is RebuildPart.INDEX:

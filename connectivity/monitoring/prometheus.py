@@ -83,6 +83,9 @@ class PrometheusRegistry:
         )
         self._skipping: dict[str, set[str]] = {}
         """Targets with a number of their own there, by connection."""
+        self._job_failures = Counter(
+            "connectivity_job_failures", "Rounds of a background job that failed.", ["job"], registry=self.registry
+        )
         self.trimming = Gauge(
             "connectivity_journal_trimming_up",
             "0 while the journal cannot be trimmed, because it cannot be told whether the lake has its events.",
@@ -124,6 +127,10 @@ class PrometheusRegistry:
         """A target misses so many events; with 0 of them it is counted from now on."""
         self._skipping.setdefault(connection_id, set()).add(target)
         self._skipped.labels(connection_id, target).inc(events)
+
+    def count_job_failure(self, job: str) -> None:
+        """Count a round of a background job that failed."""
+        self._job_failures.labels(job).inc()
 
     def tick(self) -> None:
         """About once a second: what is counted from now on, is counted now."""

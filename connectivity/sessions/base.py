@@ -18,7 +18,7 @@ from typing import Protocol
 from connectivity.config.settings import RetentionSettings, SparkMode
 from connectivity.sources.delivery import DeduplicationKey, InboundDelivery
 from connectivity.sources.reader import ReceivedSignal
-from connectivity.store.session_repository import SessionRows
+from connectivity.store.session_repository import SessionRepository
 from connectivity.store.store import Store
 from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.targets.reply_target import ReplyTargetPublisher
@@ -86,7 +86,7 @@ class SessionServices:
     decider: Decider
     clock: Callable[[], float]
     now: Callable[[], datetime]
-    rows: Callable[[str], SessionRows]
+    rows: Callable[[str], SessionRepository]
     """What is kept of the sessions of a protocol."""
     lifetimes: RetentionTimes = FOREVER
 

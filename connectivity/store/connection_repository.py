@@ -1,30 +1,26 @@
-"""The async face of what the journal's file keeps of connections: a step of this is durable when its call returns.
+"""The connections that the journal stores: revisions, notes on connection files, and the audit log.
 
-Each step shares a commit with whatever is being stored just then (`connectivity.store.store`), so none of it is half done.
-What it is for is the business of `connectivity.management.manager`; how it lies in the file that of
-`spark_store.journal.connections`.
+Each step shares a commit with the changes that are stored at the same time, and is durable when the call returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from connectivity.store.store import Store
 from spark_store.journal import connections
-from spark_store.journal.journal import SqliteJournal
 from spark_store.records import AuditEntry, FileNote, StoredRevision
 
 _STEP_NOTES = 500
-"""How many notes one step writes: some milliseconds."""
+"""How many notes one step writes: a few milliseconds of the event loop."""
 
 
 class ConnectionRepository:
     """The stored connections of one journal. Every method raises StoreUnavailable."""
 
-    def __init__(self, journal: SqliteJournal, store: Store) -> None:
-        self._journal = journal
+    def __init__(self, store: Store) -> None:
         self._store = store
 
     @property
@@ -33,42 +29,39 @@ class ConnectionRepository:
         return self._store.is_available
 
     def current(self) -> list[StoredRevision]:
-        """The newest revision of every connection of the API; also of those that are deleted."""
-        return self._journal.read(connections.current)
+        """Return the newest revision of every connection that the API owns, deleted ones included."""
+        return self._store.read(connections.current)
 
     def revisions(self, connection_id: str) -> list[StoredRevision]:
-        """The revisions of a connection of the API that are kept, the newest first."""
-        return self._journal.read(lambda it: connections.revisions(it, connection_id))
+        """Return the stored revisions of a connection that the API owns, the newest first."""
+        return self._store.read(lambda it: connections.revisions(it, connection_id))
 
     def file_notes(self) -> list[FileNote]:
-        """What is kept of connections that files own."""
-        return self._journal.read(connections.file_notes)
+        """Return the notes on connections that files own."""
+        return self._store.read(connections.file_notes)
 
     def audited(self, limit: int) -> list[AuditEntry]:
-        """Who changed what, the newest first."""
-        return self._journal.read(lambda it: connections.audited(it, limit))
+        """Return the newest entries of the audit log, the newest first."""
+        return self._store.read(lambda it: connections.audited(it, limit))
 
     async def add(self, revision: StoredRevision, entry: AuditEntry) -> None:
-        """Store a revision, and who made it."""
-        await self._take(lambda it: connections.store(it, revision, entry))
+        """Store a revision and its audit entry."""
+        await self._store.execute(lambda it: connections.store(it, revision, entry))
 
     async def override(self, note: FileNote, entry: AuditEntry) -> None:
-        """Note what an operator wants of a connection that a file owns, and who that was."""
+        """Store how an operator overrides a connection that a file owns, and its audit entry."""
 
         def step(it: Any) -> None:
             connections.note_files(it, [note])
             connections.audit(it, entry)
 
-        await self._take(step)
+        await self._store.execute(step)
 
     async def note_files(self, notes: Sequence[FileNote]) -> None:
-        """Keep notes of connections that files own."""
+        """Store notes on connections that files own."""
         for start in range(0, len(notes), _STEP_NOTES):
-            await self._take(partial(connections.note_files, notes=notes[start : start + _STEP_NOTES]))
+            await self._store.execute(partial(connections.note_files, notes=notes[start : start + _STEP_NOTES]))
 
     async def audit(self, entry: AuditEntry) -> None:
-        """Note that somebody did something that makes no revision."""
-        await self._take(lambda it: connections.audit(it, entry))
-
-    async def _take(self, step: Callable[[Any], object]) -> None:
-        await self._store.take(lambda: self._journal.within(step))
+        """Store the audit entry of an action that creates no revision."""
+        await self._store.execute(lambda it: connections.audit(it, entry))

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mappings.ids import EntityId
+from spark_store.journal import statements
 from spark_store.journal.journal import Journal
-from spark_store.records import Change, CursorPosition, PublishedEvent, event_size
+from spark_store.records import Change, PublishedEvent, event_size
 
 MOST = 10_000
 MOST_BYTES = 32 << 20
@@ -95,17 +96,12 @@ class EventTail:
         if kept and kept[0].seq <= seq + 1 <= kept[-1].seq:
             start = seq + 1 - kept[0].seq
             return kept[start : start + limit]
-        return [
-            found for found in self._journal.follow_on(seq, min(limit, PAGE), PAGE_BYTES) if found.seq <= self.newest
-        ]
-
-    def places(self) -> list[CursorPosition]:
-        """How far each target has come, as far as that is durable. Raises StoreUnavailable."""
-        return self._journal.places()
+        found = self._journal.read(lambda it: statements.follow_on(it, seq, min(limit, PAGE), PAGE_BYTES))
+        return [each for each in found if each.seq <= self.newest]
 
     def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
         """One durable event. Raises StoreUnavailable."""
-        return self._journal.followed(entity, revision)
+        return self._journal.read(lambda it: statements.followed(it, entity, revision))
 
     def one(self, seq: int) -> PublishedEvent | None:
         """The first event with a number from `seq` on. Raises StoreUnavailable."""

@@ -12,14 +12,13 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Protocol
+from typing import Any
 
 import structlog
 
 from connectivity.store.store import Store
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import sessions
-from spark_store.journal.journal import SqliteJournal
 from spark_store.records import SessionKey, SessionRow
 
 log = structlog.get_logger(__name__)
@@ -29,36 +28,11 @@ STEP_ROWS = 200
 """So many rows one step writes: about a millisecond."""
 
 
-class SessionRows(Protocol):
-    """What is kept of the sessions of one protocol. All but `sent`, `sweep` and `close` raise StoreUnavailable."""
+class SessionRepository:
+    """The stored rows of one protocol's sessions. All methods but `sent`, `sweep` and `close` raise StoreUnavailable."""
 
-    def rows(self, connection_id: str) -> list[SessionRow]:
-        """What is kept of a connection's sessions."""
-
-    def keep(self, row: SessionRow) -> None:
-        """Keep this from now on, in the place of what was kept under its key; what was noted as sent there goes on."""
-
-    def sent(self, at: SessionKey, last: int) -> None:
-        """The session has been sent what it follows up to here, and the broker has it. It never goes back."""
-
-    def forget(self, at: SessionKey) -> None:
-        """Keep this no longer."""
-
-    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
-        """Only connections of which this is true may be open: of others nothing is kept."""
-
-    def sweep(self) -> None:
-        """About once a second: write down what has moved, and what could not be written before."""
-
-    async def close(self) -> None:
-        """Write down where everybody is: a service that ends in order repeats nothing."""
-
-
-class SessionRepository(SessionRows):
-    """Rows in the journal's file."""
-
-    def __init__(self, journal: SqliteJournal, store: Store, protocol: str) -> None:
-        self._journal, self._store, self._protocol = journal, store, protocol
+    def __init__(self, store: Store, protocol: str) -> None:
+        self._store, self._protocol = store, protocol
         self._rows: dict[SessionKey, SessionRow] | None = None
         """What is kept, as far as it is known: None until it has been read. `last` is that of `_last` where there is one."""
         self._last: dict[SessionKey, int] = {}
@@ -74,9 +48,11 @@ class SessionRepository(SessionRows):
         return f"<DeskSessions of {self._protocol}: {known}, {len(self._changed)} changed, {len(self._moved)} moved>"
 
     def rows(self, connection_id: str) -> list[SessionRow]:
+        """Return the rows of a connection's sessions."""
         return [self._newest(at, row) for at, row in self._read().items() if at.connection == connection_id]
 
     def keep(self, row: SessionRow) -> None:
+        """Store a row in the place of the one with its key. A position noted there before goes on."""
         rows = self._read()
         if (former := rows.get(row.at)) is not None:
             row = row._replace(last=former.last)
@@ -85,6 +61,7 @@ class SessionRepository(SessionRows):
             self._change(row.at)
 
     def sent(self, at: SessionKey, last: int) -> None:
+        """Note that the broker has confirmed the session's elements up to `last`. It never goes back."""
         if self._rows is None or (row := self._rows.get(at)) is None:
             return
         before = self._last.get(at, row.last)
@@ -93,12 +70,14 @@ class SessionRepository(SessionRows):
             self._moved[at] = None
 
     def forget(self, at: SessionKey) -> None:
+        """Delete a row."""
         if self._read().pop(at, None) is not None:
             self._last.pop(at, None)
             self._moved.pop(at, None)
             self._change(at)
 
     def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
+        """Delete the rows of connections for which this is false."""
         for connection_id in {at.connection for at in self._read()}:
             if not is_wanted(connection_id):
                 log.info("sessions end, since their connection is not to be open", connection=connection_id)
@@ -106,6 +85,7 @@ class SessionRepository(SessionRows):
                     self.forget(row.at)
 
     def sweep(self) -> None:
+        """Store noted positions, and changes that could not be stored before. To be called about once a second."""
         if not self._store.is_available:
             return
         for _ in range(0, len(self._changed) - self._steps * STEP_ROWS, STEP_ROWS):
@@ -114,6 +94,7 @@ class SessionRepository(SessionRows):
             self._queue_moves()
 
     async def close(self) -> None:
+        """Store all positions, so that nothing is sent again after an orderly stop."""
         self.sweep()
         try:
             await self._store.barrier()
@@ -124,7 +105,7 @@ class SessionRepository(SessionRows):
 
     def _read(self) -> dict[SessionKey, SessionRow]:
         if self._rows is None:
-            found = self._journal.read(lambda it: sessions.of_protocol(it, self._protocol))
+            found = self._store.read(lambda it: sessions.of_protocol(it, self._protocol))
             self._rows = {row.at: row for row in found}
         return self._rows
 
@@ -142,7 +123,7 @@ class SessionRepository(SessionRows):
         is_due = True
         self._steps += 1
 
-        def step() -> None:
+        def step(connection: Any) -> None:
             nonlocal is_due
             is_due = False
             self._steps -= 1
@@ -151,16 +132,15 @@ class SessionRepository(SessionRows):
                 del self._changed[at]
             known = self._read()
             kept = [self._newest(at, known[at]) for at in taken if at in known]
-            self._journal.within(partial(sessions.keep, protocol=self._protocol, rows=kept))
-            gone = [at for at in taken if at not in known]
-            self._journal.within(partial(sessions.forget, protocol=self._protocol, gone=gone))
+            sessions.keep(connection, self._protocol, kept)
+            sessions.forget(connection, self._protocol, [at for at in taken if at not in known])
 
         def ended(written: asyncio.Future[None]) -> None:
             self._steps -= is_due
             if _may_be_tried_again(written):
                 self._changed.update(dict.fromkeys(taken))
 
-        self._store.take(step).add_done_callback(ended)
+        self._store.execute(step).add_done_callback(ended)
 
     def _queue_moves(self) -> None:
         moved = list(islice(self._moved, STEP_ROWS))
@@ -173,7 +153,7 @@ class SessionRepository(SessionRows):
             if _may_be_tried_again(written):
                 self._moved.update(dict.fromkeys(at for at in moved if at in self._last))
 
-        self._store.take(lambda: self._journal.within(step)).add_done_callback(ended)
+        self._store.execute(step).add_done_callback(ended)
 
 
 def _may_be_tried_again(written: asyncio.Future[None]) -> bool:

@@ -28,7 +28,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import structlog
@@ -44,7 +45,7 @@ from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.history import history
 from spark_store.history.history import HistoryPage, HistoryRange, Trimmed
 from spark_store.journal.journal import MAX_ANSWERS, TRIM_EVENTS, Journal
-from spark_store.records import Change, CursorPosition, DeliveryName, NumberedEvent, OldestEvent, PolicyDue, Snapshot
+from spark_store.records import Change, DeliveryName, NumberedEvent, OldestEvent, Snapshot
 
 if TYPE_CHECKING:
     from spark_store.lake.history_reader import LakeHistory
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-Answered = TypeVar("Answered")
+T = TypeVar("T")
 
 _WRITE_CHANGES = 64
 """After about so many changes the loop gets a turn: somewhat more than half a millisecond."""
@@ -131,11 +132,28 @@ class Store:
         self.reason: str | None = None
         """Why the store cannot write, while it cannot."""
 
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        options: StoreOptions | None = None,
+        *,
+        cold: Callable[[], LakeHistory] | None = None,
+        on_commit: Callable[[float], object] | None = None,
+    ) -> Store:
+        """Open the journal in this file, which is created if it is missing. Raises SchemaTooNew, StoreUnavailable."""
+        return cls(Journal.open(path), options, cold=cold, on_commit=on_commit)
+
     def __repr__(self) -> str:
         status = "available" if self.is_available else f"unavailable: {self.reason}"
         return f"<Store {status}, {len(self._queue)} waiting, {len(self._written)} being committed>"
 
     # the present
+
+    @property
+    def path(self) -> Path:
+        """The file of the journal."""
+        return Path(self._journal.path)
 
     @property
     def is_available(self) -> bool:
@@ -185,25 +203,55 @@ class Store:
         self._schedule()
         return submitted.durable
 
-    def take(
-        self, step: Callable[[], object], *, forgets: EntityId | None = None, is_aside: bool = False
-    ) -> asyncio.Future[None]:
-        """Queue a short step of another module on the journal: it shares a commit. The future is as that of `submit`.
+    def execute(self, step: Callable[[Any], object], *, forgets: EntityId | None = None) -> asyncio.Future[None]:
+        """Queue a short step on the journal's tables, given its connection. The future is as that of `submit`.
 
-        An entity that the step `forgets` has, for every command that is decided from now on, neither state nor policy.
-        `is_aside`: the step waits for the disk; it runs in the worker thread, while no transaction is open.
+        The step shares a commit with the changes around it. If it `forgets` an entity, commands that are decided from now
+        on find neither its state nor its policy.
         """
-        taken = PendingCommit((), asyncio.get_running_loop().create_future(), step)
-        taken.is_aside = is_aside
+        found = self.snapshot(forgets) if forgets is not None else None
+        queued = self._queue_step(lambda: self._journal.within(step))
+        if forgets is not None and found is not None and not queued.durable.done():
+            queued.forgotten = msgspec.structs.replace(found, state=None, policy=None)
+            self._decided.snapshots[forgets] = queued.forgotten
+        return queued.durable
+
+    async def execute_alone(self, step: Callable[[Any], T]) -> T:
+        """Execute a step that takes long, as a transaction of its own in the worker thread, and return its result.
+
+        Raises StoreUnavailable.
+        """
+
+        def run() -> T:
+            found = self._journal.within(step)
+            self._journal.commit()
+            return found
+
+        return await self._run_aside(run)
+
+    async def scrub(self) -> bool:
+        """Remove erased data from the journal's log; False while a reader prevents it. Raises StoreUnavailable."""
+        return await self._run_aside(self._journal.scrub)
+
+    async def _run_aside(self, run: Callable[[], T]) -> T:
+        """Run in the worker thread while no transaction is open."""
+        results: list[T] = []
+        await self._queue_step(lambda: results.append(run()), is_aside=True).durable
+        return results[0]
+
+    def _queue_step(self, step: Callable[[], object], *, is_aside: bool = False) -> PendingCommit:
+        queued = PendingCommit((), asyncio.get_running_loop().create_future(), step)
+        queued.is_aside = is_aside
         if self._is_closed or not self.is_available:
-            taken.fail(StoreUnavailable(self.reason or "the store is closed"))
-            return taken.durable
-        if forgets is not None and (found := self.snapshot(forgets)) is not None:
-            taken.forgotten = msgspec.structs.replace(found, state=None, policy=None)
-            self._decided.snapshots[forgets] = taken.forgotten
-        self._queue.append(taken)
+            queued.fail(StoreUnavailable(self.reason or "the store is closed"))
+            return queued
+        self._queue.append(queued)
         self._schedule()
-        return taken.durable
+        return queued
+
+    def read(self, query: Callable[[Any], T]) -> T:
+        """Return what a short query finds in the committed tables, given a connection. Raises StoreUnavailable."""
+        return self._journal.read(query)
 
     def barrier(self) -> asyncio.Future[None]:
         """A future that resolves when everything submitted so far is durable. Raises StoreUnavailable if it will not be."""
@@ -252,7 +300,7 @@ class Store:
         assert found is not None
         return found
 
-    async def ask_lake(self, ask: Callable[[LakeHistory, int], Answered]) -> Answered | None:
+    async def ask_lake(self, ask: Callable[[LakeHistory, int], T]) -> T | None:
         """What `ask` says in a worker thread, given the lake and the number that it has to reach to; None without a lake.
 
         Raises what it raises, StoreUnavailable.
@@ -262,9 +310,9 @@ class Store:
         reaching = self._journal.trimmed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: ask(opened(), reaching))
 
-    async def ask_journal(self, ask: Callable[[Journal], Answered]) -> Answered:
-        """What `ask` says in a worker thread, of what a journal answers to any thread. Raises what it raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, ask, self._journal)
+    async def read_aside(self, query: Callable[[Any], T]) -> T:
+        """Return what a long query finds in the committed tables, in a worker thread. Raises StoreUnavailable."""
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._journal.read_aside, query)
 
     def newest_durable(self, entity: EntityId) -> int:
         """The revision of an entity's newest durable event; 0 for none. Raises StoreUnavailable."""
@@ -277,26 +325,6 @@ class Store:
     def keeps(self, entity: EntityId, revision: int) -> bool:
         """Whether the journal has this durable event. Raises StoreUnavailable."""
         return bool(self._journal.events(entity, revision, revision, 1, 1))
-
-    # policies in which something expires
-
-    def due(self, until: str, limit: int) -> list[PolicyDue]:
-        """As `Journal.due`. Raises StoreUnavailable."""
-        return self._journal.due(until, limit)
-
-    def look_again(self, policy: Snapshot, at: str | None, note: bytes | None) -> asyncio.Future[None]:
-        """As `Journal.look_again`; the future is as that of `submit`."""
-        return self.take(lambda: self._journal.look_again(policy.entity, policy.revision, at, note))
-
-    # following
-
-    def follow(self, connection: str, targets: Sequence[str]) -> asyncio.Future[None]:
-        """As the journal's `follow`: durable when the future is done, which is as that of `submit`."""
-        return self.take(lambda: self._journal.follow(connection, targets))
-
-    def move(self, places: Sequence[CursorPosition]) -> asyncio.Future[None]:
-        """As the journal's `move`, in the same way."""
-        return self.take(lambda: self._journal.move(places))
 
     # trimming
 

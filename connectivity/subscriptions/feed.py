@@ -44,6 +44,8 @@ class FeedFailed(Exception):
 class Feed(ABC):
     """Elements with a position each. A feed that is finished one day never answers WAIT; a live one does."""
 
+    __slots__ = ()
+
     @abstractmethod
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """At most `limit` elements and about `max_bytes` from `position` on. Raises FeedFailed."""

@@ -23,6 +23,7 @@ import structlog
 
 from connectivity.connections.model import Connection, Target
 from connectivity.monitoring.prometheus import GaugeReading
+from connectivity.store.cursor_repository import CursorRepository
 from connectivity.store.store import Store
 from connectivity.targets.event_cursor import EventCursor
 from connectivity.targets.signal_context import TWIN_EVENTS, ClockedState, SignalContext
@@ -67,10 +68,13 @@ class EventPublisher:
         self.on_skip: Callable[[str, str, int], object] = lambda connection, target, events: None  # noqa: ARG005
         """Told connection, target and number of events that a target has missed."""
         self._store = store
+        self._repository = CursorRepository(store)
         self._present = present
         self._cursors: dict[str, list[EventCursor]] = {}
         """By connection, those that are open."""
-        self._places: dict[tuple[str, str], CursorPosition] = {place[:2]: place for place in store.tail.places()}
+        self._places: dict[tuple[str, str], CursorPosition] = {
+            place[:2]: place for place in self._repository.positions()
+        }
         """As they are worth writing down."""
         self._written = dict(self._places)
         self._dropped: set[str] = set()
@@ -113,9 +117,9 @@ class EventPublisher:
                     self._store.tail.follow(self.wake)
                     if connection.id in self._dropped:
                         await self._drop(connection.id)
-                    await self._store.follow(connection.id, wanted)
+                    await self._repository.keep_only(connection.id, wanted)
                     found = {
-                        place[:2]: place for place in self._store.tail.places() if place.connection == connection.id
+                        place[:2]: place for place in self._repository.positions() if place.connection == connection.id
                     }
                     break
                 except StoreUnavailable as error:
@@ -168,7 +172,7 @@ class EventPublisher:
         self._look_whether_wanted()
 
     async def _drop(self, connection_id: str) -> None:
-        await self._store.follow(connection_id, ())
+        await self._repository.keep_only(connection_id, ())
         self._dropped.discard(connection_id)
 
     def _look_whether_wanted(self) -> None:
@@ -318,7 +322,7 @@ class EventPublisher:
             self._write_soon()
 
     async def _move(self, moved: Sequence[CursorPosition]) -> None:
-        await self._store.move(moved)
+        await self._repository.advance(moved)
         for place in moved:
             if place[:2] in self._places:
                 self._written[place[:2]] = place

@@ -1,19 +1,12 @@
-"""The journal: every event of every entity, its newest state, and what deliveries were answered.
+"""The journal: the events of all entities, their newest states, and the answers to deliveries, in one SQLite file.
 
-`Journal` is what a journal promises; `SqliteJournal` keeps it in one SQLite file, `tests.support.reference_journal` on
-lists. The promises are few, so that another database is one more file. Finding things in a history is
-`spark_store.history.history`'s business, deciding about a command nobody's here.
+`write` puts changes into the open transaction: short statements that do not wait for the disk, for the event loop.
+`commit` makes them durable, in a worker thread: SQLite's binding releases the interpreter's lock for every statement, so a
+worker that executes many short ones would wait for the event loop after each. Reads use a connection of their own and see
+what is committed.
 
-Writing has two halves. `write` puts changes into the open transaction: short statements that touch nothing but memory, to
-be called where the changes are made. `commit` makes everything written durable: one wait for the disk, to be called in a
-worker thread. Between the two calls the connection belongs to nobody else. This cut matters to a process with an event
-loop: SQLite's binding gives the interpreter's lock away and takes it back for every single statement, so a worker that
-runs many short ones spends its time in the queue behind the loop.
-
-Reading goes over a connection of its own, sees what is committed, and is bounded by the caller's `limit` and `max_bytes`.
-
-How it lies in the file, and why, is said in `spark_store.journal.schema`. WAL with `synchronous=FULL`: a commit that
-returned survives a power cut. `cache_spill=OFF`: an open transaction waits for no disk before its commit.
+WAL with `synchronous=FULL`: a commit that returned survives a power cut. `cache_spill=OFF`: an open transaction waits for
+no disk before its commit. `spark_store.journal.schema` describes the tables.
 """
 
 from __future__ import annotations
@@ -24,7 +17,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,13 +28,10 @@ from spark_store.journal import schema, statements
 from spark_store.journal.batch import PlannedState, plan
 from spark_store.records import (
     Change,
-    CursorPosition,
     DeliveryName,
     HistoryStart,
     NumberedEvent,
     OldestEvent,
-    PolicyDue,
-    PublishedEvent,
     Snapshot,
     entity_of,
 )
@@ -56,126 +46,6 @@ TRIM_EVENTS = 250
 
 MAX_ANSWERS = 100_000
 """How many answers are remembered at most, however young they are."""
-
-
-class Journal(Protocol):
-    """Append-only entries, the current state of each entity, and the answers to deliveries, changed together.
-
-    Every method raises StoreUnavailable when the store cannot be used now, and after `close`.
-    """
-
-    def write(self, changes: Sequence[Change]) -> None:
-        """Store `changes` in the open transaction (a first call opens one), all of them or none.
-
-        Raises RevisionConflict where an event does not follow its entity's newest one, Unstorable for a change that is
-        wrong in itself; what was written before them stays in the transaction. After StoreUnavailable nothing does.
-        """
-
-    def commit(self) -> None:
-        """Make everything written durable. After StoreUnavailable the transaction is gone."""
-
-    def rollback(self) -> None:
-        """Forget what was written since the last commit. Never raises."""
-
-    def append(self, changes: Sequence[Change]) -> None:
-        """`write` and `commit`. Raises what they raise; then nothing of the open transaction is stored."""
-        try:
-            self.write(changes)
-        except StoreError:
-            self.rollback()
-            raise
-        self.commit()
-
-    def snapshot(self, entity: EntityId) -> Snapshot | None:
-        """The newest committed state, also of a deleted entity; None for one that never was."""
-
-    def latest(self, entity: EntityId) -> int:
-        """The newest committed revision; 0 for an entity that never was."""
-
-    def beginning(self, entity: EntityId) -> HistoryStart:
-        """Where the committed events of an entity begin: before the first one for an entity that never was."""
-
-    def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
-        """Committed events with first ≤ revision ≤ last in ascending order.
-
-        At most `limit` of them; the one with which values and headers come to `max_bytes` is the last one.
-        """
-
-    def first_published(self, entity: EntityId, first: int, last: int, instant: int) -> int:
-        """The first of these revisions of a stream's partition whose message is not from before an instant; 0 for none.
-
-        The instant is in milliseconds, the time of a message the one that its headers name, or else the event's. It waits
-        for the disk, as long as there are revisions; any thread may ask.
-        """
-
-    def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
-        """What the newest delivery of this name was answered, or None; one before `since` (nanoseconds) is not known."""
-
-    def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
-        """Forget, in the open transaction, answers older than `before` (nanoseconds) and all but the newest `keep`.
-
-        At most `limit`, the oldest first. Says how many were forgotten.
-        """
-
-    def newest_seq(self) -> int:
-        """How many events have ever been committed: the running number of the newest one."""
-
-    def oldest(self) -> OldestEvent | None:
-        """The oldest event, of all entities, that is still here; None where there is none."""
-
-    def trimmed(self) -> int:
-        """The number of the last event that is not here any more; 0 for none."""
-        oldest = self.oldest()
-        return self.newest_seq() if oldest is None else oldest.seq - 1
-
-    def newest_until(self, seq: int) -> NumberedEvent | None:
-        """The newest committed event with a number up to this one, if it is still here."""
-
-    def newest_written(self) -> int:
-        """The number of the newest event in the open transaction, or before it."""
-
-    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
-        """Committed events with numbers above `after`, of all entities, in ascending order; bounded as in `events`."""
-
-    def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
-        """One committed event with its number and cause; None where it is not here."""
-
-    def places(self) -> list[CursorPosition]:
-        """How far each target has come, as far as that is committed."""
-
-    def follow(self, connection: str, targets: Sequence[str]) -> None:
-        """From the open transaction on, these targets of a connection have places, and no others of it.
-
-        One that had none begins behind the newest event of the transaction.
-        """
-
-    def move(self, places: Sequence[CursorPosition]) -> None:
-        """Note, in the open transaction, how far targets have come. One without a place gets none, and none goes back."""
-
-    def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
-        """Take away, in the open transaction, the oldest events: with numbers up to `last`, from before a timestamp.
-
-        At most `limit`, up to the first one that has to stay; how many. States stay, and so do numbers and revisions.
-        """
-
-    def due(self, until: str, limit: int) -> list[PolicyDue]:
-        """Committed policies that have to be looked at by this timestamp, the longest due first; at most `limit`.
-
-        A policy is due as soon as it is written with a subject that expires.
-        """
-
-    def look_again(self, policy: EntityId, revision: int, at: str | None, note: bytes | None) -> None:
-        """Note, in the open transaction, what was found in a policy at this revision: it is due again `at`, None for never.
-
-        If it has changed since, it stays due; what was noted is kept all the same.
-        """
-
-    def probe(self) -> None:
-        """Write something of some size durably and take it away again, to see whether that works."""
-
-    def close(self) -> None:
-        """Let go of the store; what is not committed is forgotten. Safe to call twice."""
-
 
 _SNAPSHOT = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
 _LATEST = "SELECT revision FROM entities WHERE type = ? AND id = ?"
@@ -251,8 +121,12 @@ _NOT_ITS_FAULT = (
 """What the binding raises for values that it cannot store: the change is wrong, not the store."""
 
 
-class SqliteJournal(Journal):
-    """A journal in one SQLite file. One process writes it; others may read it at the same time."""
+class Journal:
+    """Append-only events, the state of each entity, and the answers to deliveries, changed together.
+
+    One process writes the file; others may read it at the same time. Every method raises StoreUnavailable if the file
+    cannot be used now, and after `close`.
+    """
 
     def __init__(
         self, path: str, writer: sqlite3.Connection, reader: sqlite3.Connection, clock: Callable[[], int]
@@ -266,7 +140,7 @@ class SqliteJournal(Journal):
         self._is_torn = False
 
     def __repr__(self) -> str:
-        return f"<SqliteJournal {self.path}{', closed' if self._is_closed else ''}>"
+        return f"<Journal {self.path}{', closed' if self._is_closed else ''}>"
 
     @classmethod
     def open(
@@ -275,7 +149,7 @@ class SqliteJournal(Journal):
         *,
         clock: Callable[[], int] = time.time_ns,
         factory: type[sqlite3.Connection] = sqlite3.Connection,
-    ) -> SqliteJournal:
+    ) -> Journal:
         """The journal in this file, which is made or brought to the newest schema; its folder exists.
 
         `clock` gives nanoseconds since 1970. Raises SchemaTooNew and StoreUnavailable.
@@ -301,6 +175,11 @@ class SqliteJournal(Journal):
     # writing
 
     def write(self, changes: Sequence[Change]) -> None:
+        """Store `changes` in the open transaction (a first call opens one), all of them or none.
+
+        Raises RevisionConflict where an event does not follow its entity's newest one, Unstorable for a change that is
+        wrong in itself; what was written before them stays in the transaction. After StoreUnavailable nothing does.
+        """
         with self._writing():
             self._begin()
             heads: dict[EntityId, EntityHead] = {}
@@ -320,18 +199,33 @@ class SqliteJournal(Journal):
                     self._writer.execute("RELEASE batch")
 
     def commit(self) -> None:
+        """Make everything written durable. After StoreUnavailable the transaction is gone."""
         with self._writing():
             self._mend()
             if self._writer.in_transaction:
                 self._writer.execute("COMMIT")
 
     def rollback(self) -> None:
+        """Forget what was written since the last commit. Never raises."""
         self._is_torn = True
         # Nothing may be written on top of what should be gone: if this fails, the next transaction begins with it.
         with contextlib.suppress(sqlite3.Error):
             self._mend()
 
+    def append(self, changes: Sequence[Change]) -> None:
+        """`write` and `commit`. Raises what they raise; then nothing of the open transaction is stored."""
+        try:
+            self.write(changes)
+        except StoreError:
+            self.rollback()
+            raise
+        self.commit()
+
     def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
+        """Forget, in the open transaction, answers older than `before` (nanoseconds) and all but the newest `keep`.
+
+        At most `limit`, the oldest first. Says how many were forgotten.
+        """
         with self._writing():
             self._begin()
             oldest, newest = self._writer.execute(_ANSWERS_ENDS).fetchone()
@@ -343,6 +237,10 @@ class SqliteJournal(Journal):
             return max(0, self._writer.execute(_FORGET_ANSWERS, (end,)).rowcount)
 
     def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
+        """Take away, in the open transaction, the oldest events: with numbers up to `last`, from before a timestamp.
+
+        At most `limit`, up to the first one that has to stay; how many. States stay, and so do numbers and revisions.
+        """
         with self._writing():
             self._begin()
             oldest = self._writer.execute(_OLDEST_ENTRIES, (last, limit)).fetchall()
@@ -352,18 +250,10 @@ class SqliteJournal(Journal):
             return len(leaving)
 
     def newest_written(self) -> int:
+        """The number of the newest event in the open transaction, or before it."""
         with self._writing():
             (seq,) = self._writer.execute(_SEQ).fetchone()
             return int(seq)
-
-    def follow(self, connection: str, targets: Sequence[str]) -> None:
-        self.within(lambda it: statements.follow(it, connection, targets))
-
-    def move(self, places: Sequence[CursorPosition]) -> None:
-        self.within(lambda it: statements.move(it, places))
-
-    def look_again(self, policy: EntityId, revision: int, at: str | None, note: bytes | None) -> None:
-        self.within(lambda it: statements.look_again(it, policy, revision, at, note))
 
     def within(self, step: Callable[[sqlite3.Connection], T]) -> T:
         """Do something short of another module in the open transaction. Raises StoreUnavailable; then all of it is gone."""
@@ -381,6 +271,7 @@ class SqliteJournal(Journal):
             return not is_busy
 
     def probe(self) -> None:
+        """Write something of some size durably and take it away again, to see whether that works."""
         self.rollback()
         with self._writing():
             # The room that the log has is used again; otherwise probes alone would use up what little there is.
@@ -464,6 +355,7 @@ class SqliteJournal(Journal):
     # reading
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
+        """The newest committed state, also of a deleted entity; None for one that never was."""
         if (row := self._one(_SNAPSHOT, (entity.type.value, entity.id))) is None:
             return None
         revision, created, modified, text, policy = row
@@ -474,14 +366,20 @@ class SqliteJournal(Journal):
         return Snapshot(entity, revision, created, modified, state, policy)
 
     def latest(self, entity: EntityId) -> int:
+        """The newest committed revision; 0 for an entity that never was."""
         row = self._one(_LATEST, (entity.type.value, entity.id))
         return row[0] if row is not None else 0
 
     def beginning(self, entity: EntityId) -> HistoryStart:
+        """Where the committed events of an entity begin: before the first one for an entity that never was."""
         row = self._one(_BEGINNING, (entity.type.value, entity.id))
         return HistoryStart(0, 1) if row is None else HistoryStart(*row)
 
     def events(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> list[Event]:
+        """Committed events with first ≤ revision ≤ last in ascending order.
+
+        At most `limit` of them; the one with which values and headers come to `max_bytes` is the last one.
+        """
         found: list[Event] = []
         add, new = found.append, tuple.__new__
         try:
@@ -498,48 +396,45 @@ class SqliteJournal(Journal):
             raise translate_sqlite_error(self.path, error) from error
         return found
 
-    def first_published(self, entity: EntityId, first: int, last: int, instant: int) -> int:
-        try:
-            # One of its own: the reader belongs to the caller's loop.
-            with contextlib.closing(_connect(self.path, sqlite3.Connection)) as it:
-                return statements.first(it, entity, first, last, instant)
-        except sqlite3.Error as error:
-            raise translate_sqlite_error(self.path, error) from error
-
     def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
+        """What the newest delivery of this name was answered, or None; one before `since` (nanoseconds) is not known."""
         row = self._one(_ANSWER, name.place)
         return bytes(row[1]) if row is not None and row[0] == name.digest and row[2] >= since else None
 
-    def due(self, until: str, limit: int) -> list[PolicyDue]:
-        return self.read(lambda it: statements.due(it, until, limit))
-
     def newest_seq(self) -> int:
+        """How many events have ever been committed: the running number of the newest one."""
         row = self._one(_SEQ, ())
         return 0 if row is None else int(row[0])
 
     def oldest(self) -> OldestEvent | None:
+        """The oldest event, of all entities, that is still here; None where there is none."""
         row = self._one(_OLDEST, ())
         return None if row is None else OldestEvent(*row)
 
+    def trimmed(self) -> int:
+        """The number of the last event that is not here any more; 0 for none."""
+        oldest = self.oldest()
+        return self.newest_seq() if oldest is None else oldest.seq - 1
+
     def newest_until(self, seq: int) -> NumberedEvent | None:
+        """The newest committed event with a number up to this one, if it is still here."""
         if (row := self._one(_NEWEST_UNTIL, (seq,))) is None:
             return None
         number, type, id, *others = row
         return NumberedEvent(number, Event(entity_of(type, id), *others))
 
-    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
-        return self.read(lambda it: statements.follow_on(it, after, limit, max_bytes))
-
-    def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
-        return self.read(lambda it: statements.followed(it, entity, revision))
-
-    def places(self) -> list[CursorPosition]:
-        return self.read(statements.everyone)
-
     def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
         """What another module asks of what is committed: something short. Raises StoreUnavailable."""
         try:
             return ask(self._reader)
+        except sqlite3.Error as error:
+            raise translate_sqlite_error(self.path, error) from error
+
+    def read_aside(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what a long query finds, on a connection of its own: any thread may ask. Raises StoreUnavailable."""
+        try:
+            with contextlib.closing(_connect(self.path, sqlite3.Connection)) as connection:
+                return query(connection)
         except sqlite3.Error as error:
             raise translate_sqlite_error(self.path, error) from error
 
@@ -551,6 +446,7 @@ class SqliteJournal(Journal):
         return row
 
     def close(self) -> None:
+        """Let go of the store; what is not committed is forgotten. Safe to call twice."""
         if self._is_closed:
             return
         self.rollback()

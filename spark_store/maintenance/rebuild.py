@@ -22,7 +22,7 @@ import msgspec
 from mappings.model.signals import Event
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, is_same_text, state_text
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, expect_journal
 from spark_store.lake import reader
 from spark_store.lake import rows as lake_rows
@@ -91,7 +91,7 @@ def rebuild_journal(
     """
     expect_journal(place.journal)
     # Brings an older file to the newest schema.
-    with contextlib.closing(SqliteJournal.open(place.journal)) as journal:
+    with contextlib.closing(Journal.open(place.journal)) as journal:
         newest = journal.newest_seq()
     if place.has(EVENTS) and (held := reader.last_transaction(place, EVENTS, APP)) > newest:
         raise LakeUnfit(
@@ -116,7 +116,7 @@ def rebuild_index(place: Lake, *, factory: type[sqlite3.Connection] = sqlite3.Co
     Raises SchemaTooNew, StoreUnavailable; then another call begins again.
     """
     expect_journal(place.journal)
-    SqliteJournal.open(place.journal).close()
+    Journal.open(place.journal).close()
     with _writing(place, factory) as connection:
         _do(connection, index_builder.begin_anew)
         _index(connection)

@@ -31,7 +31,7 @@ from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done
 from connectivity.validation.validator import parse
 from mappings.model.signals import HistoryQuery, Next, Outbound, Request, Subscribe, SubscriptionKind
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from tests.bench import (
     as_of,
     beside,
@@ -184,7 +184,7 @@ def replay_in_process(folder: Path) -> list[Figure]:
     count = 200_000
     path = folder / "journal.db"
     fill(path, 1, count)
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     rates = []
     for _ in range(3):
         begun, processor = time.perf_counter(), time.process_time()
@@ -204,7 +204,7 @@ def replay_in_process(folder: Path) -> list[Figure]:
     ]
 
 
-async def _replay(journal: SqliteJournal, count: int) -> int:
+async def _replay(journal: Journal, count: int) -> int:
 
     document = {
         "id": "bench",

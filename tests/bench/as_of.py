@@ -23,7 +23,7 @@ from connectivity.subscriptions.search_feed import SearchRequest
 from connectivity.twins.context import CurrentStateLookup
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.reader import moment_before
 from spark_store.lake.tables import Lake
 from spark_store.queries.spark_query import SparkQueries, finder
@@ -64,7 +64,7 @@ def guarded(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     rules = {"policyId": str(policy(0)), "imports": {}, **policy_for(SUBJECT)}
     made = Event(policy(0), 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append([Change((made,), (fold([made]),))])
     journal.close()
 
@@ -136,7 +136,7 @@ def _figure(name: str, found: list[float], goal: str, most: float, note: str) ->
 
 @contextmanager
 def _searches(folder: Path) -> Iterator[AsOfSearches]:
-    lake, journal = Lake(folder), SqliteJournal.open(folder / "journal.db")
+    lake, journal = Lake(folder), Journal.open(folder / "journal.db")
     store = Store(journal)
     world = CurrentStateLookup(store.snapshot, lambda: "2031-01-01T00:00:00.000000Z")
     queries = SparkQueries(lake, finder(lake, None, is_off=False))

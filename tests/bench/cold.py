@@ -22,7 +22,7 @@ from connectivity.subscriptions.feed import PageEnd
 from connectivity.subscriptions.history_feed import HistoryFeed
 from mappings.ids import EntityId
 from mappings.model.signals import HistoryQuery
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
 from tests.bench.pasts import EVENTS_EACH, write_long_past
@@ -61,7 +61,7 @@ def pipeline(action: str, folder: Path, *options: str) -> None:
 
 
 def trim(path: Path, events: int) -> None:
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     try:
         for last in range(0, events + 1, 100_000):
             journal.trim(last, NEVER, 100_000)
@@ -74,7 +74,7 @@ def trim(path: Path, events: int) -> None:
 async def opened(folder: Path) -> AsyncIterator[Store]:
     """The store as the service has it, its lake looked at for the first time."""
     cold = LakeHistory(Lake(folder))
-    store = Store(SqliteJournal.open(folder / "journal.db"), cold=lambda: cold)
+    store = Store(Journal.open(folder / "journal.db"), cold=lambda: cold)
     try:
         cold.reaches()
         yield store

@@ -26,7 +26,7 @@ from connectivity.monitoring.prometheus import PrometheusRegistry
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.maintenance.index_check import compare
 from spark_store.records import Change
 from spark_store.search import index_builder
@@ -85,7 +85,7 @@ def fill(path: Path, things: int, *, has_index: bool) -> float:
     rules = {"policyId": str(POLICY), "imports": {}, **policy_for(SUBJECT)}
     event = Event(POLICY, 1, STAMP, "created", "/", msgspec.json.encode(rules), b"{}")
     spent = 0.0
-    with closing(SqliteJournal.open(path)) as journal:
+    with closing(Journal.open(path)) as journal:
         if not has_index:
             journal.within(lambda it: it.execute("UPDATE search_progress SET indexed = 0"))
         journal.append([Change((event,), (fold([event]),))])
@@ -154,7 +154,7 @@ async def _modifies(paths: dict[bool, Path], things: int) -> Figure:
 
 
 def _room(path: Path, things: int, creating: dict[bool, float]) -> Iterator[Figure]:
-    with closing(SqliteJournal.open(path)) as journal:
+    with closing(Journal.open(path)) as journal:
         sizes = dict(
             journal.read(lambda it: it.execute("SELECT name, sum(pgsize) FROM dbstat GROUP BY name").fetchall())
         )
@@ -183,7 +183,7 @@ def _room(path: Path, things: int, creating: dict[bool, float]) -> Iterator[Figu
 
 def _made(path: Path, copy: Path, things: int) -> Iterator[Figure]:
     shutil.copyfile(path, copy)
-    with closing(SqliteJournal.open(copy)) as journal:
+    with closing(Journal.open(copy)) as journal:
         longest = 0.0
         begun = time.perf_counter()
         more = True

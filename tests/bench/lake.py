@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import read_watermark
 from tests.bench.pasts import changes, write_long_past, write_past
@@ -124,7 +124,7 @@ def _write_and_watch(folder: Path, seconds: float) -> list[float]:
 
     watching = threading.Thread(target=watch)
     watching.start()
-    journal = SqliteJournal.open(folder / "journal.db")
+    journal = Journal.open(folder / "journal.db")
     try:
         at_once, newest = RATE // 50, journal.newest_seq()
         begun = time.monotonic()

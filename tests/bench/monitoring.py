@@ -39,7 +39,7 @@ from connectivity.twins.decider import Decider
 from connectivity.validation.validator import parse
 from mappings.model.envelope import Envelope
 from mappings.model.signals import HistoryQuery, Subscribe
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from tests.bench.modify import THINGS, command
 from tests.bench.report import Figure
 from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, thing
@@ -152,7 +152,7 @@ class Way:
         if not path.exists():
             fill(path, THINGS, EVENTS // 10)
         self.monitor = monitor
-        self.store = Store(SqliteJournal.open(path))
+        self.store = Store(Journal.open(path))
         now = datetime.now
         decider = Decider(self.store, now=lambda: now(UTC))
         self.streams = SubscriptionManager(self._open_feed, SubscriptionLimits(), time.monotonic)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mappings.ids import EntityId
 from mappings.model.signals import Event
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
 from tests.bench.site import thing
 
@@ -30,7 +30,7 @@ def write_past(path: Path, events: int, first: int = 0, each: int = EVENTS_EACH)
     """Write so many events, from the one numbered `first` on; how many entities there are now."""
     path.parent.mkdir(parents=True, exist_ok=True)
     entities = max(1, events // each)
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     try:
         for start in range(first, first + events, COMMIT):
             journal.append(list(changes(start, min(COMMIT, first + events - start), entities)))

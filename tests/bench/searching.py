@@ -30,7 +30,7 @@ from connectivity.validation.validator import parse
 from mappings.errors import Fault
 from mappings.model.envelope import Envelope
 from mappings.model.signals import SearchQuery, Subscribe
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.bench.conversing import THINGS, request, subscribe
 from tests.bench.report import Figure
@@ -84,7 +84,7 @@ def _converse(broker: Mosquitto, name: str, count: int, at_once: int) -> float:
 
 def _page(path: Path) -> str:
     """What a search finds."""
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     snapshot = journal.snapshot(thing(0))
     journal.close()
     assert snapshot is not None
@@ -144,7 +144,7 @@ class _Taking(Link):
 
 
 async def _in_process(path: Path) -> tuple[float, float]:
-    store = Store(SqliteJournal.open(path))
+    store = Store(Journal.open(path))
     decider = Decider(store, now=lambda: datetime.now(UTC))
     searching = SearchService(store, decider.world, decider.now, lambda: SqliteSearch(path))
 

@@ -16,7 +16,7 @@ import psutil
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import policy_for
@@ -49,7 +49,7 @@ def events_of(entity: EntityId, count: int, note: str = "x" * 40) -> list[Event]
 def fill(path: Path, things: int, events: int) -> None:
     """A journal with `things` things of `events` events each, and their policies."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     for number in range(things):
         rules = {"policyId": str(policy(number)), "imports": {}, **policy_for(SUBJECT)}
         written = Event(policy(number), 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")

@@ -18,7 +18,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from mappings.streamr.streams import partition_of
 from spark_store.history.replay import fold
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
 from tests.bench.report import Figure
 from tests.bench.site import STAMP, SUBJECT, fill, processor_seconds, run, serving, sink, thing
@@ -59,7 +59,7 @@ def document(broker: Mosquitto) -> dict[str, Any]:
 def fill_stream(path: Path, messages: int = 0, size: int = 0) -> None:
     """The policy of the stream, and messages of it whose content has so many bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     entry = {"subjects": {SUBJECT: {"type": "test"}}, "resources": {"policy:/": EVERYTHING, "stream:/": EVERYTHING}}
     rules = {"policyId": str(POLICY), "imports": {}, "entries": {"bench": entry}}
     written = Event(POLICY, 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")

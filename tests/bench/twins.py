@@ -17,7 +17,7 @@ import psutil
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.bench.modify import THINGS
 from tests.bench.report import Figure
@@ -164,7 +164,7 @@ def _modify(asker: MqttClient, number: int) -> float:
 def _add(path: Path, numbers: Sequence[int], policy: EntityId, rules: dict[str, Any]) -> None:
     """Things with a sensor, all under one policy."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     document = {"policyId": str(policy), "imports": {}, **rules}
     written = Event(policy, 1, STAMP, "created", "/", json.dumps(document).encode(), b"{}")
     journal.append([Change((written,), (fold([written]),))])

@@ -15,13 +15,9 @@ from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
 from spark_store.journal.journal import Journal
 from spark_store.records import (
     Change,
-    CursorPosition,
-    EventCause,
     HistoryStart,
     NumberedEvent,
     OldestEvent,
-    PolicyDue,
-    PublishedEvent,
     Snapshot,
     StoredAnswer,
 )
@@ -113,11 +109,9 @@ class JournalBehaviour:
         assert journal.events(TANK, 1, ALL, 10, MUCH) == [each.events[0] for each in messages]
         assert journal.snapshot(TANK) == messages[1].snapshots[0]
         assert journal.latest(TANK) == 2
-        assert [each.event.entity for each in journal.follow_on(0, 10, MUCH)][1:] == [
-            TANK,
-            ("stream", "", "tank"),
-            TANK,
-        ]
+        second = journal.newest_until(3)
+        assert second is not None
+        assert second.event.entity == ("stream", "", "tank")
         assert journal.newest_until(4) == NumberedEvent(4, messages[1].events[0])
 
     def test_an_entity_that_never_was_has_nothing(self, journal: Journal) -> None:
@@ -352,32 +346,6 @@ class JournalBehaviour:
         journal.commit()
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [3, 4, 5]
 
-    # following
-
-    def test_all_events_are_followed_in_order_with_what_caused_them(self, journal: Journal) -> None:
-        cause = EventCause("conn-1", {"correlation-id": "c-1", "requested-acks": ["conn-2:x"], "größe": 1.5})
-        journal.append([change(LAMP, 1), Change((event(POLICY, 1),), (snapshot(POLICY, 1),), None, cause)])
-        journal.append([change(LAMP, 2)])
-        expected = [
-            PublishedEvent(1, event(LAMP, 1), None),
-            PublishedEvent(2, event(POLICY, 1), cause),
-            PublishedEvent(3, event(LAMP, 2), None),
-        ]
-        assert journal.follow_on(0, 10, MUCH) == expected
-        assert journal.follow_on(1, 1, MUCH) == expected[1:2]
-        assert journal.follow_on(3, 10, MUCH) == journal.follow_on(0, -1, MUCH) == []
-        assert journal.followed(POLICY, 1) == expected[1]
-        assert journal.followed(POLICY, 2) is None
-        assert journal.trim(1, LATER) == 1
-        journal.commit()
-        assert journal.follow_on(0, 10, MUCH) == expected[1:]
-
-    def test_a_page_of_events_that_are_followed_stops_at_the_byte_budget(self, journal: Journal) -> None:
-        value = b'"' + b"x" * 96 + b'"'
-        journal.append([change(LAMP, revision, value) for revision in range(1, 6)])
-        assert [found.seq for found in journal.follow_on(0, 10, 1)] == [1]
-        assert [found.seq for found in journal.follow_on(0, 10, 200)] == [1, 2]
-
     def test_the_open_transaction_knows_its_newest_number(self, journal: Journal) -> None:
         journal.append(history(LAMP, 2))
         journal.write([change(LAMP, 3), change(POLICY, 1)])
@@ -385,76 +353,7 @@ class JournalBehaviour:
         journal.rollback()
         assert journal.newest_written() == 2
 
-    def test_a_new_place_is_behind_the_newest_event_and_goes_forward_only(self, journal: Journal) -> None:
-        """A connection's targets that are not named any more have none; what another connection has stays."""
-        journal.append(history(LAMP, 2))
-        journal.write([change(LAMP, 3)])
-        journal.follow("conn-1", ["0:a", "0:b"])
-        journal.follow("conn-2", ["0:a"])
-        assert journal.places() == []
-        journal.commit()
-        assert journal.places() == [
-            CursorPosition("conn-1", "0:a", 3),
-            CursorPosition("conn-1", "0:b", 3),
-            CursorPosition("conn-2", "0:a", 3),
-        ]
-        journal.append([change(LAMP, 4)])
-        journal.move(
-            [
-                CursorPosition("conn-1", "0:b", 4, 2),
-                CursorPosition("conn-2", "0:a", 1),
-                CursorPosition("conn-3", "0:a", 4),
-            ]
-        )
-        journal.follow("conn-1", ["0:b", "0:c"])
-        journal.commit()
-        assert journal.places() == [
-            CursorPosition("conn-1", "0:b", 4, 2),
-            CursorPosition("conn-1", "0:c", 4),
-            CursorPosition("conn-2", "0:a", 3),
-        ]
-        journal.follow("conn-1", [])
-        journal.rollback()
-        journal.follow("conn-2", [])
-        journal.commit()
-        assert [place.connection for place in journal.places()] == ["conn-1", "conn-1"]
-
     # trouble
-
-    def test_a_policy_in_which_something_expires_is_due_until_it_was_looked_at(self, journal: Journal) -> None:
-        """What was noted comes along; a change makes it due again; what is gone is not."""
-        expiring = {"entries": {"A": {"subjects": {"a:b": {"expiry": "2030-01-15T08:00:00Z"}}}}}
-
-        def write(revision: int, state: dict[str, Any] | None) -> None:
-            left = msgspec.structs.replace(snapshot(POLICY, revision, {}), state=state)
-            journal.append([Change((event(POLICY, revision),), (left,))])
-
-        def look(revision: int, at: str | None, note: bytes | None = None) -> None:
-            journal.look_again(POLICY, revision, at, note)
-            journal.commit()
-
-        journal.append([change(LAMP, 1)])
-        write(1, {"entries": {}})
-        assert journal.due(LATER, 10) == []
-        write(2, expiring)
-        assert journal.due("", 10) == [PolicyDue(POLICY, None)]
-        look(2, "2030-01-15T07:00:00.000000Z", b"told")
-        assert journal.due("2030-01-15T06:59:59.999999Z", 10) == []
-        assert journal.due("2030-01-15T07:00:00.000000Z", 10) == [PolicyDue(POLICY, b"told")]
-        assert journal.due(LATER, 0) == []
-        write(3, expiring)
-        assert journal.due("", 10) == [PolicyDue(POLICY, b"told")]
-        look(2, "2030-01-15T07:00:00.000000Z", b"too late")
-        assert journal.due("", 10) == [PolicyDue(POLICY, b"too late")]
-        look(2, None)
-        assert journal.due(LATER, 10) != []
-        look(3, None)
-        assert journal.due(LATER, 10) == []
-        look(3, LATER, b"nobody")
-        assert journal.due(LATER, 10) == []
-        write(4, expiring)
-        write(5, None)
-        assert journal.due(LATER, 10) == []
 
     def test_a_probe_changes_nothing(self, journal: Journal) -> None:
         journal.append(history(LAMP, 2))
@@ -475,10 +374,6 @@ class JournalBehaviour:
             journal.newest_seq,
             journal.oldest,
             lambda: journal.trim(1, LATER),
-            journal.places,
-            lambda: journal.follow_on(0, 1, 1),
-            lambda: journal.followed(LAMP, 1),
-            lambda: journal.follow("conn-1", []),
             journal.commit,
             journal.probe,
         ):

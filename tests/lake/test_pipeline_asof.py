@@ -18,7 +18,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
 from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.tables import MOMENTS
@@ -281,7 +281,7 @@ def test_what_was_erased_is_not_found_though_the_thing_was_made_anew_before_the_
         return sorted((it.entity, it.revision) for it in asked(site, address, whole, timestamp(second)))
 
     assert [answer(at) for at in (2, 3, 4, 5)] == [[(str(erased), n), (str(other), n)] for n in (1, 2, 3, 4)]
-    journal = SqliteJournal.open(site.lake.journal)
+    journal = Journal.open(site.lake.journal)
     journal.within(lambda it: erasure.begin(it, "thing", erased.id, timestamp(5), "anna"))
     journal.commit()
     anew = Event(erased, 5, timestamp(6), "created", "/", b'{"policyId":"acme.site:open"}', b"{}")
@@ -299,7 +299,7 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(site: DataFolder, 
     """By commands and responses of the protocol: as it was, by today's policy, from a moment and the events after it. The
     search waits until the lake has these events."""
     clock = NOW
-    journal = SqliteJournal.open(site.lake.journal)
+    journal = Journal.open(site.lake.journal)
     service = ConnectionHarness(
         source(),
         source("guests", "acme:guest"),

@@ -15,7 +15,7 @@ from connectivity.subscriptions.history_feed import HistoryFeed
 from mappings.ids import EntityId, partition_entity
 from mappings.model.signals import Event, HistoryQuery
 from spark_store.history.replay import evolve
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import LATEST, SNAPSHOTS
 from spark_store.maintenance.rebuild import rebuild_journal
@@ -66,7 +66,7 @@ async def resent(store: Store, entity: EntityId, **bounds: Any) -> list[Event]:
 async def checked(publisher: Publisher, oldest: dict[EntityId, int], trimmed: int) -> None:
     """The journal lets go of its beginning, and streams are read from journal and lake."""
     site = publisher.site
-    store = Store(SqliteJournal.open(site.lake.journal), cold=lambda: LakeHistory(site.lake))
+    store = Store(Journal.open(site.lake.journal), cold=lambda: LakeHistory(site.lake))
     while await store.trim(trimmed, LATER):
         pass
     for entity, first in oldest.items():
@@ -121,7 +121,7 @@ async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_b
     assert sorted(left) == [(SHORT.id, 12), (TANK.id, 13), (OTHER.id, 13)]
     assert left[TANK.id, 13]["created"].isoformat() == timestamp(1).replace("Z", "+00:00")
     # A journal that has lost its states goes on with the next offset.
-    with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
+    with contextlib.closing(Journal.open(site.lake.journal)) as journal:
         journal.within(lambda it: it.execute("UPDATE entities SET revision = 7, modified = '' WHERE type = 'stream'"))
         journal.commit()
     assert rebuild_journal(site.lake).changed == 3

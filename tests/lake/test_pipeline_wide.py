@@ -18,7 +18,7 @@ from mappings.ids import EntityId, EntityType
 from spark_store import rql
 from spark_store.errors import NoPipeline, QueryCancelled, QueryRefused, QueryTimeout, ResultTooLarge, TooManyRows
 from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, LATEST
 from spark_store.pipeline.session import connect_port, java_pid
@@ -226,7 +226,7 @@ def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
     assert exported(Selection(since=moment, until=moment + timedelta(seconds=1))) == [
         it for it in expected if it[2] == 4
     ]
-    with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
+    with contextlib.closing(Journal.open(site.lake.journal)) as journal:
         journal.within(lambda it: erasure.begin(it, "thing", other.id, timestamp(5), "anna"))
         journal.commit()
     assert exported(Selection()) == [it for it in expected if it[0] != other.id], "the lake still has it"

@@ -13,7 +13,7 @@ import pytest
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import evolve_parsed
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
@@ -40,7 +40,7 @@ def written_before(folder: Path) -> None:
     entity = EntityId(EntityType.POLICY, "acme.site", "pol-7")
     event = Event(entity, 1, "2019-12-01T00:00:00.000000Z", "created", "/", b"{}", b"{}")
     folder.mkdir()
-    journal = SqliteJournal.open(folder / "journal.db")
+    journal = Journal.open(folder / "journal.db")
     journal.append([Change((event,), (evolve_parsed(None, event, state),))])
     journal.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from connectivity.config.settings import Settings
 from connectivity.connections.vault import Vault
 from spark_store.journal import connections
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import AuditEntry, StoredRevision
 
 OLD, NEW = b"o" * 32, b"n" * 32
@@ -46,7 +46,7 @@ def fill(folder: Path, key: bytes = OLD) -> Settings:
 
 
 def with_journal(folder: Path, step: object) -> object:
-    journal = SqliteJournal.open(folder / "journal.db")
+    journal = Journal.open(folder / "journal.db")
     try:
         found = journal.within(step)  # type: ignore[arg-type, var-annotated]
         journal.commit()

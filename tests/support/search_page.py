@@ -9,7 +9,7 @@ from typing import Any
 
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.model.signals import Event
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
 from spark_store.rql.binding import fixed_width
 from tests.support.paths import ROOT
@@ -46,7 +46,7 @@ def created(entity: EntityId, state: dict[str, Any], policy_id: str) -> Change:
     return Change((event,), (Snapshot(entity, 1, at, at, state, policy_id),))
 
 
-def fill(journal: SqliteJournal) -> None:
+def fill(journal: Journal) -> None:
     """The things and policies of the page."""
     policies = [(id, EntityType.POLICY, {"policyId": id, **policy(shown)}, id) for id, shown in BLOCKS[1].items()]
     things = [(thing["thingId"], EntityType.THING, thing, thing["policyId"]) for thing in THINGS]

@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from spark_store.journal import journal
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 
 # Registers its connection type.
 from tests.support import memory_transport as _memory_transport  # noqa: F401
@@ -30,7 +30,7 @@ def copied_journals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     Journals on a connection class of a test are made step by step, so that each step can fail.
     """
     template = tmp_path_factory.mktemp("journal") / "journal.db"
-    SqliteJournal.open(template).close()
+    Journal.open(template).close()
     content = template.read_bytes()
     connect = journal._connect
 

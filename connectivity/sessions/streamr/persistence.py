@@ -15,7 +15,7 @@ from typing import NamedTuple
 import structlog
 
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
-from connectivity.store.session_repository import SessionRows
+from connectivity.store.session_repository import SessionRepository
 from mappings.streamr.errors import Sub
 from mappings.streamr.persistence import Kept, PersistedResend, PersistedSubscription, pack, unpack
 from mappings.streamr.requests import Resend
@@ -36,7 +36,7 @@ class RestoredRow(NamedTuple):
 class SessionPersistence:
     """What is kept of the sessions of one room."""
 
-    def __init__(self, rows: SessionRows, connection_id: str, mapper: str) -> None:
+    def __init__(self, rows: SessionRepository, connection_id: str, mapper: str) -> None:
         self._rows, self.connection_id, self.mapper = rows, connection_id, mapper
 
     def following(self, row: SubscriptionRow, line: StreamrReplyChannel, after: int) -> None:

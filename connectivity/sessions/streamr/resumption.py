@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from connectivity.sessions.reply_channel import is_meant
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.sessions.streamr.sessions import StreamrSessions
-from connectivity.store.session_repository import SessionRows
+from connectivity.store.session_repository import SessionRepository
 from connectivity.targets.destination import Destination
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.twins.access import may_follow
@@ -28,7 +28,7 @@ from spark_store.records import SessionRow
 
 
 def go_on(
-    rows: SessionRows,
+    rows: SessionRepository,
     connection_id: str,
     rooms: Mapping[ReplyTargetPublisher, StreamrSessions],
     world: StateLookup,

@@ -28,7 +28,7 @@ from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.store import Store, StoreOptions
 from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
 from mappings.errors import INTERNAL_ERROR, Fault
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from tests.support.failing_sqlite import Fragile
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
@@ -103,9 +103,9 @@ class Bench:
         self.time = NOW
         self.may_be_open: Callable[[str], bool] = lambda _id: True
         """Whether a connection's targets keep their places."""
-        self.journal = SqliteJournal.open(folder / "journal.db", factory=Fragile)
+        self.journal = Journal.open(folder / "journal.db", factory=Fragile)
         self.store = Store(self.journal, StoreOptions(probe_min=0.001, probe_max=0.002))
-        self.definitions = definitions = ConnectionRepository(self.journal, self.store)
+        self.definitions = definitions = ConnectionRepository(self.store)
         vault = Vault(keys)
         self.streams = SubscriptionManager(lambda _signal, _subjects: INTERNAL_ERROR, SubscriptionLimits(), lambda: 0.0)
         self.registry = ConnectionRegistry(

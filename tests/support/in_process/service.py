@@ -44,7 +44,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Event, LiveQuery, SearchQuery, SessionQuery, Subscribe
 from spark_store.errors import StoreUnavailable
-from spark_store.journal.journal import Journal, SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.records import Change, DeliveryName, Snapshot
 from spark_store.search.sqlite_search import SqliteSearch
@@ -52,7 +52,7 @@ from tests.support.clock import Clock
 from tests.support.in_process.fakes import Link
 from tests.support.in_process.session_rows import KeptRows
 from tests.support.in_process.slow_search import SlowSearch
-from tests.support.reference_journal import MemoryJournal
+from tests.support.temporary_journal import TemporaryJournal
 from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def connection(*sources: Mapping[str, Any], **more: Any) -> Connection:
     )
 
 
-class Disk(MemoryJournal):
+class Disk(TemporaryJournal):
     """A journal whose commits wait while it `is_held`, fail while it is `full`, and whose reads fail while `unreadable`.
 
     With `loses_answers` a commit is carried out and then fails. `rejected`: texts that no value may hold.
@@ -251,7 +251,7 @@ class ConnectionHarness:
             self.streams = SubscriptionManager(self._open_feed, SubscriptionLimits(), self.clock.now)
             self.following = LiveFeeds(self.store, clock=self.clock.now)
             self.kept = kept or KeptRows()
-            self.kept.queue = lambda: self.store.take(lambda: None)
+            self.kept.queue = lambda: self.store.execute(lambda _: None)
             means = SessionServices(
                 self.store, self.streams, self.decider, self.clock.now, lambda: self.now, self.kept.of
             )
@@ -289,7 +289,7 @@ class ConnectionHarness:
         return self.journal
 
     def _open_search(self) -> SearchConnection:
-        return SqliteSearch(self.journal.path) if isinstance(self.journal, SqliteJournal) else self.search
+        return self.search if isinstance(self.journal, Disk) else SqliteSearch(self.journal.path)
 
     def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         if isinstance(signal.query, SearchQuery):

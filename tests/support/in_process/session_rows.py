@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from connectivity.store.session_repository import SessionRows
+from connectivity.store.session_repository import SessionRepository
 from spark_store.errors import StoreUnavailable
 from spark_store.records import SessionKey, SessionRow
 
 
-class KeptRows(SessionRows):
+class KeptRows(SessionRepository):
     """Rows of one protocol. What was noted as sent is written down by `sweep`; `queue` is called for every other change,
     which is durable with what is stored next."""
 

@@ -6,12 +6,13 @@ Slow, and obvious. What it looks at and how often is kept, so that a test can sa
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
 
-from mappings.ids import EntityId, EntityType
+from mappings.ids import EntityId, EntityType, parse_entity_id
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.records import Snapshot
@@ -21,7 +22,6 @@ from spark_store.rql.search_evaluator import holds
 from spark_store.search.index_sql import AllThings
 from spark_store.search.planner import AccessPath, QueryPlan, shown_order
 from spark_store.search.point_lookup import thing_of
-from tests.support.reference_journal import MemoryJournal
 
 
 class Looked(NamedTuple):
@@ -30,6 +30,10 @@ class Looked(NamedTuple):
     after: Place | None
     limit: int
     thread: str
+
+
+def _ids_of_things(connection: sqlite3.Connection) -> list[str]:
+    return [id for (id,) in connection.execute("SELECT id FROM entities WHERE type = 'thing' ORDER BY key")]
 
 
 class SlowSearch:
@@ -51,9 +55,9 @@ class SlowSearch:
         return self._journal.snapshot(entity)
 
     def things(self) -> Iterator[Snapshot]:
-        assert isinstance(self._journal, MemoryJournal)
-        for entity in list(self._journal._states):
-            if entity.type is EntityType.THING and (found := self._journal.snapshot(entity)) is not None:
+        for id in self._journal.read_aside(_ids_of_things):
+            entity = parse_entity_id(EntityType.THING, id)
+            if entity is not None and (found := self._journal.snapshot(entity)) is not None:
                 yield found
 
     def page(

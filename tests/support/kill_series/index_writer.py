@@ -17,7 +17,7 @@ import msgspec
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
 from spark_store.search import index_builder
 from spark_store.search.index import LARGE
@@ -28,7 +28,7 @@ ENTITIES = 40
 class Writer:
     """What happens is a matter of chance, and the same for the same seed and the same beginning."""
 
-    def __init__(self, journal: SqliteJournal, seed: int) -> None:
+    def __init__(self, journal: Journal, seed: int) -> None:
         self._journal = journal
         self._chance = random.Random(seed)
 
@@ -75,7 +75,7 @@ class Writer:
 
 def main(path: str, seed: int) -> None:
     index_builder.STEP_ENTITIES, index_builder.STEP_ROWS = 4, 40
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     writer = Writer(journal, seed)
     while True:
         writer.batch()

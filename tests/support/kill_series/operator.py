@@ -23,7 +23,6 @@ from connectivity.errors import OperationRefused
 from connectivity.service import Service
 from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.store import Store
-from spark_store.journal.journal import SqliteJournal
 from tests.support.dice import dice
 
 OWN = ("annex", "depot", "gate")
@@ -135,10 +134,9 @@ def verdict(folder: Path, log: Path) -> list[str]:
 
 
 async def _stored(folder: Path) -> dict[str, State]:
-    journal = SqliteJournal.open(folder / "journal.db")
-    store = Store(journal)
+    store = Store.open(folder / "journal.db")
     found = dict.fromkeys(OWN, State(None, None))
-    definitions = ConnectionRepository(journal, store)
+    definitions = ConnectionRepository(store)
     for revision in definitions.current():
         if revision.document is not None:
             read = json.loads(revision.document)

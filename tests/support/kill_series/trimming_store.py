@@ -16,7 +16,7 @@ from pathlib import Path
 from connectivity.maintenance.journal_trimmer import JournalTrimmer
 from connectivity.store.store import Store
 from mappings.ids import EntityId, EntityType
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
 from tests.support.journal_entries import change
@@ -35,7 +35,7 @@ async def write(store: Store) -> None:
 async def main(folder: Path) -> None:
     lake = Lake(folder)
     cold = LakeHistory(lake)
-    store = Store(SqliteJournal.open(lake.journal), cold=lambda: cold)
+    store = Store(Journal.open(lake.journal), cold=lambda: cold)
     trimmer = JournalTrimmer(
         store,
         lake,

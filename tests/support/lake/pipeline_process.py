@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import StoreUnavailable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake, Table
 from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline.stream import PipelineOptions, PipelineStream
@@ -52,11 +52,11 @@ class DataFolder:
         self.folder = folder
         self.lake = Lake(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        SqliteJournal.open(self.lake.journal).close()
+        Journal.open(self.lake.journal).close()
 
     def write(self, events: int, entities: int = 7) -> None:
         """So many events more, taking the entities in turn."""
-        journal = SqliteJournal.open(self.lake.journal)
+        journal = Journal.open(self.lake.journal)
         try:
             newest = journal.newest_seq()
             revisions = {number: journal.latest(lamp(number)) for number in range(entities)}
@@ -70,7 +70,7 @@ class DataFolder:
             journal.close()
 
     def append(self, changes: Sequence[Change]) -> None:
-        journal = SqliteJournal.open(self.lake.journal)
+        journal = Journal.open(self.lake.journal)
         try:
             journal.append(changes)
         finally:

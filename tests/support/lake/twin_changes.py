@@ -12,7 +12,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import evolve, fold
 from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import TANK, timestamp
@@ -71,13 +71,13 @@ def eventful(site: DataFolder, entities: int = 8) -> Past:
 
 def made_anew(site: DataFolder, thing: EntityId) -> None:
     """Erased, but not to the end, so that the lake does not begin with its part; and created again with what it had."""
-    with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
+    with contextlib.closing(Journal.open(site.lake.journal)) as journal:
         erase_events(journal, thing)
         anew = Event(thing, journal.latest(thing) + 1, timestamp(90), "created", "/", b'{"attributes":{"n":1}}', b"{}")
         journal.append([Change((anew,), (fold([anew]),))])
 
 
-def erase_events(journal: SqliteJournal, thing: EntityId) -> None:
+def erase_events(journal: Journal, thing: EntityId) -> None:
     """The journal's part of an erasure: the record of it, and the events."""
     begun = journal.within(lambda it: erasure.begin(it, thing.type.value, thing.id, timestamp(80), "anna"))
     journal.within(lambda it: erasure.take_entries(it, begun))

@@ -12,13 +12,13 @@ from connectivity.subscriptions.search_feed import SearchConnection
 from mappings.ids import EntityType, parse_entity_id
 from mappings.model.signals import Event
 from spark_store.history.replay import evolve
-from spark_store.journal.journal import Journal, SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.in_process.slow_search import SlowSearch
 from tests.support.oracles.permissions import Policy, obvious_has, obvious_root
 from tests.support.random_policies import IDS, NAMESPACES, NOWS, SUBJECTS, a_policy
-from tests.support.reference_journal import MemoryJournal
+from tests.support.temporary_journal import TemporaryJournal
 
 POLICIES = IDS[:3]
 NAMES = [f"{namespace}:{name}" for namespace in NAMESPACES for name in ("k", "l", "m")]
@@ -177,7 +177,7 @@ def filled(journal: Journal, policies: dict[str, Policy], things: dict[str, dict
 
 
 MAKERS: dict[str, tuple[Callable[[Path], Journal], Callable[[Any], SearchConnection]]] = {
-    "slow": (lambda _: MemoryJournal(), SlowSearch),
-    "indexed": (SqliteJournal.open, lambda journal: SqliteSearch(journal.path)),
+    "slow": (lambda _: TemporaryJournal(), SlowSearch),
+    "indexed": (Journal.open, lambda journal: SqliteSearch(journal.path)),
 }
 """Journals, and what searches them."""

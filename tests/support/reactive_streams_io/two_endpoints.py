@@ -26,6 +26,7 @@ from mappings.reactive_streams_io.events import (
     Resumed,
     StreamAccepted,
     StreamFailed,
+    SubscribeReceived,
 )
 from mappings.reactive_streams_io.frames import Extension, Frame, Goodbye
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
@@ -108,6 +109,11 @@ plans = st.builds(
 )
 
 
+def _is_reused(stream: int, events: Sequence[Event]) -> bool:
+    """Whether a new session, which counts its streams from 1 again, has given the number to one of its own."""
+    return any(isinstance(event, SubscribeReceived) and event.stream == stream for event in events)
+
+
 class Side(Party):
     """One end of one transport. `feeds_of` has the feeds of all sessions of its role, `ledger` what was asked for."""
 
@@ -128,13 +134,13 @@ class Side(Party):
         return said
 
     def react(self, events: list[Event]) -> None:
-        for event in events:
+        for position, event in enumerate(events):
             if isinstance(event, Resumed):
                 self.key = event.session
                 self.feeds = self.feeds_of[self.key]
             super().react([event])
             self.ledger.note(self.key, event)
-            if isinstance(event, Cancelled):
+            if isinstance(event, Cancelled) and not _is_reused(event.stream, events[position:]):
                 assert event.stream not in self.endpoint.session.by_stream
         self.key = self.endpoint.session.key
         self.feeds = self.feeds_of.setdefault(self.key, self.feeds)

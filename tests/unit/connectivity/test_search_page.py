@@ -17,7 +17,7 @@ from connectivity.twins.access import ThingRights
 from connectivity.twins.context import CurrentStateLookup
 from mappings.model.field_selector import parse_fields, select
 from spark_store.errors import QueryError
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.rql.options import read_options
 from spark_store.rql.order import key_of, place_of
 from spark_store.rql.query import Budget, ThingQuery
@@ -71,7 +71,7 @@ def seen(subject: str, filter: str | None, options: str = "") -> list[tuple[dict
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteSearch]:
     """The things and policies of the page in a journal."""
     path = tmp_path_factory.mktemp("page") / "journal.db"
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     fill(journal)
     journal.close()
     search = SqliteSearch(path)

@@ -30,7 +30,7 @@ from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Command, HistoryQuery, Subscribe, SubscriptionKind
 from spark_store.errors import StoreUnavailable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.support.in_process.service import command, connection, creation, searching, source, streaming, until
 from tests.support.memory_transport import MemoryBroker
@@ -78,7 +78,15 @@ async def test_a_service_without_connections_is_ready(service: Service) -> None:
     await service.registry.refresh()
     assert service.readiness() == (
         True,
-        {"status": "ready", "store": "writable", "connections": {}, "closed": 0, "files": [], "lake": "starting"},
+        {
+            "status": "ready",
+            "store": "writable",
+            "connections": {},
+            "closed": 0,
+            "files": [],
+            "jobs": [],
+            "lake": "starting",
+        },
     )
 
 
@@ -249,7 +257,7 @@ async def test_a_service_whose_store_cannot_write_is_not_ready(
         raise StoreUnavailable("the disk is full")
 
     with monkeypatch.context() as patched, capture_logs():
-        patched.setattr(site.service.journal, "commit", fail)
+        patched.setattr(site.service.store._journal, "commit", fail)
         site.broker.send("in", command("modify", "/attributes/n", 1))
         await until(lambda: not site.service.store.is_available)
         is_ready, shown = site.service.readiness()
@@ -261,43 +269,21 @@ async def test_a_service_whose_store_cannot_write_is_not_ready(
     assert site.answers()[1]["status"] == 201
 
 
-async def test_a_round_that_fails_is_told_and_the_next_one_comes(
+async def test_a_background_job_that_fails_is_shown_until_it_succeeds(
     site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.opened()
-    monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
-    rounds: list[int] = []
 
-    def sweep() -> None:
-        rounds.append(1)
-        if len(rounds) == 1:
-            raise ZeroDivisionError("a mistake of our own")
+    def fail() -> None:
+        raise ZeroDivisionError("unexpected")
 
-    monkeypatch.setattr(site.service.streams, "sweep", sweep)
-    with capture_logs() as lines:
-        sweeping = asyncio.create_task(site.service.sweep_forever())
-        await until(lambda: len(rounds) > 5)
-        sweeping.cancel()
-    assert [line["event"] for line in lines] == ["the round of once a second failed"]
-
-
-async def test_the_round_goes_on_while_the_disk_hangs(site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looking after policies waits for the disk; idle subscriptions and connection files do not."""
-    monkeypatch.setattr(module, "_SWEEP_SECONDS", 0.0)
-    rounds: list[int] = []
-    looks: list[int] = []
-
-    async def look() -> None:
-        looks.append(1)
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(site.service.streams, "sweep", lambda: rounds.append(1))
-    monkeypatch.setattr(site.service.expiry, "look", look)
-    tasks = [asyncio.create_task(site.service.sweep_forever()), asyncio.create_task(site.service.expire_forever())]
-    await until(lambda: len(rounds) > 5 and looks)
-    assert len(looks) == 1
-    for task in tasks:
-        task.cancel()
+    with monkeypatch.context() as patched, capture_logs():
+        patched.setattr(site.service.streams, "sweep", fail)
+        site.service.jobs.start()
+        await until(lambda: site.service.readiness()[1]["jobs"])
+        assert site.service.readiness()[1]["jobs"] == ["end idle subscriptions: ZeroDivisionError: unexpected"]
+    await until(lambda: not site.service.readiness()[1]["jobs"])
+    await site.service.jobs.stop()
 
 
 async def test_closing_lets_answers_arrive_and_ends_subscriptions(site: ServiceInProcess) -> None:
@@ -310,7 +296,7 @@ async def test_closing_lets_answers_arrive_and_ends_subscriptions(site: ServiceI
     assert site.answers()[2]["status"] == 201
     assert (list(site.service.streams), site.broker.links) == ([], [])
     with pytest.raises(StoreUnavailable):
-        site.service.journal.snapshot(LAMP)
+        site.service.store.newest_seq()
 
 
 async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
@@ -329,7 +315,7 @@ async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
         await site.service.close()
     assert [line["event"] for line in lines] == ["a connection did not close as it should"]
     with pytest.raises(StoreUnavailable):
-        site.service.journal.snapshot(LAMP)
+        site.service.store.newest_seq()
     monkeypatch.undo()
 
 
@@ -436,7 +422,7 @@ async def test_a_signal_ends_the_service_in_good_order(
     events = [line["event"] for line in lines]
     assert events[-2:] == ["draining", "stopped"]
     with _listen("127.0.0.1", listening["port"]):
-        SqliteJournal.open(tmp_path / "journal.db").close()
+        Journal.open(tmp_path / "journal.db").close()
 
 
 @pytest.mark.parametrize("token", [None, ""])

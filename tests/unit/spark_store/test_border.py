@@ -23,7 +23,7 @@ from mappings.model.signals import Event, HistoryQuery
 from spark_store.errors import HistoryUnavailable
 from spark_store.history.history import Trimmed, cold_page, open_range, page
 from spark_store.journal import erasure
-from spark_store.journal.journal import Journal, SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.records import Change
@@ -31,6 +31,7 @@ from tests.support.dice import examples
 from tests.support.journal_entries import LAMP, LATER, MUCH, TANK, change, published, revisions, timestamp
 from tests.support.lake.tables import append_events, compact, forget, span
 from tests.support.reference_journal import MemoryJournal
+from tests.support.temporary_journal import follow_on
 
 SECOND = 1_000_000_000
 NEIGHBOUR = EntityId(EntityType.THING, "acme.site", "lamp-8")
@@ -70,7 +71,7 @@ def read(border: Border, query: HistoryQuery, limit: int = 500, size: int = MUCH
 @pytest.fixture
 def border(tmp_path: Path) -> Iterator[Border]:
     """Revisions 1 to 101 of the lamp, one a second, the first 40 of them in the lake alone."""
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.append([change(LAMP, revision) for revision in range(1, 102)])
     lake = Lake(tmp_path)
     events = journal.events(LAMP, 1, 101, 101, MUCH)
@@ -103,7 +104,7 @@ def test_the_messages_of_a_stream_are_read_across_the_border(border: Border, lim
         border.journal.append([message, published(other, offset)])
         wanted += message.events
     last = 101 + 2 * 20
-    append_events(border.lake, [each[:2] for each in border.journal.follow_on(60, last - 60, MUCH)], rows=4)
+    append_events(border.lake, [each[:2] for each in follow_on(border.journal, 60, last - 60, MUCH)], rows=4)
     trim(border.journal, last)
     assert read(border, HistoryQuery(TANK), limit) == wanted
     assert read(border, HistoryQuery(TANK, from_revision=15, to_revision=25), limit) == wanted[14:25]
@@ -285,9 +286,9 @@ def test_compaction_between_two_pages_does_not_disturb(border: Border) -> None:
 
 
 @pytest.fixture
-def again(tmp_path: Path) -> Iterator[SqliteJournal]:
+def again(tmp_path: Path) -> Iterator[Journal]:
     """The lamp was erased at revision 5 and made again; there is no lake."""
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.append([change(LAMP, revision) for revision in range(1, 6)])
     record = journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, timestamp(5), "operator"))
     for step in steps(record):
@@ -315,7 +316,7 @@ def again(tmp_path: Path) -> Iterator[SqliteJournal]:
     ],
 )
 def test_a_history_begins_behind_what_was_erased_and_no_lake_is_asked(
-    again: SqliteJournal, asked: HistoryQuery, expected: list[int], limit: int
+    again: Journal, asked: HistoryQuery, expected: list[int], limit: int
 ) -> None:
     range = open_range(again, asked)
     position, found, is_over = 0, [], False
@@ -326,7 +327,7 @@ def test_a_history_begins_behind_what_was_erased_and_no_lake_is_asked(
     assert found == expected
 
 
-def test_what_was_trimmed_after_an_erasure_is_asked_for_from_there_on(again: SqliteJournal, tmp_path: Path) -> None:
+def test_what_was_trimmed_after_an_erasure_is_asked_for_from_there_on(again: Journal, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     append_events(lake, list(enumerate(again.events(LAMP, 6, 8, 9, MUCH), 6)))
     trim(again, 8)

@@ -9,14 +9,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from connectivity.cli.main import app
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     folder = tmp_path / "data"
     folder.mkdir()
-    SqliteJournal.open(folder / "journal.db").close()
+    Journal.open(folder / "journal.db").close()
     return folder
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from connectivity.cli.main import app
 from mappings.ids import EntityType
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from tests.support.journal_entries import LAMP, change, history
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
@@ -25,7 +25,7 @@ def run(*arguments: object) -> Result:
 
 def fill(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
-    journal = SqliteJournal.open(folder / "journal.db")
+    journal = Journal.open(folder / "journal.db")
     journal.append([change(LAMP, 1, b'"' + MARK + b'"')])
     journal.append(history(LAMP._replace(name="lamp-8"), 2))
     journal.close()
@@ -74,7 +74,7 @@ def test_what_was_erased_before_is_erased_again_and_said_to_have_been(settings: 
 
 
 def test_the_policy_of_the_same_id_is_left_and_said_to_be(settings: Path) -> None:
-    journal = SqliteJournal.open(settings.parent / "data" / "journal.db")
+    journal = Journal.open(settings.parent / "data" / "journal.db")
     journal.append([*history(LAMP._replace(type=EntityType.POLICY), 2), *history(ODD, 1)])
     journal.append(history(ODD._replace(type=EntityType.POLICY), 1))
     journal.close()

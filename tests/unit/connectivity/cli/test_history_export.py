@@ -17,7 +17,7 @@ from connectivity.cli.main import app
 from connectivity.maintenance import export as module
 from connectivity.maintenance.export import ExportFailed, HistoryExport
 from mappings.ids import EntityId, EntityType
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from tests.support.journal_entries import change
 
 
@@ -73,7 +73,7 @@ def test_a_file_without_events_is_told(settings: Path, monkeypatch: pytest.Monke
 def test_an_entity_that_is_none_is_told_and_nothing_written(
     arguments: list[str], said: str, settings: Path, tmp_path: Path
 ) -> None:
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.append([change(EntityId(EntityType.THING, "acme", "lamp"), 1)])
     journal.close()
     result = run(*arguments, "--out", tmp_path / "it.parquet", "--settings", settings)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from connectivity.cli import pipeline as module
 from connectivity.cli.main import app
 from connectivity.maintenance import pipeline_process
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from tests.support.journal_entries import LAMP, history
 
 
@@ -30,7 +30,7 @@ def settings(tmp_path: Path) -> Path:
 
 
 def test_the_status_is_shown_to_people_and_to_machines(settings: Path) -> None:
-    journal = SqliteJournal.open(settings.parent / "journal.db")
+    journal = Journal.open(settings.parent / "journal.db")
     journal.append(history(LAMP, 3))
     journal.close()
     shown = run("status", "--settings", settings)

@@ -8,7 +8,7 @@ import pytest
 
 from connectivity.transports.base import Outcome
 from mappings.ids import EntityId, EntityType
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from tests.support.in_process.service import ConnectionHarness, command, creation, pause, source, streaming, turn, until
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -68,11 +68,11 @@ async def test_a_command_redelivered_within_one_batch_is_not_executed_again(site
 
 
 async def test_a_redelivery_after_a_restart_is_known_from_the_journal(tmp_path: Path) -> None:
-    first = ConnectionHarness(journal=SqliteJournal.open(tmp_path / "journal.db"))
+    first = ConnectionHarness(journal=Journal.open(tmp_path / "journal.db"))
     await first.has_lamp()
     before = await first.ask(turn(True, correlation_id="c-1"))
     await first.store.close()
-    second = ConnectionHarness(journal=SqliteJournal.open(tmp_path / "journal.db"))
+    second = ConnectionHarness(journal=Journal.open(tmp_path / "journal.db"))
     assert await second.redeliver(turn(True, correlation_id="c-1")) == before
     assert second.values() == [True]
     await second.store.close()

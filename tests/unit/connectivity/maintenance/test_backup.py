@@ -10,13 +10,13 @@ import pytest
 from connectivity.config.settings import Settings
 from connectivity.maintenance.backup import BackupFailed, back_up
 from spark_store.errors import LakeUnfit, OutputUnusable, SchemaTooNew, StoreError, StoreUnavailable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Settings:
     (tmp_path / "data").mkdir()
-    SqliteJournal.open(tmp_path / "data" / "journal.db").close()
+    Journal.open(tmp_path / "data" / "journal.db").close()
     return Settings(data_dir=tmp_path / "data")
 
 

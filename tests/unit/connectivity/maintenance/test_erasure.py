@@ -25,6 +25,7 @@ from connectivity.maintenance.erasure import (
     erase_here,
     recorded,
 )
+from connectivity.maintenance.job_runner import Job, JobRunner
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from connectivity.store.store import Store
 from connectivity.subscriptions.manager import Subscriber, SubscriptionLimits, SubscriptionManager
@@ -33,7 +34,7 @@ from mappings.model.signals import Created, Failed, HistoryQuery, Request, Subsc
 from spark_store.errors import StoreUnavailable
 from spark_store.history.replay import evolve
 from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
@@ -64,22 +65,22 @@ class DataFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.journal = SqliteJournal.open(folder / "journal.db")
+        self.journal = Journal.open(folder / "journal.db")
         self.store = Store(self.journal)
         self.streams = SubscriptionManager(lambda *_: ListFeed(range(1, 102)), SubscriptionLimits(), lambda: 0.0)
         self.lake = Lake(folder)
         self.hidden: dict[EntityId, int] = {}
-        self.eraser = Eraser(self.journal, self.store, self.streams, self.lake, self.hidden, lambda: NOW)
-        self.running: asyncio.Task[None] | None = None
+        self.eraser = Eraser(self.store, self.streams, self.lake, self.hidden, lambda: NOW)
+        self.failed: list[str] = []
+        self.jobs = JobRunner([Job("erase", self.eraser.round)], self.failed.append)
 
     def start(self) -> None:
-        self.running = asyncio.create_task(self.eraser.run_forever())
+        self.jobs.start()
 
     async def close(self) -> None:
-        if self.running is not None:
-            self.running.cancel()
-            await asyncio.wait([self.running])
+        await self.jobs.stop()
         await self.store.close()
+        assert self.failed == []
 
     def record(self) -> dict[str, Any]:
         return recorded(self.folder)[-1]
@@ -181,14 +182,11 @@ async def test_a_number_that_the_lake_has_done_does_not_come_again(site: DataFol
 async def test_the_eraser_ends_when_it_is_cancelled_while_an_erasure_is_asked_for(site: DataFolder, turns: int) -> None:
     """`asyncio.wait_for` would swallow the cancellation where what it waits for has just come."""
     site.start()
-    assert site.running is not None
     await wait_until(lambda: site.eraser._asked._waiters)
     site.eraser._asked.set()
     for _ in range(turns):
         await asyncio.sleep(0)
-    site.running.cancel()
-    ended, _ = await asyncio.wait([site.running], timeout=PATIENCE)
-    assert ended == {site.running}
+    await asyncio.wait_for(site.jobs.stop(), PATIENCE)
 
 
 async def test_an_erasure_that_is_not_stored_leaves_hidden_what_another_one_hides(
@@ -370,7 +368,7 @@ async def test_a_store_that_fails_is_waited_for(site: DataFolder, monkeypatch: p
 
 
 def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: Path) -> None:
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.append([change(LAMP, 1, b'"' + MARK + b'"'), *history(POLICY, 2)])
     journal.close()
     with lock_folder(tmp_path), pytest.raises(DataFolderLocked):

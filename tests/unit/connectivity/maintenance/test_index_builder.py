@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,9 +9,10 @@ import pytest
 import structlog
 
 from connectivity.maintenance.index_builder import MARK, IndexBuilder, want_anew
+from connectivity.maintenance.job_runner import Job, JobRunner
 from connectivity.store.store import Store
 from mappings.ids import EntityId, EntityType
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.search import index_builder
 from tests.support.failing_sqlite import Fragile
 from tests.support.journal_entries import LAMP, change
@@ -27,34 +27,34 @@ class JournalWithIndexer:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "journal.db"
-        self.journal = SqliteJournal.open(self.path, factory=Fragile)
+        self.journal = Journal.open(self.path, factory=Fragile)
         self.journal.append([change(EntityId(EntityType.THING, "acme", str(number)), 1) for number in range(THINGS)])
         self.journal.within(lambda it: it.execute("DELETE FROM search_values"))
         self.journal.within(lambda it: it.execute("UPDATE search_progress SET indexed = 0"))
         self.journal.commit()
         self.store = Store(self.journal)
-        self.indexer = IndexBuilder(self.journal, self.store)
-        self.running: asyncio.Task[None] | None = None
+        self.indexer = IndexBuilder(self.store)
+        self.failed: list[str] = []
+        self.jobs = JobRunner([], self.failed.append)
 
     def start(self) -> None:
-        self.running = asyncio.create_task(self.indexer.run_forever())
+        self.jobs = JobRunner([Job("index", self.indexer.round, 0.01)], self.failed.append)
+        self.jobs.start()
 
     async def complete(self) -> None:
         await wait_until(lambda: self.indexer.progress().is_complete)
 
     async def close(self) -> None:
         Fragile.arm(0)
-        if self.running is not None:
-            self.running.cancel()
-            await asyncio.wait([self.running])
+        await self.jobs.stop()
         await self.store.close()
+        assert self.failed == []
 
 
 @pytest.fixture
 async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JournalWithIndexer]:
     monkeypatch.setattr(index_builder, "STEP_ENTITIES", 2)
     monkeypatch.setattr("connectivity.maintenance.index_builder.RETRY_SECONDS", 0.01)
-    monkeypatch.setattr("connectivity.maintenance.index_builder.LOOK_SECONDS", 0.01)
     made = JournalWithIndexer(tmp_path)
     yield made
     await made.close()
@@ -74,11 +74,9 @@ async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(
         site.start()
         await site.complete()
         await wait_until(lambda: [it for it in logs if it["event"] == "search index made"])
-        assert site.running is not None
-        site.running.cancel()
-        await asyncio.wait([site.running])
+        await site.jobs.stop()
         said = len(logs)
-        site.indexer = IndexBuilder(site.journal, site.store)
+        site.indexer = IndexBuilder(site.store)
         site.start()
         await site.store.submit([change(LAMP, 1)])
         await site.store.barrier()
@@ -89,7 +87,7 @@ async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(
 async def test_it_is_made_anew_when_somebody_wants_it(site: JournalWithIndexer) -> None:
     site.start()
     await site.complete()
-    await site.store.take(lambda: site.journal.within(lambda it: it.execute("UPDATE search_values SET value = 7")))
+    await site.store.execute(lambda it: it.execute("UPDATE search_values SET value = 7"))
     assert found(site.path) != expected(site.path)
     want_anew(site.path.parent)
     await wait_until(lambda: found(site.path) == expected(site.path) and site.indexer.progress().is_complete)
@@ -99,14 +97,12 @@ async def test_it_is_made_anew_when_somebody_wants_it(site: JournalWithIndexer) 
 
 async def test_declared_paths_get_indexes_of_their_own_and_lose_them(site: JournalWithIndexer) -> None:
     for declared, rows in ((["/attributes/counter"], THINGS), ([], 0)):
-        site.indexer = IndexBuilder(site.journal, site.store, declared)
+        site.indexer = IndexBuilder(site.store, declared)
         site.start()
         await site.complete()
         await wait_until(lambda rows=rows: len(found(site.path).declared) == rows)  # type: ignore[misc]
         assert found(site.path) == expected(site.path)
-        assert site.running is not None
-        site.running.cancel()
-        await asyncio.wait([site.running])
+        await site.jobs.stop()
 
 
 async def test_a_step_that_fails_is_taken_again(site: JournalWithIndexer) -> None:

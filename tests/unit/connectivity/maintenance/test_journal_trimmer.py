@@ -16,14 +16,14 @@ from connectivity.maintenance.journal_trimmer import JournalTrimmer, unlike
 from connectivity.store.store import Store
 from mappings.model.signals import Event
 from spark_store.journal import erasure
-from spark_store.journal.journal import TRIM_EVENTS, SqliteJournal
+from spark_store.journal.journal import TRIM_EVENTS, Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
 from spark_store.records import Change, NumberedEvent, OldestEvent
 from tests.support.journal_entries import ALL, LAMP, MUCH, POLICY, event, history, snapshot
 from tests.support.lake.tables import append_events, append_snapshots, forget
-from tests.support.reference_journal import MemoryJournal
+from tests.support.temporary_journal import TemporaryJournal
 
 EVENTS_THERE = 3 * TRIM_EVENTS + 10
 HOT = timedelta(minutes=1)
@@ -37,7 +37,7 @@ def second(number: float) -> datetime:
 class JournalAndLake(NamedTuple):
     """A journal whose events are one second apart, and a lake that has all of them."""
 
-    journal: MemoryJournal
+    journal: TemporaryJournal
     store: Store
     lake: Lake
 
@@ -56,7 +56,7 @@ class JournalAndLake(NamedTuple):
 @pytest.fixture
 async def both(tmp_path: Path) -> AsyncIterator[JournalAndLake]:
     lake = Lake(tmp_path)
-    journal = MemoryJournal()
+    journal = TemporaryJournal()
     journal.append(history(LAMP, EVENTS_THERE))
     append_events(lake, [(number, event(LAMP, number)) for number in range(1, EVENTS_THERE + 1)])
     lake.pipeline.mkdir(parents=True)
@@ -112,7 +112,7 @@ async def test_a_journal_that_was_restored_from_an_old_backup_keeps_what_the_lak
     tmp_path: Path, newest: int
 ) -> None:
     """It ends at 6, and gives numbers again that the lake, up to 10, has for other events."""
-    lake, journal = Lake(tmp_path), MemoryJournal()
+    lake, journal = Lake(tmp_path), TemporaryJournal()
     append_events(lake, [(number, event(LAMP, number)) for number in range(1, 11)])
     lake.pipeline.mkdir(parents=True)
     publish_watermark(lake.watermark, Watermark(10))
@@ -166,7 +166,7 @@ async def test_what_retention_has_taken_is_vouched_for_by_the_snapshot_at_its_bo
 
 async def test_the_event_that_is_compared_is_none_of_an_erased_entity(tmp_path: Path) -> None:
     """The journal may still have some of these, which the lake does not show any more."""
-    lake, journal = Lake(tmp_path), SqliteJournal.open(tmp_path / "journal.db")
+    lake, journal = Lake(tmp_path), Journal.open(tmp_path / "journal.db")
     changes = [*history(POLICY, 3), *history(LAMP, 3)]
     journal.append(changes)
     append_events(lake, list(enumerate((it.events[0] for it in changes), 1)))

@@ -20,7 +20,7 @@ from connectivity.security.keys import key_id
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import connections
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from tests.support.failing_sqlite import Fragile
 from tests.support.paths import ROOT
 from tests.support.sealed_journal import NEW, OLD, SECRETS, fill, opened, stored, with_journal
@@ -49,13 +49,13 @@ def test_everything_is_under_the_newest_key_and_the_old_one_opens_nothing(folder
 def test_what_is_done_is_told_as_done_though_the_log_cannot_be_emptied(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(_journal: SqliteJournal) -> bool:
+    def refuse(_journal: Journal) -> bool:
         raise StoreUnavailable("the disk is full")
 
     settings = fill(folder)
     add_key(folder / OWN_FILE, OLD)
     add_key(folder / OWN_FILE, NEW)
-    monkeypatch.setattr(SqliteJournal, "scrub", refuse)
+    monkeypatch.setattr(Journal, "scrub", refuse)
     assert rotate_here(settings, "ada").secrets == SECRETS
     assert opened(folder, NEW) == SECRETS
 
@@ -149,15 +149,15 @@ import os, signal, sys
 from pathlib import Path
 from connectivity.maintenance import keyring
 from connectivity.config.settings import Settings
-from spark_store.journal.journal import SqliteJournal
-commit = SqliteJournal.commit
+from spark_store.journal.journal import Journal
+commit = Journal.commit
 
 def killed(journal):
     if sys.argv[2] == "after":
         commit(journal)
     os.kill(os.getpid(), signal.SIGKILL)
 
-SqliteJournal.commit = killed
+Journal.commit = killed
 keyring.rotate_here(Settings(data_dir=Path(sys.argv[1])), "ada")
 """
 

@@ -28,7 +28,7 @@ from connectivity.maintenance.pipeline_process import (
     status,
 )
 from connectivity.monitoring.prometheus import PrometheusRegistry
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.watermark import Batch, RetentionRun, TableSize, Watermark, publish_watermark
 from tests.support.journal_entries import LAMP, history
 from tests.support.wait import PATIENCE, wait_until
@@ -265,7 +265,7 @@ async def test_a_pipeline_that_is_not_the_services_own_is_not_started(mode: str,
 
 
 async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     made, monitor = PipelineProcess(settings(tmp_path)), PrometheusRegistry()
     monitor.look_first(made.look)
     monitor.watch_lake(made.lag)
@@ -414,7 +414,7 @@ def test_the_status_of_a_folder_without_a_journal_cannot_be_read(tmp_path: Path)
 
 
 def test_without_a_pipeline_the_status_tells_of_no_lag(tmp_path: Path) -> None:
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.append(history(LAMP, 5))
     journal.close()
     found = status(settings(tmp_path, spark={"mode": "off"}))

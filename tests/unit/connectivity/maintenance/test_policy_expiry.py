@@ -20,7 +20,8 @@ from connectivity.twins.policy_expiry import judge
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Command, Event, PolicyAnnouncement
 from spark_store.errors import Unstorable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal import statements
+from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
 from tests.support.in_process.service import HASTY, Disk
 
@@ -72,7 +73,7 @@ class House:
 
 @pytest.fixture(params=["memory", "file"])
 async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    made = House(Disk() if request.param == "memory" else SqliteJournal.open(tmp_path / "journal.db"))
+    made = House(Disk() if request.param == "memory" else Journal.open(tmp_path / "journal.db"))
     yield made
     await made.store.close()
 
@@ -131,7 +132,7 @@ async def test_a_policy_that_is_deleted_meanwhile_rests(house: House) -> None:
     house.at(8, 0)
     await house.expiry.look()
     assert [event.action for event in house.history()] == ["created", "deleted"]
-    assert house.store.due("9999", 10) == []
+    assert house.store.read(lambda it: statements.due(it, "9999", 10)) == []
 
 
 async def test_all_that_is_due_at_once_is_carried_out(house: House) -> None:
@@ -146,16 +147,16 @@ async def test_all_that_is_due_at_once_is_carried_out(house: House) -> None:
 
 async def test_what_was_due_while_nothing_ran_is_done_at_the_next_start(tmp_path: Path) -> None:
     """Nothing but the journal's file knows of it; who was told is known as well."""
-    first = House(SqliteJournal.open(tmp_path / "journal.db"))
+    first = House(Journal.open(tmp_path / "journal.db"))
     await first.write(announcement={"beforeExpiry": "30m", "whenDeleted": True})
     await first.expiry.look()
     assert first.told() == [EIGHT]
     await first.store.close()
-    second = House(SqliteJournal.open(tmp_path / "journal.db"))
+    second = House(Journal.open(tmp_path / "journal.db"))
     await second.expiry.look()
     assert second.told() == []
     await second.store.close()
-    third = House(SqliteJournal.open(tmp_path / "journal.db"))
+    third = House(Journal.open(tmp_path / "journal.db"))
     third.now = START + timedelta(days=3)
     await third.expiry.look()
     assert (third.history()[-1].action, third.told()) == ("deleted", [EIGHT])

@@ -17,6 +17,7 @@ from connectivity.transports.base import Done, Link
 from tests.support.in_process.running_connection import Running, numbered, with_broker
 from tests.support.in_process.service import pause, streaming, target, turn, until
 from tests.support.memory_transport import CONNECTION_TYPE
+from tests.support.temporary_journal import places
 from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -60,7 +61,7 @@ async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_agai
     newest = running.site.journal.newest_seq()
     await asyncio.wait_for(running.supervisor.close(0.05), PATIENCE)
     await running.site.dispatcher.cursors.close()
-    assert running.site.journal.places()[0].seq == newest - 2, "the first one was never confirmed"
+    assert places(running.site.journal)[0].seq == newest - 2, "the first one was never confirmed"
     again = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
     held: list[Done] = []
     monkeypatch.setattr(
@@ -77,7 +78,7 @@ async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_agai
         done(None)
     await asyncio.wait_for(closing, PATIENCE)
     await again.site.dispatcher.cursors.close()
-    assert again.site.journal.places()[0].seq == again.site.journal.newest_seq() - 1, "the third waits in the journal"
+    assert places(again.site.journal)[0].seq == again.site.journal.newest_seq() - 1, "the third waits in the journal"
 
 
 async def test_closing_waits_for_the_brokers_confirmation_but_not_forever() -> None:

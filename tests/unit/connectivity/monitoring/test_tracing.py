@@ -442,7 +442,7 @@ service = Service(Settings(data_dir=Path(sys.argv[1]), connections_dir=Path(sys.
 opentelemetry = ("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto")
 tracing = ("connectivity.monitoring.tracing", *opentelemetry, "requests")
 print(json.dumps([name for name in sys.modules if name.startswith(tracing)]))
-service.journal.close()
+import asyncio; asyncio.run(service.store.close())
 """
 
 

@@ -10,7 +10,7 @@ from connectivity.store import connection_repository as module
 from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.store import Store
 from spark_store.errors import StoreUnavailable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import AuditEntry, FileNote, StoredRevision
 
 AT = "2030-01-15T07:30:00+00:00"
@@ -20,20 +20,20 @@ ENTRY = AuditEntry(AT, "ada", "create", "depot", 1)
 
 async def test_what_is_told_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STEP_NOTES", 2)
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     store = Store(journal)
     notes = [FileNote(f"file-{number}", 1, "aa", AT, None) for number in range(5)]
-    stored = ConnectionRepository(journal, store)
+    stored = ConnectionRepository(store)
     await stored.add(REVISION, ENTRY)
     await stored.note_files(notes)
     await stored.override(closed := notes[1]._replace(override="closed"), ENTRY)
     await stored.audit(ENTRY)
-    other = SqliteJournal.open(tmp_path / "journal.db")
-    seen = ConnectionRepository(other, store)
+    other = Store.open(tmp_path / "journal.db")
+    seen = ConnectionRepository(other)
     assert (seen.current(), seen.revisions("depot")) == ([REVISION], [REVISION])
     assert seen.file_notes() == [notes[0], closed, *notes[2:]]
     assert seen.audited(10) == [ENTRY] * 3
-    other.close()
+    await other.close()
     await store.close()
     with pytest.raises(StoreUnavailable):
         await stored.audit(ENTRY)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 
 from connectivity.store.event_tail import EventTail
-from spark_store.records import Change, PublishedEvent
+from spark_store.records import Change
 from tests.support.journal_entries import LAMP, LATER, POLICY, change, history
-from tests.support.reference_journal import MemoryJournal
+from tests.support.temporary_journal import TemporaryJournal, followed
+
+T = TypeVar("T")
 
 
-class Reads(MemoryJournal):
-    """Notes how often it is read."""
+class Reads(TemporaryJournal):
+    """Counts how often it is read."""
 
     reads = 0
 
-    def follow_on(self, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
+    def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         self.reads += 1
-        return super().follow_on(after, limit, max_bytes)
+        return super().read(query)
 
 
 class Following:
@@ -53,7 +59,7 @@ def test_who_keeps_up_reads_nothing_and_is_woken(it: Following) -> None:
     assert it.seqs(4, 1) == [5]
     assert it.seqs(6) == it.seqs(9) == []
     assert it.journal.reads == 0
-    assert it.tail.one(5) == it.journal.followed(POLICY, 1)
+    assert it.tail.one(5) == followed(it.journal, POLICY, 1)
 
 
 def test_who_lags_reads_the_journal_up_to_what_is_told(it: Following) -> None:

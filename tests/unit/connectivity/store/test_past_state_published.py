@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,7 +17,7 @@ from connectivity.store.past_state import LEAST, MOST, first_published, next_siz
 from connectivity.store.store import Store
 from mappings.streamr.timestamps import milliseconds
 from spark_store.journal import erasure
-from spark_store.journal.journal import Journal, SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
 from spark_store.records import Change
@@ -23,7 +25,9 @@ from tests.support.dice import examples
 from tests.support.journal_entries import LATER, MUCH, TANK, timestamp
 from tests.support.journal_entries import published as message
 from tests.support.lake.tables import append_events, forget
-from tests.support.reference_journal import MemoryJournal
+from tests.support.temporary_journal import TemporaryJournal
+
+T = TypeVar("T")
 
 
 def messages(times: Sequence[int | None]) -> list[Change]:
@@ -38,7 +42,7 @@ async def asked(
     """The answer, where the oldest messages are in the lake alone."""
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake(Path(folder))
-        journal = journal or SqliteJournal.open(lake.journal)
+        journal = journal or Journal.open(lake.journal)
         journal.append(messages(times))
         store = Store(journal, cold=lambda: LakeHistory(lake))
         if trimmed:
@@ -63,10 +67,6 @@ async def test_case_r11_and_r12_a_resend_from_a_time_begins_at_the_first_message
     times: list[int | None], first: int | None, trimmed: int
 ) -> None:
     assert await asked(times, 5, trimmed) == first
-
-
-async def test_the_memory_finds_the_same() -> None:
-    assert await asked([4, 9, 3, 10], 5, journal=MemoryJournal()) == 2
 
 
 NOW = milliseconds(timestamp(3))
@@ -106,16 +106,14 @@ def test_portions_grow_while_they_are_quick_and_shrink_while_they_are_not() -> N
 
 async def test_what_was_erased_or_forgotten_is_passed_over(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    journal = SqliteJournal.open(lake.journal)
+    journal = Journal.open(lake.journal)
     journal.append(messages([9, 9, 9, 9]))
     append_events(lake, list(enumerate(journal.events(TANK, 1, 4, 4, MUCH), 1)))
     store = Store(journal, cold=lambda: LakeHistory(lake))
     await store.trim(3, LATER)
     forget(lake, "revision <= 2")
     assert await first_published(store, TANK, 1, 4, 9) == 3
-    await store.take(
-        lambda: journal.within(lambda it: erasure.begin(it, "stream", TANK.id, timestamp(5), "operator")), forgets=TANK
-    )
+    await store.execute(lambda it: erasure.begin(it, "stream", TANK.id, timestamp(5), "operator"), forgets=TANK)
     assert await first_published(store, TANK, 1, 4, 9) is None
     # One that is not durable yet is waited for.
     store.submit([message(TANK, 5, headers=b'{"ts":9}')])
@@ -123,19 +121,19 @@ async def test_what_was_erased_or_forgotten_is_passed_over(tmp_path: Path) -> No
     await store.close()
 
 
-class Trims(SqliteJournal):
+class Trims(Journal):
     """Lets go of what is just about to be looked at, once."""
 
     has_trimmed = False
 
-    def first_published(self, *asked: object) -> int:
+    def read_aside(self, query: Callable[[sqlite3.Connection], T]) -> T:
         if not self.has_trimmed:
             self.has_trimmed = True
-            trimmer = SqliteJournal.open(self.path)
+            trimmer = Journal.open(self.path)
             trimmer.trim(2, LATER)
             trimmer.commit()
             trimmer.close()
-        return super().first_published(*asked)  # type: ignore[arg-type]
+        return super().read_aside(query)
 
 
 async def test_what_is_trimmed_while_it_is_looked_at_is_looked_for_in_the_lake(tmp_path: Path) -> None:
@@ -149,7 +147,7 @@ async def test_what_is_trimmed_while_it_is_looked_at_is_looked_for_in_the_lake(t
 
 
 async def test_without_a_lake_what_was_trimmed_is_passed_over() -> None:
-    journal = MemoryJournal()
+    journal = TemporaryJournal()
     journal.append(messages([9, 1, 9]))
     store = Store(journal)
     await store.trim(1, LATER)

@@ -12,13 +12,13 @@ from connectivity.store.store import Store
 from mappings.ids import partition_entity
 from spark_store.errors import HistoryUnavailable
 from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
 from tests.support.clock import Clock
 from tests.support.journal_entries import LAMP, LATER, MUCH, TANK, change, published, timestamp
 from tests.support.lake.tables import append_events, forget
-from tests.support.reference_journal import MemoryJournal
+from tests.support.temporary_journal import TemporaryJournal
 
 OTHER = partition_entity("acme.site:hall/tank/1")
 
@@ -28,7 +28,7 @@ class TrimmedMessages:
 
     def __init__(self, folder: Path) -> None:
         self.clock, self.lake = Clock(), Lake(folder)
-        self.journal = SqliteJournal.open(self.lake.journal)
+        self.journal = Journal.open(self.lake.journal)
         self.journal.append([published(TANK, offset) for offset in range(1, 11)])
         append_events(self.lake, list(enumerate(self.journal.events(TANK, 1, 8, 8, MUCH), 1)))
         opened = LakeHistory(self.lake, clock=self.clock.now)
@@ -52,7 +52,7 @@ async def site(tmp_path: Path) -> AsyncIterator[TrimmedMessages]:
 
 
 async def test_what_the_journal_has_from_the_beginning_needs_no_lake() -> None:
-    store = Store(MemoryJournal())
+    store = Store(TemporaryJournal())
     assert store.oldest_kept(LAMP) == 1
     await store.submit([change(LAMP, 1), change(LAMP, 2)])
     assert (store.oldest_kept(LAMP), await store.kept.look(LAMP)) == (1, 1)
@@ -97,10 +97,7 @@ async def test_where_the_lake_has_nothing_left_the_journal_counts(site: TrimmedM
 
 async def test_an_erasure_takes_everything_up_to_it(site: TrimmedMessages) -> None:
     assert await site.kept.look(TANK) == 1
-    await site.store.take(
-        lambda: site.journal.within(lambda it: erasure.begin(it, "stream", TANK.id, timestamp(11), "operator")),
-        forgets=TANK,
-    )
+    await site.store.execute(lambda it: erasure.begin(it, "stream", TANK.id, timestamp(11), "operator"), forgets=TANK)
     # The entries themselves go in steps of their own.
     assert (site.store.oldest_kept(TANK), await site.kept.look(TANK)) == (11, 11)
     await site.store.submit([published(TANK, 11), published(TANK, 12)])
@@ -108,7 +105,7 @@ async def test_an_erasure_takes_everything_up_to_it(site: TrimmedMessages) -> No
 
 
 async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Path) -> None:
-    journal = MemoryJournal()
+    journal = TemporaryJournal()
     journal.append([published(TANK, offset) for offset in range(1, 5)])
     store = Store(journal, cold=lambda: LakeHistory(Lake(tmp_path)))
     await store.trim(2, LATER)

@@ -14,7 +14,7 @@ from connectivity.store.session_repository import SessionRepository
 from connectivity.store.store import Store, StoreOptions
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import sessions
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import SessionKey, SessionRow
 from tests.support.wait import wait_until
 
@@ -24,9 +24,9 @@ class SessionJournal:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "journal.db"
-        self.journal = SqliteJournal.open(self.path)
+        self.journal = Journal.open(self.path)
         self.store = Store(self.journal, StoreOptions(probe_min=0.01))
-        self.sessions = SessionRepository(self.journal, self.store, "streamr")
+        self.sessions = SessionRepository(self.store, "streamr")
 
     def written(self) -> list[SessionRow]:
         """What is durable."""
@@ -119,9 +119,9 @@ async def test_a_service_that_ends_in_order_has_written_everything(tmp_path: Pat
     site.sessions.sent(row().at, 12)
     await site.sessions.close()
     assert site.written() == [row(last=12)]
-    again = SessionRepository(site.journal, site.store, "streamr")
+    again = SessionRepository(site.store, "streamr")
     assert again.rows("depot") == [row(last=12)]
-    assert SessionRepository(site.journal, site.store, "another").rows("depot") == []
+    assert SessionRepository(site.store, "another").rows("depot") == []
 
 
 async def test_nothing_is_kept_of_a_connection_that_is_not_to_be_open(site: SessionJournal) -> None:

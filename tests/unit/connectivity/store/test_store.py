@@ -14,7 +14,7 @@ import pytest
 from connectivity.store.store import Store, StoreOptions
 from mappings.model.signals import HistoryQuery
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.support.failing_sqlite import Fragile
 from tests.support.journal_entries import (
@@ -30,14 +30,14 @@ from tests.support.journal_entries import (
     revisions,
     snapshot,
 )
-from tests.support.reference_journal import MemoryJournal
+from tests.support.temporary_journal import TemporaryJournal
 from tests.support.wait import PATIENCE, wait_until
 
 NOW = datetime(2030, 1, 15, tzinfo=UTC)
 HASTY = StoreOptions(probe_min=0.001, probe_max=0.002)
 
 
-class Gate(MemoryJournal):
+class Gate(TemporaryJournal):
     """A journal whose commits wait until they are let through, and that notes what it is asked."""
 
     def __init__(self) -> None:
@@ -88,8 +88,8 @@ async def store(gate: Gate) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def fragile(tmp_path: Path) -> SqliteJournal:
-    return SqliteJournal.open(tmp_path / "journal.db", factory=Fragile)
+def fragile(tmp_path: Path) -> Journal:
+    return Journal.open(tmp_path / "journal.db", factory=Fragile)
 
 
 # following
@@ -133,7 +133,7 @@ async def test_whoever_watches_is_told_of_authorities_before_anybody_is_sent_wha
     gate.trouble = None
     await store.wait_available()
     assert {POLICY} not in told, "what is not durable has not happened"
-    await store.take(lambda: None, forgets=LAMP)
+    await store.execute(lambda _: None, forgets=LAMP)
     assert {LAMP} in told, "what is erased is nobody's to read"
     store.authorities.leave(told.append)
     await store.submit([change(POLICY, 2)])
@@ -159,7 +159,7 @@ async def test_a_step_leaves_changes_behind_it_to_the_next_commit_and_not_other_
     store.submit([change(LAMP, 1)])
     await wait_until(lambda: gate.threads)
     store.submit([change(LAMP, 2)])
-    steps = [store.take(lambda: None) for _ in range(3)]
+    steps = [store.execute(lambda _: None) for _ in range(3)]
     behind = store.submit([change(LAMP, 3)])
     gate.is_open.set()
     await asyncio.gather(*steps, behind)
@@ -442,7 +442,7 @@ async def test_failures_nobody_waits_for_make_no_noise(
 
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out"])
 async def test_when_the_nth_operation_fails_every_change_is_stored_once_or_reported(
-    fragile: SqliteJournal, late: bool
+    fragile: Journal, late: bool
 ) -> None:
     """For each n: whoever waits gets the truth, and after recovery the history goes on without gap and repeat."""
     store = Store(fragile, HASTY)
@@ -472,7 +472,7 @@ async def test_when_the_nth_operation_fails_every_change_is_stored_once_or_repor
 
 async def test_a_full_disk_is_reported_and_work_goes_on_when_there_is_room(tmp_path: Path) -> None:
     """A real SQLITE_FULL, through the file's size limit."""
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     store = Store(journal, HASTY)
     await store.submit([change(LAMP, 1)])
     (pages,) = journal._writer.execute("PRAGMA page_count").fetchone()
@@ -486,9 +486,9 @@ async def test_a_full_disk_is_reported_and_work_goes_on_when_there_is_room(tmp_p
     other = sqlite3.connect(tmp_path / "journal.db")
     assert other.execute("SELECT max(revision) FROM entries").fetchone() == (1,)
     other.close()
-    roomy = SqliteJournal.probe
+    roomy = Journal.probe
 
-    def with_room(self: SqliteJournal) -> None:
+    def with_room(self: Journal) -> None:
         self._writer.execute("PRAGMA max_page_count = 1000000")
         roomy(self)
 
@@ -503,14 +503,14 @@ async def test_a_full_disk_is_reported_and_work_goes_on_when_there_is_room(tmp_p
 
 
 async def test_closing_makes_durable_what_was_submitted(tmp_path: Path) -> None:
-    store = Store(SqliteJournal.open(tmp_path / "journal.db"))
+    store = Store(Journal.open(tmp_path / "journal.db"))
     durable = [store.submit([change(LAMP, revision)]) for revision in range(1, 200)]
     await store.close()
     await store.close()
     assert all(future.exception() is None for future in durable)
     late = store.submit([change(LAMP, 200)])
     assert isinstance(late.exception(), StoreUnavailable)
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     assert journal.latest(LAMP) == 199
     journal.close()
 

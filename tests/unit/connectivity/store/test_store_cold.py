@@ -19,7 +19,7 @@ from spark_store.records import OldestEvent
 from tests.support.in_process.service import Disk
 from tests.support.journal_entries import LAMP, LATER, MUCH, change, event, history, revisions, timestamp
 from tests.support.lake.tables import append_events
-from tests.support.reference_journal import MemoryJournal
+from tests.support.temporary_journal import TemporaryJournal
 from tests.support.wait import PATIENCE
 
 NOW = datetime(2030, 1, 15, tzinfo=UTC)
@@ -43,7 +43,7 @@ async def store(disk: Disk) -> AsyncIterator[Store]:
 @pytest.fixture
 async def trimmed(tmp_path: Path) -> AsyncIterator[Store]:
     """Ten revisions of the lamp, the first six of them in the lake alone."""
-    journal = MemoryJournal()
+    journal = TemporaryJournal()
     journal.append(history(LAMP, 10))
     append_events(Lake(tmp_path), list(enumerate(journal.events(LAMP, 1, 8, 8, MUCH), 1)))
     store = Store(journal, HASTY, cold=lambda: LakeHistory(Lake(tmp_path)))
@@ -57,11 +57,11 @@ async def test_trimming_that_is_asked_for_while_a_step_runs_aside_is_done_after_
     await store.submit(history(LAMP, 5))
     is_running, may_end = threading.Event(), threading.Event()
 
-    def step() -> None:
+    def step(_: object) -> None:
         is_running.set()
         assert may_end.wait(60)
 
-    aside = store.take(step, is_aside=True)
+    aside = asyncio.ensure_future(store.execute_alone(step))
     assert await asyncio.to_thread(is_running.wait, 60)
     trimming = asyncio.ensure_future(store.trim(3, LATER))
     await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from connectivity.subscriptions.as_of_feed import AsOfFeed, AsOfSearches, PastOp
 from connectivity.subscriptions.feed import Page, PageEnd
 from connectivity.subscriptions.search_feed import SearchRequest
 from spark_store.errors import NoPipeline, PipelineLost, QueryCancelled, QueryRefused, QueryTimeout, StoreError
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
 from spark_store.queries.as_of import Candidate, CandidateAccess
@@ -91,9 +91,7 @@ class Past:
     def __init__(self, folder: Path, options: PastOptions) -> None:
         self.lake = Lake(folder)
         self.lake.pipeline.mkdir(parents=True)
-        self.site = ConnectionHarness(
-            source(), source("guests", "acme:guest"), journal=SqliteJournal.open(self.lake.journal)
-        )
+        self.site = ConnectionHarness(source(), source("guests", "acme:guest"), journal=Journal.open(self.lake.journal))
         self.spark = Played(self.lake)
         self.searches = AsOfSearches(self.site.store, self.site.decider.world, self.spark, lambda: CLOCK, options)
         self.site.searching.as_of = self.searches.open

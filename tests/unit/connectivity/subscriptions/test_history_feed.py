@@ -19,7 +19,7 @@ from spark_store.errors import QueryError, StoreUnavailable
 from spark_store.history.replay import evolve, fold
 from spark_store.records import Change
 from tests.support.in_process.service import Disk, pause, until
-from tests.support.reference_journal import MemoryJournal
+from tests.support.temporary_journal import TemporaryJournal
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 NOW = datetime(2030, 1, 15, tzinfo=UTC)
@@ -34,14 +34,14 @@ def event(revision: int) -> Event:
 
 
 @pytest.fixture
-def journal() -> MemoryJournal:
-    made = MemoryJournal()
+def journal() -> TemporaryJournal:
+    made = TemporaryJournal()
     events = [event(revision) for revision in range(1, 11)]
     made.append([Change(tuple(events), (fold(events),))])
     return made
 
 
-async def test_pages_follow_each_other_and_the_last_one_says_so(journal: MemoryJournal) -> None:
+async def test_pages_follow_each_other_and_the_last_one_says_so(journal: TemporaryJournal) -> None:
     feed = HistoryFeed.open(Store(journal), HistoryQuery(LAMP), NOW)
     first = await feed.page(0, 7, 1 << 20)
     assert ([item.revision for item in first.elements], first.then) == (list(range(1, 8)), PageEnd.MORE)
@@ -49,7 +49,7 @@ async def test_pages_follow_each_other_and_the_last_one_says_so(journal: MemoryJ
     assert ([item.revision for item in last.elements], last.then) == ([8, 9, 10], PageEnd.END)
 
 
-async def test_the_bound_is_fixed_when_the_feed_is_opened(journal: MemoryJournal) -> None:
+async def test_the_bound_is_fixed_when_the_feed_is_opened(journal: TemporaryJournal) -> None:
     feed = HistoryFeed.open(Store(journal), HistoryQuery(LAMP), NOW)
     later = event(11)
     before = journal.snapshot(LAMP)
@@ -58,22 +58,22 @@ async def test_the_bound_is_fixed_when_the_feed_is_opened(journal: MemoryJournal
     assert (len(page.elements), page.then) == (10, PageEnd.END)
 
 
-async def test_a_history_of_nothing_ends_at_once(journal: MemoryJournal) -> None:
+async def test_a_history_of_nothing_ends_at_once(journal: TemporaryJournal) -> None:
     unknown = EntityId(EntityType.THING, "acme.site", "nobody")
     page = await HistoryFeed.open(Store(journal), HistoryQuery(unknown), NOW).page(0, 10, 1 << 20)
     assert (list(page.elements), page.then) == ([], PageEnd.END)
 
 
-def test_an_unreadable_filter_is_found_when_the_feed_is_opened(journal: MemoryJournal) -> None:
+def test_an_unreadable_filter_is_found_when_the_feed_is_opened(journal: TemporaryJournal) -> None:
     with pytest.raises(QueryError):
         HistoryFeed.open(Store(journal), HistoryQuery(LAMP, filter="eq("), NOW)
 
 
-def opened(journal: MemoryJournal, **query: Any) -> HistoryFeed:
+def opened(journal: TemporaryJournal, **query: Any) -> HistoryFeed:
     return HistoryFeed.open(Store(journal), HistoryQuery(LAMP, **query), NOW)
 
 
-def append(journal: MemoryJournal, revision: int) -> Change:
+def append(journal: TemporaryJournal, revision: int) -> Change:
     """The change that comes next, which is not stored yet."""
     later = event(revision)
     return Change((later,), (evolve(journal.snapshot(LAMP), later),))
@@ -83,40 +83,40 @@ async def revisions(feed: HistoryFeed, position: int = 0, limit: int = 100) -> l
     return [item.revision for item in (await feed.page(position, limit, 1 << 20)).elements]
 
 
-async def test_the_end_is_known_with_the_last_event(journal: MemoryJournal) -> None:
+async def test_the_end_is_known_with_the_last_event(journal: TemporaryJournal) -> None:
     assert (await opened(journal).page(0, 10, 1 << 20)).then is PageEnd.END
     assert (await opened(journal).page(0, 9, 1 << 20)).then is PageEnd.MORE
 
 
-async def test_relative_bounds_are_fixed_at_the_opening(journal: MemoryJournal) -> None:
+async def test_relative_bounds_are_fixed_at_the_opening(journal: TemporaryJournal) -> None:
     feed = opened(journal, from_revision=-2)
     journal.append([append(journal, 11)])
     assert await revisions(feed) == [9, 10]
 
 
-async def test_case_36_what_a_filter_leaves_out_costs_no_demand(journal: MemoryJournal) -> None:
+async def test_case_36_what_a_filter_leaves_out_costs_no_demand(journal: TemporaryJournal) -> None:
     feed = opened(journal, filter="ge(attributes/n,8)")
     page = await feed.page(0, 2, 1 << 20)
     assert [item.revision for item in page.elements] == [8, 9]
     assert await revisions(feed, page.position, 2) == [10]
 
 
-async def test_case_12_an_empty_range_ends_at_once(journal: MemoryJournal) -> None:
+async def test_case_12_an_empty_range_ends_at_once(journal: TemporaryJournal) -> None:
     page = await opened(journal, from_revision=9, to_revision=5).page(0, 10, 1 << 20)
     assert (list(page.elements), page.then) == ([], PageEnd.END)
 
 
-async def test_a_page_is_bounded_in_bytes_too(journal: MemoryJournal) -> None:
+async def test_a_page_is_bounded_in_bytes_too(journal: TemporaryJournal) -> None:
     page = await opened(journal).page(0, 10, 1)
     assert (len(page.elements), page.then) == (1, PageEnd.MORE)
 
 
-async def test_asking_twice_gives_the_same_page(journal: MemoryJournal) -> None:
+async def test_asking_twice_gives_the_same_page(journal: TemporaryJournal) -> None:
     feed = opened(journal)
     assert await feed.page(3, 2, 1 << 20) == await feed.page(3, 2, 1 << 20)
 
 
-async def test_a_store_that_is_closed_is_unavailable(journal: MemoryJournal) -> None:
+async def test_a_store_that_is_closed_is_unavailable(journal: TemporaryJournal) -> None:
     feed = opened(journal)
     await feed.store.close()
     with pytest.raises(StoreUnavailable):
@@ -158,13 +158,13 @@ async def test_instants_hold_for_what_was_decided_before_the_opening_too(
     await store.close()
 
 
-def test_a_history_never_waits(journal: MemoryJournal) -> None:
+def test_a_history_never_waits(journal: TemporaryJournal) -> None:
     woken: list[str] = []
     opened(journal).wake(lambda: woken.append("at once"))
     assert woken == ["at once"]
 
 
-def test_a_feed_is_one_small_object_that_does_not_change(journal: MemoryJournal) -> None:
+def test_a_feed_is_one_small_object_that_does_not_change(journal: TemporaryJournal) -> None:
     """There may be a hundred thousand of them."""
     feed = opened(journal)
     assert not hasattr(feed, "__dict__")

@@ -14,7 +14,7 @@ from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import SearchQuery, SubscriptionKind
 from spark_store.errors import BudgetExceeded, StoreUnavailable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import (
     ConnectionHarness,
@@ -527,7 +527,7 @@ async def test_what_is_not_durable_yet_is_waited_for() -> None:
 @pytest.mark.parametrize("number", [50, pytest.param(5_000, marks=pytest.mark.soak(shard="properties"))])
 async def test_every_write_that_was_answered_is_found_under_load(tmp_path: Path, number: int) -> None:
     """Read your writes: a search that is sent after the answer finds the change, by value and by id, while others write."""
-    site = ConnectionHarness(journal=SqliteJournal.open(tmp_path / "journal.db"))
+    site = ConnectionHarness(journal=Journal.open(tmp_path / "journal.db"))
     await has_thing(site, "lamp-7")
     await has_thing(site, "lamp-8")
     searcher = Searcher(site)

@@ -13,7 +13,7 @@ from connectivity.errors import PublishFailed
 from connectivity.targets import event_cursor as cursor_module
 from connectivity.targets import event_publisher as module
 from connectivity.targets.event_publisher import keys
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import CursorPosition, EventCause
 from tests.support.in_process.event_followers import EVENTS, beside, cursor, followed, revisions, sent, turned
 from tests.support.in_process.service import (
@@ -29,6 +29,8 @@ from tests.support.in_process.service import (
     until,
 )
 from tests.support.journal_entries import LATER
+from tests.support.temporary_journal import follow_on
+from tests.support.temporary_journal import places as positions
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -45,7 +47,7 @@ async def forgotten(site: ConnectionHarness) -> None:
 
 
 def places(site: ConnectionHarness) -> list[tuple[str, str, int]]:
-    return [place[:3] for place in site.journal.places()]
+    return [place[:3] for place in positions(site.journal)]
 
 
 def test_a_target_is_known_by_its_address() -> None:
@@ -77,7 +79,7 @@ async def test_without_targets_nothing_more_is_stored() -> None:
     other = ConnectionHarness(beside=site, id="other", targets=[target("_/_/things/live/events")])
     await other.follow()
     await turned(site, 1)
-    assert [found.cause for found in site.journal.follow_on(0, 10, 1 << 20)] == [None] * 3
+    assert [found.cause for found in follow_on(site.journal, 0, 10, 1 << 20)] == [None] * 3
     assert not site.store.tail.is_followed
 
 
@@ -94,7 +96,7 @@ async def test_causes_and_places_are_there_after_a_restart() -> None:
     await site.dispatcher.cursors.close()
     again = service(site.disk)
     assert again.dispatcher.cursors.is_wanted
-    assert [found.cause for found in site.journal.follow_on(5, 10, 1 << 20)][:1] == [
+    assert [found.cause for found in follow_on(site.journal, 5, 10, 1 << 20)][:1] == [
         EventCause("site", {"correlation-id": "c-4", "ditto-originator": "acme:owner"})
     ]
     other = await beside(again)
@@ -195,7 +197,7 @@ async def test_what_the_journal_has_let_go_is_skipped_counted_and_shown() -> Non
     assert await sent(other, 4) == [8, 9, 10, 11]
     assert list(site.dispatcher.cursors.conditions("other")) == [(0, "has missed 6 events")]
     await site.dispatcher.cursors.close()
-    assert site.journal.places() == [CursorPosition("other", "0:events", 12, 6)]
+    assert positions(site.journal) == [CursorPosition("other", "0:events", 12, 6)]
     assert skipped == [("other", "0", 0), ("other", "0", 6)], "a counter that begins at 0, so that its rise is seen"
     again = await beside(service(site.disk))
     assert list(again.dispatcher.cursors.conditions("other")) == [(0, "has missed 6 events")]
@@ -204,7 +206,7 @@ async def test_what_the_journal_has_let_go_is_skipped_counted_and_shown() -> Non
 async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(tmp_path: Path) -> None:
     """Trimmed events are skipped and counted, also after a restart"""
     path = tmp_path / "journal.db"
-    site = ConnectionHarness(source(), journal=SqliteJournal.open(path))
+    site = ConnectionHarness(source(), journal=Journal.open(path))
     await site.has_lamp()
     other = await beside(site)
     other.outbox.detach()
@@ -213,11 +215,11 @@ async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(t
     assert await site.store.trim(8, LATER) == 8
     await site.dispatcher.cursors.close()
     await site.store.close()
-    again = ConnectionHarness(source(), journal=SqliteJournal.open(path))
+    again = ConnectionHarness(source(), journal=Journal.open(path))
     other = await beside(again)
     assert await sent(other, 4) == [8, 9, 10, 11]
     await again.dispatcher.cursors.close()
-    assert again.journal.places() == [CursorPosition("other", "0:events", 12, 6)]
+    assert positions(again.journal) == [CursorPosition("other", "0:events", 12, 6)]
 
 
 async def test_when_everything_is_trimmed_all_of_it_is_skipped() -> None:

@@ -15,7 +15,7 @@ from mappings.model.json_pointer import Segments, format_pointer
 from mappings.model.metadata import without_changes
 from mappings.model.signals import Event
 from spark_store.history.replay import StateFold, fold
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.support.table import each_row
 from tests.support.twin_world import POLICY, VIEWER, TwinWorld, a_world, entry, granting, last, revoking, thing
@@ -333,10 +333,10 @@ def test_metadata_survives_a_restart_and_a_replay_from_the_journal(tmp_path: Pat
     world.send("modify", "/", {"attributes": {"a": 2}})
     created = Event(entity, 1, before.created, "created", "/", msgspec.json.encode(before.state), b"{}")
     events = (created, *world.events)
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.append([Change(events, (world.snapshots[entity],))])
     journal.close()
-    again = SqliteJournal.open(tmp_path / "journal.db")
+    again = Journal.open(tmp_path / "journal.db")
     try:
         found = again.snapshot(entity)
         assert found == world.snapshots[entity]

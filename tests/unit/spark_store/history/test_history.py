@@ -20,7 +20,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, HistoryQuery
 from spark_store.errors import QueryError
 from spark_store.history.history import SCAN_COMPARISONS, SCAN_ROWS, SCAN_WORK, HistoryPage, Trimmed, open_range, page
-from spark_store.journal.journal import Journal, SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot, Times
 from tests.support.dice import examples
 from tests.support.journal_entries import LAMP, MUCH, POLICY, NanoClock, change, event, revisions, snapshot, timestamp
@@ -48,7 +48,7 @@ def fill(journal: Journal, entity: EntityId, last: int, step: int = 1) -> None:
 
 
 def trim_sqlite(journal: Journal, before: int) -> None:
-    assert isinstance(journal, SqliteJournal)
+    assert isinstance(journal, Journal)
     connection = sqlite3.connect(journal.path)
     with connection:
         connection.execute("DELETE FROM entries WHERE revision < ?", (before,))
@@ -63,7 +63,7 @@ def trim_memory(journal: Journal, before: int) -> None:
 
 @pytest.fixture(params=["sqlite", "memory"])
 def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Journal]:
-    made: Journal = MemoryJournal() if request.param == "memory" else SqliteJournal.open(tmp_path / "journal.db")
+    made = MemoryJournal() if request.param == "memory" else Journal.open(tmp_path / "journal.db")
     fill(made, LAMP, EVENTS)
     yield made
     made.close()
@@ -71,9 +71,9 @@ def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Journal]
 
 @pytest.fixture
 def trim(journal: Journal) -> Callable[[int], None]:
-    if isinstance(journal, SqliteJournal):
-        return lambda before: trim_sqlite(journal, before)
-    return lambda before: trim_memory(journal, before)
+    if isinstance(journal, MemoryJournal):
+        return lambda before: trim_memory(journal, before)
+    return lambda before: trim_sqlite(journal, before)
 
 
 def read(journal: Journal, query: HistoryQuery, limit: int = 500) -> list[int]:
@@ -334,7 +334,7 @@ def test_one_event_is_never_too_large(journal: Journal, text: str | None) -> Non
 
 def test_a_page_with_a_filter_looks_at_a_bounded_number_of_events(tmp_path: Path) -> None:
     """Then it is empty, has not ended, and the next one goes on from there."""
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     last = 3 * SCAN_ROWS + 10
     fill(journal, LAMP, last)
     range = open_range(journal, query(filter=f"gt(attributes/counter,{last - 3})"))

@@ -11,7 +11,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.journal import erasure
 from spark_store.journal.erasure import STEP_BYTES, STEP_ENTRIES, Erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.records import Change, DeliveryName, Snapshot, StoredAnswer
 from tests.support.journal_entries import (
@@ -46,7 +46,7 @@ def bytes_of(folder: Path) -> bytes:
 
 
 def begin(path: Path) -> Erasure:
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     begun = journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, timestamp(99), "operator"))
     journal.commit()
     journal.close()
@@ -55,7 +55,7 @@ def begin(path: Path) -> Erasure:
 
 def go_on(path: Path, most: int) -> bool:
     """What the next start does, killed after so many steps; whether it came to the end."""
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     try:
         for record in journal.within(erasure.records):
             if record.journal_done is not None:
@@ -91,7 +91,7 @@ def test_rows_are_left_that_no_record_means() -> None:
 
 def test_nothing_is_left_of_the_entity_in_the_files_however_often_it_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append(history(POLICY, 3))
     # These draws, always: others may leave a copy in the free part of a page that SQLite has split.
     rng = random.Random(7)
@@ -108,7 +108,7 @@ def test_nothing_is_left_of_the_entity_in_the_files_however_often_it_is_killed(t
         runs += 1
     assert runs >= 2, "it was killed before and between the steps"
     assert MARK not in bytes_of(tmp_path)
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     assert journal.events(LAMP, 1, ALL, 10, MUCH) == []
     assert len(revisions(journal.events(POLICY, 1, ALL, 1000, MUCH))) == 106
     assert (journal.answer(delivery(1)), journal.answer(delivery(2))) == (None, b"fine")
@@ -128,7 +128,7 @@ def fill_holes(path: Path) -> list[int]:
     """Forget what nobody needs; what is left."""
     with JournalReader.open(path) as follower:
         border = follower.oldest_known() or follower.newest() + 1
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     while journal.within(lambda it: erasure.fill_holes(it, border)):
         pass
     journal.commit()
@@ -138,7 +138,7 @@ def fill_holes(path: Path) -> list[int]:
 
 
 def trim(path: Path, last: int) -> None:
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.trim(last, timestamp(99))
     journal.commit()
     journal.close()
@@ -146,7 +146,7 @@ def trim(path: Path, last: int) -> None:
 
 def test_a_follower_knows_the_holes_for_as_long_as_a_new_lake_could_be_filled(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append([change(LAMP, 1), change(LAMP, 2), change(POLICY, 1), change(LAMP, 3), change(POLICY, 2)])
     journal.close()
     begin(path)
@@ -158,7 +158,7 @@ def test_a_follower_knows_the_holes_for_as_long_as_a_new_lake_could_be_filled(tm
         assert [it.entity for it in follower.erasures()] == [LAMP.id]
         assert follower.erasures(1) == []
         assert follower.unfinished_erasures() == follower.erasures()
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.within(lambda it: erasure.finish_lake(it, 1, timestamp(101)))
     journal.commit()
     journal.close()
@@ -179,7 +179,7 @@ def test_a_follower_knows_the_holes_for_as_long_as_a_new_lake_could_be_filled(tm
 
 def test_a_journal_whose_every_event_was_erased_still_fills_a_new_lake(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append(history(LAMP, 3))
     journal.close()
     begin(path)
@@ -191,7 +191,7 @@ def test_a_journal_whose_every_event_was_erased_still_fills_a_new_lake(tmp_path:
 
 def test_an_answer_of_an_earlier_version_is_told_by_what_it_says(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     names = [DeliveryName("c", 0, str(number), b"d") for number in range(3)]
     journal.append([change(POLICY, 1, answer=StoredAnswer(names[0], b"about " + LAMP.id.encode()))])
     journal.append([change(POLICY, 2, answer=StoredAnswer(names[1], b"about something else"))])
@@ -200,7 +200,7 @@ def test_an_answer_of_an_earlier_version_is_told_by_what_it_says(tmp_path: Path)
     journal.close()
     begin(path)
     assert go_on(path, 100)
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     assert [journal.answer(name) for name in names[:2]] == [None, b"about something else"]
     journal.close()
 
@@ -208,7 +208,7 @@ def test_an_answer_of_an_earlier_version_is_told_by_what_it_says(tmp_path: Path)
 def test_the_answers_of_other_entities_stay_whatever_they_name(tmp_path: Path) -> None:
     """Another id that begins alike, a policy of the same id. What was made together with another entity is of both."""
     path = tmp_path / "journal.db"
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     assert POLICY.id == LAMP.id
     others = [EntityId(EntityType.THING, LAMP.namespace, f"{LAMP.name}0"), POLICY]
     said = b"about " + LAMP.id.encode() + b"0"
@@ -219,13 +219,13 @@ def test_the_answers_of_other_entities_stay_whatever_they_name(tmp_path: Path) -
     journal.close()
     begin(path)
     assert go_on(path, 100)
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     assert [journal.answer(delivery(n)) for n in (0, 1, 7, 8)] == [said, said, None, None]
     journal.close()
 
 
 def test_a_step_is_bounded_by_bytes_too(tmp_path: Path) -> None:
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.append([secret(revision, STEP_BYTES // 2) for revision in range(1, 6)])
     journal.append([change(LAMP, 6 + n, answer=answered(n, b"." * STEP_BYTES)) for n in range(3)])
     record = journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, timestamp(99), "operator"))
@@ -242,7 +242,7 @@ def test_a_step_is_bounded_by_bytes_too(tmp_path: Path) -> None:
 
 def test_a_number_that_the_lake_has_done_does_not_come_again(tmp_path: Path) -> None:
     """After a backup from before the erasure was put back."""
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.append([change(LAMP, 1)])
 
     def begun(lake_erased: int) -> int:
@@ -253,7 +253,7 @@ def test_a_number_that_the_lake_has_done_does_not_come_again(tmp_path: Path) -> 
 
 
 def test_the_log_is_not_emptied_while_somebody_reads_it(tmp_path: Path) -> None:
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.append(history(LAMP, 3))
     reader = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     reader.execute("BEGIN")

@@ -15,7 +15,7 @@ import pytest
 
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import SchemaTooNew, StoreUnavailable, Unstorable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.schema import STEPS
 from spark_store.records import Change
 from tests.contract.journal import JournalBehaviour
@@ -39,23 +39,21 @@ from tests.support.paths import ROOT
 from tests.support.reference_journal import MemoryJournal
 
 
-class TestSqliteJournal(JournalBehaviour):
-    def make(self, folder: Path, clock: NanoClock) -> SqliteJournal:
-        return SqliteJournal.open(folder / "journal.db", clock=clock)
+class TestJournal(JournalBehaviour):
+    def make(self, folder: Path, clock: NanoClock) -> Journal:
+        return Journal.open(folder / "journal.db", clock=clock)
 
 
 @pytest.fixture
-def fragile(tmp_path: Path) -> Iterator[SqliteJournal]:
-    journal = SqliteJournal.open(tmp_path / "journal.db", factory=Fragile)
+def fragile(tmp_path: Path) -> Iterator[Journal]:
+    journal = Journal.open(tmp_path / "journal.db", factory=Fragile)
     yield journal
     Fragile.arm(0)
     journal.close()
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out"])
-def test_an_append_whose_nth_operation_fails_is_stored_as_a_whole_or_not_at_all(
-    fragile: SqliteJournal, late: bool
-) -> None:
+def test_an_append_whose_nth_operation_fails_is_stored_as_a_whole_or_not_at_all(fragile: Journal, late: bool) -> None:
     """For each n; and the journal goes on afterwards as if nothing had been. Only a commit whose answer is lost lands."""
 
     def batch() -> list[Change]:
@@ -88,7 +86,7 @@ def test_an_append_whose_nth_operation_fails_is_stored_as_a_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("commits", [False, True])
-def test_a_rollback_that_fails_is_made_up_for(fragile: SqliteJournal, commits: bool) -> None:
+def test_a_rollback_that_fails_is_made_up_for(fragile: Journal, commits: bool) -> None:
     """Nothing is ever written on top of what should be gone, and nothing of it is committed."""
     fragile.write([change(LAMP, 1)])
     Fragile.arm(1)
@@ -101,7 +99,7 @@ def test_a_rollback_that_fails_is_made_up_for(fragile: SqliteJournal, commits: b
     assert revisions(fragile.events(LAMP, 1, ALL, 10, MUCH)) == [1, 2]
 
 
-def test_reading_that_fails_is_unavailable(fragile: SqliteJournal) -> None:
+def test_reading_that_fails_is_unavailable(fragile: Journal) -> None:
     fragile.append(history(LAMP, 3))
     for read in (
         lambda: fragile.snapshot(LAMP),
@@ -117,7 +115,7 @@ def test_reading_that_fails_is_unavailable(fragile: SqliteJournal) -> None:
 
 def test_a_full_file_stores_nothing_of_the_batch_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
     """A real SQLITE_FULL, through the file's size limit; a probe sees it too."""
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.append(history(LAMP, 2))
     (pages,) = journal._writer.execute("PRAGMA page_count").fetchone()
     journal._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
@@ -136,7 +134,7 @@ def test_a_full_file_stores_nothing_of_the_batch_and_goes_on_when_there_is_room(
 
 def test_probes_use_the_same_room_again_and_again(tmp_path: Path) -> None:
     """On a disk that is nearly full they would otherwise take what is left for those who wait for it."""
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.append(history(LAMP, 2))
     for _ in range(30):
         journal.probe()
@@ -146,7 +144,7 @@ def test_probes_use_the_same_room_again_and_again(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal._writer.execute("PRAGMA query_only = ON")
     with pytest.raises(StoreUnavailable, match=r"readonly.*cannot be written"):
         journal.append([change(LAMP, 1)])
@@ -158,7 +156,7 @@ def test_a_file_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 
 def test_a_foreign_lock_is_unavailable_and_soon(tmp_path: Path) -> None:
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="another process holds"):
@@ -173,22 +171,22 @@ def test_a_damaged_file_is_unavailable_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(b"this is no database" * 1000)
     with pytest.raises(StoreUnavailable, match=r"restore it from a backup"):
-        SqliteJournal.open(path)
+        Journal.open(path)
 
 
 def test_a_missing_folder_is_unavailable_with_advice(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="look at its folder"):
-        SqliteJournal.open(tmp_path / "nowhere" / "journal.db")
+        Journal.open(tmp_path / "nowhere" / "journal.db")
 
 
 def test_a_file_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    SqliteJournal.open(path).close()
+    Journal.open(path).close()
     connection = sqlite3.connect(path)
     connection.execute(f"PRAGMA user_version = {len(STEPS) + 1}")
     connection.close()
     with pytest.raises(SchemaTooNew, match=f"found schema version {len(STEPS) + 1}"):
-        SqliteJournal.open(path)
+        Journal.open(path)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +196,7 @@ def test_a_file_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
 )
 def test_a_value_that_sqlite_cannot_take_fails_alone(tmp_path: Path, wrong: Any) -> None:
     """What was written before stays in the transaction, nothing of the wrong batch does."""
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     journal.write([change(LAMP, 1)])
     with pytest.raises(Unstorable):
         journal.write([change(POLICY, 1), Change((wrong,), (snapshot(LAMP, 2),))])
@@ -210,11 +208,11 @@ def test_a_value_that_sqlite_cannot_take_fails_alone(tmp_path: Path, wrong: Any)
 
 def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append([*history(LAMP, 5), change(POLICY, 1, answer=answered(1))])
     journal.write([change(LAMP, 6)])
     journal.close()
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [1, 2, 3, 4, 5]
     assert journal.snapshot(POLICY) == snapshot(POLICY, 1)
     assert journal.answer(delivery(1)) == b"done"
@@ -225,11 +223,11 @@ def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
 def test_running_numbers_never_come_again(tmp_path: Path) -> None:
     """Also when the entries that had them are gone."""
     path = tmp_path / "journal.db"
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append(history(LAMP, 5))
     journal._writer.execute("DELETE FROM entries")
     journal.close()
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append([change(LAMP, 6)])
     rows = sqlite3.connect(path)
     assert rows.execute("SELECT seq FROM entries").fetchall() == [(6,)]
@@ -240,7 +238,7 @@ def test_running_numbers_never_come_again(tmp_path: Path) -> None:
 def test_running_numbers_lead_through_all_entries_in_order(tmp_path: Path) -> None:
     """That is how a follower reads everything once."""
     path = tmp_path / "journal.db"
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
     journal.append([change(POLICY, 2)])
     rows = sqlite3.connect(path)
@@ -257,7 +255,7 @@ def test_running_numbers_lead_through_all_entries_in_order(tmp_path: Path) -> No
 
 def test_the_writer_asks_sqlite_to_wait_for_the_disk_at_every_commit(tmp_path: Path) -> None:
     """WAL alone does not wait: both pragmas are needed."""
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     assert journal._writer.execute("PRAGMA synchronous").fetchone() == (2,)
     assert journal._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     journal.close()
@@ -265,7 +263,7 @@ def test_the_writer_asks_sqlite_to_wait_for_the_disk_at_every_commit(tmp_path: P
 
 def test_both_journals_agree_on_the_same_series(tmp_path: Path) -> None:
     """The memory journal is the specification in code."""
-    memory, file = MemoryJournal(), SqliteJournal.open(tmp_path / "journal.db")
+    memory, file = MemoryJournal(), Journal.open(tmp_path / "journal.db")
     for journal in (memory, file):
         for revision in range(1, 40):
             journal.append([change(LAMP, revision, b'"' + b"y" * (revision * 37 % 90) + b'"')])
@@ -276,9 +274,9 @@ def test_both_journals_agree_on_the_same_series(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from tests.support.journal_entries import LAMP, answered, change
-journal = SqliteJournal.open(sys.argv[1])
+journal = Journal.open(sys.argv[1])
 revision = journal.latest(LAMP)
 while True:
     journal.append([change(LAMP, revision + n, answer=answered(revision + n)) for n in (1, 2, 3)])
@@ -306,7 +304,7 @@ def test_what_was_reported_durable_survives_a_kill_and_is_there_once(tmp_path: P
         reported = max([reported, *map(int, child.stdout.read().split("\n")[:-1])])
         child.wait()
         child.stdout.close()
-        journal = SqliteJournal.open(path)
+        journal = Journal.open(path)
         latest = journal.latest(LAMP)
         found = journal.events(LAMP, 1, ALL, 1_000_000, 1 << 30)
         assert latest >= reported
@@ -320,7 +318,7 @@ def test_what_was_reported_durable_survives_a_kill_and_is_there_once(tmp_path: P
 
 def test_pages_of_trimmed_events_are_used_again(tmp_path: Path) -> None:
     """What comes in goes where the old ones were: the file of a journal that is trimmed does not grow."""
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     lamps = [EntityId(EntityType.THING, "acme.site", f"lamp-{number}") for number in range(50)]
 
     def live_on(first: int) -> None:

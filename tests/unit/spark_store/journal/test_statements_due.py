@@ -6,11 +6,12 @@ import sqlite3
 from pathlib import Path
 
 from mappings.model.signals import Event
-from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal import erasure, statements
+from spark_store.journal.journal import Journal
 from spark_store.journal.schema import POLICY_DUE, STEPS, migrate
 from spark_store.records import Change, PolicyDue, Snapshot
 from tests.support.journal_entries import POLICY, timestamp
+from tests.support.temporary_journal import due
 
 SUBJECT = b"a-subject-nobody-else-has"
 
@@ -28,16 +29,16 @@ def test_policies_of_an_earlier_journal_are_looked_at_if_something_in_them_expir
 
 
 def test_nothing_is_left_of_whom_a_policy_was_going_to_tell(tmp_path: Path) -> None:
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     state = {"entries": {"A": {"subjects": {"a:b": {"expiry": "2030-01-15T08:00:00Z"}}}}}
     event = Event(POLICY, 1, timestamp(1), "created", "/", b"{}", b"{}")
     journal.append([Change((event,), (Snapshot(POLICY, 1, timestamp(1), timestamp(1), state, None),))])
-    journal.look_again(POLICY, 1, timestamp(2), SUBJECT)
+    journal.within(lambda it: statements.look_again(it, POLICY, 1, timestamp(2), SUBJECT))
     journal.commit()
-    assert journal.due(timestamp(2), 10) == [PolicyDue(POLICY, SUBJECT)]
+    assert due(journal, timestamp(2), 10) == [PolicyDue(POLICY, SUBJECT)]
     journal.within(lambda it: erasure.begin(it, "policy", POLICY.id, timestamp(99), "operator"))
     journal.commit()
-    assert journal.due(timestamp(99), 10) == []
+    assert due(journal, timestamp(99), 10) == []
     assert journal.scrub()
     journal.close()
     assert SUBJECT not in b"".join(each.read_bytes() for each in tmp_path.iterdir())
@@ -45,15 +46,15 @@ def test_nothing_is_left_of_whom_a_policy_was_going_to_tell(tmp_path: Path) -> N
 
 def test_whoever_writes_a_state_makes_it_due(tmp_path: Path) -> None:
     """A rebuild writes states by itself."""
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     entity = "INSERT INTO entities (type, id, revision, created, modified, state) VALUES ('policy', ?, 1, '', '', ?)"
     journal.within(lambda it: it.execute(entity, (POLICY.id, b'{"subjects":{"a:b":{"expiry":"x"}}}')))
     journal.commit()
-    assert journal.due("", 10) == [PolicyDue(POLICY, None)]
-    journal.look_again(POLICY, 1, timestamp(5), None)
+    assert due(journal, "", 10) == [PolicyDue(POLICY, None)]
+    journal.within(lambda it: statements.look_again(it, POLICY, 1, timestamp(5), None))
     journal.commit()
-    assert journal.due("", 10) == []
+    assert due(journal, "", 10) == []
     journal.within(lambda it: it.execute("UPDATE entities SET state = state, policy = 'a:p'"))
     journal.commit()
-    assert journal.due("", 10) == [PolicyDue(POLICY, None)]
+    assert due(journal, "", 10) == [PolicyDue(POLICY, None)]
     journal.close()

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.check import check_lake, check_reach
 from spark_store.lake.durability import is_complete
@@ -84,7 +84,7 @@ def test_a_table_that_is_being_made_is_not_looked_at(tmp_path: Path) -> None:
 def test_what_was_erased_is_not_missed(tmp_path: Path) -> None:
     site = DataFolder(tmp_path)
     site.write(3, entities=1)
-    with contextlib.closing(SqliteJournal.open(site.lake.journal)) as journal:
+    with contextlib.closing(Journal.open(site.lake.journal)) as journal:
         erase_events(journal, lamp(0))
     with JournalReader.open(site.lake.journal) as follower:
         assert follower.oldest() is None

@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.schema import Field, PrimitiveType
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.tables import ERASURES, EVENTS, LATEST, Lake
@@ -88,7 +88,7 @@ def test_an_erasure_is_pending_while_one_table_has_not_carried_it_out(
 ) -> None:
     """One that was put back from a backup, of which the pipeline has not heard yet."""
     place = Lake(tmp_path)
-    SqliteJournal.open(place.journal).close()
+    Journal.open(place.journal).close()
     monkeypatch.setattr(JournalReader, "erasures", lambda _, after: list(range(after + 1, 6)))
     place.pipeline.mkdir(parents=True)
     publish_watermark(place.watermark, Watermark(7, erased=4))
@@ -137,7 +137,7 @@ def test_an_event_of_another_past_is_told_by_its_time_or_value(
 ) -> None:
     """The same entity, the same revision, the same number: as after an old journal was restored."""
     place = Lake(tmp_path)
-    journal = SqliteJournal.open(place.journal)
+    journal = Journal.open(place.journal)
     journal.append(history(LAMP, 5))
     journal.close()
     append_events(place, [(5, event(LAMP, 5)._replace(**changed))])

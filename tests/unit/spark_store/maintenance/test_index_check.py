@@ -14,7 +14,7 @@ import pytest
 
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import StoreUnavailable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.maintenance import index_check
 from spark_store.maintenance.index_check import IndexComparison, IndexDifference, compare
 from spark_store.search import index_builder
@@ -34,7 +34,7 @@ THINGS: list[dict[str, Any] | None] = [
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    with contextlib.closing(SqliteJournal.open(tmp_path / "journal.db")) as journal:
+    with contextlib.closing(Journal.open(tmp_path / "journal.db")) as journal:
         for number, state in enumerate(THINGS, 1):
             entity = EntityId(EntityType.THING, "acme", str(number))
             journal.append([change(entity, 1, {"attributes": {"a": 1}}), change(entity, 2, state)])
@@ -57,7 +57,7 @@ def test_where_all_is_well_nothing_is_found(file: Path) -> None:
 
 
 def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file: Path) -> None:
-    with contextlib.closing(SqliteJournal.open(file)) as journal:
+    with contextlib.closing(Journal.open(file)) as journal:
         entity = EntityId(EntityType.THING, "acme", "long")
         journal.append([change(entity, 1, {"attributes": {"k" * LONGEST: 1}})])
     assert compare(file) == IndexComparison(5, 0, 0, [])
@@ -183,7 +183,7 @@ def test_index_and_states_are_of_one_mind_wherever_the_writer_is_killed(tmp_path
     assert waited >= kills // 100
     assert compared > kills
     # What was left undone is done by whoever comes next.
-    with contextlib.closing(SqliteJournal.open(path)) as journal:
+    with contextlib.closing(Journal.open(path)) as journal:
         while journal.within(index_builder.step):
             journal.commit()
         journal.commit()

@@ -11,7 +11,7 @@ import pytest
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import StoreUnavailable
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalEntry, JournalReader
 from spark_store.pipeline import arrow_reader
 from spark_store.pipeline.arrow_reader import short_events
@@ -67,7 +67,7 @@ def test_a_deletion_has_no_value_wherever_it_stands(site: DataFolder, values: li
 
 
 def test_batches_are_bounded_and_long_events_are_left_to_others(site: DataFolder) -> None:
-    journal = SqliteJournal.open(site.lake.journal)
+    journal = Journal.open(site.lake.journal)
     try:
         journal.append([change(lamp(number), 1) for number in range(arrow_reader.BATCH_ROWS + 10)])
         longest, longer = (b'"' + b"x" * (arrow_reader.LONG - 2 + more) + b'"' for more in (0, 1))

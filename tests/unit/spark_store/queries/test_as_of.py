@@ -15,7 +15,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
 from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, JournalReader
 from spark_store.lake.tables import MOMENTS, SNAPSHOTS, Lake, Table
 from spark_store.queries.as_of import Candidate, CandidateAccess, guarded, instant, is_reached, judged, query, seen
@@ -93,7 +93,7 @@ def journal(tmp_path: Path) -> Path:
         lived(GONE, [*policies, Happening("deleted", "/", None)], (1, 2, 3)),
         lived(FREE, [Happening("created", "/", {})], (4,)),
     ]
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append([Change((event,), (state,)) for life in lives for event, state in life])
     journal.close()
     return path
@@ -109,7 +109,7 @@ def test_the_policy_is_the_one_that_the_journal_names_now(journal: Path) -> None
 
 
 def erase(path: Path, entity: EntityId) -> None:
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.within(lambda it: erasure.begin(it, "thing", entity.id, timestamp(99), "anna"))
     journal.commit()
     journal.close()
@@ -117,7 +117,7 @@ def erase(path: Path, entity: EntityId) -> None:
 
 def make_anew(path: Path, entity: EntityId, revision: int) -> None:
     event = Event(entity, revision, timestamp(100), "created", "/", b'{"policyId":"acme:third"}', b"{}")
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append([Change((event,), (fold([event]),))])
     journal.close()
 

@@ -26,7 +26,7 @@ from spark_store.errors import (
     TooManyRows,
 )
 from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.reader import Position
 from spark_store.lake.tables import APP, EVENTS, Lake
@@ -58,7 +58,7 @@ def lake(tmp_path: Path) -> Lake:
     """A lake with the first 4 of 9 events of three entities, whose pipeline is behind."""
     lake = Lake(tmp_path)
     lake.pipeline.mkdir(parents=True)
-    journal = SqliteJournal.open(lake.journal)
+    journal = Journal.open(lake.journal)
     journal.append([*history(LAMP, 2), *history(OTHER, 3), *history(POLICY, 1), *history(LAMP, 5, first=3)])
     journal.close()
     _, rows = newest(lake, Selection())
@@ -321,7 +321,7 @@ def test_an_export_is_without_what_was_erased_though_lake_and_journal_still_have
     monkeypatch.setattr(Export, "_ask", ask)
     everything = exported()
     assert len(everything) == 9
-    with contextlib.closing(SqliteJournal.open(lake.journal)) as journal:
+    with contextlib.closing(Journal.open(lake.journal)) as journal:
         journal.within(lambda it: erasure.begin(it, "thing", LAMP.id, "2030-01-15T00:00:00Z", "anna"))
         journal.commit()
         journal.append([change(LAMP, 6)])
@@ -349,7 +349,7 @@ def test_an_export_that_cannot_be_asked_for_touches_nothing(lake: Lake, tmp_path
 def test_an_empty_lake_gives_what_the_journal_has(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.pipeline.mkdir(parents=True)
-    journal = SqliteJournal.open(lake.journal)
+    journal = Journal.open(lake.journal)
     journal.append([change(LAMP, 1)])
     journal.close()
     assert Export(SparkQueries(lake, lambda: "sc://nowhere")).run(Selection(), tmp_path / "it.parquet").rows == 1

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mappings.ids import EntityId, EntityType
 from spark_store.errors import RevisionConflict, StoreUnavailable
 from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.rql.order import TypeRank
 from spark_store.search.index import LARGE, LONGEST, rows_of
 from spark_store.search.index_sql import path_of
@@ -29,13 +29,13 @@ FAN = EntityId(EntityType.THING, "acme.site", "fan")
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[SqliteJournal]:
-    opened = SqliteJournal.open(tmp_path / "journal.db")
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    opened = Journal.open(tmp_path / "journal.db")
     yield opened
     opened.close()
 
 
-def is_true(journal: SqliteJournal) -> bool:
+def is_true(journal: Journal) -> bool:
     """Whether the index is what the states say."""
     there = journal.read(found)
     assert there == journal.read(expected)
@@ -147,7 +147,7 @@ LONG_ENOUGH = {"attributes": {"k" * (LONGEST - len("attributes/")): 1, "b": 1}}
 def test_after_any_changes_the_index_says_what_the_state_says(states: list[dict[str, Any] | None]) -> None:
     """Creations, changes of every kind, deletions, re-creations, and things that grow large and small again."""
     with tempfile.TemporaryDirectory() as folder:
-        journal = SqliteJournal.open(Path(folder) / "journal.db")
+        journal = Journal.open(Path(folder) / "journal.db")
         try:
             created, before = 1, None
             for revision, state in enumerate(states, 1):
@@ -160,14 +160,14 @@ def test_after_any_changes_the_index_says_what_the_state_says(states: list[dict[
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [value], lambda value: {"b": [{"c": value}]}])
-def test_values_that_python_takes_for_the_same_are_told_apart(journal: SqliteJournal, wrap: Any) -> None:
+def test_values_that_python_takes_for_the_same_are_told_apart(journal: Journal, wrap: Any) -> None:
     values = [1, True, 1.0, 0, False, -0.0, "", None, [], {}, 2**53, 2**53 + 1, float(2**53)]
     for revision, value in enumerate([*values, *reversed(values), *values[::2], *values[::3]], 1):
         journal.append([change(LAMP, revision, {"attributes": {"a": wrap(value)}})])
         assert is_true(journal)
 
 
-def test_several_changes_of_one_thing_in_one_batch_and_in_one_transaction(journal: SqliteJournal) -> None:
+def test_several_changes_of_one_thing_in_one_batch_and_in_one_transaction(journal: Journal) -> None:
     journal.write([change(LAMP, 1, {"attributes": {"a": 1, "b": 2}}), change(LAMP, 2, {"attributes": {"a": 2}})])
     journal.write([change(LAMP, 3, {"attributes": {"a": 3}}), change(FAN, 1, {"attributes": {"a": 3}})])
     journal.commit()
@@ -175,7 +175,7 @@ def test_several_changes_of_one_thing_in_one_batch_and_in_one_transaction(journa
     assert len(journal.read(found).values) == 4
 
 
-def test_one_value_that_changes_is_one_row_that_changes(journal: SqliteJournal) -> None:
+def test_one_value_that_changes_is_one_row_that_changes(journal: Journal) -> None:
     """However large the thing is around it."""
     attributes = {f"key-{number}": number for number in range(500)}
     journal.append([change(LAMP, 1, {"attributes": attributes})])
@@ -189,7 +189,7 @@ def test_one_value_that_changes_is_one_row_that_changes(journal: SqliteJournal) 
     assert is_true(journal)
 
 
-def test_long_keys_within_each_other_take_no_room_in_the_index(journal: SqliteJournal) -> None:
+def test_long_keys_within_each_other_take_no_room_in_the_index(journal: Journal) -> None:
     nested: Any = 1
     for level in range(400):
         nested = {f"{'k' * 60}{level}": nested}
@@ -202,7 +202,7 @@ def test_long_keys_within_each_other_take_no_room_in_the_index(journal: SqliteJo
     assert length < 200
 
 
-def test_a_policy_says_whom_it_names_and_what_it_imports(journal: SqliteJournal) -> None:
+def test_a_policy_says_whom_it_names_and_what_it_imports(journal: Journal) -> None:
     def state(subjects: list[str], imports: list[str]) -> dict[str, Any]:
         entries = {"E": {"subjects": {one: {} for one in subjects}}, "F": {"subjects": {}}}
         return {"entries": entries, "imports": {one: {} for one in imports}}
@@ -219,7 +219,7 @@ def test_a_policy_says_whom_it_names_and_what_it_imports(journal: SqliteJournal)
     assert not is_true(journal)
 
 
-def test_what_is_not_stored_is_not_in_the_index(journal: SqliteJournal) -> None:
+def test_what_is_not_stored_is_not_in_the_index(journal: Journal) -> None:
     journal.append([change(LAMP, 1, {"attributes": {"a": 1}})])
     before = journal.read(found)
     with pytest.raises(RevisionConflict):
@@ -234,7 +234,7 @@ def test_what_is_not_stored_is_not_in_the_index(journal: SqliteJournal) -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out"])
 def test_a_change_whose_nth_operation_fails_leaves_index_and_state_of_one_mind(tmp_path: Path, late: bool) -> None:
-    journal = SqliteJournal.open(tmp_path / "journal.db", factory=Fragile)
+    journal = Journal.open(tmp_path / "journal.db", factory=Fragile)
     revision, number, failures = 1, 0, 0
     journal.append([change(LAMP, 1, {"attributes": {"n": 1}})])
     while True:
@@ -256,7 +256,7 @@ def test_a_change_whose_nth_operation_fails_leaves_index_and_state_of_one_mind(t
     journal.close()
 
 
-def test_an_erased_entity_is_not_in_the_index(journal: SqliteJournal) -> None:
+def test_an_erased_entity_is_not_in_the_index(journal: Journal) -> None:
     journal.append([change(LAMP, 1, {"attributes": {"a": 1}}), change(FAN, 1, {"attributes": {"b": 1}})])
     journal.append([change(POLICY, 1, {"entries": {"E": {"subjects": {"a:x": {}}}}})])
     for entity in (LAMP, POLICY):
@@ -270,7 +270,7 @@ def test_an_erased_entity_is_not_in_the_index(journal: SqliteJournal) -> None:
     assert is_true(journal)
 
 
-def test_a_state_that_is_damaged_can_be_replaced(journal: SqliteJournal) -> None:
+def test_a_state_that_is_damaged_can_be_replaced(journal: Journal) -> None:
     """Then the index may say too much, never too little."""
     journal.append([change(LAMP, 1, {"attributes": {"a": 1}})])
     journal.within(lambda it: it.execute("UPDATE entities SET state = ?", (b'{"attrib',)))
@@ -281,7 +281,7 @@ def test_a_state_that_is_damaged_can_be_replaced(journal: SqliteJournal) -> None
 def test_entities_of_an_earlier_journal_are_not_in_the_index_whatever_happens_to_them(tmp_path: Path) -> None:
     """They come into it in the order of their keys; until then nobody counts on it."""
     path = tmp_path / "journal.db"
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append([change(LAMP, 1, {"attributes": {"a": 1}}), change(FAN, 1, {"attributes": {"a": 1}})])
     assert is_true(journal)
     journal.close()
@@ -289,7 +289,7 @@ def test_entities_of_an_earlier_journal_are_not_in_the_index_whatever_happens_to
         file.execute("DELETE FROM search_values")
         file.execute("UPDATE search_progress SET indexed = 0")
     file.close()
-    journal = SqliteJournal.open(path)
+    journal = Journal.open(path)
     journal.append([change(LAMP, 2, {"attributes": {"a": 2}})])
     journal.append([change(FAN, 2, None)])
     assert not is_true(journal)

@@ -14,7 +14,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
 from spark_store.search import index_builder
 from spark_store.search.index import LARGE
@@ -28,8 +28,8 @@ THINGS = 20
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[SqliteJournal]:
-    opened = SqliteJournal.open(tmp_path / "journal.db", factory=Fragile)
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    opened = Journal.open(tmp_path / "journal.db", factory=Fragile)
     yield opened
     Fragile.arm(0)
     opened.close()
@@ -44,7 +44,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 class EntityWriter:
     """Things and policies that come, change and go. The same draws each time: tests rely on what is in them."""
 
-    def __init__(self, journal: SqliteJournal) -> None:
+    def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._chance = random.Random(5)
         self.revisions: dict[EntityId, int] = {}
@@ -84,19 +84,19 @@ class EntityWriter:
         return {"entries": {"E": {"subjects": named}}, "imports": {f"a:{self._chance.randrange(3)}": {}}}
 
 
-def take_step(journal: SqliteJournal) -> bool:
+def take_step(journal: Journal) -> bool:
     more = journal.within(step)
     journal.commit()
     return more
 
 
-def is_true(journal: SqliteJournal) -> bool:
+def is_true(journal: Journal) -> bool:
     there = journal.read(found)
     assert there == journal.read(expected)
     return bool(there.values and there.subjects and there.imports and there.large)
 
 
-def forget(journal: SqliteJournal) -> None:
+def forget(journal: Journal) -> None:
     """As a file from before there was an index."""
     for table in ("values", "large", "subjects", "imports"):
         journal.within(lambda it, table=table: it.execute(f"DELETE FROM search_{table}"))  # type: ignore[misc]
@@ -104,7 +104,7 @@ def forget(journal: SqliteJournal) -> None:
     journal.commit()
 
 
-def test_a_new_file_is_complete(journal: SqliteJournal) -> None:
+def test_a_new_file_is_complete(journal: Journal) -> None:
     assert journal.read(progress) == IndexProgress(0, 0, True)
     assert not take_step(journal)
     EntityWriter(journal).fill()
@@ -112,7 +112,7 @@ def test_a_new_file_is_complete(journal: SqliteJournal) -> None:
     assert is_true(journal)
 
 
-def test_an_old_file_gets_its_index_step_by_step_while_others_write(journal: SqliteJournal) -> None:
+def test_an_old_file_gets_its_index_step_by_step_while_others_write(journal: Journal) -> None:
     """At each moment the index has what was reached, and nothing else; in the end it has everything."""
     writer = EntityWriter(journal)
     writer.fill()
@@ -134,7 +134,7 @@ def test_an_old_file_gets_its_index_step_by_step_while_others_write(journal: Sql
     assert is_true(journal)
 
 
-def test_an_index_that_begins_anew_is_taken_away_first_while_others_write(journal: SqliteJournal) -> None:
+def test_an_index_that_begins_anew_is_taken_away_first_while_others_write(journal: Journal) -> None:
     writer = EntityWriter(journal)
     writer.fill()
     journal.within(
@@ -160,7 +160,7 @@ def test_an_index_that_begins_anew_is_taken_away_first_while_others_write(journa
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out"])
-def test_interrupted_anywhere_it_goes_on(journal: SqliteJournal, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_anywhere_it_goes_on(journal: Journal, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_builder, "STEP_ROWS", 100)
     writer = EntityWriter(journal)
     writer.fill()
@@ -192,7 +192,7 @@ PATHS = ("attributes/a", "attributes/b", "features/x", "attributes/nobody")
 
 @pytest.mark.parametrize("paths", [PATHS[:1], PATHS])
 def test_a_declared_path_gets_rows_in_the_order_of_ids_while_others_write(
-    journal: SqliteJournal, paths: tuple[str, ...]
+    journal: Journal, paths: tuple[str, ...]
 ) -> None:
     writer = EntityWriter(journal)
     writer.fill()
@@ -218,7 +218,7 @@ def test_a_declared_path_gets_rows_in_the_order_of_ids_while_others_write(
     assert {row[0] for row in journal.read(found).declared} == {*paths} - {"attributes/nobody"}
 
 
-def test_a_path_that_is_declared_no_more_goes_and_may_come_again_amid_that(journal: SqliteJournal) -> None:
+def test_a_path_that_is_declared_no_more_goes_and_may_come_again_amid_that(journal: Journal) -> None:
     writer = EntityWriter(journal)
     writer.fill()
     journal.within(lambda it: declare(it, PATHS[:2]))
@@ -241,7 +241,7 @@ def test_a_path_that_is_declared_no_more_goes_and_may_come_again_amid_that(journ
     is_true(journal)
 
 
-def test_what_an_erased_thing_had_at_a_declared_path_goes_and_the_path_stays(journal: SqliteJournal) -> None:
+def test_what_an_erased_thing_had_at_a_declared_path_goes_and_the_path_stays(journal: Journal) -> None:
     EntityWriter(journal).fill()
     journal.within(lambda it: declare(it, ("attributes/a", "attributes/nobody")))
     while take_step(journal):
@@ -256,7 +256,7 @@ def test_what_an_erased_thing_had_at_a_declared_path_goes_and_the_path_stays(jou
     assert paths == [("attributes/a", 2), ("attributes/nobody", 2)]
 
 
-def test_a_step_ends_after_so_many_bytes(journal: SqliteJournal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_ends_after_so_many_bytes(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = EntityWriter(journal)
     writer.fill()
     forget(journal)
@@ -265,7 +265,7 @@ def test_a_step_ends_after_so_many_bytes(journal: SqliteJournal, monkeypatch: py
     assert journal.read(progress).indexed == 1
 
 
-def test_a_damaged_state_has_no_rows_and_stops_nothing(journal: SqliteJournal) -> None:
+def test_a_damaged_state_has_no_rows_and_stops_nothing(journal: Journal) -> None:
     EntityWriter(journal).fill()
     journal.within(lambda it: it.execute("UPDATE entities SET state = ? WHERE key IN (2, 5)", (b'{"attrib',)))
     journal.within(begin_anew)
@@ -275,7 +275,7 @@ def test_a_damaged_state_has_no_rows_and_stops_nothing(journal: SqliteJournal) -
     assert journal.read(progress).is_complete
 
 
-def test_an_erasure_takes_away_the_names_of_places_that_nobody_has(journal: SqliteJournal) -> None:
+def test_an_erasure_takes_away_the_names_of_places_that_nobody_has(journal: Journal) -> None:
     """A place may have been named after somebody. One that another thing has stays."""
     for number, attributes in enumerate([{"anna": 1, "room": 1}, {"room": 2}]):
         entity = EntityId(EntityType.THING, "acme.site", str(number))

@@ -14,6 +14,7 @@ from spark_store.lake.tables import EVENTS, Lake
 from tests.support.in_process.streamr import Frame, Tank, publish, resend, subscribe
 from tests.support.journal_entries import LATER
 from tests.support.lake.tables import append_events, forget
+from tests.support.temporary_journal import follow_on
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -38,7 +39,7 @@ class Border:
 
     async def trim(self, tank: Tank, keep: int) -> None:
         """The journal keeps the newest events alone, and nothing is known of the lake yet."""
-        followed = tank.journal.follow_on(self.moved, 1000, 1 << 30)
+        followed = follow_on(tank.journal, self.moved, 1000, 1 << 30)
         append_events(self.lake, [each[:2] for each in followed])
         self.moved = followed[-1].seq
         assert await tank.store.trim(self.moved - keep, LATER) > 0

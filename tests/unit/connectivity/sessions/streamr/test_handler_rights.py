@@ -18,7 +18,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.streamr.streams import partition_of
 from mappings.texts import utc_text
 from spark_store.journal import erasure
-from spark_store.journal.journal import SqliteJournal
+from spark_store.journal.journal import Journal
 from tests.support.dice import THOROUGH, dice
 from tests.support.in_process.service import LAMP, NOW, command, until
 from tests.support.in_process.streamr import (
@@ -344,11 +344,9 @@ async def test_while_nobody_follows_changes_of_policies_concern_nobody() -> None
 
 
 async def test_a_policy_that_is_erased_lets_nobody_read(tmp_path: Path) -> None:
-    journal = SqliteJournal.open(tmp_path / "journal.db")
+    journal = Journal.open(tmp_path / "journal.db")
     tank = await Tank.filled(CLIENTS, journal=journal)
     await tank.asked("a", subscribe())
     tanks = EntityId(EntityType.POLICY, "acme.site", "tanks")
-    await tank.store.take(
-        lambda: journal.within(lambda it: erasure.begin(it, "policy", tanks.id, utc_text(NOW), "anna")), forgets=tanks
-    )
+    await tank.store.execute(lambda it: erasure.begin(it, "policy", tanks.id, utc_text(NOW), "anna"), forgets=tanks)
     assert error((await tank.frames("a", 2))[1])["error"] == said("tank")

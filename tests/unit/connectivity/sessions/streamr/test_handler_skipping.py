@@ -19,7 +19,7 @@ from mappings.streamr.streams import partition_of
 from spark_store.records import Change, Snapshot
 from tests.support.in_process.service import NOW, until
 from tests.support.in_process.streamr import OTHER, Tank, offsets, publish, resend, subscribe, subscribed, unsubscribe
-from tests.support.reference_journal import MemoryJournal
+from tests.support.temporary_journal import TemporaryJournal
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -73,7 +73,7 @@ async def test_cases_h01_to_h03_a_stream_has_its_first_and_its_last_follower_and
 
 
 async def test_a_frame_is_written_once_for_all_who_want_it_in_the_same_style() -> None:
-    journal = MemoryJournal()
+    journal = TemporaryJournal()
     events = [message(revision) for revision in range(1, 4)]
     journal.append([Change(tuple(events), (Snapshot(TANK, 3, STAMP, STAMP, {}, None),))])
     store = Store(journal)

@@ -1,0 +1,28 @@
+"""The positions that event cursors of targets have reached, as the journal stores them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+
+from connectivity.store.store import Store
+from spark_store.journal import statements
+from spark_store.records import CursorPosition
+
+
+class CursorRepository:
+    """The stored positions of all targets. Every method raises StoreUnavailable."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def positions(self) -> list[CursorPosition]:
+        """Return the durable position of every target."""
+        return self._store.read(statements.everyone)
+
+    def keep_only(self, connection_id: str, targets: Sequence[str]) -> Awaitable[None]:
+        """Give these targets of a connection positions, after the newest event if they have none; delete its others."""
+        return self._store.execute(lambda it: statements.follow(it, connection_id, targets))
+
+    def advance(self, positions: Sequence[CursorPosition]) -> Awaitable[None]:
+        """Store positions. A target without one gets none, and none goes back."""
+        return self._store.execute(lambda it: statements.move(it, positions))

@@ -1,0 +1,61 @@
+"""A real journal that is gone with its object, in a folder in memory where the system has one."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from mappings.ids import EntityId
+from spark_store.journal import statements
+from spark_store.journal.journal import Journal
+from spark_store.records import CursorPosition, PolicyDue, PublishedEvent
+
+_MEMORY = Path("/dev/shm")
+
+
+class _Unsynced(sqlite3.Connection):
+    """Does not wait for the disk: nobody reads these files after a crash of the machine."""
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        return super().execute("PRAGMA synchronous=OFF" if sql.startswith("PRAGMA synchronous") else sql, *parameters)
+
+
+class TemporaryJournal(Journal):
+    """A journal in a folder of its own."""
+
+    def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:
+        """`clock` gives nanoseconds since 1970."""
+        folder = tempfile.mkdtemp(prefix="journal-", dir=_MEMORY if _MEMORY.is_dir() else None)
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        opened = Journal.open(Path(folder) / "journal.db", clock=clock, factory=_Unsynced)
+        super().__init__(opened.path, opened._writer, opened._reader, clock)
+
+
+def follow_on(journal: Journal, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
+    return journal.read(lambda it: statements.follow_on(it, after, limit, max_bytes))
+
+
+def followed(journal: Journal, entity: EntityId, revision: int) -> PublishedEvent | None:
+    return journal.read(lambda it: statements.followed(it, entity, revision))
+
+
+def places(journal: Journal) -> list[CursorPosition]:
+    return journal.read(statements.everyone)
+
+
+def follow(journal: Journal, connection: str, targets: Sequence[str]) -> None:
+    journal.within(lambda it: statements.follow(it, connection, targets))
+
+
+def move(journal: Journal, positions: Sequence[CursorPosition]) -> None:
+    journal.within(lambda it: statements.move(it, positions))
+
+
+def due(journal: Journal, until: str, limit: int) -> list[PolicyDue]:
+    return journal.read(lambda it: statements.due(it, until, limit))
