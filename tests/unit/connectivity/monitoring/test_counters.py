@@ -100,4 +100,4 @@ def test_what_is_remembered_of_addresses_is_bounded() -> None:
     addresses = meter().source(["#"], matches)
     for number in range(3_000):
         addresses.at(f"device/{number}")
-    assert len(addresses._found) <= 1_000
+    assert len(addresses._cache) <= 1_000
