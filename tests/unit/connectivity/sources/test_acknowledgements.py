@@ -306,4 +306,4 @@ def test_case_38_only_declared_labels_are_taken(label: str, error: str | None) -
 def test_what_comes_in_place_of_others_says_whose_it_is() -> None:
     assert weak(LAMP, X, "live", None).headers == {"ditto-weak-ack": True}
     assert timed_out(LAMP, X, "live", "c-1", 2.5).channel == "live"
-    assert repr(collector(P)) == "<Collector for acme.site:lamp-7, waits for twin-persisted>"
+    assert repr(collector(P)) == "<AckAggregator of acme.site:lamp-7, waits for twin-persisted>"

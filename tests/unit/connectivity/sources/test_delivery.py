@@ -95,7 +95,7 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
         deliveries.fail(str(number), redelivered=False)
     assert len(deliveries.memory._rejections) == 10
     deliveries.memory.close_connection("site")
-    assert (len(deliveries.memory._rejections), len(deliveries.memory._underway)) == (0, 0)
+    assert (len(deliveries.memory._rejections), len(deliveries.memory._pending)) == (0, 0)
 
 
 async def test_a_delivery_shows_its_state() -> None:
