@@ -69,7 +69,7 @@ def asking(*labels: str, **headers: Any) -> PolicyAnnouncement:
 
 
 def awaited(site: ConnectionHarness) -> int:
-    return len(site.dispatcher._exchange.announcements)
+    return len(site.dispatcher._request_reply.announcements)
 
 
 async def test_9_05_an_announcement_whose_acknowledgement_stays_away_is_sent_again() -> None:
@@ -119,7 +119,7 @@ async def test_9_05_a_target_that_issues_the_label_acknowledges_it_when_its_brok
 
 def test_what_nobody_asked_for_is_not_taken() -> None:
     late = Acknowledgement(POLICY, "site:seen", 200, None, {"correlation-id": "c-1"})
-    assert not ConnectionHarness().dispatcher._exchange.announcements.acknowledge(late)
+    assert not ConnectionHarness().dispatcher._request_reply.announcements.acknowledge(late)
 
 
 def test_labels_of_the_service_itself_are_not_waited_for() -> None:

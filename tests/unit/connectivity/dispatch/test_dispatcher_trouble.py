@@ -276,13 +276,13 @@ async def test_a_mistake_amid_a_batch_leaves_nothing_decided_that_is_not_stored(
     site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The link ends, and the next one brings the batch again: it is answered, and so is what comes behind it."""
-    hold = site.dispatcher._exchange.hold
+    hold = site.dispatcher._request_reply.hold
 
     def failing(*_arguments: object) -> None:
-        monkeypatch.setattr(site.dispatcher._exchange, "hold", hold)
+        monkeypatch.setattr(site.dispatcher._request_reply, "hold", hold)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(site.dispatcher._exchange, "hold", failing)
+    monkeypatch.setattr(site.dispatcher._request_reply, "hold", failing)
     asking = turn(2, requested_acks=["twin-persisted", "other:seen"], timeout="5s")
     batch = [turn(1), asking]
     with pytest.raises(ZeroDivisionError):

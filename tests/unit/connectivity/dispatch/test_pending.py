@@ -47,7 +47,7 @@ async def test_those_whose_time_is_over_end_in_the_order_of_their_times() -> Non
     waiting.collecting.expire()
     assert waiting.finished == ["a", "b", "c"]
     assert (len(waiting.collecting), waiting.collecting.held("site")) == (1, 1)
-    assert waiting.collecting._over == 0, "none of them is in the heap any more"
+    assert waiting.collecting._ended_in_heap == 0, "none of them is in the heap any more"
 
 
 async def test_an_error_at_one_end_stops_no_other_and_the_timer_goes_on() -> None:
@@ -67,7 +67,7 @@ async def test_an_error_at_one_end_stops_no_other_and_the_timer_goes_on() -> Non
         waiting.clock.advance(0.01)
         await until(lambda: waiting.finished == ["b", "c"])
     assert [(line["event"], line["correlation_id"]) for line in lines] == [
-        ("waiting for acknowledgements ended in an error", "a")
+        ("finishing a pending request failed", "a")
     ]
 
 

@@ -436,7 +436,7 @@ async def test_an_error_of_our_own_at_the_end_is_no_reason_to_forget_the_deliver
         broken.setattr(ResponseRouter, "post", fail)
         other.deliver(acknowledgement())
         await other.settled(1)
-    assert [line["event"] for line in lines] == ["waiting for acknowledgements ended in an error"]
+    assert [line["event"] for line in lines] == ["finishing a pending request failed"]
     site.handle(site.delivery(asking(SEEN), "x", redelivered=True))
     other.deliver(acknowledgement())
     await site.settled(1)

@@ -388,7 +388,7 @@ async def test_a_mistake_in_passing_on_is_answered_and_the_next_delivery_is_serv
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a mistake of our own")
 
-    monkeypatch.setattr(site.dispatcher._exchange, "prepare", fail)
+    monkeypatch.setattr(site.dispatcher._request_reply, "prepare", fail)
     with capture_logs():
         site.deliver(message(), turn(1))
     await site.settled(2)

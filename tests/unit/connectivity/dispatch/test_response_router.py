@@ -100,7 +100,7 @@ async def test_case_57_who_is_not_authorized_reaches_nobody(options: dict[str, s
         await site.settled(1)
     assert (site.answers(), other.answers()) == ([], [])
     (line,) = lines
-    assert (line["event"], line["to"]) == ("an answer is not diverted", "desk")
+    assert (line["event"], line["to"]) == ("a response was not diverted", "desk")
     assert reason in line["error"]
     assert site.count("out", "not_diverted") == 1
 
@@ -151,7 +151,7 @@ async def test_several_targets_belong_to_the_sources_by_their_index() -> None:
             site.deliver(turn(index), source=index)
         await site.settled(3)
     assert [message.address for message in other.link.published] == ["second", "first"]
-    assert "index 2" in next(line["error"] for line in lines if line["event"] == "an answer is not diverted")
+    assert "index 2" in next(line["error"] for line in lines if line["event"] == "a response was not diverted")
 
 
 async def test_who_wants_no_response_has_none_diverted() -> None:
