@@ -122,7 +122,7 @@ async def test_an_end_of_looking_is_told(site: ConnectionHarness) -> None:
         assert await searcher.request(key) == []
         failure = searcher.failure(key)
         assert (failure["status"], failure["error"]) == (503, "thing-search:budget.exceeded")
-        assert "Not all that matches was looked at within 60 s." in failure["message"]
+        assert "The search did not read all matches within 60 s." in failure["message"]
     site.search.error = StoreUnavailable("a bad day")
     key = await searcher.subscribe(aggregation={})
     await searcher.request(key)

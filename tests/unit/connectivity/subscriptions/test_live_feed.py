@@ -162,8 +162,8 @@ async def test_leaping_leaves_out_what_lies_between(site: FollowedSite) -> None:
     await site.store_up_to(8)
     await site.told(LAMP, 8)
     assert (feed.newest, feed.position) == (8, 0)
-    feed.leap(5)
-    feed.leap(3)
+    feed.skip_to(5)
+    feed.skip_to(3)
     assert feed.position == 5
     assert await drawn(feed) == ([6, 7, 8], 8)
     assert feed.position == 8
@@ -178,7 +178,7 @@ async def test_who_leaps_while_a_page_is_read_gets_nothing_before(
 
     async def slow(*args: Any) -> Any:
         found = await read(*args)
-        feed.leap(6)
+        feed.skip_to(6)
         return found
 
     monkeypatch.setattr(site.store, "page", slow)

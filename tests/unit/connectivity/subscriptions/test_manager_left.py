@@ -39,4 +39,4 @@ async def test_a_subscription_that_somebody_else_has_taken_up_stays() -> None:
     assert len(bench.reply.elements) == 2
     bench.streams.leave("c-1", "peer-2")
     await wait_until(lambda: list(bench.streams) == [])
-    assert bench.streams._read_by == {}
+    assert bench.streams._by_reader == {}
