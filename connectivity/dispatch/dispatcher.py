@@ -267,11 +267,11 @@ class Dispatcher:
 
     def _not_stored(self, error: BaseException, effects: Steps) -> list[InboundDelivery]:
         """Send an error response for a change that cannot be stored; return the deliveries to retry."""
-        found = by_arrival(effects)
+        deliveries = by_arrival(effects)
         retries: list[InboundDelivery] = []
-        for arrival, steps in found:
+        for arrival, steps in deliveries:
             arrival.tries += 1
-            if (len(found) > 1 or isinstance(error, RevisionConflict)) and arrival.tries < _MOST_ATTEMPTS:
+            if (len(deliveries) > 1 or isinstance(error, RevisionConflict)) and arrival.tries < _MOST_ATTEMPTS:
                 self._drop_pending(steps)
                 retries.append(arrival)
                 continue

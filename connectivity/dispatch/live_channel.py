@@ -1,11 +1,11 @@
 """The live channel: sends signals to other connections, and their responses back.
 
 A live signal goes to every target of the other open connections whose topics and filter match it
-(`connectivity.targets.topic_filter`), with the extra fields of the target. It is never stored: it is not sent while a broker
 (`connectivity.targets.topic_filter`), with the extra fields of the target. It is never stored: it is not sent while a
 broker is unavailable, since a late command may do harm, and it is withdrawn at its timeout. Labels that a target issues
 report this. A weak acknowledgement is given only for a label that no recipient can give (Ditto connections, live channel;
 weak acknowledgements).
+
 A response names its request by the correlation ID. It is sent with the headers of the request, which lead to the requester,
 and with its other own headers.
 """
@@ -44,7 +44,7 @@ Acknowledge = Callable[[Acknowledgement], object]
 _REQUEST_HEADERS = frozenset({"response-required", "requested-acks", "timeout", "reply-to", DIVERT_TO, DIVERTED_TYPES})
 """Headers that a response takes from its request only, because they control where it is sent."""
 
-_BROKER_UNAVAILABLE = PublishFailed("the broker is away")
+_BROKER_UNAVAILABLE = PublishFailed("the broker is unavailable")
 _UNSENT = PendingPublish(0, None)
 
 
@@ -92,7 +92,7 @@ class LiveChannel:
 class _Recipients:
     """The recipients of a signal; gives weak acknowledgements for labels that no recipient can give.
 
-    `kept`: the labels of targets that the signal was not sent to.
+    `suppressed`: the labels of targets that the signal was not sent to.
     """
 
     def __init__(

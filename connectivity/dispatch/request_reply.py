@@ -108,13 +108,13 @@ class _CurrentThing(NamedTuple):
     @classmethod
     def of(cls, thing: EntityId, world: StateLookup) -> _CurrentThing:
         """Raises StoreUnavailable."""
-        found = world.snapshot(thing)
-        name = found.policy if found is not None else None
+        snapshot = world.snapshot(thing)
+        name = snapshot.policy if snapshot is not None else None
         if name is None:
-            return cls(found, None, None)
+            return cls(snapshot, None, None)
         policy = parse_entity_id(EntityType.POLICY, name)
         policy_snapshot = world.snapshot(policy) if policy is not None else None
-        return cls(found, policy_snapshot, world.enforcer(name, thing.namespace))
+        return cls(snapshot, policy_snapshot, world.enforcer(name, thing.namespace))
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         return self.policy if entity.type is EntityType.POLICY else self.thing
@@ -188,10 +188,10 @@ class RequestReply:
         """Have others acknowledge the event of a command, stored now or at the first delivery."""
         revision = response.headers.get("entity-revision")
         try:
-            found = self._cursors.followed(response.entity, revision) if isinstance(revision, int) else None
-            if found is not None:
+            event = self._cursors.followed(response.entity, revision) if isinstance(revision, int) else None
+            if event is not None:
                 weak_acks = WeakAcknowledgements(
-                    found,
+                    event,
                     labels,
                     pending.correlation_id,
                     lambda ack: self.collecting.acknowledge(pending, ack),

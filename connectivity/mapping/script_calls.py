@@ -2,7 +2,7 @@
 
 Without I/O: frames to be written are returned as bytes, and answers are passed in. Up to `WINDOW` calls are sent in advance.
 The process answers in order, so the oldest sent call is the one that it executes. If that call ended the process, it fails,
-and the others are sent to the next process. If the process ended for another reason, the oldest call is retried as well.
+and the others are sent to the next process. If the process ended for another reason, the oldest call is retried once.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Each client, source address and target has a status at each client; this module aggregates lists of them (Ditto connections,
 status). In a list, `unknown` is treated as open unless a client of that list is not open. So a target whose address is
-known only when there is something to send does not prevent an open connection. It also hides a closed one beside it.
+known only when there is something to send does not keep its connection from being open; it also hides a closed target.
 """
 
 from __future__ import annotations

@@ -200,11 +200,11 @@ class AsOfFeed(Feed):
         pages, most = PageBuilder(size, max_bytes), size * max(1, min(limit, AT_ONCE // size))
         while start < len(spool) and len(pages.done) * size < most:
             records = await asyncio.to_thread(spool.read, start, most, max_bytes)
-            for number, found in await self._items(records):
-                if pages.is_open and len(found) > pages.left:
+            for number, thing in await self._items(records):
+                if pages.is_open and len(thing) > pages.left:
                     pages.end()
                     return Page(pages.done, start + number, PageEnd.MORE)
-                pages.add(found)
+                pages.add(thing)
                 if len(pages.done) * size >= most:
                     start, records = start + number + 1, []
                     break

@@ -8,7 +8,7 @@ elements that `wanted` allows. Each call returns what to send, oldest first.
     FLOWING   demand grows           Emitted      CLOSED, Ended                CLOSED   CLOSED, Ended
     CLOSED    Ended(CANCELLED)       –            –                            –        –
 
-It holds reactive-streams rules 1.1, 1.7, 3.5, 3.7, 3.8, 3.9 and 3.17.
+It begins FLOWING with demand from the subscribe, or if terminal signals need no request (reactive-streams 1, 3).
 """
 
 from __future__ import annotations

@@ -165,10 +165,10 @@ class LiveFeeds:
             revision = events[-1].revision
             return Page(events, revision, PageEnd.MORE if revision < newest else PageEnd.WAIT)
         range = HistoryRange(entity, after + 1, newest, None, None)
-        found = await self._store.page(range, after, limit, max_bytes)
+        page = await self._store.page(range, after, limit, max_bytes)
         # Events that were erased or have expired are skipped.
-        position = newest if found.ended else found.position
-        return Page(found.events, max(after, position), PageEnd.MORE)
+        position = newest if page.ended else page.position
+        return Page(page.events, max(after, position), PageEnd.MORE)
 
     def refresh(self) -> None:
         """Clear the memory if the journal has forgotten events that were decided but not stored.
