@@ -77,7 +77,7 @@ _DUPLICATE = Fault(
 _TOO_MANY = Fault(
     429,
     "live.response.limit",
-    f"{MOST_UNHELD} live signals of this connection already wait for a response without acknowledgements, the limit.",
+    f"{MOST_UNHELD} live signals of this connection wait for a response without acknowledgements, which is the limit.",
     "Leave 'requested-acks' to its default, which holds the delivery back, or give a shorter 'timeout'.",
 )
 _REMEMBERED = 10_000
@@ -107,7 +107,7 @@ class _CurrentThing(NamedTuple):
 
     @classmethod
     def of(cls, thing: EntityId, world: StateLookup) -> _CurrentThing:
-        """Raises StoreUnavailable."""
+        """Read the current state of a thing. Raises StoreUnavailable."""
         snapshot = world.snapshot(thing)
         name = snapshot.policy if snapshot is not None else None
         if name is None:

@@ -76,7 +76,7 @@ class PrometheusRegistry:
         )
         self._skipped = Counter(
             "connectivity_target_skipped",
-            "Events that were not sent to a target: deleted from the journal, not convertible, or repeatedly failed.",
+            "Events that were not sent to a target: deleted from the journal, not encodable, or never accepted.",
             ["connection", "target"],
             registry=self.registry,
         )

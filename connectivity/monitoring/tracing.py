@@ -330,7 +330,7 @@ class _ReportingExporter(SpanExporter):
         if result is SpanExportResult.SUCCESS:
             self._losses.report_recovery()
         else:
-            self._losses.report_loss("the collector does not take them")
+            self._losses.report_loss("the collector refuses them")
         return result
 
     def shutdown(self) -> None:

@@ -140,22 +140,22 @@ def _note_read(inbound_deliveries: Sequence[InboundDelivery], is_enforcing: bool
             plain.setdefault(inbound.facts, []).append(received.signals[0].signal)
         else:
             _note(inbound, is_enforcing)
-    for facts, signals in plain.items():
-        facts.read.note_each(signals)
+    for counters, signals in plain.items():
+        counters.read.note_each(signals)
 
 
 def _note(inbound: InboundDelivery, is_enforcing: bool) -> None:
     """Count what was read of one delivery."""
-    facts, received = inbound.facts, inbound.received
-    facts.consumed.note(inbound.about)
+    counters, received = inbound.facts, inbound.received
+    counters.consumed.note(inbound.about)
     for each in received.signals:
-        facts.mapped.note(each.signal)
+        counters.mapped.note(each.signal)
         if is_enforcing:
-            facts.enforced.note(each.signal)
+            counters.enforced.note(each.signal)
     if received.dropped:
-        facts.dropped.note(None, received.dropped)
+        counters.dropped.note(None, received.dropped)
     if (error := received.error) is not None:
-        counter = facts.not_mapped if received.is_enforced else facts.not_enforced
+        counter = counters.not_mapped if received.is_enforced else counters.not_enforced
         counter.note(error, words=f"{error.fault.error}: {error.fault.message}")
 
 

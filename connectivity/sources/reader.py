@@ -158,8 +158,8 @@ class SourceReader:
 
     def note_throttled(self, minutes: int) -> None:
         """Count so many minutes in which consuming was throttled."""
-        for facts in self.route.arriving.each():
-            facts.throttled.note(None, minutes)
+        for counters in self.route.arriving.each():
+            counters.throttled.note(None, minutes)
 
     async def prepare(self, deliveries: Sequence[Delivery]) -> Sequence[Preparation]:
         """Return the results of the mapping scripts for deliveries, in order; empty without scripts."""
@@ -206,10 +206,12 @@ class SourceReader:
             else:
                 dropped += not signals
                 for number, signal in enumerate(signals):
-                    border = (
+                    sender_check = (
                         SenderCheck(self, delivery, subjects, identity) if isinstance(signal, SessionMessage) else None
                     )
-                    received.append(ReceivedSignal(signal, route, f"{prefix}#{number}" if number else prefix, border))
+                    received.append(
+                        ReceivedSignal(signal, route, f"{prefix}#{number}" if number else prefix, sender_check)
+                    )
         if unreadable is None:
             return (
                 DecodedDelivery(received, subjects)
@@ -251,9 +253,9 @@ class SourceReader:
         by = route if own else self._default
         is_enforced = not isinstance(error, _NotEnforced) and not isinstance(error.__cause__, _NotEnforced)
         if isinstance(error, DecodeError):
-            refused = self._error_response(error.fault, delivery, error.headers, error.entity, error.group)
+            response = self._error_response(error.fault, delivery, error.headers, error.entity, error.group)
             return _Unreadable(
-                replace(refused, channel=error.channel) if error.channel == "live" else refused, by, is_enforced
+                replace(response, channel=error.channel) if error.channel == "live" else response, by, is_enforced
             )
         if isinstance(error, MappingError):
             return _Unreadable(self._error_response(error.fault, delivery), by, is_enforced)

@@ -171,9 +171,9 @@ class LiveFeeds:
         return Page(page.events, max(after, position), PageEnd.MORE)
 
     def refresh(self) -> None:
-        """Clear the memory if the journal has forgotten events that were decided but not stored.
+        """Clear the memory if the store has discarded events, by erasure or because they were not stored.
 
-        Feeds that began after such an event begin at the newest durable one.
+        Feeds that began after a decided event that was not stored begin at the newest durable one.
         """
         if self._forgotten == (forgotten := self._store.tail.forgotten):
             return
@@ -355,7 +355,7 @@ class LiveFeed(Feed):
         self._after = min(self._after, revision)
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
-        """Raises StoreUnavailable, HistoryUnavailable."""
+        """Return a page of events after a position. Raises StoreUnavailable, HistoryUnavailable."""
         if self._may_leap:
             self._skip_if_lagging(max(position, self._after))
         page = await self._feeds.read(self.entity, self._buffer, max(position, self._after), limit, max_bytes)
