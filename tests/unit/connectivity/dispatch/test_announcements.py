@@ -86,9 +86,9 @@ async def test_9_05_an_announcement_without_acknowledgement_is_sent_again() -> N
 async def test_9_05_a_source_that_declares_the_label_acknowledges_it() -> None:
     site = ConnectionHarness(source("in", declaredAcks=["{{ connection:id }}:seen"]), targets=[a_target()])
     site.dispatcher.announce(asking("site:seen", timeout="50s"))
-    (told,) = site.answers()
+    (announcement,) = site.answers()
     assert awaited(site) == 1
-    headers = {"correlation-id": told["headers"]["correlation-id"]}
+    headers = {"correlation-id": announcement["headers"]["correlation-id"]}
     site.deliver(json.dumps({"topic": f"{ACKS}/other:seen", "headers": headers, "path": "/", "status": 200}).encode())
     assert awaited(site) == 1, "nobody's label"
     site.deliver(json.dumps({"topic": f"{ACKS}/site:seen", "headers": headers, "path": "/", "status": 200}).encode())

@@ -136,7 +136,7 @@ async def test_an_error_answer_settles_a_delivery_too(site: ConnectionHarness, p
 async def test_twin_case_101_a_command_that_requests_neither_response_nor_acknowledgement_is_settled_silently(
     site: ConnectionHarness,
 ) -> None:
-    """Acknowledged immediately after the commit, also if the command is refused, whoever else waits for labels."""
+    """Acknowledged immediately after the commit, also if the command is refused or others wait for labels."""
     silent: dict[str, Any] = {"response_required": False, "requested_acks": []}
     site.deliver(turn(True, **silent), turn(True, timeout=0, **silent))
     assert await site.settled(2) == ["d2", "d3"]

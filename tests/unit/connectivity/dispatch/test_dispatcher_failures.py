@@ -162,7 +162,7 @@ class FailingDecider(Decider):
 
     def decide(self, command: Command, subjects: Sequence[str]) -> Decision:
         if command.value == b'"mistake"':
-            raise ZeroDivisionError("a mistake of our own")
+            raise ZeroDivisionError("an internal error")
         return super().decide(command, subjects)
 
 
@@ -198,8 +198,8 @@ async def test_a_change_that_cannot_be_stored_is_answered_with_500(site: Connect
         await retry_until_ended(site, 5)
     assert sorted(site.statuses()) == [201, 201, 204, 204, 500]
     assert site.values() == [1, 2, 4]
-    told = [line for line in lines if line["event"] == "a change could not be stored"]
-    assert [(line["connection"], line["correlation_id"]) for line in told] == [("site", "c-1")]
+    errors = [line for line in lines if line["event"] == "a change could not be stored"]
+    assert [(line["connection"], line["correlation_id"]) for line in errors] == [("site", "c-1")]
 
 
 async def test_a_command_with_a_key_does_not_get_the_response_of_a_failed_commit(site: ConnectionHarness) -> None:
@@ -264,7 +264,7 @@ async def test_an_internal_error_in_a_subscription_is_answered_and_the_next_comm
     site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def subscribe(signal: object, peer: object) -> None:
-        raise ZeroDivisionError("a mistake of our own")
+        raise ZeroDivisionError("an internal error")
 
     monkeypatch.setattr(site.streams, "subscribe", subscribe)
     with capture_logs() as lines:

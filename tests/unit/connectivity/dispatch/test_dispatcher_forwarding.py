@@ -173,7 +173,7 @@ async def test_an_internal_error_in_answering_a_delivery_leaves_it_unacknowledge
 
     def fail(*_: object, **__: object) -> None:
         monkeypatch.undo()
-        raise ZeroDivisionError("a mistake of our own")
+        raise ZeroDivisionError("an internal error")
 
     monkeypatch.setattr(ResponseRouter, "post", fail)
     with capture_logs() as lines:

@@ -100,10 +100,10 @@ async def test_a_redelivery_of_several_commands_is_answered_again_and_not_execut
     first = made.delivery(report, "m-1", device=str(FAN))
     made.handle(first)
     await made.settled(1)
-    told = made.answers()
+    answers = made.answers()
     made.handle(made.delivery(report, "m-1", redelivered=True, device=str(FAN)))
     await made.settled(2)
-    assert made.answers() == [*told, *told]
+    assert made.answers() == [*answers, *answers]
     assert [event.action for event in made.history(FAN)] == ["created", "modified", "modified"]
 
 

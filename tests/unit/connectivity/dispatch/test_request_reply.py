@@ -430,7 +430,7 @@ async def test_after_an_internal_error_at_the_end_a_redelivery_is_answered(
     await durable(site)
 
     def fail(*_: object) -> None:
-        raise ZeroDivisionError("a mistake of our own")
+        raise ZeroDivisionError("an internal error")
 
     with capture_logs() as lines, monkeypatch.context() as broken:
         broken.setattr(ResponseRouter, "post", fail)

@@ -38,16 +38,19 @@ async def test_case_07_a_message_reaches_its_receiver_and_the_response_its_reque
     site = await collected()
     other = beside(site, target(MESSAGES))
     site.deliver(message(value={"times": 3}, mine="x"))
-    (heard,) = other.answers()
-    assert (heard["topic"], heard["path"]) == ("acme.site/lamp-7/things/live/messages/blink", "/inbox/messages/blink")
-    assert (heard["value"], heard["headers"]["mine"]) == ({"times": 3}, "x")
-    assert heard["headers"]["correlation-id"] == "c-1"
-    assert (heard["headers"]["response-required"], heard["headers"]["requested-acks"]) == (True, ["live-response"])
+    (sent,) = other.answers()
+    assert (sent["topic"], sent["path"]) == (
+        "acme.site/lamp-7/things/live/messages/blink",
+        "/inbox/messages/blink",
+    )
+    assert (sent["value"], sent["headers"]["mine"]) == ({"times": 3}, "x")
+    assert sent["headers"]["correlation-id"] == "c-1"
+    assert (sent["headers"]["response-required"], sent["headers"]["requested-acks"]) == (True, ["live-response"])
     assert (site.answers(), site.outcomes) == ([], [])
     other.deliver(with_status(message(value="done", theirs="y", content_type="text/plain"), 200))
     await site.settled(1)
     (answer,) = site.answers()
-    assert (answer["topic"], answer["status"], answer["value"]) == (heard["topic"], 200, "done")
+    assert (answer["topic"], answer["status"], answer["value"]) == (sent["topic"], 200, "done")
     headers = answer["headers"]
     assert (headers["correlation-id"], headers["mine"], headers["theirs"]) == ("c-1", "x", "y")
     assert (headers["content-type"], headers["response-required"]) == ("text/plain", False)
@@ -174,8 +177,8 @@ async def test_a_live_event_is_forwarded_and_settled() -> None:
     other = beside(site, target(EVENTS))
     site.deliver(document("acme.site/lamp-7/things/live/events/modified", "/attributes/on", True, correlation_id="c-1"))
     await site.settled(1)
-    (heard,) = other.answers()
-    assert (heard["topic"], heard["value"]) == ("acme.site/lamp-7/things/live/events/modified", True)
+    (sent,) = other.answers()
+    assert (sent["topic"], sent["value"]) == ("acme.site/lamp-7/things/live/events/modified", True)
     assert site.values() == []
 
 
@@ -245,7 +248,7 @@ async def test_every_target_gets_its_configured_extra_fields() -> None:
     other = beside(site, *(target(topic) for topic in topics))
     site.deliver(message(response_required=False, requested_acks=[]))
     await until(lambda: len(other.answers()) == len(topics))
-    extras = [heard.get("extra") for heard in other.answers()]
+    extras = [sent.get("extra") for sent in other.answers()]
     assert extras == [None, {"attributes": {"on": True}, "_policy": {"policyId": "acme.site:lamp-7"}}, None]
 
 
@@ -278,12 +281,12 @@ async def test_a_target_that_issues_live_response_answers_for_the_device() -> No
 async def test_case_37_there_is_no_weak_acknowledgement_for_a_reached_device(kept: str, is_first: bool) -> None:
     """At every connection without recipients: its 200 would be taken for the device's response."""
     site = await collected()
-    bystander = target(kept, issuedAcknowledgementLabel="live-response")
+    other_target = target(kept, issuedAcknowledgementLabel="live-response")
     if is_first:
-        beside(site, bystander)
+        beside(site, other_target)
     device = ConnectionHarness(source("in"), beside=site, id="device", targets=[target(MESSAGES)])
     if not is_first:
-        beside(site, bystander)
+        beside(site, other_target)
     site.deliver(message())
     await pause()
     assert (len(device.answers()), site.answers(), site.outcomes) == (1, [], [])
@@ -390,7 +393,7 @@ async def test_an_internal_error_in_forwarding_is_answered_and_the_next_delivery
     site = await collected()
 
     def fail(*_: object) -> None:
-        raise ZeroDivisionError("a mistake of our own")
+        raise ZeroDivisionError("an internal error")
 
     monkeypatch.setattr(site.dispatcher._request_reply, "prepare", fail)
     with capture_logs():
@@ -420,14 +423,14 @@ async def test_a_query_whose_condition_holds_is_answered_by_the_device() -> None
     other = beside(site, target(COMMANDS))
     site.deliver(query(mine="x"))
     await until(lambda: other.answers())
-    (heard,) = other.answers()
-    assert (heard["topic"], heard["path"]) == ("acme.site/lamp-7/things/live/commands/retrieve", "/attributes/on")
-    assert (heard["headers"]["channel"], heard["headers"]["mine"]) == ("live", "x")
-    assert "live-channel-condition" not in heard["headers"]
+    (sent,) = other.answers()
+    assert (sent["topic"], sent["path"]) == ("acme.site/lamp-7/things/live/commands/retrieve", "/attributes/on")
+    assert (sent["headers"]["channel"], sent["headers"]["mine"]) == ("live", "x")
+    assert "live-channel-condition" not in sent["headers"]
     other.deliver(with_status(live("retrieve", "/attributes/on", "brightly"), 200))
     await site.settled(1)
     (answer,) = site.answers()
-    assert (answer["topic"], answer["status"], answer["value"]) == (heard["topic"], 200, "brightly")
+    assert (answer["topic"], answer["status"], answer["value"]) == (sent["topic"], 200, "brightly")
     assert (answer["headers"]["channel"], answer["headers"]["correlation-id"]) == ("live", "c-1")
 
 

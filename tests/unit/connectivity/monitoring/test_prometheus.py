@@ -149,7 +149,7 @@ async def test_a_scrape_is_written_in_a_thread_with_the_values_of_its_beginning(
 
     def encode(registry: CollectorRegistry) -> bytes:
         begun.set()
-        assert may_go_on.wait(30), "nobody else had a turn"
+        assert may_go_on.wait(30), "no other task ran"
         return generate_latest(registry)
 
     scraping = asyncio.create_task(monitor.scrape(encode))

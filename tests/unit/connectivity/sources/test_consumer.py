@@ -130,7 +130,7 @@ async def test_an_internal_error_while_retrying_strands_no_delivery(
     with capture_logs() as lines:
         running.send(*numbered(1, 2, 3))
         await until(lambda: running.site.count("in", "held") == 3)
-        mistakes.append(ZeroDivisionError("a mistake of our own"))
+        mistakes.append(ZeroDivisionError("an internal error"))
         running.site.disk.full = False
         assert sorted(await running.answered(3)) == ["1", "2", "3"]
         await until(lambda: running.unsettled() == 0)

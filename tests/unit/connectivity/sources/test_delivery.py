@@ -81,11 +81,11 @@ async def test_a_redelivery_while_the_response_is_pending_is_acknowledged_instea
     """The link of the first delivery has ended: acknowledging that one would not reach the broker."""
     deliveries = Deliveries()
     ended = deliveries.memory.until_ended(deliveries.inbound("x"))
-    told: list[Delivery] = []
-    copy = Delivery(Envelope(b"x"), "in", "x", True, lambda delivery, _: told.append(delivery))
+    acknowledged: list[Delivery] = []
+    copy = Delivery(Envelope(b"x"), "in", "x", True, lambda delivery, _: acknowledged.append(delivery))
     assert deliveries.memory.is_answered(InboundDelivery(copy, DecodedDelivery(()), deliveries.route))
     ended(None)
-    assert (told, deliveries.outcomes) == ([copy], [])
+    assert (acknowledged, deliveries.outcomes) == ([copy], [])
 
 
 async def test_the_memory_of_deliveries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

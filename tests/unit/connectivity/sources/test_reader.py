@@ -47,9 +47,9 @@ def read(with_reader: SourceReader, payload: bytes, **headers: str) -> Inbound:
     """Return the only signal of a delivery; keywords are transport headers."""
     received = receive(with_reader, payload, {name.replace("_", "-"): value for name, value in headers.items()})
     assert received.error is None, received.error
-    (heard,) = received.signals
-    assert heard.route is with_reader.route
-    return heard.signal
+    (received_signal,) = received.signals
+    assert received_signal.route is with_reader.route
+    return received_signal.signal
 
 
 def error_of(with_reader: SourceReader, payload: bytes, headers: Mapping[str, str] | None = None) -> ErrorResponse:
@@ -278,16 +278,18 @@ def test_filters_that_do_not_fit_the_entity_type_are_unresolved() -> None:
 
 def sender_check(headers: Mapping[str, str], max_payload: int = 1 << 20, **more: Any) -> SenderCheck:
     """Return the sender check for the parts of a session's message."""
-    (heard,) = receive(reader(max_payload, payloadMapping=["ReactiveStreamsIo"], **more), b"\x01", headers).signals
-    assert heard.border is not None
-    return heard.border
+    (received_signal,) = receive(
+        reader(max_payload, payloadMapping=["ReactiveStreamsIo"], **more), b"\x01", headers
+    ).signals
+    assert received_signal.border is not None
+    return received_signal.border
 
 
 def test_the_parts_of_a_session_request_are_read_like_deliveries() -> None:
     guard = sender_check({"site": "north"}, headerMapping={"site": "{{ header:site }}"})
-    (heard,) = guard.read(turn(True, correlation_id="c-1")).signals
-    assert isinstance(heard.signal, Command)
-    assert dict(heard.signal.headers) == {"site": "north", "correlation-id": "c-1", "ditto-originator": OWNER}
+    (received_signal,) = guard.read(turn(True, correlation_id="c-1")).signals
+    assert isinstance(received_signal.signal, Command)
+    assert dict(received_signal.signal.headers) == {"site": "north", "correlation-id": "c-1", "ditto-originator": OWNER}
     assert guard.refusal(None) is None
 
 
@@ -312,8 +314,8 @@ def test_the_parts_of_a_request_are_enforced_and_bounded_one_by_one(
 
 
 def test_an_enforcement_without_filters_refuses_every_sender() -> None:
-    nobody = reader(enforcement={"input": "{{ header:device_id }}"})
-    error = error_of(nobody, turn(True), {"device_id": "acme.site:lamp-7"})
+    without_filters = reader(enforcement={"input": "{{ header:device_id }}"})
+    error = error_of(without_filters, turn(True), {"device_id": "acme.site:lamp-7"})
     assert error.fault.error == "connectivity:connection.id.enforcement.failed"
 
 
@@ -379,7 +381,7 @@ def test_an_incoming_error_response_has_no_signals() -> None:
 
 def test_an_internal_error_while_reading_is_answered_and_not_raised() -> None:
     broken = reader()
-    broken.route.mapper.codec = FixedCodec(RuntimeError("a mistake of our own"))
+    broken.route.mapper.codec = FixedCodec(RuntimeError("an internal error"))
     error = error_of(broken, turn(True), {"correlation-id": "c-1"})
     assert error.fault is INTERNAL_ERROR
     assert error.headers["correlation-id"] == "c-1"

@@ -158,7 +158,7 @@ def test_a_delivery_that_is_too_large_is_refused_before_any_mapper_reads() -> No
 
 def test_an_internal_error_in_one_mapper_is_answered_and_the_others_continue() -> None:
     by = reader("CloudEvents", "Ditto")
-    by.route.mapper.codec = FixedCodec(RuntimeError("a mistake of our own"))
+    by.route.mapper.codec = FixedCodec(RuntimeError("an internal error"))
     received = receive(by, turn(True))
     assert received.error is not None
     assert (received.error.fault.status, [mapper for _, mapper, _ in signals_of(received)]) == (500, ["Ditto"])

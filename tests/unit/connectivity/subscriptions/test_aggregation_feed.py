@@ -144,7 +144,7 @@ async def test_the_time_of_a_scan_is_limited_for_any_number_of_matches(site: Con
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "code", "told"),
+    ("aggregation", "code", "answer"),
     [
         ([], "thing-search:aggregation.invalid", "found an array"),
         ("x", "thing-search:aggregation.invalid", "found a string"),
@@ -153,14 +153,14 @@ async def test_the_time_of_a_scan_is_limited_for_any_number_of_matches(site: Con
     ],
 )
 async def test_an_invalid_aggregation_fails_at_the_first_request(
-    site: ConnectionHarness, aggregation: Any, code: str, told: str
+    site: ConnectionHarness, aggregation: Any, code: str, answer: str
 ) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe(aggregation=aggregation)
     assert searcher.said(key) == ["created"]
     assert await searcher.request(key) == []
     assert (searcher.failure(key)["status"], searcher.failure(key)["error"]) == (400, code)
-    assert told in searcher.failure(key)["message"]
+    assert answer in searcher.failure(key)["message"]
 
 
 @pytest.mark.parametrize(
@@ -183,11 +183,11 @@ async def test_the_past_cannot_be_aggregated(site: ConnectionHarness) -> None:
     from connectivity.subscriptions.aggregation_feed import open_search
 
     query = SearchQuery(aggregation=b"{}", at=1)
-    told = open_search(site.searching, query, {}, ("acme:owner",), 60.0)
-    assert getattr(told, "error", None) == "thing-search:aggregation.invalid"
+    answer = open_search(site.searching, query, {}, ("acme:owner",), 60.0)
+    assert getattr(answer, "error", None) == "thing-search:aggregation.invalid"
     query, headers = SearchQuery(aggregation=b"{}"), {"at-historical-timestamp": "2030-01-15T07:30:00Z"}
-    told = open_search(site.searching, query, headers, ("acme:owner",), 60.0)
-    assert getattr(told, "error", None) == "thing-search:aggregation.invalid"
+    answer = open_search(site.searching, query, headers, ("acme:owner",), 60.0)
+    assert getattr(answer, "error", None) == "thing-search:aggregation.invalid"
 
 
 async def test_too_many_groups_are_refused(site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:

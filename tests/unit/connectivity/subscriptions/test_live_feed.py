@@ -225,7 +225,7 @@ async def test_without_followers_no_events_are_kept(site: FollowedSite) -> None:
 
 async def test_a_closed_feed_does_not_call_its_waiter(site: FollowedSite) -> None:
     feed, other = site.following.feed(LAMP), site.following.feed(LAMP)
-    feed.wake(lambda: pytest.fail("nobody waits any more"))
+    feed.wake(lambda: pytest.fail("a closed feed called its waiter"))
     await site.store_up_to(1)
     feed.close()
     await awaited(other)

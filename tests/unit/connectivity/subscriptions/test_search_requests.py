@@ -176,7 +176,7 @@ async def test_the_page_size_and_fields_may_change_between_pages(
 
 
 @pytest.mark.parametrize(
-    ("inquiry", "told"),
+    ("inquiry", "error"),
     [
         (replace(OWNER, filter="eq("), (400, "rql.expression.invalid")),
         (replace(OWNER, filter="eq(foo,1)"), (400, "rql.expression.invalid")),
@@ -186,10 +186,10 @@ async def test_the_page_size_and_fields_may_change_between_pages(
     ],
 )
 async def test_an_invalid_search_is_refused_without_reading(
-    site: ConnectionHarness, searches: SearchRequests, inquiry: HttpSearch, told: tuple[int, str]
+    site: ConnectionHarness, searches: SearchRequests, inquiry: HttpSearch, error: tuple[int, str]
 ) -> None:
-    assert await error_of(searches.things(inquiry)) == told
-    assert await error_of(searches.count(inquiry)) == told
+    assert await error_of(searches.things(inquiry)) == error
+    assert await error_of(searches.count(inquiry)) == error
     assert site.search.pages == []
 
 
