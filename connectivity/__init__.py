@@ -1,1 +1,1 @@
-"""Runs connections: brokers, sources, reply-targets, the subscription engine, twin commands, HTTP API and CLI."""
+"""The connectivity service: connections to brokers, twin commands, subscriptions, HTTP API, CLI."""

@@ -1,4 +1,4 @@
-"""`python -m connectivity` is the program `connectivity`."""
+"""Runs the program `connectivity` as `python -m connectivity`."""
 
 from connectivity.cli.main import main
 

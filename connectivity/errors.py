@@ -1,21 +1,14 @@
-"""What can go wrong around connections.
+"""Exceptions of the service.
 
 ConnectivityError
-├── DefinitionError         a connection document with problems; the list of them
-├── SettingsError           settings that cannot be used
-├── SealError               a stored secret that cannot be opened; connection and path, never the secret
-│   ├── UnknownKey          sealed with a key that is not here
-│   └── AlteredSecret       not what was sealed for this place
-├── LinkError               the link to a broker: a status detail and the broker's own words
-│   ├── NotConnected        retry: gone, refused, unreachable, timed out
-│   │   └── Renewed         on purpose: the next link gets again what this one could not take
-│   └── ConnectionRefused   credentials, certificate, rights, configuration: an operator must act
-│       └── CertificateWanted   the broker wants a client certificate, and none is given
-├── PublishFailed           the broker did not take a message; `retry` says whether it might later
-│   └── GivenUp             never tried again: links die of it
-├── ScriptFailed            a mapping script that gave no results; the text says why
-├── OperationRefused        what an operator asked is refused; `fault` is the answer
-└── TwinError               a twin command that is refused; `fault` is the answer
+├── DefinitionError                        an invalid connection document, with all of its problems
+├── SettingsError                          unusable settings
+├── SealError (UnknownKey, AlteredSecret)  a stored secret that cannot be opened or sealed
+├── LinkError                              NotConnected (retry; Renewed: closed on purpose) or
+│                                          ConnectionRefused (the operator must act; CertificateWanted)
+├── PublishFailed (DeliveryGivenUp)        a message that the broker did not accept
+├── ScriptFailed                           a mapping script without results
+└── OperationRefused, TwinError            a refused management operation or twin command
 """
 
 from __future__ import annotations
@@ -30,7 +23,7 @@ from mappings.errors import Fault
 
 
 class ConnectivityError(Exception):
-    """The root of this package's errors."""
+    """Base class of this package's errors."""
 
     retry: ClassVar[bool] = False
     status: ClassVar[int] = 500
@@ -38,7 +31,7 @@ class ConnectivityError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a document: where, what was found, what was expected, the nearest known name."""
+    """A problem of a document: path, what was found, what was expected, and the nearest known name."""
 
     path: str
     found: str
@@ -51,7 +44,7 @@ class Problem:
 
 
 class DefinitionError(ConnectivityError):
-    """A connection document that cannot be used; every problem of it at once."""
+    """A connection document that cannot be used, with all of its problems."""
 
     status = 400
 
@@ -61,11 +54,11 @@ class DefinitionError(ConnectivityError):
 
 
 class SettingsError(ConnectivityError):
-    """Settings that cannot be used; the service ends with exit code 2."""
+    """Settings that cannot be used; the service exits with code 2."""
 
 
 class SealError(ConnectivityError):
-    """A secret of a stored document that cannot be opened (or sealed): `connection` and `path` say which."""
+    """A secret of a stored document that cannot be opened or sealed; `connection` and `path` name it."""
 
     def __init__(self, connection: str, path: str, found: str) -> None:
         super().__init__(f"connection {connection}, {path}: found {found}")
@@ -73,15 +66,15 @@ class SealError(ConnectivityError):
 
 
 class UnknownKey(SealError):
-    """It was sealed with a key that the settings do not name, or there is no key at all."""
+    """The secret was sealed with a key that the settings do not name, or there is no key at all."""
 
 
 class AlteredSecret(SealError):
-    """What is stored is not what was sealed for this field of this connection."""
+    """The stored ciphertext is not the one that was sealed for this field of this connection."""
 
 
 class Detail(str, Enum):
-    """How the text of a connection's status begins; the broker's own words follow."""
+    """How the text of a connection's status begins; the broker's own message follows."""
 
     CONNECTED = "connected"
     CONNECTING = "connecting"
@@ -97,38 +90,38 @@ class Detail(str, Enum):
 
 
 class LinkError(ConnectivityError):
-    """What happened to the link to a broker."""
+    """A failed or ended link to a broker."""
 
     def __init__(self, detail: Detail, words: str = "") -> None:
-        # The words are a broker's, a library's, a system's.
+        # The message comes from a broker, a library or the operating system, and may quote a secret.
         words = redact(words)
         super().__init__(f"{detail.value}: {words}" if words else detail.value)
         self.detail, self.words = detail, words
 
 
 class NotConnected(LinkError):
-    """The link is gone or could not be made, through nobody's fault."""
+    """The link was lost or could not be made, for a reason that may pass: retry."""
 
     retry = True
     status = 503
 
 
 class Renewed(NotConnected):
-    """The link has ended itself, so that the broker delivers again what it has not acknowledged. Nobody failed."""
+    """The link closed itself so that the broker redelivers what was not acknowledged. Not a failure."""
 
 
 class ConnectionRefused(LinkError):
-    """The broker, or its certificate, says no. Tried again with the longest pause, since a broker can be mended too."""
+    """The broker or its certificate refuses the connection. Retried with the longest delay."""
 
     status = 400
 
 
 class CertificateWanted(ConnectionRefused):
-    """The broker wants a client certificate, and the document has none."""
+    """The broker requires a client certificate, and the document has none."""
 
 
 class PublishFailed(ConnectivityError):
-    """A message that the broker did not take, or that cannot be sent as its headers ask."""
+    """A message that the broker did not accept, or that cannot be sent as its headers require."""
 
     def __init__(self, words: str, *, status: int = 503) -> None:
         words = redact(words)
@@ -137,19 +130,20 @@ class PublishFailed(ConnectivityError):
 
 
 class DeliveryGivenUp(PublishFailed):
-    """A message upon which one link after the other has died: it is not tried again."""
+    """A message that is not retried, because several links ended while sending it."""
 
 
 class ScriptFailed(ConnectivityError):
-    """A mapping script that gave no results: an error of its own, or a bound that it met. The text says which."""
+    """A mapping script without results: it raised an error or exceeded a limit. The text says which."""
 
     status = 400
 
 
 class OperationRefused(ConnectivityError):
-    """What an operator asked is refused; `problems` are those of a document. Nothing was done, unless `fault` says so.
+    """A refused management operation; `problems` lists those of a document.
 
-    `report` is what was found all the same, as JSON: that of a trial whose broker could not be reached.
+    Nothing was changed, unless `fault` says so. `report` is JSON with the findings of a connection test whose broker
+    could not be reached.
     """
 
     def __init__(self, fault: Fault, problems: Sequence[Problem] = (), report: Mapping[str, Any] | None = None) -> None:
@@ -158,7 +152,7 @@ class OperationRefused(ConnectivityError):
 
 
 class TwinError(ConnectivityError):
-    """A command on a thing or a policy that is refused. Nothing was stored."""
+    """A refused command on a thing or a policy. Nothing was stored."""
 
     def __init__(self, fault: Fault, group: str = "things") -> None:
         super().__init__(f"{fault.error}: {fault.message}")

@@ -1,1 +1,1 @@
-"""Which signal goes where: commands, live channel, acknowledgements, announcements, responses."""
+"""Routes signals: commands, live signals, acknowledgements, announcements, responses."""

@@ -1,13 +1,12 @@
-"""What policies announce, on its way to those whom it is about.
+"""Sends the announcements of policies to the targets that subscribe to them.
 
 An announcement goes to every target of an open connection that subscribes to announcements of policies of that namespace,
-and that one of the announced subjects is a subject of (Ditto protocol, announcements). It is no answer and no event: it
-rests nowhere, and waits for a broker that is away as other signals do, up to the bounds of the target.
+and whose subjects include one of the announced subjects (Ditto protocol, announcements). It is not stored; while a broker is
+unavailable it waits in the outbox of the target, up to the target's limits.
 
-Where the policy asks for acknowledgements, the announcement is sent again under the same correlation id until all of them
-have come: after its time is over, or a while after one of them was a failure that may go well later; a few times in all.
-Targets give those that they issue, sources take those that they declare. This is known in memory alone, so whoever was not
-told when the service ended is not told again.
+If the policy requests acknowledgements, the announcement is repeated with the same correlation ID until all of them have
+come: at its timeout, or a while after one failed in a way that may pass; at most `MOST_SENDINGS` times. Targets give the
+labels that they issue, sources those that they declare. This is kept in memory only, so it ends with the process.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ log = structlog.get_logger(__name__)
 TOPIC: Final = "_/_/policies/announcements"
 
 MOST_SENDINGS: Final = 5
-"""So often an announcement is sent whose acknowledgements stay away."""
+"""How often an announcement is sent that is not acknowledged."""
 
 PAUSE_SECONDS: Final = 5.0
-"""So long after a failed acknowledgement it is sent again."""
+"""Seconds after a failed acknowledgement until the announcement is repeated."""
 
 MOST_AWAITED: Final = 10_000
-"""Of so many announcements acknowledgements are awaited; those beyond are sent once."""
+"""How many announcements may await acknowledgements; others are sent once."""
 
 
 class _Awaited:
-    """An announcement whose acknowledgements are awaited. `timer` ends the waiting."""
+    """An announcement that awaits acknowledgements until its `timer` ends."""
 
     def __init__(self, signal: PolicyAnnouncement, labels: Sequence[str]) -> None:
         self.signal = signal
@@ -62,18 +61,18 @@ class _Awaited:
 
 
 class PolicyAnnouncements:
-    """Sends announcements to the members that are open."""
+    """Sends announcements to the targets of open connections."""
 
     def __init__(self, members: Iterable[OpenConnection]) -> None:
         self._members = members
         self._awaited: dict[tuple[EntityId, str | None], _Awaited] = {}
 
     def __len__(self) -> int:
-        """Of how many announcements acknowledgements are awaited."""
+        """Return how many announcements await acknowledgements."""
         return len(self._awaited)
 
     def announce(self, announcement: PolicyAnnouncement) -> int:
-        """Send an announcement under a correlation id of its own; to how many targets."""
+        """Send an announcement with a new correlation ID; return the number of targets."""
         signal = replace(announcement, headers={**announcement.headers, "correlation-id": new_correlation_id()})
         labels = foreign_labels(signal.headers.get("requested-acks") or ())
         if not labels:
@@ -82,17 +81,17 @@ class PolicyAnnouncements:
         if len(self._awaited) < MOST_AWAITED:
             self._awaited[signal.entity, awaited.correlation_id] = awaited
         else:
-            log.warning("nobody waits for the acknowledgements of an announcement", policy=str(signal.entity))
+            log.warning("too many announcements await acknowledgements", policy=str(signal.entity))
             awaited.sendings = MOST_SENDINGS
         return self._send(awaited)
 
     def acknowledge(self, ack: Acknowledgement) -> bool:
-        """Note an acknowledgement. False where it comes too late, or nobody asked for it."""
+        """Add an acknowledgement; return False if it is late or was not requested."""
         awaited = self._awaited.get((ack.entity, ack.headers.get("correlation-id")))
         if awaited is None or not awaited.collector.take(ack):
             return False
         if awaited.collector.is_complete:
-            self._judge(awaited, PAUSE_SECONDS)
+            self._repeat_or_forget(awaited, PAUSE_SECONDS)
         return True
 
     def _targets(self, signal: PolicyAnnouncement) -> list[TargetPublisher]:
@@ -110,24 +109,24 @@ class PolicyAnnouncements:
         if awaited.sendings <= MOST_SENDINGS:
             awaited.timer = asyncio.get_running_loop().call_later(awaited.timeout, self._expire, awaited)
         targets = self._targets(awaited.signal)
-        return sum(target.post(awaited.signal, self._teller(awaited, target)) is not None for target in targets)
+        return sum(target.post(awaited.signal, self._on_published(awaited, target)) is not None for target in targets)
 
-    def _teller(self, awaited: _Awaited, target: TargetPublisher) -> Done:
-        """What a target says that issues one of the labels, when its broker has confirmed, or has not."""
+    def _on_published(self, awaited: _Awaited, target: TargetPublisher) -> Done:
+        """Return a callback that acknowledges a target's label, if it issues one, after publishing."""
         if (label := target.label) is None or label not in awaited.labels:
             return unobserved
 
-        def tell(error: ConnectivityError | None) -> None:
+        def acknowledge_label(error: ConnectivityError | None) -> None:
             self.acknowledge(target.issued(label, awaited.signal.entity, error, awaited.correlation_id, "twin"))
 
-        return tell
+        return acknowledge_label
 
     def _expire(self, awaited: _Awaited) -> None:
         awaited.collector.expire(awaited.correlation_id, awaited.timeout)
-        self._judge(awaited, 0.0)
+        self._repeat_or_forget(awaited, 0.0)
 
-    def _judge(self, awaited: _Awaited, pause: float) -> None:
-        """All acknowledgements have come, or the time is over, which is pause enough."""
+    def _repeat_or_forget(self, awaited: _Awaited, pause: float) -> None:
+        """Repeat an announcement after `pause` seconds or forget it, by its acknowledgements."""
         if awaited.timer is not None:
             awaited.timer.cancel()
         if awaited.collector.outcome is not Outcome.REDELIVER:

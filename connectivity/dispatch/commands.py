@@ -1,8 +1,8 @@
-"""Commands on things and policies: what each comes to, and what it changes, staged for the commit of its batch.
+"""Executes commands on things and policies, and stages their changes for the commit of their batch.
 
-A command is decided upon what those before it have decided, durable or not, and its answer may be told when all of that is
-durable. One that is known, because it has come before, is answered from the store and changes nothing. Whoever brings it
-says who has sent it, and what names it (`Sender`); how it is answered is his business too.
+A command is decided on the results of those before it, durable or not; its response may be sent once all of them are
+durable. A redelivered command gets its stored response and changes nothing. The caller supplies the sender and the
+deduplication key (`Sender`), and sends the response.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from connectivity.dispatch.effects import Told, answer_bytes, stored_answer
+from connectivity.dispatch.effects import CommandResponse, answer_bytes, stored_answer
 from connectivity.errors import TwinError
 from connectivity.monitoring.log_context import log_context
 from connectivity.sources.acknowledgements import BUILT_IN
@@ -43,17 +43,17 @@ _OF_COMMANDS: Final = frozenset(row.name for row in FIELDS.values() if not row.i
 
 
 def cause_of(headers: Headers, labels: Sequence[str], connection_id: str, subjects: Sequence[str]) -> EventCause:
-    """The cause of the events of a command with these headers, which asks for these acknowledgements."""
-    kept: dict[str, Any] = {name: value for name, value in headers.items() if name not in _OF_COMMANDS}
+    """Return the cause of a command's events, with its other headers and the labels of others."""
+    causing_headers: dict[str, Any] = {name: value for name, value in headers.items() if name not in _OF_COMMANDS}
     if foreign := foreign_labels(labels):
-        kept["requested-acks"] = foreign
+        causing_headers["requested-acks"] = foreign
     if subjects:
-        kept["ditto-originator"] = subjects[0]
-    return EventCause(connection_id, kept)
+        causing_headers["ditto-originator"] = subjects[0]
+    return EventCause(connection_id, causing_headers)
 
 
 def foreign_labels(labels: Sequence[str]) -> list[str]:
-    """The labels that the service does not answer itself."""
+    """Return the labels that the service does not answer itself."""
     return [label for label in labels if label not in BUILT_IN]
 
 
@@ -61,10 +61,10 @@ _HEADERS_TOO_LARGE = 431
 
 
 class Sender(NamedTuple):
-    """By which delivery a command came, and whom it speaks for.
+    """The delivery of a command, and the subjects that it is executed for.
 
-    `name` is what names it across redeliveries, `is_asked` whether it may have come before, `labels` are the
-    acknowledgements that it asks for.
+    `name` is the deduplication key, `is_asked` whether the command may have arrived before, `labels` the acknowledgements
+    that it requests.
     """
 
     arrival: InboundDelivery
@@ -75,26 +75,26 @@ class Sender(NamedTuple):
 
 
 class CommandHandler:
-    """Carries out commands."""
+    """Executes commands."""
 
     def __init__(self, store: Store, decider: Decider, is_followed: Callable[[], bool]) -> None:
-        """`is_followed`: whether anybody wants to know what has caused an event."""
+        """`is_followed`: whether any target needs the causes of events."""
         self._store = store
         self._decider = decider
         self._is_followed = is_followed
         self._announced: list[PolicyAnnouncement] = []
 
     def announced(self) -> Sequence[PolicyAnnouncement]:
-        """What was carried out since this was asked last announces, once it is durable."""
+        """Return the announcements of the commands executed since the last call, to be sent once durable."""
         announced, self._announced = self._announced, []
         return announced
 
-    def carry_out(self, command: Command, sender: Sender, changes: list[Change]) -> Told:
-        """What a command comes to; what it changes is staged, and appended to the changes. Raises StoreUnavailable."""
+    def carry_out(self, command: Command, sender: Sender, changes: list[Change]) -> CommandResponse:
+        """Return a command's response; stage its change and append it to `changes`. Raises StoreUnavailable."""
         arrival, subjects, name, is_asked, labels = sender
-        if name is not None and is_asked and (known := self._store.answered(name)) is not None:
+        if name is not None and is_asked and (stored := self._store.answered(name)) is not None:
             arrival.route.meter.inbound("answered_again")
-            return stored_answer(known, command)
+            return stored_answer(stored, command)
         answer: StoredAnswer | None = None
         try:
             decision = self._decider.decide(command, subjects)
@@ -116,8 +116,8 @@ class CommandHandler:
             )
             return ErrorResponse(command.entity, command.entity.type.group, INTERNAL_ERROR, command.headers)
         if decision.events:
-            is_told = self._is_followed()
-            cause = cause_of(command.headers, labels, arrival.route.connection_id, subjects) if is_told else None
+            needs_cause = self._is_followed()
+            cause = cause_of(command.headers, labels, arrival.route.connection_id, subjects) if needs_cause else None
             change = Change(decision.events, decision.snapshots, answer, cause)
             self._store.stage(change)
             changes.append(change)

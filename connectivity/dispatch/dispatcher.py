@@ -1,20 +1,13 @@
-"""What is done with the signals of deliveries: commands to the store, live ones to others, subscriptions to the streams.
+"""Dispatches the signals of deliveries: to the store, to other connections, to subscriptions.
 
-Deliveries come in batches, in order. The commands of a batch are decided one after the other, each seeing what the ones
-before it decided, and stored together; an answer is posted when what it says is durable, and a delivery is settled when
-the broker has its answers. What could not be stored, or not be decided because the store cannot be read, is handed back
-unanswered, to be taken up again. A change that no store can take costs its own command an answer of 500, and nobody else.
-What a delivery with several signals says to others leaves when its own changes are durable, so that it leaves once.
+The commands of a batch are decided in order, each on the results of those before it, and stored together. Responses are sent
+once their changes are durable. Deliveries that the store cannot take are handed back for a retry; a change that cannot be
+stored for another reason gets an error response. A delivery that requests acknowledgements waits for them
+(`connectivity.dispatch.request_reply`).
 
-A command that asks for acknowledgements of others holds its delivery until they have come or its time is over
-(`connectivity.dispatch.request_reply`, where live signals go too). Whether a delivery is settled or rejected follows from
-what came of its signals (`connectivity.sources.acknowledgements`).
-
-A redelivered command that is known is answered again and not carried out again: its answer was stored in the transaction of
-its events. A redelivered request or cancel is remembered in memory, so that demand never doubles. One whose answers are
-still on their way is settled by those and gets no others, and one whose answer the broker has refused is settled at once: to
-send the same again would end the same way, for ever where the broker refuses by hanging up
-(`connectivity.sources.delivery`).
+A redelivered command gets its stored response, a redelivered request or cancel is ignored. A redelivery whose responses are
+pending is acknowledged with them; one whose responses the broker refused is acknowledged at once, because they would be
+refused again (`connectivity.sources.delivery`).
 """
 
 from __future__ import annotations
@@ -29,11 +22,11 @@ import structlog
 
 from connectivity.dispatch.commands import CommandHandler, Sender
 from connectivity.dispatch.effects import (
+    CommandResponse,
     ForwardEffect,
     RespondEffect,
     SessionEffect,
     Steps,
-    Told,
     by_arrival,
     internal_error,
 )
@@ -89,15 +82,15 @@ from spark_store.records import Change, PastQuery
 log = structlog.get_logger(__name__)
 
 
-_MOST_TRIES = 5
-"""How often a command is decided anew because another one before it, upon which it was decided, could not be stored."""
+_MOST_ATTEMPTS = 5
+"""How often a command is decided again because a change before it could not be stored."""
 
 Postponed = Callable[[Sequence[InboundDelivery]], None]
-"""Takes back arrivals that could not be carried out now. None of them has been answered."""
+"""Takes back deliveries that could not be processed now, for a retry; no response was sent for them."""
 
 
 class Dispatcher:
-    """The one place that knows which signal goes where."""
+    """Decides which part of the service each signal goes to."""
 
     def __init__(
         self,
@@ -107,107 +100,109 @@ class Dispatcher:
         clock: Callable[[], float] = time.monotonic,
         desks: SessionHandlers | None = None,
     ) -> None:
-        """`clock` gives monotonic seconds; it says when somebody has waited long enough for acknowledgements.
+        """`clock` returns monotonic seconds, for the timeouts of acknowledgements.
 
-        `desks` serve the protocols with sessions of their own.
+        `desks` are the session handlers, by protocol.
         """
         self._store = store
         self._streams = streams
         self._decider = decider
         self.desks = desks or SessionHandlers({})
         self._submitted: set[asyncio.Future[None]] = set()
-        """What waits for the disk. Where one of these has failed, those behind it must not be faster than its return."""
-        self._recalling: set[asyncio.Task[None]] = set()
+        """Pending transactions. After one has failed, later deliveries wait until its own are handed back."""
+        self._past_retrieves: set[asyncio.Task[None]] = set()
         self._memory = RedeliveryTracker()
         self._members = ConnectionDirectory()
         self._replies = ResponseRouter(self._members)
         self.cursors = EventPublisher(store, ClockedState(decider.world, decider.now))
-        """The targets that are sent what is stored here."""
-        self._exchange = RequestReply(self._members, self.cursors, self._replies, decider.world, self._memory, clock)
-        self._peer = lru_cache(maxsize=1024)(Subscriber)
+        """The targets that are sent the stored events."""
+        self._request_reply = RequestReply(
+            self._members, self.cursors, self._replies, decider.world, self._memory, clock
+        )
+        self._subscriber = lru_cache(maxsize=1024)(Subscriber)
         self._commands = CommandHandler(store, decider, lambda: self.cursors.is_wanted)
 
     def handle(self, arrivals: Sequence[InboundDelivery], postponed: Postponed) -> None:
-        """Carry out a batch, in order. Returns at once; answers follow when they are durable."""
+        """Process a batch, in order. Returns at once; responses are sent when their changes are durable."""
         if len(arrivals) > 1 and any(arrival.tries for arrival in arrivals):
-            # One of these cannot be stored. Each by itself shows which, and the others are no worse for it.
+            # One of them cannot be stored. Process each alone, to find which.
             for arrival in arrivals:
                 self.handle([arrival], postponed)
             return
-        waiting: Steps = []
+        effects: Steps = []
         changes: list[Change] = []
-        left = arrivals
+        remaining = arrivals
         if self._store.is_available and not any(map(_has_failed, self._submitted)):
             try:
-                left = self._take_all(arrivals, waiting, changes)
+                remaining = self._process_all(arrivals, effects, changes)
             except BaseException:
-                # Others may have been decided upon what was decided until now. Whoever brings it again is answered from it.
-                self._drop(waiting)
+                # The commands decided so far are stored, since others may depend on them; redeliveries get their responses.
+                self._drop_pending(effects)
                 self._commands.announced()
                 self._store.submit(changes)
                 raise
-        if waiting or left:
-            # Also without changes: no answer overtakes another one, and what is handed back comes back in order.
+        if effects or remaining:
+            # A barrier even without changes keeps responses, and retried deliveries, in order.
             must_submit = changes or not self._store.is_available
             stored = self._store.submit(changes) if must_submit else self._store.barrier()
             self._submitted.add(stored)
             announced = self._commands.announced()
-            stored.add_done_callback(lambda future: self._answer(future, waiting, left, postponed, announced))
+            stored.add_done_callback(lambda future: self._answer(future, effects, remaining, postponed, announced))
 
     def join(self, member: OpenConnection) -> None:
-        """A connection is open: it may be sent what others bring in."""
+        """Add a connection that was opened, so that its targets get signals of others."""
         self._members.join(member)
 
     def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:
-        """What is to be seen of those who read at an address."""
+        """Note that a client at a reply address has come or gone."""
         self.desks.reader(connection_id, address, sign)
         if sign is ReaderStatus.GONE:
             self._streams.leave(connection_id, address)
 
     def close_connection(self, connection_id: str) -> None:
-        """Nothing more comes from this connection, and nobody there waits for anything."""
+        """Remove a connection, and everything that waits for it."""
         self.cursors.leave(connection_id)
         self._members.leave(connection_id)
-        self._exchange.collecting.close_connection(connection_id)
+        self._request_reply.collecting.close_connection(connection_id)
         self.desks.close_connection(connection_id)
         self._streams.close_connection(connection_id)
-        self._peer.cache_clear()
+        self._subscriber.cache_clear()
         self._memory.close_connection(connection_id)
 
     def announce(self, announcement: PolicyAnnouncement) -> None:
-        """Tell those whom an announcement of a policy is for. A mistake of our own costs nobody else anything."""
+        """Send an announcement to its targets. Errors are logged only."""
         try:
-            self._exchange.announcements.announce(announcement)
+            self._request_reply.announcements.announce(announcement)
         except Exception:
-            log.exception("an announcement could not be made", policy=str(announcement.entity))
+            log.exception("an announcement could not be sent", policy=str(announcement.entity))
 
     def held(self, connection_id: str) -> int:
-        """How many deliveries of a connection wait for acknowledgements."""
-        return self._exchange.collecting.held(connection_id)
+        """Return how many deliveries of a connection wait for acknowledgements."""
+        return self._request_reply.collecting.held(connection_id)
 
     def sweep(self) -> None:
-        """About once a second: desks do what is due."""
+        """Run the periodic work of session handlers; to be called about once a second."""
         self.desks.sweep()
 
     def expire(self) -> None:
-        """End the waiting of those whose time is over. Happens by itself; for whoever moves the clock."""
-        self._exchange.collecting.expire()
+        """Finish requests that have reached their timeout. Only needed if the clock is set by a test."""
+        self._request_reply.collecting.expire()
 
-    def _take_all(
-        self, arrivals: Sequence[InboundDelivery], waiting: Steps, changes: list[Change]
+    def _process_all(
+        self, arrivals: Sequence[InboundDelivery], effects: Steps, changes: list[Change]
     ) -> Sequence[InboundDelivery]:
-        """Carry out as many as can be; those that are left."""
+        """Process deliveries until the store cannot be read; return the remaining ones."""
         for position, arrival in enumerate(arrivals):
             try:
-                self._take(arrival, waiting, changes)
+                self._process(arrival, effects, changes)
             except StoreUnavailable as error:
                 log.error("the store cannot be read", connection=arrival.route.connection_id, reason=str(error))
                 arrival.is_again = True
                 return arrivals[position:]
         return ()
 
-    def _take(self, arrival: InboundDelivery, waiting: Steps, changes: list[Change]) -> None:
-        """Carry out one delivery. Raises StoreUnavailable where it has to be taken up again."""
+    def _process(self, arrival: InboundDelivery, effects: Steps, changes: list[Change]) -> None:
+        """Process one delivery. Raises StoreUnavailable if it has to be retried."""
         if (arrival.delivery.redelivered or self._memory.has_failures) and self._memory.is_answered(arrival):
             return
         arrival.outcome = Outcome.SETTLED
@@ -219,129 +214,129 @@ class Dispatcher:
         elif not received.signals:
             arrival.route.meter.inbound("unread")
         try:
-            for heard in received.signals:
-                signal = heard.signal
+            for received_signal in received.signals:
+                signal = received_signal.signal
                 if isinstance(signal, Command):
-                    steps.append(self._take_command(signal, heard, arrival, changes))
+                    steps.append(self._process_command(signal, received_signal, arrival, changes))
                 elif isinstance(signal, Subscribe | Request | Cancel):
-                    self._stream(signal, heard, arrival)
+                    self._process_subscription_signal(signal, received_signal, arrival)
                 elif isinstance(signal, SessionMessage):
-                    steps += self._take_request(signal, heard, arrival, changes)
-                elif (step := self._pass_on(signal, heard, arrival, is_alone=is_alone)) is not None:
+                    steps += self._process_session_request(signal, received_signal, arrival, changes)
+                elif (step := self._forward(signal, received_signal, arrival, is_alone=is_alone)) is not None:
                     steps.append(step)
         except StoreUnavailable:
-            self._drop(steps)
+            self._drop_pending(steps)
             raise
         arrival.open = len(steps) or 1
         if not steps:
-            # Streams answer for themselves, as fast as the link takes it.
+            # Subscriptions send on their own; acknowledge when the link has taken what was sent before.
             arrival.route.outbox.behind(self._memory.until_ended(arrival), arrival.route.place)
         elif is_alone and isinstance(steps[0], ForwardEffect):
-            # Nothing can take it back: a live signal does not wait for the disk.
-            self._do(steps[0])
+            # It depends on no change, so it does not wait for the store.
+            self._apply(steps[0])
         else:
-            waiting += steps
+            effects += steps
 
-    # answers to commands
+    # responses to commands
 
     def _answer(
         self,
         stored: asyncio.Future[None],
-        waiting: Steps,
-        left: Sequence[InboundDelivery],
+        effects: Steps,
+        remaining: Sequence[InboundDelivery],
         postponed: Postponed,
         announced: Sequence[PolicyAnnouncement],
     ) -> None:
         self._submitted.discard(stored)
         error = StoreUnavailable("cancelled") if stored.cancelled() else stored.exception()
         if error is None:
-            for step in waiting:
-                self._do(step)
+            for step in effects:
+                self._apply(step)
             for announcement in announced:
                 self.announce(announcement)
         elif isinstance(error, StoreUnavailable):
-            self._drop(waiting)
-            taken = list(dict.fromkeys(step.arrival for step in waiting))
-            for arrival in taken:
+            self._drop_pending(effects)
+            processed = list(dict.fromkeys(step.arrival for step in effects))
+            for arrival in processed:
                 arrival.is_again = True
-            left = [*taken, *left]
+            remaining = [*processed, *remaining]
         else:
-            left = [*self._not_stored(error, waiting), *left]
-        if left:
-            postponed(left)
+            remaining = [*self._not_stored(error, effects), *remaining]
+        if remaining:
+            postponed(remaining)
 
-    def _not_stored(self, error: BaseException, waiting: Steps) -> list[InboundDelivery]:
-        """Answer whoever is to blame; the others, to be taken up again."""
-        found = by_arrival(waiting)
-        innocent: list[InboundDelivery] = []
-        for arrival, steps in found:
+    def _not_stored(self, error: BaseException, effects: Steps) -> list[InboundDelivery]:
+        """Send an error response for a change that cannot be stored; return the deliveries to retry."""
+        deliveries = by_arrival(effects)
+        retries: list[InboundDelivery] = []
+        for arrival, steps in deliveries:
             arrival.tries += 1
-            if (len(found) > 1 or isinstance(error, RevisionConflict)) and arrival.tries < _MOST_TRIES:
-                self._drop(steps)
-                innocent.append(arrival)
+            if (len(deliveries) > 1 or isinstance(error, RevisionConflict)) and arrival.tries < _MOST_ATTEMPTS:
+                self._drop_pending(steps)
+                retries.append(arrival)
                 continue
             if not any(isinstance(step, SessionEffect) for step in steps):
                 self._memory.note(arrival, Outcome.REDELIVER, is_done=False)
             for step in steps:
                 if isinstance(step, SessionEffect):
-                    self._do(step, error)
+                    self._apply(step, error)
                     continue
-                if isinstance(step, ForwardEffect) or step.told is arrival.received.error:
-                    self._do(step)
+                if isinstance(step, ForwardEffect) or step.response is arrival.received.error:
+                    self._apply(step)
                     continue
-                self._drop([step])
-                log.error("a change could not be stored", exc_info=error, **_about(arrival, step.told.headers))
-                self._do(RespondEffect(arrival, internal_error(step.told), step.route))
-        return innocent
+                self._drop_pending([step])
+                log.error("a change could not be stored", exc_info=error, **_log_fields(arrival, step.response.headers))
+                self._apply(RespondEffect(arrival, internal_error(step.response), step.route))
+        return retries
 
-    def _drop(self, waiting: Steps) -> None:
-        """These were not carried out: nobody collects for them."""
-        for step in waiting:
+    def _drop_pending(self, effects: Steps) -> None:
+        """Drop the pending requests of effects that were not carried out."""
+        for step in effects:
             if step.pending is not None:
-                self._exchange.collecting.drop(step.pending)
+                self._request_reply.collecting.drop(step.pending)
 
-    def _do(self, step: RespondEffect | ForwardEffect | SessionEffect, error: BaseException | None = None) -> None:
-        """Tell or say what may be told now. A mistake of our own costs nobody else anything.
+    def _apply(self, step: RespondEffect | ForwardEffect | SessionEffect, error: BaseException | None = None) -> None:
+        """Carry out an effect whose changes are durable. Errors are logged only.
 
-        `error`: why a request is not stored.
+        `error`: why a session's request is not stored.
         """
         try:
             if isinstance(step, RespondEffect):
-                self._tell(step)
+                self._respond(step)
             elif isinstance(step, SessionEffect):
                 step.say(error, self._memory.until_ended(step.arrival))
             else:
                 step.say()
         except Exception:
-            # Unsettled as it is, the delivery comes again over the next link.
+            # The delivery stays unacknowledged, so it is redelivered over the next link.
             self._memory.forget(step.arrival)
-            headers = step.told.headers if isinstance(step, RespondEffect) else step.headers
-            log.exception("a delivery could not be answered", **_about(step.arrival, headers))
+            headers = step.response.headers if isinstance(step, RespondEffect) else step.headers
+            log.exception("a delivery could not be answered", **_log_fields(step.arrival, headers))
 
-    def _tell(self, answer: RespondEffect) -> None:
-        """What was carried out is durable: tell the requester, or what collects for it."""
-        arrival, told, route, pending = answer
-        if pending is not None and isinstance(told, Response):
-            self._exchange.persisted(pending, told)
+    def _respond(self, answer: RespondEffect) -> None:
+        """Send a durable response, or add it to the acknowledgements that the request waits for."""
+        arrival, response, route, pending = answer
+        if pending is not None and isinstance(response, Response):
+            self._request_reply.persisted(pending, response)
             return
-        unasked = is_unread = told is arrival.received.error
-        if isinstance(told, ErrorResponse):
-            self._tell_refusal(arrival, told, is_unread)
-            if (desk := self.desks.of(route.mapper.protocol)) is not None:
-                desk.refuse(told, route, arrival, self._memory.until_ended(arrival))
+        unasked = is_unread = response is arrival.received.error
+        if isinstance(response, ErrorResponse):
+            self._record_refusal(arrival, response, is_unread)
+            if (handler := self.desks.of(route.mapper.protocol)) is not None:
+                handler.refuse(response, route, arrival, self._memory.until_ended(arrival))
                 return
-            unasked = is_unread or told.fault is NO_TIME
-        self._replies.post(route, told, self._memory.until_ended(arrival), unasked=unasked)
+            unasked = is_unread or response.fault is NO_TIME
+        self._replies.post(route, response, self._memory.until_ended(arrival), unasked=unasked)
 
-    def _tell_refusal(self, arrival: InboundDelivery, answer: ErrorResponse, is_unread: bool) -> None:
+    def _record_refusal(self, arrival: InboundDelivery, answer: ErrorResponse, is_unread: bool) -> None:
         if answer.fault is INTERNAL_ERROR:
-            # The log has its story already.
+            # The error is already in the log.
             arrival.route.meter.inbound("failed")
             return
         arrival.route.meter.inbound("malformed" if is_unread else "refused")
         log.info(
             "a delivery was refused" if is_unread else "a command was refused",
-            **_about(arrival, answer.headers),
+            **_log_fields(arrival, answer.headers),
             entity=str(answer.entity) if answer.entity is not None else None,
             status=answer.fault.status,
             error=answer.fault.error,
@@ -349,241 +344,266 @@ class Dispatcher:
 
     # commands
 
-    def _take_command(
-        self, command: Command, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+    def _process_command(
+        self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
     ) -> RespondEffect | ForwardEffect:
         if LIVE_CONDITION in command.headers and command.action == "retrieve" and response_required(command.headers):
-            return self._ask_device(command, heard, arrival)
-        carry_out = self._look_back if asks_for_past(command) else self._carry_out
-        return carry_out(command, heard, arrival, changes)
+            return self._query_device(command, received_signal, arrival)
+        execute = self._check_past_retrieve if asks_for_past(command) else self._execute
+        return execute(command, received_signal, arrival, changes)
 
-    def _ask_device(
-        self, command: Command, heard: ReceivedSignal, arrival: InboundDelivery
+    def _query_device(
+        self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery
     ) -> RespondEffect | ForwardEffect:
-        """A query that goes to the device where the twin is as it says, else to the twin. Raises StoreUnavailable."""
+        """Query the device if the command's live condition holds, else the twin. Raises StoreUnavailable."""
         try:
             decision = self._decider.decide(command, arrival.received.subjects)
             if not decision.is_for_device:
-                return RespondEffect(arrival, decision.response, heard.route)
+                return RespondEffect(arrival, decision.response, received_signal.route)
             headers = {**command.headers, "channel": "live"}
             query = LiveCommand(command.entity, command.action, command.path, None, headers, fields=command.fields)
-            sending = self._exchange.prepare(query, heard.route, arrival)
+            live_delivery = self._request_reply.prepare(query, received_signal.route, arrival)
         except TwinError as refused:
             refusal = ErrorResponse(command.entity, refused.group, refused.fault, command.headers)
-            return RespondEffect(arrival, refusal, heard.route)
+            return RespondEffect(arrival, refusal, received_signal.route)
         except StoreUnavailable:
             raise
         except Exception:
-            return RespondEffect(arrival, self._not_passed_on(command, arrival), heard.route)
-        if isinstance(sending, ErrorResponse):
-            return RespondEffect(arrival, sending, heard.route)
-        if sending.pending is not None and command.headers.get("live-channel-timeout-strategy") == "use-twin":
-            sending.pending.fallback = decision.response
-        return ForwardEffect(arrival, sending.send, headers, sending.pending)
+            return RespondEffect(arrival, self._forwarding_error(command, arrival), received_signal.route)
+        if isinstance(live_delivery, ErrorResponse):
+            return RespondEffect(arrival, live_delivery, received_signal.route)
+        if live_delivery.pending is not None and command.headers.get("live-channel-timeout-strategy") == "use-twin":
+            live_delivery.pending.fallback = decision.response
+        return ForwardEffect(arrival, live_delivery.send, headers, live_delivery.pending)
 
-    def _carry_out(
-        self, command: Command, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+    def _execute(
+        self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
     ) -> RespondEffect:
-        """Decide a command, and hold its delivery if it asks for more than its answer. Raises StoreUnavailable."""
-        asked: RequestedAcks | Fault | None = None
-        # Most commands leave to the defaults what they ask for: their own answer is all. They are what has to be fast, so
-        # that is not worked out for each of them.
+        """Decide a command, and wait for acknowledgements if it requests others. Raises StoreUnavailable."""
+        requested: RequestedAcks | Fault | None = None
+        # Most commands have no headers about acknowledgements; for speed those are not parsed at all.
         if not says_nothing(command.headers):
-            asked = self._asked(command, arrival)
-        told: Told
-        if isinstance(asked, Fault):
-            told = ErrorResponse(command.entity, command.entity.type.group, asked, command.headers)
+            requested = self._requested_acks(command, arrival)
+        response: CommandResponse
+        if isinstance(requested, Fault):
+            response = ErrorResponse(command.entity, command.entity.type.group, requested, command.headers)
         else:
-            name, is_asked = self._memory.name(command, heard, arrival)
-            labels = asked.labels if asked is not None else ()
-            told = self._commands.carry_out(
+            name, is_asked = self._memory.name(command, received_signal, arrival)
+            labels = requested.labels if requested is not None else ()
+            response = self._commands.carry_out(
                 command, Sender(arrival, arrival.received.subjects, name, is_asked, labels), changes
             )
         pending: PendingRequest | None = None
-        if isinstance(told, ErrorResponse):
-            has_labels = bool(asked.labels) if isinstance(asked, RequestedAcks) else channel_of(command) is not None
-            self._note_refusal(told, command, has_labels, arrival)
-        elif isinstance(asked, RequestedAcks) and not asked.is_plain("twin"):
-            pending = self._exchange.hold(command, asked, heard.route, arrival)
-        return RespondEffect(arrival, told, heard.route, pending)
+        if isinstance(response, ErrorResponse):
+            has_labels = (
+                bool(requested.labels) if isinstance(requested, RequestedAcks) else channel_of(command) is not None
+            )
+            self._note_outcome(response, command, has_labels, arrival)
+        elif isinstance(requested, RequestedAcks) and not requested.is_plain("twin"):
+            pending = self._request_reply.hold(command, requested, received_signal.route, arrival)
+        return RespondEffect(arrival, response, received_signal.route, pending)
 
-    def _asked(self, command: Command, arrival: InboundDelivery) -> RequestedAcks | Fault:
-        """What a command says that it asks for, or why it cannot have it."""
+    def _requested_acks(self, command: Command, arrival: InboundDelivery) -> RequestedAcks | Fault:
+        """Return the acknowledgements that a command requests, or the fault if they are not possible."""
         channel = channel_of(command)
-        asked = wish(command.headers, channel) if channel is not None else NOTHING
-        if isinstance(asked, Fault) or asked.is_plain("twin"):
-            return asked
-        return self._exchange.duplicate(command, arrival) or asked
+        requested = wish(command.headers, channel) if channel is not None else NOTHING
+        if isinstance(requested, Fault) or requested.is_plain("twin"):
+            return requested
+        return self._request_reply.duplicate(command, arrival) or requested
 
-    def _note_refusal(self, told: ErrorResponse, command: Command, is_asking: bool, arrival: InboundDelivery) -> None:
-        """What a refusal means for the delivery: nothing, unless acknowledgements were asked for or we have failed."""
-        if is_asking or (told.fault is INTERNAL_ERROR and command.action != "retrieve"):
-            self._memory.note(arrival, outcome_of_error(told.fault), is_done=False)
+    def _note_outcome(
+        self, response: ErrorResponse, command: Command, is_asking: bool, arrival: InboundDelivery
+    ) -> None:
+        """Set the delivery's outcome for a refused command, if it requested acknowledgements or we failed."""
+        if is_asking or (response.fault is INTERNAL_ERROR and command.action != "retrieve"):
+            self._memory.note(arrival, outcome_of_error(response.fault), is_done=False)
 
-    # the past
+    # retrieving the past
 
-    def _look_back(
-        self, command: Command, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+    def _check_past_retrieve(
+        self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
     ) -> RespondEffect | ForwardEffect:
-        """Judge a retrieve of the past: what it needs is found later, and answered then. Raises StoreUnavailable."""
+        """Check a retrieve of the past, which is then answered asynchronously. Raises StoreUnavailable."""
         try:
             query = self._decider.past_wanted(command, arrival.received.subjects)
         except TwinError as refused:
             return RespondEffect(
-                arrival, ErrorResponse(command.entity, refused.group, refused.fault, command.headers), heard.route
+                arrival,
+                ErrorResponse(command.entity, refused.group, refused.fault, command.headers),
+                received_signal.route,
             )
         if query is None:
-            return self._carry_out(command, heard, arrival, changes)
-        return ForwardEffect(arrival, lambda: self._start_recall(command, query, heard, arrival), command.headers)
+            return self._execute(command, received_signal, arrival, changes)
+        return ForwardEffect(
+            arrival, lambda: self._start_past_retrieve(command, query, received_signal, arrival), command.headers
+        )
 
-    def _start_recall(
-        self, command: Command, query: PastQuery, heard: ReceivedSignal, arrival: InboundDelivery
+    def _start_past_retrieve(
+        self, command: Command, query: PastQuery, received_signal: ReceivedSignal, arrival: InboundDelivery
     ) -> None:
-        recalling = asyncio.get_running_loop().create_task(self._recall(command, query, heard, arrival))
-        self._recalling.add(recalling)
-        recalling.add_done_callback(self._recalling.discard)
+        retrieving = asyncio.get_running_loop().create_task(
+            self._retrieve_past(command, query, received_signal, arrival)
+        )
+        self._past_retrieves.add(retrieving)
+        retrieving.add_done_callback(self._past_retrieves.discard)
 
-    async def _recall(
-        self, command: Command, query: PastQuery, heard: ReceivedSignal, arrival: InboundDelivery
+    async def _retrieve_past(
+        self, command: Command, query: PastQuery, received_signal: ReceivedSignal, arrival: InboundDelivery
     ) -> None:
         group = command.entity.type.group
-        told: Told
+        response: CommandResponse
         try:
             past = await state_at(self._store, query)
-            told = self._decider.show_past(command, arrival.received.subjects, past).response
+            response = self._decider.show_past(command, arrival.received.subjects, past).response
         except TwinError as refused:
-            told = ErrorResponse(command.entity, refused.group, refused.fault, command.headers)
+            response = ErrorResponse(command.entity, refused.group, refused.fault, command.headers)
         except HistoryUnavailable as error:
             log.error(
-                "a history is not there",
+                "history unavailable",
                 reason=str(error),
                 entity=str(command.entity),
-                **_about(arrival, command.headers),
+                **_log_fields(arrival, command.headers),
             )
-            told = ErrorResponse(command.entity, group, error.fault, command.headers)
+            response = ErrorResponse(command.entity, group, error.fault, command.headers)
         except Exception:
-            log.exception("a past state could not be found", **_about(arrival, command.headers))
-            told = ErrorResponse(command.entity, group, INTERNAL_ERROR, command.headers)
-        self._do(RespondEffect(arrival, told, heard.route))
+            log.exception("a past state could not be retrieved", **_log_fields(arrival, command.headers))
+            response = ErrorResponse(command.entity, group, INTERNAL_ERROR, command.headers)
+        self._apply(RespondEffect(arrival, response, received_signal.route))
 
-    # what goes to others
+    # signals for other connections
 
-    def _pass_on(
+    def _forward(
         self,
         signal: Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement,
-        heard: ReceivedSignal,
+        received_signal: ReceivedSignal,
         arrival: InboundDelivery,
         *,
         is_alone: bool,
     ) -> RespondEffect | ForwardEffect | None:
-        """Judge what goes to others: an error to answer with, or what is to be said. Raises StoreUnavailable.
+        """Return the effect that forwards a signal, or an error response. Raises StoreUnavailable.
 
-        What says something to those that wait, and `is_alone` in its delivery, says it at once; then there may be nothing
-        left to do.
+        An acknowledgement or live response that `is_alone` in its delivery is passed on at once, perhaps without effect.
         """
         if isinstance(signal, Acknowledgement | MessageResponse | LiveResponse):
             if is_alone:
-                told = self._hand_over(signal, arrival)
-                return RespondEffect(arrival, told, heard.route) if told is not None else None
-            return ForwardEffect(arrival, lambda: self._hand_over_late(signal, heard, arrival), signal.headers)
+                response = self._pass_to_request(signal, arrival)
+                return RespondEffect(arrival, response, received_signal.route) if response is not None else None
+            return ForwardEffect(
+                arrival, lambda: self._pass_to_request_later(signal, received_signal, arrival), signal.headers
+            )
         try:
-            sending = self._exchange.prepare(signal, heard.route, arrival)
+            live_delivery = self._request_reply.prepare(signal, received_signal.route, arrival)
         except StoreUnavailable:
             raise
         except Exception:
-            return RespondEffect(arrival, self._not_passed_on(signal, arrival), heard.route)
-        if isinstance(sending, ErrorResponse):
-            return RespondEffect(arrival, sending, heard.route)
-        return ForwardEffect(arrival, sending.send, signal.headers, sending.pending)
+            return RespondEffect(arrival, self._forwarding_error(signal, arrival), received_signal.route)
+        if isinstance(live_delivery, ErrorResponse):
+            return RespondEffect(arrival, live_delivery, received_signal.route)
+        return ForwardEffect(arrival, live_delivery.send, signal.headers, live_delivery.pending)
 
-    def _hand_over(self, signal: LiveAnswer | Acknowledgement, arrival: InboundDelivery) -> ErrorResponse | None:
-        """Give those that wait what is for them; an error to answer with."""
+    def _pass_to_request(self, signal: LiveAnswer | Acknowledgement, arrival: InboundDelivery) -> ErrorResponse | None:
+        """Pass a response or acknowledgement to its request; return an error response if it is refused."""
         try:
             if isinstance(signal, Acknowledgement):
-                return self._exchange.acknowledge(signal, arrival)
-            return self._exchange.answer(signal, arrival)
+                return self._request_reply.acknowledge(signal, arrival)
+            return self._request_reply.answer(signal, arrival)
         except Exception:
-            return self._not_passed_on(signal, arrival)
+            return self._forwarding_error(signal, arrival)
 
-    def _hand_over_late(
-        self, signal: LiveAnswer | Acknowledgement, heard: ReceivedSignal, arrival: InboundDelivery
+    def _pass_to_request_later(
+        self, signal: LiveAnswer | Acknowledgement, received_signal: ReceivedSignal, arrival: InboundDelivery
     ) -> None:
-        if (told := self._hand_over(signal, arrival)) is not None:
-            self._tell(RespondEffect(arrival, told, heard.route))
+        if (response := self._pass_to_request(signal, arrival)) is not None:
+            self._respond(RespondEffect(arrival, response, received_signal.route))
         else:
             self._memory.until_ended(arrival)(None)
 
-    def _not_passed_on(
+    def _forwarding_error(
         self,
         signal: Command | Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement,
         arrival: InboundDelivery,
     ) -> ErrorResponse:
-        log.exception("a signal could not be passed on", **_about(arrival, signal.headers))
+        log.exception("a signal could not be forwarded", **_log_fields(arrival, signal.headers))
         channel = getattr(signal, "channel", "twin" if isinstance(signal, Command) else "live")
         return ErrorResponse(signal.entity, "things", INTERNAL_ERROR, signal.headers, channel)
 
-    # requests of protocols with sessions of their own
+    # requests of protocols with sessions
 
-    def _take_request(
-        self, spoken: SessionMessage, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+    def _process_session_request(
+        self, request: SessionMessage, received_signal: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
     ) -> Steps:
-        """Have the desk of its protocol carry out a request. Raises StoreUnavailable."""
+        """Have the protocol's session handler process a request. Raises StoreUnavailable."""
         try:
-            desk = self.desks.of(heard.route.mapper.protocol)
-            assert desk is not None, "a protocol whose clients have sessions has a desk"
-            found = desk.take(spoken, heard, arrival, changes)
-            says = [self._run(each, arrival, changes) if isinstance(each, SessionCommand) else each for each in found]
+            handler = self.desks.of(received_signal.route.mapper.protocol)
+            assert handler is not None, "a protocol with sessions has a session handler"
+            results = handler.take(request, received_signal, arrival, changes)
+            replies = [
+                self._execute_session_command(each, arrival, changes) if isinstance(each, SessionCommand) else each
+                for each in results
+            ]
         except StoreUnavailable:
             raise
         except Exception:
-            log.exception("a request could not be carried out", **_about(arrival, spoken.headers))
-            return [RespondEffect(arrival, ErrorResponse(None, "things", INTERNAL_ERROR, spoken.headers), heard.route)]
-        return [SessionEffect(arrival, say, spoken.headers) for say in says]
+            log.exception("a session request could not be processed", **_log_fields(arrival, request.headers))
+            return [
+                RespondEffect(
+                    arrival, ErrorResponse(None, "things", INTERNAL_ERROR, request.headers), received_signal.route
+                )
+            ]
+        return [SessionEffect(arrival, say, request.headers) for say in replies]
 
-    def _run(self, errand: SessionCommand, arrival: InboundDelivery, changes: list[Change]) -> SessionReply:
-        """Carry out a command of a request. Raises StoreUnavailable."""
-        command, named = errand.command, errand.named
-        told = self._commands.carry_out(command, Sender(arrival, errand.subjects, named.name, named.is_asked), changes)
+    def _execute_session_command(
+        self, session_command: SessionCommand, arrival: InboundDelivery, changes: list[Change]
+    ) -> SessionReply:
+        """Execute a command of a session's request. Raises StoreUnavailable."""
+        command, named = session_command.command, session_command.named
+        response = self._commands.carry_out(
+            command, Sender(arrival, session_command.subjects, named.name, named.is_asked), changes
+        )
 
         def say(error: BaseException | None, ended: Done) -> None:
-            answer = told if error is None else internal_error(told)
+            answer = response if error is None else internal_error(response)
             if error is not None:
-                log.error("a change could not be stored", exc_info=error, **_about(arrival, command.headers))
+                log.error("a change could not be stored", exc_info=error, **_log_fields(arrival, command.headers))
             if isinstance(answer, ErrorResponse):
-                self._tell_refusal(arrival, answer, is_unread=False)
-            errand.told(answer, ended)
+                self._record_refusal(arrival, answer, is_unread=False)
+            session_command.told(answer, ended)
 
         return say
 
     # subscriptions
 
-    def _stream(self, signal: Subscribe | Request | Cancel, heard: ReceivedSignal, arrival: InboundDelivery) -> None:
-        # One object for all that the same party says: subscriptions keep it.
+    def _process_subscription_signal(
+        self, signal: Subscribe | Request | Cancel, received_signal: ReceivedSignal, arrival: InboundDelivery
+    ) -> None:
+        # One cached object for each subscriber, because subscriptions keep it.
         reader = arrival.delivery.reader
-        peer = self._peer(heard.route, arrival.received.subjects, heard.route.connection_id, reader=reader)
+        subscriber = self._subscriber(
+            received_signal.route, arrival.received.subjects, received_signal.route.connection_id, reader=reader
+        )
         try:
             if isinstance(signal, Subscribe):
-                self._streams.subscribe(signal, peer)
-            elif self._memory.is_known_request(signal, heard, arrival):
+                self._streams.subscribe(signal, subscriber)
+            elif self._memory.is_known_request(signal, received_signal, arrival):
                 arrival.route.meter.inbound("answered_again")
             elif isinstance(signal, Request):
-                self._streams.request(signal, peer)
+                self._streams.request(signal, subscriber)
             else:
-                self._streams.cancel(signal, peer)
+                self._streams.cancel(signal, subscriber)
         except Exception:
-            log.exception("a subscription's command failed", **_about(arrival, signal.headers))
+            log.exception("a subscription's command failed", **_log_fields(arrival, signal.headers))
             entity = signal.query.entity if isinstance(signal, Subscribe) else signal.entity
             group = entity.type.group if entity is not None else "things"
             arrival.route.meter.inbound("failed")
-            heard.route.post(ErrorResponse(entity, group, INTERNAL_ERROR, signal.headers))
+            received_signal.route.post(ErrorResponse(entity, group, INTERNAL_ERROR, signal.headers))
 
 
 def _has_failed(stored: asyncio.Future[None]) -> bool:
     return stored.done() and (stored.cancelled() or stored.exception() is not None)
 
 
-def _about(arrival: InboundDelivery, headers: Headers) -> dict[str, Any]:
-    """What log lines say about a delivery and the conversation that it belongs to."""
+def _log_fields(arrival: InboundDelivery, headers: Headers) -> dict[str, Any]:
+    """Return the log fields of a delivery and its conversation."""
     return {
         "connection": arrival.route.connection_id,
         "source": arrival.route.index,

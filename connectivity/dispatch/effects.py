@@ -1,8 +1,7 @@
-"""The steps of a delivery: what is done for each of its signals once all of it is durable, in order.
+"""Effects of the signals of a delivery, carried out in order once its changes are durable.
 
-A delivery is carried out when its batch is taken up, and answered when that is durable. What lies between are steps: an
-answer to tell (`RespondEffect`), something to say to others (`ForwardEffect`), or what a desk has to say of a request
-(`SessionEffect`). Here is also how an answer rests in the store, so that a redelivery can be told it again.
+There are three kinds: `RespondEffect` sends a response, `ForwardEffect` sends something to other connections, and
+`SessionEffect` sends a session handler's reply. Responses for redeliveries are encoded here.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from connectivity.targets.reply_target import ReplyTargetPublisher
 from mappings.errors import INTERNAL_ERROR
 from mappings.model.signals import Command, ErrorResponse, Headers, Response
 
-Told: TypeAlias = Response | ErrorResponse
+CommandResponse: TypeAlias = Response | ErrorResponse
 
 
 class RespondEffect(NamedTuple):
-    """An answer that may be told once what was submitted is durable: by its route, or to what collects for the requester."""
+    """A response to be sent by `route`, or to be added to the acknowledgements of `pending`."""
 
     arrival: InboundDelivery
-    told: Told
+    response: CommandResponse
     route: ReplyTargetPublisher
     pending: PendingRequest | None = None
 
 
 class ForwardEffect(NamedTuple):
-    """What a signal with these headers says to others, once all of its delivery is durable. `pending` waits for answers."""
+    """A signal with these headers to be forwarded by `say`; `pending` waits for its responses."""
 
     arrival: InboundDelivery
     say: Callable[[], None]
@@ -41,7 +40,7 @@ class ForwardEffect(NamedTuple):
 
 
 class SessionEffect(NamedTuple):
-    """What a desk says of a request once all of its delivery is durable, or when it could not be stored."""
+    """A session handler's reply to a request: `say` gets the error if the request was not stored."""
 
     arrival: InboundDelivery
     say: SessionReply
@@ -53,28 +52,29 @@ Steps: TypeAlias = list[RespondEffect | ForwardEffect | SessionEffect]
 
 
 def answer_bytes(response: Response, command: Command) -> bytes:
-    """An answer as it is remembered: of its headers those that the command did not bring along."""
+    """Encode a response for the store, without the headers that it has from the command."""
     asked = command.headers
     own = {name: value for name, value in response.headers.items() if asked.get(name) != value}
     return msgspec.msgpack.encode((response.action, response.path, response.status, response.value, own))
 
 
 def stored_answer(known: bytes, command: Command) -> Response:
-    """The same answer again, to whoever asks now."""
+    """Decode a stored response, as the response to this redelivery of the command."""
     action, path, status, value, own = msgspec.msgpack.decode(
         known, type=tuple[str, str, int, bytes | None, dict[str, Any]]
     )
     return Response(command.entity, action, path, status, value, {**command.headers, **own})
 
 
-def internal_error(answer: Told) -> ErrorResponse:
+def internal_error(answer: CommandResponse) -> ErrorResponse:
+    """Return the error response that replaces a response after an internal error."""
     group = answer.entity.type.group if answer.entity is not None else "things"
     return ErrorResponse(answer.entity, group, INTERNAL_ERROR, answer.headers)
 
 
 def by_arrival(waiting: Steps) -> list[tuple[InboundDelivery, Steps]]:
-    """The steps of each delivery, in order."""
-    found: dict[InboundDelivery, Steps] = {}
+    """Return the effects of each delivery, in order."""
+    steps_by_arrival: dict[InboundDelivery, Steps] = {}
     for step in waiting:
-        found.setdefault(step.arrival, []).append(step)
-    return list(found.items())
+        steps_by_arrival.setdefault(step.arrival, []).append(step)
+    return list(steps_by_arrival.items())

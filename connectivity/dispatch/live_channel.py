@@ -1,14 +1,13 @@
-"""The live channel between connections: who is sent a signal, and how its answer finds back.
+"""The live channel: sends signals to other connections, and their responses back.
 
-A live signal goes to every target of the other open connections whose interest lets it through
-(`connectivity.targets.topic_filter`), each with the extra fields that it wants. It rests nowhere: where a broker is away
-nothing is sent, since a command that arrives minutes later does harm; what no link has taken in its time stays; where too
-many wait for a broker, the next ones are lost. Whoever asked for an acknowledgement is told all of this, by the labels that
-a target issues. A weak one is given only in the place of one that nobody who was reached can give (Ditto connections, live
-channel; weak acknowledgements).
+A live signal goes to every target of the other open connections whose topics and filter match it
+(`connectivity.targets.topic_filter`), with the extra fields of the target. It is never stored: it is not sent while a
+broker is unavailable, since a late command may do harm, and it is withdrawn at its timeout. Labels that a target issues
+report this. A weak acknowledgement is given only for a label that no recipient can give (Ditto connections, live channel;
+weak acknowledgements).
 
-An answer says by its correlation id what it answers. It leaves with the headers of the request, since these lead to the
-requester, and with those that it alone has.
+A response names its request by the correlation ID. It is sent with the headers of the request, which lead to the requester,
+and with its other own headers.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ from mappings.model.signals import (
 )
 
 Acknowledge = Callable[[Acknowledgement], object]
-"""Takes what a connection says about a signal, or the service in its place."""
+"""Takes an acknowledgement of a connection, or of the service in its place."""
 
-_OF_REQUESTS = frozenset({"response-required", "requested-acks", "timeout", "reply-to", DIVERT_TO, DIVERTED_TYPES})
-"""What only the request may say about the way of its answer."""
+_REQUEST_HEADERS = frozenset({"response-required", "requested-acks", "timeout", "reply-to", DIVERT_TO, DIVERTED_TYPES})
+"""Headers that a response takes from its request only, because they control where it is sent."""
 
-_AWAY = PublishFailed("the broker is away")
+_BROKER_UNAVAILABLE = PublishFailed("the broker is unavailable")
 _UNSENT = PendingPublish(0, None)
 
 
 class LiveChannel:
-    """Sends live signals to the members. Keeps nothing."""
+    """Sends live signals to the targets of other connections. Keeps no state."""
 
     def __init__(self, members: ConnectionDirectory, present: CurrentState) -> None:
         self._members = members
@@ -59,102 +58,102 @@ class LiveChannel:
     def publish(
         self, signal: Live, origin: str, labels: Sequence[str], acknowledge: Acknowledge
     ) -> list[PendingPublish]:
-        """Send a signal that came from the connection `origin`, which itself is sent nothing.
+        """Send a signal of the connection `origin` to the other connections.
 
-        `acknowledge` is told what comes of those of the `labels` that a target issues or a connection declares that is not
-        reached; it may be called during this call or later.
+        `acknowledge` gets the acknowledgements for those of the `labels` that a target issues, or that a connection
+        without recipients declares; during this call or later.
         """
         others = [member for member in self._members if member.connection_id != origin]
-        asked = _Recipients(signal, labels, others, acknowledge)
-        happening = SignalContext(signal, self._present)
+        recipients = _Recipients(signal, labels, others, acknowledge)
+        context = SignalContext(signal, self._present)
         postings = []
         for member in others:
             for target in member.targets:
                 label = target.label if target.label in labels else None
-                tell = _teller(signal, target, label, acknowledge) if label is not None else unobserved
-                seen = target.judge(happening)
-                if isinstance(seen, SuppressionReason):
+                on_published = _on_published(signal, target, label, acknowledge) if label is not None else unobserved
+                matched = target.judge(context)
+                if isinstance(matched, SuppressionReason):
                     posting = None
                 elif target.outbox.is_attached:
-                    posting = target.post(seen, tell, partial(asked.drop, member, label))
+                    posting = target.post(matched, on_published, partial(recipients.remove, member, label))
                 else:
                     posting = _UNSENT
-                    target.facts.not_published.note(signal, words=str(_AWAY))
-                    tell(_AWAY)
+                    target.facts.not_published.note(signal, words=str(_BROKER_UNAVAILABLE))
+                    on_published(_BROKER_UNAVAILABLE)
                 if posting is not None:
-                    asked.reach(member, label)
+                    recipients.add(member, label)
                     postings.append(posting)
                 elif label is not None:
-                    asked.kept.append(label)
-        asked.excuse()
+                    recipients.suppressed.append(label)
+        recipients.acknowledge_weakly()
         return postings
 
 
 class _Recipients:
-    """Who was reached by a signal and may still answer it; the labels that nobody can give are given weakly.
+    """The recipients of a signal; gives weak acknowledgements for labels that no recipient can give.
 
-    `kept`: the labels of targets that the signal was kept from.
+    `suppressed`: the labels of targets that the signal was not sent to.
     """
 
     def __init__(
         self, signal: Live, labels: Sequence[str], members: Sequence[OpenConnection], acknowledge: Acknowledge
     ) -> None:
-        self.kept: list[str] = []
+        self.suppressed: list[str] = []
         self._signal, self._labels, self._members, self._acknowledge = signal, labels, members, acknowledge
-        self._promised: Counter[str | None] = Counter()
-        """Label → how many may still give it: whoever is reached may be the device."""
+        self._expected: Counter[str | None] = Counter()
+        """Number of recipients that may give each label; any recipient may give `live-response`."""
         self._reached: Counter[str] = Counter()
-        """Connection → how many of its targets were reached."""
+        """Number of recipients of each connection."""
 
-    def reach(self, member: OpenConnection, label: str | None) -> None:
-        """A target was sent the signal, or is to blame for not being so. `label`: the one that it is asked for."""
-        self._promised.update((LIVE_RESPONSE, label))
+    def add(self, member: OpenConnection, label: str | None) -> None:
+        """Add a target that was sent the signal, or failed to be. `label`: the requested one that it issues."""
+        self._expected.update((LIVE_RESPONSE, label))
         self._reached[member.connection_id] += 1
 
-    def drop(self, member: OpenConnection, label: str | None) -> None:
-        """The scripts of a target that seemed to be reached have dropped the signal."""
-        self._promised.subtract((LIVE_RESPONSE, label))
+    def remove(self, member: OpenConnection, label: str | None) -> None:
+        """Remove a recipient whose mapping scripts have dropped the signal."""
+        self._expected.subtract((LIVE_RESPONSE, label))
         self._reached[member.connection_id] -= 1
         if label is not None:
-            self.kept.append(label)
-        self.excuse()
+            self.suppressed.append(label)
+        self.acknowledge_weakly()
 
-    def excuse(self) -> None:
-        """Acknowledge in the place of those who were not asked."""
-        silent = [member for member in self._members if not self._reached[member.connection_id]]
-        declared = [label for label in self._labels if any(label in member.declared for member in silent)]
-        for label in dict.fromkeys((*self.kept, *declared)):
-            if not self._promised[label]:
-                self._acknowledge(_weak(self._signal, label))
+    def acknowledge_weakly(self) -> None:
+        """Give the weak acknowledgements for labels that no recipient can give."""
+        not_reached = [member for member in self._members if not self._reached[member.connection_id]]
+        declared = [label for label in self._labels if any(label in member.declared for member in not_reached)]
+        for label in dict.fromkeys((*self.suppressed, *declared)):
+            if not self._expected[label]:
+                self._acknowledge(_weak_live(self._signal, label))
 
 
 def outgoing(signal: Live, wish: RequestedAcks) -> Live:
-    """The signal as it leaves: it says what its requester waits for, also where that was left to the defaults."""
+    """Return the signal to be sent, with explicit headers about its response and acknowledgements."""
     headers = {**signal.headers, "response-required": wish.is_answered, "requested-acks": list(wish.labels)}
     return replace(signal, headers=headers)
 
 
 def fits(answer: LiveAnswer, request: object) -> bool:
-    """Whether an answer with the request's correlation id and entity is of the kind that the request wants."""
+    """Return whether a response with the request's correlation ID and entity is of its kind."""
     if isinstance(answer, MessageResponse):
         return isinstance(request, Message) and (answer.subject, answer.path) == (request.subject, request.path)
     return isinstance(request, LiveCommand) and answer.action == request.action
 
 
 def unexpected(answer: LiveAnswer) -> Fault:
-    """Why an answer is not delivered."""
+    """Return why a live response is not delivered."""
     return Fault(
         400,
         "signal.unsupported",
-        f"Nobody waits for this answer of '{answer.entity}'.",
+        f"No request waits for this response of '{answer.entity}'.",
         "Check the correlation id, the topic and the path, and whether the answer came in time.",
     )
 
 
 def forwarded(answer: LiveAnswer, request: Message | LiveCommand) -> LiveAnswer:
-    """The answer as its requester gets it. What the two have in common is the request's, apart from the content type."""
-    theirs = {name: value for name, value in answer.headers.items() if name not in _OF_REQUESTS}
-    headers: dict[str, Any] = {**theirs, **request.headers}
+    """Return the response for the requester; the request's headers override all but the content type."""
+    own_headers = {name: value for name, value in answer.headers.items() if name not in _REQUEST_HEADERS}
+    headers: dict[str, Any] = {**own_headers, **request.headers}
     headers.pop("content-type", None)
     if (content_type := answer.headers.get("content-type")) is not None:
         headers["content-type"] = content_type
@@ -162,7 +161,7 @@ def forwarded(answer: LiveAnswer, request: Message | LiveCommand) -> LiveAnswer:
 
 
 def issued_answer(request: Message | LiveCommand, status: int) -> LiveAnswer:
-    """The answer that a target gives which issues `live-response`."""
+    """Return the response of a target that issues `live-response`."""
     if isinstance(request, Message):
         return MessageResponse(
             request.entity, request.direction, request.subject, request.path, status, None, request.headers
@@ -170,15 +169,15 @@ def issued_answer(request: Message | LiveCommand, status: int) -> LiveAnswer:
     return LiveResponse(request.entity, request.action, request.path, status, None, request.headers)
 
 
-def _weak(signal: Live, label: str) -> Acknowledgement:
+def _weak_live(signal: Live, label: str) -> Acknowledgement:
     return weak(signal.entity, label, "live", signal.headers.get("correlation-id"))
 
 
-def _teller(signal: Live, target: TargetPublisher, label: str, acknowledge: Acknowledge) -> Done:
-    """What a target that issues a label says when its broker has confirmed, or has not."""
+def _on_published(signal: Live, target: TargetPublisher, label: str, acknowledge: Acknowledge) -> Done:
+    """Return a callback that acknowledges a target's label after publishing."""
     entity, correlation_id = signal.entity, signal.headers.get("correlation-id")
 
-    def tell(error: ConnectivityError | None) -> None:
+    def on_published(error: ConnectivityError | None) -> None:
         acknowledge(target.issued(label, entity, error, correlation_id, "live"))
 
-    return tell
+    return on_published

@@ -1,9 +1,8 @@
-"""Signals whose acknowledgements or live answers are awaited, and the one timer that they all share.
+"""Signals that wait for acknowledgements or live responses, with one timer for all of them.
 
-A `PendingRequest` is one such signal with its collector. It is found by entity and correlation id, which is all that an
-acknowledgement says about what it acknowledges. Whatever ends the waiting (the last label, the answer, the end of the time)
-calls `finish` once; a mistake in it is logged, and costs nobody else anything. Those that wait lie in one heap by the end of
-their time; one timer is set, for the first of them.
+A `PendingRequest` is found by entity and correlation ID, which is all that an acknowledgement says about its signal. The
+last label, the response or the timeout call `finish` once; an error in it is logged and affects no other request. One heap
+orders the requests by their deadlines, and the timer is set for the first.
 """
 
 from __future__ import annotations
@@ -27,17 +26,16 @@ from mappings.model.signals import Acknowledgement, Command, Live, LiveAnswer, L
 log = structlog.get_logger(__name__)
 
 
-_MOST_OVER = 1000
-"""So many in the heap may be over, or half of it, before they are taken out ahead of their time."""
+_MOST_ENDED_IN_HEAP = 1000
+"""How many ended requests, or half of the heap, may stay in the heap until it is cleaned."""
 
 
 class PendingRequest:
-    """One signal that waits, to be answered by `route`. `ended` holds its delivery's place until it is called; None where
-    nothing is held.
+    """One signal that waits, to be answered by `route`.
 
-    What a command did has to be durable before anybody is told anything, and a live signal to be sent: until `is_done`,
-    neither acknowledgements nor the end of the time end the waiting. `fallback` is what a live signal is answered with when
-    its time is over, where its sender has said so.
+    `ended` finishes its delivery; None where the delivery does not wait. Until `is_done` (a command is durable, a live
+    signal is sent) neither acknowledgements nor the timeout end it. `fallback` is the response to a live signal at its
+    timeout, if its sender asked for one.
     """
 
     __slots__ = (
@@ -88,24 +86,24 @@ class PendingRequest:
         return self.signal.headers.get("correlation-id")
 
     def withdraw(self) -> None:
-        """What no link has taken yet is not sent any more."""
+        """Withdraw the messages that no link has taken yet."""
         for posting in self.postings:
             posting.withdrawn = True
 
 
 class PendingRequests:
-    """Everything that waits."""
+    """All pending requests."""
 
     def __init__(self, clock: Callable[[], float], finish: Callable[[PendingRequest], None]) -> None:
-        """`clock` gives monotonic seconds; `finish` is called once for each that is complete or whose time is over."""
+        """`clock` returns monotonic seconds; `finish` is called once for each completed or expired request."""
         self._clock = clock
         self._finish = finish
         self._pending: dict[tuple[EntityId, str | None], PendingRequest] = {}
         self._heap: list[tuple[float, int, PendingRequest]] = []
-        self._number = self._over = 0
+        self._number = self._ended_in_heap = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-        """When the timer is due, on the loop's clock: one that is due at once does not say so itself, on every loop."""
+        """When the timer is due, on the event loop's clock; not every event loop's handle reports it."""
         self._held: Counter[str] = Counter()
         self._unheld: Counter[str] = Counter()
 
@@ -113,11 +111,11 @@ class PendingRequests:
         return len(self._pending)
 
     def held(self, connection_id: str) -> int:
-        """How many deliveries of a connection wait for acknowledgements."""
+        """Return how many deliveries of a connection wait for acknowledgements."""
         return self._held[connection_id]
 
     def unheld(self, connection_id: str) -> int:
-        """How many signals of a connection wait for an answer whose deliveries do not wait with them."""
+        """Return how many signals of a connection wait for a response without holding their delivery."""
         return self._unheld[connection_id]
 
     def begin(
@@ -129,7 +127,7 @@ class PendingRequests:
         route: ReplyTargetPublisher,
         ended: Done | None,
     ) -> PendingRequest:
-        """Wait for the labels of a signal that nobody waits for under the same correlation id (see `find`)."""
+        """Add a signal; `find` must not find another with the same correlation ID."""
         labels = wish.labels or (LIVE_RESPONSE,)
         deadline = self._clock() + wish.timeout
         pending = PendingRequest(
@@ -144,11 +142,11 @@ class PendingRequests:
         return pending
 
     def find(self, signal: Command | Live | LiveAnswer | Acknowledgement) -> PendingRequest | None:
-        """Who waits for this signal, or under the same correlation id as this one would."""
+        """Return the request that this signal answers, or with which it shares its correlation ID."""
         return self._pending.get((signal.entity, signal.headers.get("correlation-id")))
 
     def acknowledge(self, pending: PendingRequest, ack: Acknowledgement) -> bool:
-        """Note an acknowledgement. False where it comes too late, or nobody asked for it."""
+        """Add an acknowledgement; return False if it is late or was not requested."""
         if pending.is_over or pending.is_late or not pending.collector.take(ack):
             return False
         if pending.collector.is_complete and pending.is_done:
@@ -156,7 +154,7 @@ class PendingRequests:
         return True
 
     def done(self, pending: PendingRequest, *acks: Acknowledgement) -> None:
-        """What a command did is durable, as these say; or a live signal is being sent."""
+        """Note that a command is durable, with the service's own acknowledgements, or a live signal sent."""
         if pending.is_over:
             return
         pending.is_done = True
@@ -168,34 +166,34 @@ class PendingRequests:
             self._end(pending)
 
     def drop(self, pending: PendingRequest) -> None:
-        """Wait no longer, and say nothing."""
+        """Remove a request without finishing it."""
         if pending.is_over:
             return
         pending.is_over = True
         if self._pending.get(_key(pending)) is pending:
             del self._pending[_key(pending)]
         self._count(pending, -1)
-        self._over += pending.in_heap
-        if self._over > max(_MOST_OVER, len(self._heap) // 2):
+        self._ended_in_heap += pending.in_heap
+        if self._ended_in_heap > max(_MOST_ENDED_IN_HEAP, len(self._heap) // 2):
             self._heap = [entry for entry in self._heap if not entry[2].is_over]
             heapq.heapify(self._heap)
-            self._over = 0
+            self._ended_in_heap = 0
 
     def close_connection(self, connection_id: str) -> None:
-        """Nobody there waits any more: the broker keeps what is unsettled."""
+        """Remove the requests of a connection; the broker keeps their deliveries."""
         for pending in [each for each in self._pending.values() if each.arrival.route.connection_id == connection_id]:
             self.drop(pending)
         del self._held[connection_id], self._unheld[connection_id]
 
     def expire(self) -> None:
-        """End the waiting of those whose time is over."""
+        """Finish the requests whose time is over."""
         now = self._clock()
         try:
             while self._heap and (self._heap[0][2].is_over or self._heap[0][0] <= now):
                 pending = heapq.heappop(self._heap)[2]
                 pending.in_heap = False
                 if pending.is_over:
-                    self._over -= 1
+                    self._ended_in_heap -= 1
                     continue
                 if not pending.is_done:
                     pending.is_late = True
@@ -212,7 +210,7 @@ class PendingRequests:
             self._finish(pending)
         except Exception:
             log.exception(
-                "waiting for acknowledgements ended in an error",
+                "finishing a pending request failed",
                 connection=pending.arrival.route.connection_id,
                 entity=str(pending.signal.entity),
                 **log_context(pending.signal.headers),
@@ -223,7 +221,7 @@ class PendingRequests:
         counter[pending.arrival.route.connection_id] += step
 
     def _arm(self) -> None:
-        """Set the timer for the first one."""
+        """Set the timer for the earliest deadline."""
         if not self._heap:
             return
         loop = asyncio.get_running_loop()

@@ -1,9 +1,9 @@
-"""What goes between parties: live signals and their answers, acknowledgements, and who waits for them.
+"""Requests and replies between connections: live signals, responses and acknowledgements.
 
-A requester is told once: by the answer that it waits for, by all acknowledgements together where it asked for more, or by
-an error when its time is over. The delivery that brought its request is held until then, if it asked for acknowledgements;
-what becomes of it follows from what came. The clock, the heap of those that wait, and the connections that are open belong
-to others; here is what each kind of signal means (Ditto connections, requested acknowledgements, live responses).
+A requester gets one reply: the response, all acknowledgements together if it requested others, or an error at the timeout.
+If it requested acknowledgements, its delivery waits too, and its outcome follows from them (Ditto connections, requested
+acknowledgements, live responses). Deadlines are in `connectivity.dispatch.pending`, sending in
+`connectivity.dispatch.live_channel`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ log = structlog.get_logger(__name__)
 
 
 MOST_UNHELD = 1000
-"""The most live signals of a connection that wait for an answer while their deliveries are settled already."""
+"""The most live signals of a connection that wait for a response without holding their delivery."""
 
 _DUPLICATE = Fault(
     409,
@@ -77,42 +77,44 @@ _DUPLICATE = Fault(
 _TOO_MANY = Fault(
     429,
     "live.response.limit",
-    f"{MOST_UNHELD} live signals of this connection wait for an answer without an acknowledgement, the most there may be.",
+    f"{MOST_UNHELD} live signals of this connection wait for a response without acknowledgements, which is the limit.",
     "Leave 'requested-acks' to its default, which holds the delivery back, or give a shorter 'timeout'.",
 )
 _REMEMBERED = 10_000
-"""So many deliveries that come again are remembered with what was acknowledged already."""
+"""How many requeued deliveries are remembered with their successful acknowledgements."""
 
-_Place: TypeAlias = tuple[tuple[str, int], str]
+_DeliveryKey: TypeAlias = tuple[tuple[str, int], str]
 
-_FORGET = RequestedAcks((), False, 0.0)
+_NO_REPLY = RequestedAcks((), False, 0.0)
 
 
 class LiveDelivery(NamedTuple):
-    """A live signal that may be sent, and what waits for its answer from now on. `send` ends one answer of its arrival,
-    then or later; whoever does not call it drops `pending`."""
+    """A live signal ready to be sent, and the request that waits for its response.
+
+    `send` finishes one response of the delivery, then or later. Without calling it, drop `pending`.
+    """
 
     send: Callable[[], None]
     pending: PendingRequest | None
 
 
-class _Judged(NamedTuple):
-    """The present of one thing, as it was when a signal to it was judged: nothing has to be read to send the signal."""
+class _CurrentThing(NamedTuple):
+    """The state of one thing when a live signal was checked, so that sending reads nothing from the store."""
 
     thing: Snapshot | None
     policy: Snapshot | None
     permissions: Enforcer | None
 
     @classmethod
-    def of(cls, thing: EntityId, world: StateLookup) -> _Judged:
-        """Raises StoreUnavailable."""
-        found = world.snapshot(thing)
-        name = found.policy if found is not None else None
+    def of(cls, thing: EntityId, world: StateLookup) -> _CurrentThing:
+        """Read the current state of a thing. Raises StoreUnavailable."""
+        snapshot = world.snapshot(thing)
+        name = snapshot.policy if snapshot is not None else None
         if name is None:
-            return cls(found, None, None)
+            return cls(snapshot, None, None)
         policy = parse_entity_id(EntityType.POLICY, name)
-        seen = world.snapshot(policy) if policy is not None else None
-        return cls(found, seen, world.enforcer(name, thing.namespace))
+        policy_snapshot = world.snapshot(policy) if policy is not None else None
+        return cls(snapshot, policy_snapshot, world.enforcer(name, thing.namespace))
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         return self.policy if entity.type is EntityType.POLICY else self.thing
@@ -125,7 +127,7 @@ class _Judged(NamedTuple):
 
 
 class RequestReply:
-    """The one place that knows who waits for whom."""
+    """Matches responses and acknowledgements with the signals that wait for them."""
 
     def __init__(
         self,
@@ -136,10 +138,10 @@ class RequestReply:
         memory: RedeliveryTracker,
         clock: Callable[[], float],
     ) -> None:
-        """`clock` gives monotonic seconds."""
+        """`clock` returns monotonic seconds."""
         self._cursors = cursors
-        self._given: OrderedDict[_Place, tuple[bytes, tuple[Acknowledgement, ...]]] = OrderedDict()
-        """What others have acknowledged of commands whose deliveries come again for the rest: with the payload's digest."""
+        self._earlier_acks: OrderedDict[_DeliveryKey, tuple[bytes, tuple[Acknowledgement, ...]]] = OrderedDict()
+        """Acknowledgements of commands whose delivery was requeued, with the digest of its payload."""
         self._world = world
         self._memory = memory
         self._replies = replies
@@ -150,114 +152,116 @@ class RequestReply:
     # commands on twins
 
     def duplicate(self, signal: Command | Message | LiveCommand, arrival: InboundDelivery) -> Fault | None:
-        """Why a signal cannot be waited for: another one has its place. A redelivery takes the place of its forerunner.
+        """Return a fault if another signal already waits with this correlation ID.
 
-        That of another signal which it brings itself, it does not take.
+        A redelivery replaces the request of its earlier delivery, but not one of its own.
         """
         earlier = self.collecting.find(signal)
         if earlier is None:
             return None
-        is_forerunner = earlier.arrival is not arrival and earlier.arrival.route.place == arrival.route.place
-        if arrival.delivery.redelivered and is_forerunner:
+        is_earlier_delivery = earlier.arrival is not arrival and earlier.arrival.route.place == arrival.route.place
+        if arrival.delivery.redelivered and is_earlier_delivery:
             self.collecting.drop(earlier)
             self._memory.forget(earlier.arrival)
             return None
         return _DUPLICATE
 
     def hold(
-        self, command: Command, asked: RequestedAcks, route: ReplyTargetPublisher, arrival: InboundDelivery
+        self, command: Command, requested: RequestedAcks, route: ReplyTargetPublisher, arrival: InboundDelivery
     ) -> PendingRequest:
-        """Wait for what a command asks for; `persisted` tells the service's own part."""
-        return self.collecting.begin(command, asked, "twin", arrival, route, arrival.ended)
+        """Wait for the acknowledgements that a command requests; `persisted` adds the service's own."""
+        return self.collecting.begin(command, requested, "twin", arrival, route, arrival.ended)
 
     def persisted(self, pending: PendingRequest, response: Response) -> None:
-        """What the command did is durable."""
+        """Note that the command is durable, and have others acknowledge its event."""
         if pending.is_over:
             return
         pending.ended = self._memory.until_ended(pending.arrival)
         headers = pending.signal.headers
         acks = [own(label, response, "twin", headers) for label in (TWIN_PERSISTED, SEARCH_PERSISTED)]
-        given = self._given_before(pending.arrival)
-        self.collecting.done(pending, *acks, *given)
+        earlier_acks = self._acks_before(pending.arrival)
+        self.collecting.done(pending, *acks, *earlier_acks)
         if not pending.is_over and (labels := foreign_labels(pending.collector.missing)):
-            self._ask(pending, response, labels)
+            self._request_acks(pending, response, labels)
 
-    def _ask(self, pending: PendingRequest, response: Response, labels: Sequence[str]) -> None:
-        """Have others acknowledge the event that a command has led to, now or when it was delivered first."""
+    def _request_acks(self, pending: PendingRequest, response: Response, labels: Sequence[str]) -> None:
+        """Have others acknowledge the event of a command, stored now or at the first delivery."""
         revision = response.headers.get("entity-revision")
         try:
-            found = self._cursors.followed(response.entity, revision) if isinstance(revision, int) else None
-            if found is not None:
-                promises = WeakAcknowledgements(
-                    found,
+            event = self._cursors.followed(response.entity, revision) if isinstance(revision, int) else None
+            if event is not None:
+                weak_acks = WeakAcknowledgements(
+                    event,
                     labels,
                     pending.correlation_id,
                     lambda ack: self.collecting.acknowledge(pending, ack),
                     lambda: pending.is_over,
                 )
-                promises.collect(self._members, self._cursors, pending.arrival.route.connection_id)
+                weak_acks.collect(self._members, self._cursors, pending.arrival.route.connection_id)
         except StoreUnavailable as error:
-            # Nobody acknowledges, so the delivery comes again.
-            log.warning("nobody can be asked for acknowledgements", entity=str(response.entity), error=str(error))
+            # Without acknowledgements the delivery is requeued.
+            log.warning("acknowledgements could not be requested", entity=str(response.entity), error=str(error))
 
-    def _given_before(self, arrival: InboundDelivery) -> tuple[Acknowledgement, ...]:
-        """What others have acknowledged when a delivery came before."""
+    def _acks_before(self, arrival: InboundDelivery) -> tuple[Acknowledgement, ...]:
+        """Return the acknowledgements that an earlier delivery of the command received from others."""
         if arrival.place is None or not arrival.delivery.redelivered:
             return ()
-        payload, given = self._given.pop(arrival.place, (b"", ()))
-        return given if payload == digest(arrival.delivery) else ()
+        payload, earlier_acks = self._earlier_acks.pop(arrival.place, (b"", ()))
+        return earlier_acks if payload == digest(arrival.delivery) else ()
 
-    def _remember_given(self, arrival: InboundDelivery, acks: Sequence[Acknowledgement]) -> None:
-        """A delivery comes again, since some acknowledgements have failed: the others are not asked for any more."""
-        given = tuple(ack for ack in acks if ack.label not in BUILT_IN and is_success(ack.status))
-        if arrival.place is None or not given:
+    def _remember_acks(self, arrival: InboundDelivery, acks: Sequence[Acknowledgement]) -> None:
+        """Remember the successful acknowledgements of others for the redelivery, which does not repeat them."""
+        earlier_acks = tuple(ack for ack in acks if ack.label not in BUILT_IN and is_success(ack.status))
+        if arrival.place is None or not earlier_acks:
             return
-        self._given[arrival.place] = digest(arrival.delivery), given
-        if len(self._given) > _REMEMBERED:
-            self._given.popitem(last=False)
+        self._earlier_acks[arrival.place] = digest(arrival.delivery), earlier_acks
+        if len(self._earlier_acks) > _REMEMBERED:
+            self._earlier_acks.popitem(last=False)
 
     # live signals
 
     def prepare(
         self, signal: Live, route: ReplyTargetPublisher, arrival: InboundDelivery
     ) -> ErrorResponse | LiveDelivery:
-        """Judge a live signal: the error that it is answered with, or what sends it. Raises StoreUnavailable.
+        """Check a live signal: return its error response, or what sends it. Raises StoreUnavailable.
 
-        What is awaited comes back by `route`. Who is sent the signal is judged by what is the case now.
+        Permissions are checked against the current state. The response goes back by `route`.
         """
-        asked = _FORGET if isinstance(signal, LiveEvent) else wish(signal.headers, "live")
-        if isinstance(asked, Fault):
-            return self._refused(signal, asked, Outcome.DROPPED, arrival)
-        judged = _Judged.of(signal.entity, self._world)
-        fault = may_send(signal, arrival.received.subjects, judged)
-        is_awaited = bool(asked.labels) or asked.is_answered
+        requested = _NO_REPLY if isinstance(signal, LiveEvent) else wish(signal.headers, "live")
+        if isinstance(requested, Fault):
+            return self._refuse(signal, requested, Outcome.DROPPED, arrival)
+        current = _CurrentThing.of(signal.entity, self._world)
+        fault = may_send(signal, arrival.received.subjects, current)
+        is_awaited = bool(requested.labels) or requested.is_answered
         if fault is None and is_awaited and not isinstance(signal, LiveEvent):
             fault = self.duplicate(signal, arrival)
-            if fault is None and not asked.labels and self.collecting.unheld(route.connection_id) >= MOST_UNHELD:
+            if fault is None and not requested.labels and self.collecting.unheld(route.connection_id) >= MOST_UNHELD:
                 fault = _TOO_MANY
         if fault is not None:
-            return self._refused(signal, fault, outcome_of_error(fault) if asked.labels else Outcome.SETTLED, arrival)
+            return self._refuse(
+                signal, fault, outcome_of_error(fault) if requested.labels else Outcome.SETTLED, arrival
+            )
         pending = None
         if is_awaited and not isinstance(signal, LiveEvent):
-            held = arrival.ended if asked.labels else None
-            pending = self.collecting.begin(signal, asked, "live", arrival, route, held)
+            held = arrival.ended if requested.labels else None
+            pending = self.collecting.begin(signal, requested, "live", arrival, route, held)
             pending.is_done = False
-        return LiveDelivery(lambda: self._send(signal, asked, pending, arrival, judged), pending)
+        return LiveDelivery(lambda: self._send(signal, requested, pending, arrival, current), pending)
 
     def _send(
         self,
         signal: Live,
-        asked: RequestedAcks,
+        requested: RequestedAcks,
         pending: PendingRequest | None,
         arrival: InboundDelivery,
-        judged: _Judged,
+        current: _CurrentThing,
     ) -> None:
         if pending is not None and pending.is_over:
-            # Another delivery has its place, or the connection is closed.
+            # A redelivery has replaced it, or the connection is closed.
             return
         ended = self._memory.until_ended(arrival)
         if pending is not None:
-            if asked.labels:
+            if requested.labels:
                 pending.ended = ended
             self.collecting.done(pending)
 
@@ -269,22 +273,24 @@ class RequestReply:
             self.collecting.acknowledge(pending, ack)
 
         if pending is None or not pending.is_over:
-            # Otherwise its time was over before it could be sent.
-            live = LiveChannel(self._members, judged)
-            postings = live.publish(outgoing(signal, asked), arrival.route.connection_id, asked.labels, acknowledge)
+            # Otherwise it has reached its timeout before it could be sent.
+            live = LiveChannel(self._members, current)
+            postings = live.publish(
+                outgoing(signal, requested), arrival.route.connection_id, requested.labels, acknowledge
+            )
             if pending is not None:
                 pending.postings.extend(postings)
-        if not asked.labels:
+        if not requested.labels:
             ended(None)
 
-    def _refused(self, signal: Live, fault: Fault, outcome: Outcome, arrival: InboundDelivery) -> ErrorResponse:
+    def _refuse(self, signal: Live, fault: Fault, outcome: Outcome, arrival: InboundDelivery) -> ErrorResponse:
         self._memory.note(arrival, outcome, is_done=False)
         return ErrorResponse(signal.entity, "things", fault, signal.headers, "live")
 
-    # what comes for those that wait
+    # responses and acknowledgements
 
     def acknowledge(self, ack: Acknowledgement, arrival: InboundDelivery) -> ErrorResponse | None:
-        """Hand an acknowledgement to whoever asked for it; the error where its sender may not give it."""
+        """Pass an acknowledgement to its request; return an error if its sender is not allowed to give it."""
         fault = refusal(ack, arrival.route.declared)
         if fault is not None:
             return ErrorResponse(ack.entity, ack.entity.type.group, fault, ack.headers, ack.channel)
@@ -292,17 +298,17 @@ class RequestReply:
         if pending is None and self.announcements.acknowledge(ack):
             return None
         if pending is None or pending.collector.channel != ack.channel or not self.collecting.acknowledge(pending, ack):
-            # Too late, or never asked for: nobody is there to complain.
+            # It is late or was not requested; no error response is expected.
             arrival.facts.unmatched.note(ack)
         return None
 
     def answer(self, answer: LiveAnswer, arrival: InboundDelivery) -> ErrorResponse | None:
-        """Hand a live answer to whoever waits for it; an error only where its sender asks for a response itself."""
+        """Pass a live response to its request; return an error if there is none and a reply is required."""
         pending = self.collecting.find(answer)
         if pending is not None and not isinstance(pending.signal, Command) and fits(answer, pending.signal):
             pending.answer = forwarded(answer, pending.signal)
             if not pending.collector.wants(LIVE_RESPONSE):
-                # It waits for other labels only; nobody is told of the answer.
+                # The request waits for other labels only.
                 return None
             if self.collecting.acknowledge(pending, own(LIVE_RESPONSE, answer, "live", pending.signal.headers)):
                 return None
@@ -320,10 +326,10 @@ class RequestReply:
             return None
         return ErrorResponse(answer.entity, "things", fault, answer.headers, "live")
 
-    # the end
+    # completion
 
     def _finish(self, pending: PendingRequest) -> None:
-        """Everything has come, or the time is over: tell the requester, and let go of its delivery."""
+        """Send the reply of a completed or expired request, and finish its delivery."""
         collector, signal = pending.collector, pending.signal
         answer: Answer
         outcome = collector.outcome
@@ -344,10 +350,10 @@ class RequestReply:
         if pending.ended is not None:
             self._memory.note(arrival, outcome, is_done=True)
             if isinstance(signal, Command) and arrival.outcome is Outcome.REDELIVER:
-                self._remember_given(arrival, collector.acks)
+                self._remember_acks(arrival, collector.acks)
         try:
             self._replies.post(pending.route, answer, pending.ended or unobserved)
         except Exception:
-            # Unsettled as it is, it comes again over the next link.
+            # The delivery stays unacknowledged, so it is redelivered over the next link.
             self._memory.forget(arrival)
             raise

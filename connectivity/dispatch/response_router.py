@@ -1,7 +1,6 @@
-"""Answers to commands on their way: to the reply-target of their source, or diverted to another connection.
+"""Sends responses to commands: to the reply target of their source, or diverted to another connection.
 
-This is the one place that an answer leaves by. Events of subscriptions are no answers; they go to their reply-target and
-nowhere else.
+All responses are sent here. Events of subscriptions are never diverted, and go to their reply target directly.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ log = structlog.get_logger(__name__)
 
 
 class ResponseRouter:
-    """Posts answers."""
+    """Sends responses."""
 
     def __init__(self, members: ConnectionDirectory) -> None:
         self._members = members
 
     def post(self, route: ReplyTargetPublisher, answer: Answer, ended: Done, *, unasked: bool = False) -> None:
-        """Send an answer to a signal of this source. `ended` is called once, when every broker that gets it has it.
+        """Send the response to a signal of this source; `ended` is called once all brokers have it.
 
-        `unasked`: an answer to something that could not even be read.
+        `unasked`: the request could not be read, or the response is sent although none is required.
         """
         if DIVERT_TO not in answer.headers:
             route.post(answer, ended, unasked=unasked)
@@ -44,7 +43,7 @@ class ResponseRouter:
         target = diverted.target
         if target is None:
             log.warning(
-                "an answer is not diverted",
+                "a response was not diverted",
                 connection=route.connection_id,
                 source=route.index,
                 to=answer.headers[DIVERT_TO],
@@ -54,7 +53,7 @@ class ResponseRouter:
         if not (unasked or response_required(answer.headers)):
             target = None
         if diverted.is_preserved:
-            both = _Both(ended) if target is not None else ended
+            both = _EndAfterBoth(ended) if target is not None else ended
             route.post(answer, both, unasked=unasked)
             ended = both
         if target is not None:
@@ -69,18 +68,18 @@ def _divert(target: TargetPublisher, answer: Answer, origin: str, ended: Done) -
 
 
 def _send(target: TargetPublisher, answer: Answer, ended: Done) -> None:
-    def told(error: ConnectivityError | None) -> None:
-        if (instead := too_large(answer, error)) is not None:
-            _send(target, instead, ended)
+    def sent(error: ConnectivityError | None) -> None:
+        if (replacement := too_large(answer, error)) is not None:
+            _send(target, replacement, ended)
         else:
             ended(error)
 
-    if target.post(answer, told) is None:
+    if target.post(answer, sent) is None:
         ended(None)
 
 
-class _Both:
-    """Passes on the second of two endings, with the first failure."""
+class _EndAfterBoth:
+    """Calls `ended` at the second of two calls, with the first failure."""
 
     def __init__(self, ended: Done) -> None:
         self._ended = ended

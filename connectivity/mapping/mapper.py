@@ -1,11 +1,11 @@
-"""One payload mapper of a source or target, ready for use: its codec with its options, its conditions, its bounds.
+"""A payload mapper of a source or target: its codec with options, conditions and limits.
 
-A mapper reads a delivery only if the codec's block-list does not name its content type and every incoming condition keeps
-its value, and writes a signal only if every outgoing one does (Ditto connections, invocation rules). What it is not meant
-for comes to nothing, which is no fault. Neither method waits or talks to anybody.
+A mapper reads a delivery only if the codec's block-list does not contain its content type and all incoming conditions hold,
+and writes a signal only if all outgoing conditions hold (Ditto connections, invocation rules). Otherwise the result is
+empty, which is not an error. Decoding and encoding are synchronous and do no I/O.
 
-Where a mapper has scripts, they make messages of its protocol of a delivery before it is read (`prepare`), and what is sent
-of the messages that were written (`finish`). That takes its time, in the connection's script process.
+Scripts convert a delivery into messages of the mapper's protocol before it is read (`prepare`), and written messages into
+what is sent (`finish`). They run in the script process of the connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mappings.placeholders.template import PlaceholderContext, Template, parse
 DEFAULT_MAPPER = "Ditto"
 
 Prepared: TypeAlias = Sequence[Envelope] | Exception
-"""What scripts have made of a delivery, or why they have not."""
+"""The result of the scripts for a delivery, or their error."""
 
 _CONTENT_TYPE = "content-type"
 
@@ -35,21 +35,21 @@ _CONDITION = ("{{ fn:default('true') | ", " }}")
 
 
 def condition(functions: str) -> str:
-    """The template of a condition, which is a run of functions: `true` comes out of it, or nothing."""
+    """Return the template of a condition, a chain of functions that yields `true` or nothing."""
     return functions.join(_CONDITION)
 
 
 def as_written(template: str) -> str:
-    """A template as its author wrote it: of a condition the functions alone."""
+    """Return a template as its author wrote it: for a condition its functions only."""
     before, after = _CONDITION
     return template[len(before) : -len(after)] if template.startswith(before) else template
 
 
 class ConfiguredMapper:
-    """A wire protocol by its name, or a definition of one under another name.
+    """A wire protocol by its name, or a mapping definition with another name.
 
-    `host` runs its scripts, where it has some. Raises OptionsRefused and PlaceholderError for a definition that no check
-    has seen.
+    `host` runs the scripts, if there are any. Raises OptionsRefused and PlaceholderError for a definition that was not
+    validated.
     """
 
     def __init__(
@@ -68,19 +68,19 @@ class ConfiguredMapper:
         self.answers = self.codec.answers
         self._scripts: HostedScripts | None = None
         if (scripts := self.codec.scripts) is not None:
-            assert host is not None, "scripts run nowhere else"
+            assert host is not None, "scripts need a script host"
             self._scripts = HostedScripts(scripts, host)
         self.must_prepare = scripts is not None and bool(scripts.incoming)
-        """Whether deliveries are prepared before they are read."""
+        """Whether scripts convert deliveries before they are read."""
         self.must_finish = scripts is not None and bool(scripts.outgoing)
-        """Whether what was written is finished before it is sent."""
+        """Whether scripts convert written messages before they are sent."""
         self._incoming = _conditions(definition.incoming_conditions.values() if definition is not None else ())
         self._outgoing = _conditions(definition.outgoing_conditions.values() if definition is not None else ())
         self._blocked = self.codec.blocked
         self._has_templates = self.codec.reads_context
         self.reads_context = self._has_templates or bool(self._incoming)
         self._reads_empty = self.codec.reads_empty
-        self._most = sys.maxsize if self.codec.most_results is None else self.codec.most_results
+        self._most_results = sys.maxsize if self.codec.most_results is None else self.codec.most_results
         names = [name for each in (*self._incoming, *self._outgoing) for name in each.names]
         self.needs_topic = any(name.startswith("topic:") for name in names)
         self.needs_features = "feature:id" in names
@@ -89,17 +89,17 @@ class ConfiguredMapper:
         return f"<Mapper {self.name}>"
 
     async def prepare(self, envelope: Envelope, context: PlaceholderContext | None) -> Sequence[Envelope]:
-        """What scripts make of an envelope, to be read in its place. Raises like `decode`."""
+        """Return the envelopes that scripts make of an envelope, to be read instead. Raises like `decode`."""
         assert self._scripts is not None, "only scripts prepare"
-        return await self._scripts.incoming(envelope) if self._is_meant(envelope, context) else ()
+        return await self._scripts.incoming(envelope) if self._accepts(envelope, context) else ()
 
     def decode(
         self, envelope: Envelope, context: PlaceholderContext | None, prepared: Prepared | None = None
     ) -> Sequence[Inbound]:
-        """The signals of an envelope. Raises DecodeError, and PlaceholderError for values that a template cannot use.
+        """Return the signals of an envelope. Raises DecodeError or PlaceholderError.
 
-        `context` tells what is known of the delivery; it is there where the mapper `reads_context`. `prepared` came of
-        `prepare`: it is read, and an error raised, in place of the envelope.
+        `context` describes the delivery; required if the mapper `reads_context`. `prepared` is the result of `prepare`:
+        it is read instead of the envelope, or raised.
         """
         if isinstance(prepared, Exception):
             raise prepared
@@ -107,38 +107,38 @@ class ConfiguredMapper:
             signals: Sequence[Inbound] = [
                 signal for each in prepared for signal in self.codec.decode(each, self.session)
             ]
-        elif not self._is_meant(envelope, context):
+        elif not self._accepts(envelope, context):
             return ()
         elif context is None or not self._has_templates:
             signals = self.codec.decode(envelope, self.session)
         else:
             signals = self.codec.decode_with(envelope, self.session, context)
-        if len(signals) > self._most:
-            raise DecodeError(self._too_many(len(signals), self._most))
+        if len(signals) > self._most_results:
+            raise DecodeError(self._too_many(len(signals), self._most_results))
         return signals
 
     def encode(self, signal: Outbound, context: PlaceholderContext) -> Sequence[Envelope]:
-        """The envelopes that say `signal`. Raises EncodeError, and PlaceholderError like `decode`."""
+        """Return the envelopes of a signal. Raises EncodeError or PlaceholderError."""
         if self._outgoing and not _all_hold(self._outgoing, context):
             return ()
         if self._has_templates:
             envelopes = self.codec.encode_with(signal, self.session, context)
         else:
             envelopes = self.codec.encode(signal, self.session)
-        if len(envelopes) > self._most:
-            # Elements that come together are signals of their own.
-            most = self._most * len(signal.elements) if isinstance(signal, Next) else self._most
+        if len(envelopes) > self._most_results:
+            # The limit applies to each element of a page.
+            most = self._most_results * len(signal.elements) if isinstance(signal, Next) else self._most_results
             if len(envelopes) > most:
                 raise EncodeError(self._too_many(len(envelopes), most))
         return envelopes
 
     async def finish(self, envelopes: Sequence[Envelope]) -> Sequence[Envelope]:
-        """What scripts make of the envelopes that were written. Raises EncodeError."""
+        """Return the envelopes that scripts make of written envelopes. Raises EncodeError."""
         assert self._scripts is not None, "only scripts finish"
         return await self._scripts.outgoing(envelopes)
 
-    def _is_meant(self, envelope: Envelope, context: PlaceholderContext | None) -> bool:
-        """Whether there is something to read for this mapper. Raises DecodeError for a payload that is missing."""
+    def _accepts(self, envelope: Envelope, context: PlaceholderContext | None) -> bool:
+        """Return whether this mapper reads the envelope. Raises DecodeError for a missing payload."""
         if not self._blocked.isdisjoint(envelope.headers.values()) and self._is_blocked(envelope):
             return False
         if context is not None and not _all_hold(self._incoming, context):
@@ -150,22 +150,25 @@ class ConfiguredMapper:
     def _is_blocked(self, envelope: Envelope) -> bool:
         return envelope.header(_CONTENT_TYPE) in self._blocked
 
-    def _too_many(self, found: int, most: int) -> Fault:
+    def _too_many(self, count: int, most: int) -> Fault:
         return mapping_failed(
-            f"The mapper '{self.name}' made {found} messages of one, which exceeds the limit of {most}."
+            f"The mapper '{self.name}' made {count} messages of one, which exceeds the limit of {most}."
         )
 
 
 def mappers_of(
     connection: Connection, payload_mapping: Sequence[str], host: ScriptHost | None = None
 ) -> list[ConfiguredMapper]:
-    """The mappers that a `payloadMapping` names, in order: definitions count before wire protocols; none is `Ditto`."""
+    """Return the mappers of a `payloadMapping`, in order; `Ditto` if it is empty.
+
+    A name is that of a mapping definition, or else of a wire protocol.
+    """
     definitions = connection.mapping_definitions
     return [ConfiguredMapper(name, definitions.get(name), host) for name in payload_mapping or (DEFAULT_MAPPER,)]
 
 
 def codecs_of(connection: Connection, payload_mapping: Sequence[str]) -> list[Codec]:
-    """The wire protocols behind these mappers, as they are without a definition's options."""
+    """Return the codecs of these mappers, without the options of mapping definitions."""
     definitions = connection.mapping_definitions
     names = payload_mapping or (DEFAULT_MAPPER,)
     return [load_codec(definitions[name].mapping_engine if name in definitions else name) for name in names]
@@ -176,5 +179,5 @@ def _conditions(texts: Iterable[str]) -> list[Template]:
 
 
 def _all_hold(conditions: Sequence[Template], context: PlaceholderContext) -> bool:
-    """Whether every condition keeps its value."""
+    """Return whether every condition yields `true`."""
     return all((each.resolve(context).first or "").lower() == "true" for each in conditions)

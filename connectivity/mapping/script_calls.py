@@ -1,9 +1,8 @@
-"""Which calls wait for the script process, which are with it, and who is to blame when it dies.
+"""The queue of calls to a script process: which calls wait, and which are being processed.
 
-Sans-IO: what has to be written comes out as bytes, what was read goes in as answers. A few calls are with the process at
-the same time, so that it need not wait for the next one; it answers in order, so the oldest is the one that it works on.
-When the process dies of it, that one has failed, and the others start again with the next process. Where a process died
-of something else (somebody killed it), the oldest is given a second try too.
+Without I/O: frames to be written are returned as bytes, and answers are passed in. Up to `WINDOW` calls are sent in advance.
+The process answers in order, so the oldest sent call is the one that it executes. If that call ended the process, it fails,
+and the others are sent to the next process. If the process ended for another reason, the oldest call is retried once.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from connectivity.mapping.script_protocol import (
 )
 
 WINDOW = 8
-"""Calls that are with the process at the same time."""
+"""The most calls that are sent to the process without an answer."""
 
 MOST_TRIES = 2
 
 
 class PendingCall:
-    """One call until it has ended. Who has lost interest sets `is_over`."""
+    """A call that has not ended. Set `is_over` to ignore its result."""
 
     __slots__ = ("call", "ended", "is_over", "scripts", "tries")
 
@@ -47,7 +46,7 @@ class PendingCall:
 
 
 class Calls:
-    """The calls of one script process and of those that follow it."""
+    """The calls of one script process and of its successors."""
 
     def __init__(self) -> None:
         self._waiting: deque[PendingCall] = deque()
@@ -63,42 +62,42 @@ class Calls:
 
     @property
     def is_working(self) -> bool:
-        """Whether an answer of the process is due: to a call, or to its start."""
+        """Whether the process owes an answer: to a call, or to its start."""
         return bool(self._sent) or not self._is_ready
 
-    def add(self, ticket: PendingCall) -> None:
-        """Queue a call behind those that wait."""
-        self._waiting.append(ticket)
+    def add(self, pending_call: PendingCall) -> None:
+        """Add a call to the end of the queue."""
+        self._waiting.append(pending_call)
 
     def send(self) -> bytes:
-        """What has to be written to the process now; nothing while it is not ready or has enough to do."""
+        """Return the bytes to write to the process now; empty while it is not ready or has enough calls."""
         frames = []
         while self._is_ready and self._waiting and len(self._sent) < WINDOW:
-            ticket = self._waiting.popleft()
-            if ticket.is_over:
+            pending_call = self._waiting.popleft()
+            if pending_call.is_over:
                 continue
-            if ticket.scripts.key not in self._loaded:
-                self._loaded.add(ticket.scripts.key)
-                frames.append(frame(ticket.scripts))
-            frames.append(frame(ticket.call))
-            self._sent.append(ticket)
+            if pending_call.scripts.key not in self._loaded:
+                self._loaded.add(pending_call.scripts.key)
+                frames.append(frame(pending_call.scripts))
+            frames.append(frame(pending_call.call))
+            self._sent.append(pending_call)
         return b"".join(frames)
 
     def answered(self, answer: Answer) -> None:
-        """The process has said this. Raises BadFrame for what it has no reason to say."""
+        """Process an answer. Raises BadFrame for an unexpected one."""
         if isinstance(answer, WorkerReady):
             if self._is_ready:
                 raise BadFrame("ready twice")
             self._is_ready = True
             return
         if not self._sent:
-            raise BadFrame("an answer to nothing")
+            raise BadFrame("an answer without a call")
         self._sent.popleft().end(answer)
 
     def died(self, reason: str, *, is_to_blame: bool) -> None:
-        """The process is gone; the next one begins anew.
+        """Note that the process has ended; the next one starts without loaded scripts.
 
-        `is_to_blame`: it died of the call that it was working on. One that has never been ready is no use to any call.
+        `is_to_blame`: the oldest sent call has ended it. If the process was never ready, all calls fail.
         """
         sent, was_ready = self._sent, self._is_ready
         self._sent, self._loaded, self._is_ready = deque(), set(), False
@@ -111,9 +110,9 @@ class Calls:
         self._waiting.extendleft(reversed(sent))
 
     def fail(self, reason: str) -> None:
-        """No call that is there will have an answer."""
-        left = [*self._sent, *self._waiting]
+        """Fail all calls."""
+        remaining = [*self._sent, *self._waiting]
         self._sent.clear()
         self._waiting.clear()
-        for ticket in left:
-            ticket.end(CallFailure(reason))
+        for pending_call in remaining:
+            pending_call.end(CallFailure(reason))

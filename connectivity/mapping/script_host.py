@@ -1,8 +1,8 @@
-"""Starts the script process of a connection when a call needs one, talks to it on the event loop, ends it.
+"""The script process of a connection: starts it for the first call, exchanges frames, ends it.
 
-The process inherits standard input and output, no other descriptor and no environment. It bounds itself (`worker.py`);
-what is left for this end is patience: a process that gives no answer for `patience` seconds is killed. That is much longer
-than a script may run, since a machine may be busy. Who is to blame for a death is decided in `calls.py`.
+The process inherits standard input and output, no other file descriptor and no environment. It limits itself (`worker.py`);
+this side kills a process that has not answered for `patience` seconds, which is much longer than a script may run, because
+the machine may be busy. `script_calls.py` decides which call fails when a process ends.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ log = structlog.get_logger(__name__)
 PATIENCE = 20.0
 START_PATIENCE = 60.0
 MOST_CALLS = 32
-"""Calls that wait or are under way at the same time; more of them wait before they are made."""
+"""The most calls that wait or are sent; others wait before their arguments are built."""
 
 _ROOT = Path(__file__).parents[2]
 _CHUNK = 1 << 16
-_FRAME_ROOM = 1 << 10
-_LAST_WORDS = 5.0
+_FRAME_OVERHEAD = 1 << 10
+_EXIT_SECONDS = 5.0
 
 
 def command() -> list[str]:
-    """What starts a script process: isolated Python, which finds this package wherever it lies."""
+    """Return the command of a script process: isolated Python that finds this package at any path."""
     code = f"import sys; sys.path.append({str(_ROOT)!r}); from connectivity.mapping.worker import main; main()"
     return [sys.executable, "-I", "-X", "utf8", "-c", code]
 
 
 def environment() -> dict[str, str]:
-    """Nothing of the service's, but for where the interpreter's own libraries lie."""
+    """Return the environment of a script process: only the search path of the interpreter's libraries."""
     return {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
 
 
@@ -75,13 +75,13 @@ class ScriptHost:
         self.limits = limits or ScriptLimits()
         self._patience = patience
         self._calls = Calls()
-        self._room = asyncio.Semaphore(MOST_CALLS)
+        self._slots = asyncio.Semaphore(MOST_CALLS)
         self._keys = count()
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._heard = 0.0
-        """When the process answered last, or was given something to do."""
+        self._last_activity = 0.0
+        """When the process last answered or was sent a call, on the event loop's clock."""
         self._is_overdue = False
 
     def __repr__(self) -> str:
@@ -89,35 +89,35 @@ class ScriptHost:
 
     @property
     def pid(self) -> int | None:
-        """The process that runs now."""
+        """The ID of the running process, if any."""
         return self._process.pid if self._process is not None else None
 
     def scripts(self, sources: tuple[str, ...], libraries: tuple[str, ...] = ()) -> Load:
-        """Scripts that calls can run from now on."""
+        """Register scripts for calls."""
         return Load(next(self._keys), sources, libraries)
 
     async def call(self, scripts: Load, direction: Direction, argument: Callable[[], str]) -> str:
-        """The results of a direction's function as a JSON array. Raises ScriptFailed.
+        """Return the results of a direction's function as a JSON array. Raises ScriptFailed.
 
-        `argument` is asked for when its turn has come, so that no more than `MOST_CALLS` of them are held.
+        `argument` is called when the call's turn has come, so that at most `MOST_CALLS` arguments are in memory.
         """
-        async with self._room:
+        async with self._slots:
             future: asyncio.Future[CallResult | CallFailure] = asyncio.get_running_loop().create_future()
-            ticket = PendingCall(scripts, Call(scripts.key, direction, argument()), future.set_result)
-            self._calls.add(ticket)
+            pending_call = PendingCall(scripts, Call(scripts.key, direction, argument()), future.set_result)
+            self._calls.add(pending_call)
             if self._task is None or self._task.done():
                 self._task = asyncio.get_running_loop().create_task(self._run(), name="script process")
-            self._pump()
+            self._send_calls()
             try:
                 answer = await future
             finally:
-                ticket.is_over = True
+                pending_call.is_over = True
         if isinstance(answer, CallFailure):
             raise ScriptFailed(answer.reason)
         return answer.results
 
     async def close(self) -> None:
-        """End the process. Calls under way fail."""
+        """End the process. Pending calls fail."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -125,15 +125,15 @@ class ScriptHost:
             self._task = None
 
     async def _run(self) -> None:
-        """One process after the other, as long as there are calls."""
+        """Run one process after the other while there are calls."""
         try:
             while self._calls:
-                await self._live()
+                await self._run_process()
         finally:
-            self._calls.fail("the script process is gone")
+            self._calls.fail("the script process has ended")
 
-    async def _live(self) -> None:
-        """One process, from its start until its end."""
+    async def _run_process(self) -> None:
+        """Run one process from its start to its end."""
         self._is_overdue = False
         try:
             process = await asyncio.create_subprocess_exec(
@@ -150,67 +150,67 @@ class ScriptHost:
             self._calls.died(f"the script process cannot be started: {error.strerror}", is_to_blame=False)
             return
         self._process = process
-        broken: str | None = None
+        protocol_error: str | None = None
         try:
             self._write(frame(self.limits), START_PATIENCE)
-            broken = await self._converse(process)
+            protocol_error = await self._read_answers(process)
         finally:
             self._process = None
             self._stop_watching()
             await _end(process)
-        reason, is_to_blame = self._cause(process.returncode, broken)
+        reason, is_to_blame = self._cause(process.returncode, protocol_error)
         log.info("a script process has ended", reason=reason)
         self._calls.died(reason, is_to_blame=is_to_blame)
 
-    async def _converse(self, process: asyncio.subprocess.Process) -> str | None:
-        """Read answers until the process says no more; what was wrong with them, if anything was."""
+    async def _read_answers(self, process: asyncio.subprocess.Process) -> str | None:
+        """Read answers until the process closes its output; return what was wrong with them, if anything."""
         assert process.stdout is not None
-        frames = Frames(self.limits.output + _FRAME_ROOM)
+        frames = Frames(self.limits.output + _FRAME_OVERHEAD)
         while received := await process.stdout.read(_CHUNK):
             try:
                 for answer in frames.feed(received):
                     self._calls.answered(answer)
             except BadFrame as error:
                 return str(error)
-            self._heard = asyncio.get_running_loop().time()
-            self._pump()
+            self._last_activity = asyncio.get_running_loop().time()
+            self._send_calls()
         return None
 
-    def _cause(self, code: int | None, broken: str | None) -> tuple[str, bool]:
-        """Why a process has ended, and whether the call that it worked on is to blame."""
-        if broken is not None:
-            return f"the script process said what nobody understands: {broken}", True
+    def _cause(self, code: int | None, protocol_error: str | None) -> tuple[str, bool]:
+        """Return why a process has ended, and whether the call that it executed is to blame."""
+        if protocol_error is not None:
+            return f"the script process sent an invalid answer: {protocol_error}", True
         if self._is_overdue:
-            return "the script process gave no answer", True
+            return "the script process did not answer", True
         if code == -signal.SIGPROF:
             return f"ran longer than {round(self.limits.seconds * 1000)} ms", True
         return f"the script process ended with code {code}", False
 
-    def _pump(self) -> None:
+    def _send_calls(self) -> None:
         was_working = self._calls.is_working
-        if self._process is not None and (due := self._calls.send()):
+        if self._process is not None and (data := self._calls.send()):
             if not was_working:
                 self._stop_watching()
-            self._write(due, self._patience)
+            self._write(data, self._patience)
 
-    def _write(self, due: bytes, patience: float) -> None:
+    def _write(self, data: bytes, patience: float) -> None:
         assert self._process is not None
         assert self._process.stdin is not None
-        self._process.stdin.write(due)
+        self._process.stdin.write(data)
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._heard = loop.time()
-            self._timer = loop.call_later(patience, self._look)
+            self._last_activity = loop.time()
+            self._timer = loop.call_later(patience, self._check_overdue)
 
-    def _look(self) -> None:
-        """The process has had its time, unless it has answered since, or has nothing to answer."""
+    def _check_overdue(self) -> None:
+        """Kill the process if it owes an answer and its time is over."""
         self._timer = None
         if self._process is None or not self._calls.is_working:
             return
         loop = asyncio.get_running_loop()
-        ends = self._heard + self._patience
+        ends = self._last_activity + self._patience
         if loop.time() < ends:
-            self._timer = loop.call_at(ends, self._look)
+            self._timer = loop.call_at(ends, self._check_overdue)
             return
         self._is_overdue = True
         with contextlib.suppress(ProcessLookupError):
@@ -223,11 +223,11 @@ class ScriptHost:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """See a process off: it is gone, and so are its pipes."""
+    """Wait for the end of a process and close its pipes."""
     if process.stdout is not None and process.stdout.at_eof():
-        # It is ending by itself, and its code says why.
+        # It is exiting by itself; its exit code is the reason.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS):
+            async with asyncio.timeout(_EXIT_SECONDS):
                 await process.wait()
     with contextlib.suppress(ProcessLookupError):
         process.kill()
@@ -239,7 +239,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 class HostedScripts:
-    """The scripts of one definition on one connection."""
+    """The scripts of one mapping definition on one connection."""
 
     def __init__(self, scripts: Scripts, host: ScriptHost) -> None:
         self._has_incoming, self._has_outgoing = bool(scripts.incoming), bool(scripts.outgoing)
@@ -250,7 +250,7 @@ class HostedScripts:
         return f"<HostedScripts at {self._host!r}>"
 
     async def incoming(self, envelope: Envelope) -> Sequence[Envelope]:
-        """The messages of the Ditto protocol that a delivery's envelope means; none where it is dropped.
+        """Return the messages of the Ditto protocol that scripts make of a delivery; empty to drop it.
 
         Raises DecodeError (`connectivity:message.mapping.failed`).
         """
@@ -263,14 +263,14 @@ class HostedScripts:
         return incoming_envelopes(results, envelope)
 
     async def outgoing(self, envelopes: Sequence[Envelope]) -> Sequence[Envelope]:
-        """What is published for messages of the Ditto protocol, in their order. Raises EncodeError, likewise."""
+        """Return the envelopes that scripts make of Ditto protocol messages, in order. Raises EncodeError."""
         if not self._has_outgoing:
             return envelopes
-        made: list[Envelope] = []
+        converted: list[Envelope] = []
         try:
             for envelope in envelopes:
                 results = await self._host.call(self._scripts, "outgoing", partial(outgoing_argument, envelope))
-                made += outgoing_envelopes(results)
+                converted += outgoing_envelopes(results)
         except ScriptFailed as error:
             raise EncodeError(script_failed(str(error))) from error
-        return made
+        return converted

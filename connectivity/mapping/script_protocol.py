@@ -1,10 +1,8 @@
-"""What the service and a script process say to each other: frames of a length (4 bytes, most significant first) and
-msgpack.
+"""Messages between the service and a script process: msgpack with a length of 4 bytes before it.
 
-The service opens with `ScriptLimits` and is answered with `WorkerReady`. Then it says `Load` for each set of scripts, which
-is not answered, and `Call`, which is answered with `CallResult` or `CallFailure`, in the order of the calls. What comes out
-of a script process is not to be trusted: it is decoded to these types alone, and a frame that is longer than agreed ends the
-process.
+The length is in network byte order. The service sends `ScriptLimits`, answered by `WorkerReady`, then `Load` for each set of
+scripts (no answer) and `Call`, answered by `CallResult` or `CallFailure` in the order of the calls. The output of a script
+process is not trusted: it is decoded to these types only, and a frame that is too long ends the process.
 """
 
 from __future__ import annotations
@@ -17,17 +15,17 @@ import msgspec
 LENGTH = 4
 
 MOST_MESSAGES = 10
-"""What one message may become."""
+"""How many messages a script may make of one."""
 
 Direction: TypeAlias = Literal["incoming", "outgoing", "check"]
-"""Which way a message goes. `check` asks whether the scripts have a function for the direction that is the argument."""
+"""The direction of a message. `check` tests for the function of the direction in the argument."""
 
 
 class ScriptLimits(msgspec.Struct, tag="limits", frozen=True, array_like=True):
-    """What one call may cost. `seconds` of processor time, everything else in bytes.
+    """The limits of one call: `seconds` of CPU time, everything else in bytes.
 
-    The call depth of the Ditto connection model (25) is bounded as the size of the stack: 256 KiB are about 150 calls of a
-    small function, and let JSON nest as deep as messages may.
+    The call depth of the Ditto connection model (25) is limited by the size of the stack: 256 KiB are about 150 calls of a
+    small function, and let JSON nest as deeply as messages may.
     """
 
     seconds: float = 0.5
@@ -37,7 +35,7 @@ class ScriptLimits(msgspec.Struct, tag="limits", frozen=True, array_like=True):
 
 
 class Load(msgspec.Struct, tag="load", frozen=True, array_like=True):
-    """The scripts that calls with this key run, one after the other, with the helper libraries of these names."""
+    """Loads the scripts for calls with this key, run in order, and the libraries with these names."""
 
     key: int
     sources: tuple[str, ...]
@@ -45,7 +43,7 @@ class Load(msgspec.Struct, tag="load", frozen=True, array_like=True):
 
 
 class Call(msgspec.Struct, tag="call", frozen=True, array_like=True):
-    """Run a direction's function. `argument` is JSON; what it looks like is between the caller and the library."""
+    """Runs a direction's function. `argument` is JSON for the library `ditto.js`."""
 
     key: int
     direction: Direction
@@ -53,7 +51,7 @@ class Call(msgspec.Struct, tag="call", frozen=True, array_like=True):
 
 
 class WorkerReady(msgspec.Struct, tag="ready", frozen=True, array_like=True):
-    """The process has given up what it does not need and waits for calls."""
+    """The process has given up its privileges and waits for calls."""
 
 
 class CallResult(msgspec.Struct, tag="done", frozen=True, array_like=True):
@@ -63,7 +61,7 @@ class CallResult(msgspec.Struct, tag="done", frozen=True, array_like=True):
 
 
 class CallFailure(msgspec.Struct, tag="failed", frozen=True, array_like=True):
-    """Why the scripts gave no results."""
+    """The reason why the scripts gave no results."""
 
     reason: str
 
@@ -75,17 +73,17 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class BadFrame(Exception):
-    """The other end says what nobody understands, or too much of it."""
+    """The other side sent a frame that is invalid or too long."""
 
 
 def frame(message: Order | Answer) -> bytes:
-    """One message with its length before it."""
+    """Return the frame of one message."""
     body = _encode(message)
     return len(body).to_bytes(LENGTH, "big") + body
 
 
 class Frames:
-    """Bytes in, messages out: for the end that reads whatever has come."""
+    """Splits received bytes into messages."""
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
@@ -93,7 +91,7 @@ class Frames:
         self._decode = msgspec.msgpack.Decoder(Answer).decode
 
     def feed(self, received: bytes) -> Iterator[Answer]:
-        """The messages that are whole now. Raises BadFrame."""
+        """Yield the messages that are complete. Raises BadFrame."""
         self._received += received
         while len(self._received) >= LENGTH:
             length = int.from_bytes(self._received[:LENGTH], "big")

@@ -1,9 +1,9 @@
-"""The script process: gives up what it does not need, then answers calls one by one.
+"""The script process: drops its privileges, then answers calls one by one.
 
-It is started without the service's environment and descriptors. Before the first script comes it gives up opening files
-and sockets, writing files, starting processes and dumping core, and bounds its address space. A call that outruns its time
-inside a native function, where the engine cannot stop it, ends the process: the kernel's timer of processor time does
-that, and needs no help of the interpreter. The process ends when the service closes its end of the pipe.
+It starts without the service's environment and file descriptors. Before the first script it gives up opening files and
+sockets, writing files, starting processes and core dumps, and limits its address space. A call that exceeds its time in a
+native function, where the engine cannot stop it, is ended with the process by the kernel's timer of CPU time. The process
+ends when the service closes the pipe.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from connectivity.mapping.script_protocol import (
 )
 
 HARD_FACTOR, HARD_PAUSE = 1.2, 0.1
-"""The kernel's limit of processor time: times that of the engine, and seconds on top, so that the engine's comes first."""
+"""The kernel's CPU time limit: a factor and seconds above that of the engine, which ends first."""
 
-_SPACE = 6
-"""Address space in multiples of the engine's memory: copies while something grows, the frames, their JSON."""
+_ADDRESS_SPACE_FACTOR = 6
+"""Address space as a multiple of the engine's memory, for copies while growing, frames and JSON."""
 
-_SPACE_UNTOLD = 1 << 30
+_DEFAULT_ADDRESS_SPACE = 1 << 30
 
 
 def main() -> None:
@@ -57,25 +57,25 @@ def main() -> None:
 
 
 def confine(limits: ScriptLimits) -> None:
-    """Give up what a script process does not need, for good."""
-    space = _address_space() + _SPACE * limits.memory + 4 * limits.output
+    """Give up for good what a script process does not need."""
+    limit = _address_space() + _ADDRESS_SPACE_FACTOR * limits.memory + 4 * limits.output
     nothing = (0, 0)
     for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
         resource.setrlimit(kind, nothing)
-    resource.setrlimit(resource.RLIMIT_AS, (space, space))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _address_space() -> int:
-    """Bytes that the process has mapped; a guess where the system does not tell."""
+    """Return the mapped bytes of the process, or a guess where the system does not report them."""
     try:
-        with open("/proc/self/statm", "rb") as told:
-            return int(told.read().split()[0]) * resource.getpagesize()
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[0]) * resource.getpagesize()
     except OSError:
-        return _SPACE_UNTOLD
+        return _DEFAULT_ADDRESS_SPACE
 
 
 def _answer(sandbox: Sandbox, limits: ScriptLimits, scripts: Load, call: Call) -> CallResult | CallFailure:
-    # Nothing handles this signal, so it ends the process.
+    # Without a handler this signal ends the process.
     signal.setitimer(signal.ITIMER_PROF, limits.seconds * HARD_FACTOR + HARD_PAUSE)
     try:
         return CallResult(sandbox.run(scripts.sources, scripts.libraries, call.direction, call.argument))
@@ -89,7 +89,7 @@ _decode = msgspec.msgpack.Decoder(Order).decode
 
 
 def _receive(orders: BinaryIO) -> Order | None:
-    """The next order, or None at the end."""
+    """Return the next order, or None at the end of the pipe."""
     length = orders.read(LENGTH)
     if len(length) < LENGTH:
         return None

@@ -1,1 +1,1 @@
-"""What a connection shows of itself: what it has counted, what has happened to it, and how it is."""
+"""Metrics, logs, status and traces of connections and of the service."""

@@ -1,11 +1,11 @@
-"""What has happened to a connection lately, as its log shows it.
+"""The log of a connection: its latest successes and failures of each kind at each address.
 
-A `ConnectionLog` keeps, of each kind of happening at each address, the last ten that went well and the last ten that did
-not, and that for an hour: counted from when it was switched on, from when somebody last read it, or from when something
-was last written down, whichever came last. When its time is over it forgets everything (Ditto connections, connection logs).
+Of each kind of entry at each address, a `ConnectionLog` keeps the last ten successes and the last ten failures. The log
+switches itself off, and is emptied, one hour after it was switched on, read, or written to, whichever came last (Ditto
+connections, connection logs).
 
-Whoever writes something down is in a hurry: an entry is a tuple until somebody reads it, and nothing at all while the log
-is off. Payloads are never kept.
+Writing is cheap: an entry is a tuple until the log is read, and is not made while the log is off. Payloads are never
+stored.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ import msgspec
 from mappings.ids import EntityId
 
 KEPT_SECONDS: Final = 3600.0
-"""So long a log stays on."""
+"""How long a log stays on, in seconds."""
 
 MOST_KEPT: Final = 10
-"""So many entries of one kind at one address that went well, and as many that did not."""
+"""The most entries of one kind at one address, for successes and for failures each."""
 
 MOST_BYTES: Final = 250_000
-"""What a log may have, as JSON; the oldest entries give way."""
+"""The largest log, as JSON in bytes; the oldest entries are left out."""
 
 NOT_PROVIDED: Final = "<not-provided>"
-"""Stands for a correlation id that nobody gave."""
+"""The correlation ID of an entry without one (Ditto)."""
 
 Entry: TypeAlias = "tuple[float, str | None, EntityId | None, str | None]"
-"""Seconds since the epoch, correlation id, what it was about, and the message where it is not the usual one of its ring."""
+"""Seconds since the epoch, correlation ID, entity, and the message unless it is the usual one."""
 
 
 class EntryKind(NamedTuple):
-    """What entries of a ring have in common."""
+    """The properties that all entries of a ring share."""
 
     category: str
     type: str
@@ -45,12 +45,12 @@ class EntryKind(NamedTuple):
 
 
 class ConnectionLog:
-    """The log of one connection; off until somebody switches it on."""
+    """The log of one connection; off until it is enabled."""
 
     __slots__ = ("_rings", "_until", "_words", "is_on", "now", "since")
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """`now` gives seconds since the epoch."""
+        """`now` returns seconds since the epoch."""
         self.now = now
         self.is_on = False
         self.since = self._until = 0.0
@@ -62,24 +62,26 @@ class ConnectionLog:
         return f"<ConnectionLog {'on' if self.is_on else 'off'}, {sum(map(len, self._rings.values()))} entries>"
 
     def enable(self) -> None:
-        """Switch on, or on for longer."""
+        """Switch the log on, or keep it on for another hour."""
         if not self.is_on:
             self.is_on, self.since = True, self.now()
         self._until = self.now() + KEPT_SECONDS
 
     def disable(self) -> None:
-        """Switch off, and forget everything."""
+        """Switch the log off and delete its entries."""
         self.is_on = False
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything that was written down."""
+        """Delete all entries."""
         for ring in self._rings.values():
             ring.clear()
 
     def ring(self, kind: EntryKind, words: str) -> tuple[deque[Entry], str | None]:
-        """Where entries of this kind go while the log `is_on`, the same one for as long as there is a log; and what stands
-        in an entry that says `words`: nothing, where that is the usual message of the ring."""
+        """Return the ring for entries of this kind, always the same one, and the message to store in an entry.
+
+        The message is None where `words` is the usual message of the ring. Append only while the log `is_on`.
+        """
         ring = self._rings.get(kind)
         if ring is None:
             ring = self._rings[kind] = deque(maxlen=MOST_KEPT)
@@ -87,28 +89,28 @@ class ConnectionLog:
         return ring, None if self._words[kind] == words else words
 
     def write(self, kind: EntryKind, words: str) -> None:
-        """Write down what seldom happens."""
+        """Write an entry that is about no signal; for rare events."""
         if self.is_on:
-            ring, words_beside = self.ring(kind, words)
-            ring.append((self.now(), None, None, words_beside))
+            ring, message = self.ring(kind, words)
+            ring.append((self.now(), None, None, message))
 
     def drop(self, kind: EntryKind) -> None:
-        """Nothing of this kind happens any more."""
+        """Delete the entries of this kind, which no longer occurs."""
         self._rings.pop(kind, None)
         self._words.pop(kind, None)
 
     def expire(self) -> None:
-        """Once in a while: forget everything when the time is over."""
+        """Switch the log off if its time is over. To be called regularly."""
         if self.is_on and self.now() >= self.until:
             self.disable()
 
     @property
     def until(self) -> float:
-        """When it switches itself off, unless something happens before."""
+        """When the log switches itself off unless it is written to before, in seconds since the epoch."""
         return max(self._until, max((ring[-1][0] for ring in self._rings.values() if ring), default=0.0) + KEPT_SECONDS)
 
     def read(self) -> Mapping[str, Any]:
-        """`connectionLogs`, oldest first, and while it is on `enabledSince` and `enabledUntil`. Keeps it on."""
+        """Return the entries, oldest first, and while the log is on its times (Ditto). Keeps it on."""
         self.expire()
         if not self.is_on:
             return {"connectionLogs": []}
@@ -124,11 +126,11 @@ class ConnectionLog:
 
 
 def instant(seconds: float) -> str:
-    """Seconds since the epoch, as operators read them."""
+    """Format seconds since the epoch as ISO 8601 in UTC, to the second."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _shown(kind: EntryKind, entry: Entry, usual: str) -> dict[str, Any]:
+def _shown(kind: EntryKind, entry: Entry, usual_message: str) -> dict[str, Any]:
     at, correlation_id, entity, words = entry
     shown: dict[str, Any] = {
         "correlationId": correlation_id if correlation_id is not None else NOT_PROVIDED,
@@ -136,7 +138,7 @@ def _shown(kind: EntryKind, entry: Entry, usual: str) -> dict[str, Any]:
         "category": kind.category,
         "type": kind.type,
         "level": "success" if kind.is_success else "failure",
-        "message": words if words is not None else usual,
+        "message": words if words is not None else usual_message,
     }
     if kind.address is not None:
         shown["address"] = kind.address
@@ -146,10 +148,10 @@ def _shown(kind: EntryKind, entry: Entry, usual: str) -> dict[str, Any]:
 
 
 def _bounded(newest_first: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """As many as there is room for."""
-    room = MOST_BYTES
+    """Yield the entries that fit into `MOST_BYTES`."""
+    bytes_left = MOST_BYTES
     for shown in newest_first:
-        room -= len(msgspec.json.encode(shown)) + 1
-        if room < 0:
+        bytes_left -= len(msgspec.json.encode(shown)) + 1
+        if bytes_left < 0:
             return
         yield shown

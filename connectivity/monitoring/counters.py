@@ -1,9 +1,8 @@
-"""What can happen at an address of a connection: counted, and written down, by one call.
+"""Counters of what happens at the addresses of a connection, with entries in its log.
 
-A `EventCounter` is one such thing. Noting it adds to its windows and to the metric that it belongs to, and puts an entry
-into the connection's log while that is on. Those of one source, of one target and of all answers stand together, so that
-whoever has something to tell has them at hand: nothing is looked up when a message comes by (Ditto connections, metrics and
-logs).
+Noting an event at an `EventCounter` adds to its windows and to its metric, and writes an entry into the connection's log
+while that is on. The counters of one source, one target or all responses are attributes of one object, so nothing is
+looked up for a message (Ditto connections, metrics and logs).
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from connectivity.monitoring.windows import SecondClock, WindowedCount
 from mappings.ids import EntityId
 
 INBOUND: Final = ("consumed", "mapped", "enforced", "dropped", "acknowledged", "throttled", "other")
-"""What is counted of sources."""
+"""The metric types of sources."""
 
 OUTBOUND: Final = ("dispatched", "filtered", "mapped", "dropped", "published", "acknowledged", "other")
-"""What is counted of targets and of answers."""
+"""The metric types of targets and of responses."""
 
 RESPONSES: Final = "_responses"
-"""The address under which answers, and elements of subscriptions, are counted."""
+"""The address under which responses and elements of subscriptions are counted."""
 
 Outcome: TypeAlias = "tuple[str, str]"
 """The labels `direction` and `outcome` of the metric on messages."""
@@ -32,7 +31,7 @@ _CORRELATION_ID: Final = "correlation-id"
 
 
 class SignalReference(Protocol):
-    """A signal, as far as a log says what an entry is about."""
+    """The part of a signal that a log entry refers to."""
 
     @property
     def headers(self) -> Mapping[str, Any]: ...
@@ -42,14 +41,14 @@ class SignalReference(Protocol):
 
 
 class EventCounter(WindowedCount):
-    """One kind of thing that happens at one address."""
+    """The counter of one kind of event at one address."""
 
     __slots__ = ("_ring", "_words", "kind", "log", "outcome")
 
     def __init__(
         self, clock: SecondClock, log: ConnectionLog, kind: EntryKind, words: str, outcome: Outcome | None
     ) -> None:
-        """`words`: what an entry says, unless somebody knows better."""
+        """`words`: the usual message of a log entry."""
         super().__init__(clock)
         self.log = log
         self._ring: deque[Entry] | None = None
@@ -59,10 +58,10 @@ class EventCounter(WindowedCount):
 
     def __repr__(self) -> str:
         level = "success" if self.kind.is_success else "failure"
-        return f"<Fact {self.kind.category} {self.kind.type} {level}, {self.total}>"
+        return f"<EventCounter {self.kind.category} {self.kind.type} {level}, {self.total}>"
 
     def note(self, about: SignalReference | None, count: int = 1, words: str | None = None) -> None:
-        """It has happened so many times, to a signal if to one. `words` say what the usual ones do not."""
+        """Count events, about a signal if there is one; `words` replaces the usual log message."""
         if self.second != self.clock.second:
             self.roll()
         self.open += count
@@ -74,55 +73,54 @@ class EventCounter(WindowedCount):
                 ring.append((log.now(), about.headers.get(_CORRELATION_ID), about.entity, words or self._words))
 
     def ring(self) -> deque[Entry]:
-        """Where its entries go."""
+        """Return the ring of the log that the entries of this counter go to."""
         if self._ring is None:
             self._ring, self._words = self.log.ring(self.kind, self._words or "")
         return self._ring
 
 
 class CounterGroup:
-    """Facts that happen to the same signal at the same time: told with one call, and one look at the time."""
+    """Counters of events that happen to the same signal at once, counted by one call."""
 
-    __slots__ = ("_clock", "_facts", "_log")
+    __slots__ = ("_clock", "_counters", "_log")
 
-    def __init__(self, *facts: EventCounter) -> None:
-        """Each fact is the first of its kind, so that one entry suits all of them."""
-        self._facts = facts
-        self._clock, self._log = facts[0].clock, facts[0].log
+    def __init__(self, *counters: EventCounter) -> None:
+        """Each counter must be the first of its kind, so that one entry without a message suits all of them."""
+        self._counters = counters
+        self._clock, self._log = counters[0].clock, counters[0].log
 
     def note(self, about: SignalReference) -> None:
-        """They have happened to a signal."""
+        """Count one event about a signal at each counter."""
         second = self._clock.second
-        for fact in self._facts:
-            if fact.second != second:
-                fact.roll()
-            fact.open += 1
+        for counter in self._counters:
+            if counter.second != second:
+                counter.roll()
+            counter.open += 1
         if (log := self._log).is_on:
             entry = log.now(), about.headers.get(_CORRELATION_ID), about.entity, None
-            for fact in self._facts:
-                (fact._ring or fact.ring()).append(entry)
+            for counter in self._counters:
+                (counter._ring or counter.ring()).append(entry)
 
-    def note_each(self, abouts: Sequence[SignalReference]) -> None:
-        """They have happened to each of these signals. Only of the last ones anything is written: they would push the
-        others out."""
-        second, number = self._clock.second, len(abouts)
-        for fact in self._facts:
-            if fact.second != second:
-                fact.roll()
-            fact.open += number
+    def note_each(self, signals: Sequence[SignalReference]) -> None:
+        """Count one event for each of these signals, and log the last ones, which would replace others."""
+        second, number = self._clock.second, len(signals)
+        for counter in self._counters:
+            if counter.second != second:
+                counter.roll()
+            counter.open += number
         if (log := self._log).is_on:
             now = log.now()
-            entries = [(now, about.headers.get(_CORRELATION_ID), about.entity, None) for about in abouts[-MOST_KEPT:]]
-            for fact in self._facts:
-                fact.ring().extend(entries)
+            entries = [(now, about.headers.get(_CORRELATION_ID), about.entity, None) for about in signals[-MOST_KEPT:]]
+            for counter in self._counters:
+                counter.ring().extend(entries)
 
 
 Make: TypeAlias = Callable[..., EventCounter]
-"""Makes a fact of a category and an address from its type, whether it is a success, its usual words, and its outcome."""
+"""Makes a counter from a type, whether it is a success, the log message, and the outcome."""
 
 
 class SourceCounters:
-    """What happens at one address of a source."""
+    """The counters of one address of a source."""
 
     __slots__ = (
         "acknowledged",
@@ -143,20 +141,24 @@ class SourceCounters:
         self.consumed = make("consumed", True, "Message was consumed.")
         self.mapped = make("mapped", True, "Message was mapped to a signal.")
         self.read = CounterGroup(self.consumed, self.mapped)
-        """What happens to nearly every message."""
+        """Counts most messages."""
         self.not_mapped = make("mapped", False, "Message could not be mapped.")
-        self.enforced = make("enforced", True, "The sender speaks for the entity.")
-        self.not_enforced = make("enforced", False, "The sender may not speak for the entity.")
-        self.dropped = make("dropped", True, "Message was dropped: no payload mapper is meant for it.")
+        self.enforced = make("enforced", True, "Enforcement passed.")
+        self.not_enforced = make(
+            "enforced", False, "Enforcement failed: the sender is not allowed to act for the entity."
+        )
+        self.dropped = make("dropped", True, "Message dropped, no payload mapper accepts it.")
         self.acknowledged = make("acknowledged", True, "Message was acknowledged to the broker.", ("in", "settled"))
-        self.given_back = make("acknowledged", False, "Message was given back, to come again.", ("in", "given_back"))
-        self.rejected = make("acknowledged", False, "Message was rejected, never to come again.", ("in", "dropped"))
-        self.throttled = make("throttled", True, "Consuming was held back: its rate is limited.")
-        self.unmatched = make("other", False, "Nobody waits for this answer or acknowledgement.", ("in", "unmatched"))
+        self.given_back = make("acknowledged", False, "Message was requeued for redelivery.", ("in", "given_back"))
+        self.rejected = make("acknowledged", False, "Message was rejected without redelivery.", ("in", "dropped"))
+        self.throttled = make("throttled", True, "Consuming was throttled by its rate limit.")
+        self.unmatched = make(
+            "other", False, "No command waits for this response or acknowledgement.", ("in", "unmatched")
+        )
 
 
 class TargetFacts:
-    """What happens at one target."""
+    """The counters of one target."""
 
     __slots__ = (
         "acknowledged",
@@ -180,13 +182,11 @@ class TargetFacts:
         self.not_filtered = make("filtered", False, "Signal could not be filtered.", ("out", "failed"))
         self.mapped = make("mapped", True, "Signal was mapped to a message.")
         self.passed = CounterGroup(self.dispatched, self.filtered)
-        """What happens to every signal that a target is sent."""
+        """Counts every signal that a target is sent."""
         self.written = CounterGroup(self.dispatched, self.filtered, self.mapped)
-        """What happens to nearly every one of them."""
+        """Counts most signals that a target is sent."""
         self.not_mapped = make("mapped", False, "Signal could not be mapped.", ("out", "failed"))
-        self.unwritten = make(
-            "dropped", True, "Signal dropped, no payload mapper has words for it", ("out", "unwritten")
-        )
+        self.unwritten = make("dropped", True, "Signal dropped, no payload mapper can write it", ("out", "unwritten"))
         self.unresolved = make(
             "dropped", True, "Signal dropped, target address unresolved", ("out", "address_unresolved")
         )
@@ -197,51 +197,51 @@ class TargetFacts:
 
 
 class ReplyFacts(TargetFacts):
-    """What happens to answers, and to elements of subscriptions, at all reply-targets of a connection."""
+    """The counters of responses and of elements of subscriptions, for all reply targets of a connection."""
 
     __slots__ = ("dispatched_error", "no_reply_target", "not_diverted", "not_expected", "said")
 
     def __init__(self, make: Make) -> None:
         super().__init__(make)
         self.said = CounterGroup(self.dispatched, self.mapped)
-        """What happens to nearly every answer."""
-        self.dispatched_error = make("dispatched", False, "An error was dispatched to the reply-target.")
+        """Counts most responses."""
+        self.dispatched_error = make("dispatched", False, "An error was dispatched to the reply target.")
         self.no_reply_target = make(
-            "dropped", True, "Signal dropped, the source has no reply-target", ("out", "no_reply_target")
+            "dropped", True, "Signal dropped, the source has no reply target", ("out", "no_reply_target")
         )
         self.not_expected = make(
-            "dropped", True, "Signal dropped, nobody wants an answer of its kind", ("out", "not_expected")
+            "dropped", True, "Signal dropped, no response of its kind is expected", ("out", "not_expected")
         )
-        self.not_diverted = make("dropped", True, "Signal dropped, it could not be diverted", ("out", "not_diverted"))
+        self.not_diverted = make("dropped", True, "Signal dropped, response diversion failed", ("out", "not_diverted"))
 
 
 class Addresses:
-    """The facts of a source, by its addresses."""
+    """The counters of a source, by its addresses."""
 
-    __slots__ = ("_facts", "_found", "_matches")
+    __slots__ = ("_cache", "_counters", "_matches")
 
-    def __init__(self, facts: Mapping[str, SourceCounters], matches: Callable[[str, str], bool]) -> None:
-        """`matches`: whether a message that came in at the second address belongs to the first, which may be a pattern."""
-        self._facts = facts
+    def __init__(self, counters: Mapping[str, SourceCounters], matches: Callable[[str, str], bool]) -> None:
+        """`matches(pattern, address)`: whether a message's address belongs to a source address."""
+        self._counters = counters
         self._matches = matches
-        self._found: dict[str, SourceCounters] = {}
+        self._cache: dict[str, SourceCounters] = {}
 
     def at(self, address: str) -> SourceCounters:
-        """Those of the address of the source that this one, where a message came in, belongs to."""
-        found = self._found.get(address)
-        return found if found is not None else self._find(address)
+        """Return the counters of the source address that this address of a message belongs to."""
+        counters = self._cache.get(address)
+        return counters if counters is not None else self._find(address)
 
     def _find(self, address: str) -> SourceCounters:
-        if len(self._found) >= _MOST_FOUND:
-            self._found.clear()
-        first, *others = self._facts
+        if len(self._cache) >= _CACHE_SIZE:
+            self._cache.clear()
+        first, *others = self._counters
         pattern = next((each for each in (first, *others) if not others or self._matches(each, address)), first)
-        found = self._found[address] = self._facts[pattern]
-        return found
+        counters = self._cache[address] = self._counters[pattern]
+        return counters
 
     def each(self) -> Sequence[SourceCounters]:
-        return tuple(self._facts.values())
+        return tuple(self._counters.values())
 
 
-_MOST_FOUND: Final = 1000
-"""So many addresses are remembered with the pattern that they belong to."""
+_CACHE_SIZE: Final = 1000
+"""How many message addresses are cached with the source address that they belong to."""

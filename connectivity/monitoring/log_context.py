@@ -1,8 +1,8 @@
-"""Which conversation a signal belongs to, as log lines and traces say it.
+"""Log fields that identify the conversation of a signal: `correlation_id` and `trace_id`.
 
-Two headers tell: `correlation-id`, which the client chose or was given, and `traceparent`, the context of a trace (W3C Trace
-Context), which is there if the client sent one or the service makes traces (`connectivity.monitoring.tracing`). Log lines
-call them `correlation_id` and `trace_id`, everywhere; what belongs to a connection is told by `connection`.
+They come from two headers: `correlation-id`, which the client or the service has set, and `traceparent` (W3C Trace Context),
+which is there if the client has sent one or the service records traces (`connectivity.monitoring.tracing`). The field
+`connection` of a log line is the ID of the connection.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _CONTEXT = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f
 
 
 def trace_of(headers: Mapping[str, Any]) -> str | None:
-    """The id of the trace that a signal with these headers belongs to, as 32 hexadecimal digits."""
+    """Return the trace ID in the headers of a signal, 32 hexadecimal digits, if any."""
     context = headers.get(TRACEPARENT)
-    found = _CONTEXT.match(context) if isinstance(context, str) else None
-    return found["trace"] if found is not None else None
+    match = _CONTEXT.match(context) if isinstance(context, str) else None
+    return match["trace"] if match is not None else None
 
 
 def log_context(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a log line about a signal with these headers; `trace_id` only where there is a trace."""
+    """Return the log fields of a signal with these headers; `trace_id` only if there is a trace."""
     fields = {"correlation_id": headers.get(CORRELATION_ID)}
     if (trace := trace_of(headers)) is not None:
         fields["trace_id"] = trace

@@ -1,7 +1,8 @@
-"""Logs: text for people, one JSON object a line for machines. Both carry connection and correlation id where there is one.
+"""Configuration of logging: text for people, or one JSON object per line for machines.
 
-Only this file knows structlog's settings. The standard library's loggers, which client libraries use, end in the same stream
-and format, and so does what nobody has caught. No line shows a secret that is in use (`connectivity.security.redaction`).
+The only module with structlog settings. Logs of client libraries, which use the standard library's loggers, and uncaught
+exceptions go to the same stream in the same format. Secrets in use are removed from every line
+(`connectivity.security.redaction`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def configure(*, log_format: str, level: str) -> None:
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info if log_format == "json" else _keep,
+        structlog.processors.format_exc_info if log_format == "json" else _unchanged,
     )
     structlog.configure(
         processors=[
@@ -40,14 +41,14 @@ def configure(*, log_format: str, level: str) -> None:
     renderer: Processor = (
         structlog.processors.JSONRenderer()
         if log_format == "json"
-        # Traces without the values of variables: there may be secrets among them.
+        # Tracebacks without the values of variables, which may be secrets.
         else structlog.dev.ConsoleRenderer(
             colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        _Hiding(
+        _RedactingFormatter(
             foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
@@ -60,33 +61,31 @@ def configure(*, log_format: str, level: str) -> None:
 
 
 def log_what_nobody_caught() -> None:
-    """Send the traces of exceptions that end the process, a thread or an object's life to the log as well."""
+    """Log exceptions that end the process or a thread, or that an object's finalizer raises."""
     log = structlog.get_logger(__name__)
 
-    def ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        log.critical("the process ends for a reason that nobody foresaw", exc_info=(kind, error, trace))
+    def process_ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        log.critical("process ends with an uncaught exception", exc_info=(kind, error, trace))
 
     def thread_ended(about: threading.ExceptHookArgs) -> None:
         name = about.thread.name if about.thread is not None else "unknown"
         trace = (about.exc_type, about.exc_value or about.exc_type(), about.exc_traceback)
-        log.error("a thread has ended for a reason that nobody foresaw", thread=name, exc_info=trace)
+        log.error("thread ended with an uncaught exception", thread=name, exc_info=trace)
 
     def unraisable(about: sys.UnraisableHookArgs) -> None:
         error = about.exc_value or about.exc_type()
         where = getattr(about.object, "__qualname__", type(about.object).__name__)
-        log.error(
-            "an exception that could go nowhere", where=where, exc_info=(about.exc_type, error, about.exc_traceback)
-        )
+        log.error("exception could not be raised", where=where, exc_info=(about.exc_type, error, about.exc_traceback))
 
-    sys.excepthook, threading.excepthook, sys.unraisablehook = ended, thread_ended, unraisable
+    sys.excepthook, threading.excepthook, sys.unraisablehook = process_ended, thread_ended, unraisable
 
 
-class _Hiding(structlog.stdlib.ProcessorFormatter):
-    """Writes lines without secrets."""
+class _RedactingFormatter(structlog.stdlib.ProcessorFormatter):
+    """Removes secrets from lines."""
 
     def format(self, record: logging.LogRecord) -> str:
         return redact(super().format(record))
 
 
-def _keep(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def _unchanged(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     return event

@@ -1,8 +1,7 @@
-"""What is counted, for Prometheus.
+"""The metrics of the service in Prometheus' formats.
 
-Counters belong to connections; labels never carry entity ids. What a connection counts is counted by its `Meter`
-(`connectivity.monitoring`), and read from there when somebody scrapes, not kept twice; so are the numbers of open
-subscriptions and of outstanding demand. A connection that never counted anything has no line of its own.
+The counters belong to connections; labels never carry entity IDs. The counts of a connection are read from its `Meter`
+at each scrape, as are open subscriptions and their demand. A connection that has never counted anything has no sample.
 """
 
 from __future__ import annotations
@@ -22,18 +21,18 @@ from connectivity.monitoring.windows import SecondClock
 
 _COMMIT_BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
-_LOGS_SECONDS: Final = 300
-"""So often it is looked which logs have had their time."""
+_LOG_CHECK_SECONDS: Final = 300
+"""How often to check for logs that have expired, in seconds."""
 
-_MOST_GONE: Final = 1_000
-"""So many connections that are closed for good are remembered with what they counted."""
+_MOST_CLOSED: Final = 1_000
+"""How many closed connections keep their counts."""
 
 Encode = Callable[[CollectorRegistry], bytes]
-"""What writes a registry in one of Prometheus' formats."""
+"""Writes a registry in one of Prometheus' formats."""
 
 
 class OpenSubscription(Protocol):
-    """What a scrape reads of a subscription."""
+    """The part of a subscription that a scrape reads."""
 
     demand: int
 
@@ -42,7 +41,7 @@ class OpenSubscription(Protocol):
 
 
 class GaugeReading(NamedTuple):
-    """A gauge: its name, what it means, its values by the values of its labels, and the labels' names."""
+    """A gauge: its name, its help text, its values by label values, and the names of the labels."""
 
     name: str
     meaning: str
@@ -51,80 +50,80 @@ class GaugeReading(NamedTuple):
 
 
 class PrometheusRegistry:
-    """Every metric of the service; one registry per service, so that tests may have several."""
+    """All metrics of the service; each service has a registry of its own."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, now: Callable[[], float] = time.time) -> None:
-        """`clock` gives monotonic seconds, `now` seconds since the epoch."""
+        """`clock` returns monotonic seconds, `now` seconds since the epoch."""
         self.registry = CollectorRegistry()
         self._clock = SecondClock(clock)
         self._now = now
-        self._logs_looked_at = self._clock.second
+        self._logs_checked_at = self._clock.second
         self._meters: dict[str, Meter] = {}
-        self._gone: dict[str, Meter] = {}
-        """Those of connections that are closed for good, which may come back."""
-        self.registry.register(_Connections(self._meters, self._gone))
+        self._closed: dict[str, Meter] = {}
+        """The meters of closed connections, which may be opened again."""
+        self.registry.register(_Connections(self._meters, self._closed))
         self.commit = Histogram(
             "connectivity_journal_commit_seconds",
-            "How long a commit of the journal took.",
+            "Duration of a journal commit.",
             buckets=_COMMIT_BUCKETS,
             registry=self.registry,
         )
 
         self.trimmed = Counter(
             "connectivity_journal_trimmed",
-            "Events that the journal has let go, because the lake has them.",
+            "Events that were deleted from the journal because the lake has them.",
             registry=self.registry,
         )
         self._skipped = Counter(
             "connectivity_target_skipped",
-            "Events that a target misses: the journal had let them go, or they cannot be made, or never be taken.",
+            "Events that were not sent to a target: deleted from the journal, not encodable, or never accepted.",
             ["connection", "target"],
             registry=self.registry,
         )
         self._skipping: dict[str, set[str]] = {}
-        """Targets with a number of their own there, by connection."""
+        """Targets with a sample in that counter, by connection."""
         self._job_failures = Counter(
             "connectivity_job_failures", "Rounds of a background job that failed.", ["job"], registry=self.registry
         )
         self.trimming = Gauge(
             "connectivity_journal_trimming_up",
-            "0 while the journal cannot be trimmed, because it cannot be told whether the lake has its events.",
+            "0 while the journal cannot be trimmed because it is unknown whether the lake has its events.",
             registry=self.registry,
         )
         self.trimming.set(1)
 
-        self._looks: list[Callable[[], Awaitable[None]]] = []
+        self._before_scrape: list[Callable[[], Awaitable[None]]] = []
 
     def meter(self, connection_id: str) -> Meter:
-        """The one of this connection. One that comes back goes on counting."""
+        """Return the meter of a connection that runs. A connection that is opened again continues its counts."""
         meter = self._meters.get(connection_id)
         if meter is None:
-            known = self._gone.pop(connection_id, None)
+            known = self._closed.pop(connection_id, None)
             meter = self._meters[connection_id] = known or Meter(connection_id, self._clock, self._now)
         return meter
 
     def known(self, connection_id: str) -> Meter:
-        """The one of this connection, to be read, whether it runs or not. One that never ran has counted nothing."""
-        known = self._meters.get(connection_id) or self._gone.get(connection_id)
+        """Return the meter of a connection for reading, whether it runs or not; an empty one if it never ran."""
+        known = self._meters.get(connection_id) or self._closed.get(connection_id)
         return known or Meter(connection_id, self._clock, self._now)
 
     def forget(self, connection_id: str) -> None:
-        """The connection is closed for good: an alert on links that are down must not go on about it."""
+        """Stop reporting whether a closed connection is up, so that no alert fires."""
         meter = self._meters.pop(connection_id, None)
         if meter is not None and meter.has_counted:
-            self._gone[connection_id] = meter
-            if len(self._gone) > _MOST_GONE:
-                del self._gone[next(iter(self._gone))]
+            self._closed[connection_id] = meter
+            if len(self._closed) > _MOST_CLOSED:
+                del self._closed[next(iter(self._closed))]
 
     def erase(self, connection_id: str) -> None:
-        """There is no such connection any more, and it does not come back."""
+        """Delete everything counted of a connection that was deleted."""
         self._meters.pop(connection_id, None)
-        self._gone.pop(connection_id, None)
+        self._closed.pop(connection_id, None)
         for target in self._skipping.pop(connection_id, ()):
             self._skipped.remove(connection_id, target)
 
     def skip(self, connection_id: str, target: str, events: int) -> None:
-        """A target misses so many events; with 0 of them it is counted from now on."""
+        """Count events that a target was not sent; with 0 the sample appears."""
         self._skipping.setdefault(connection_id, set()).add(target)
         self._skipped.labels(connection_id, target).inc(events)
 
@@ -133,42 +132,42 @@ class PrometheusRegistry:
         self._job_failures.labels(job).inc()
 
     def tick(self) -> None:
-        """About once a second: what is counted from now on, is counted now."""
+        """Advance the clock of all counters; to be called about once a second."""
         self._clock.tick()
-        if self._clock.second - self._logs_looked_at >= _LOGS_SECONDS:
-            self._logs_looked_at = self._clock.second
+        if self._clock.second - self._logs_checked_at >= _LOG_CHECK_SECONDS:
+            self._logs_checked_at = self._clock.second
             for meter in self._meters.values():
                 meter.log.expire()
 
     def watch_subscriptions(self, subscriptions: Callable[[], Iterable[OpenSubscription]]) -> None:
-        """Where a scrape finds the open subscriptions."""
+        """Set the source of the open subscriptions, which each scrape reads."""
         self.registry.register(_Subscriptions(subscriptions, self._meters))
 
     def watch_lake(self, lag: Callable[[], tuple[int, float] | None]) -> None:
-        """Where a scrape finds how many events are not in the lake yet, and for how many seconds; None: not known now."""
+        """Set the source of the lake's lag: events not in the lake yet, and seconds; None while unknown."""
         self.registry.register(_Lag(lag))
 
     def watch_figures(self, figures: Callable[[], Iterable[GaugeReading]]) -> None:
-        """Where a scrape finds figures that somebody else knows."""
+        """Add gauges, which each scrape reads from `figures`."""
         self.registry.register(_Figures(figures))
 
     def look_first(self, look: Callable[[], Awaitable[None]]) -> None:
-        """What is to be done before a scrape, where reading it would keep the loop waiting."""
-        self._looks.append(look)
+        """Add a coroutine to await before each scrape, for values whose reading would block the event loop."""
+        self._before_scrape.append(look)
 
     async def scrape(self, encode: Encode = generate_latest) -> bytes:
-        """`exposition`, once everybody has looked. Read at once, and written in a worker thread: that takes longer."""
-        for look in self._looks:
+        """Return `exposition` after all `look_first` coroutines, written in a worker thread."""
+        for look in self._before_scrape:
             await look()
-        return await asyncio.to_thread(encode, _Read(list(self.registry.collect())))
+        return await asyncio.to_thread(encode, _Scraped(list(self.registry.collect())))
 
     def exposition(self, encode: Encode = generate_latest) -> bytes:
-        """All metrics in the format that `encode` writes, Prometheus' text format by default."""
+        """Return all metrics in the format that `encode` writes, by default Prometheus' text format."""
         return encode(self.registry)
 
 
-class _Read(CollectorRegistry):
-    """What a registry had when it was read."""
+class _Scraped(CollectorRegistry):
+    """The metrics of a registry as they were at a scrape."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         super().__init__()
@@ -179,25 +178,25 @@ class _Read(CollectorRegistry):
 
 
 _WATCHED: Mapping[tuple[str, str], int] = {("in", "failed"): 0, ("out", "failed"): 0}
-"""What alerts are about is there from the begin: of a number that was never 0, nobody sees that it has become 1."""
+"""Outcomes with alerts have a sample of 0 from the beginning, so that `increase` sees the first 1."""
 
 
 class _Connections(Collector):
-    def __init__(self, meters: Mapping[str, Meter], gone: Mapping[str, Meter]) -> None:
+    def __init__(self, meters: Mapping[str, Meter], closed: Mapping[str, Meter]) -> None:
         self._meters = meters
-        self._gone = gone
+        self._closed = closed
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         deliveries = CounterMetricFamily(
             "connectivity_deliveries",
-            "Messages by what became of them.",
+            "Messages by direction and outcome.",
             labels=["connection", "direction", "outcome"],
         )
         events = CounterMetricFamily(
             "connectivity_events_sent", "Elements of subscriptions that were sent.", labels=["connection"]
         )
         up = GaugeMetricFamily("connectivity_connection_up", "1 while the connection is open.", labels=["connection"])
-        for connection_id, meter in {**self._gone, **self._meters}.items():
+        for connection_id, meter in {**self._closed, **self._meters}.items():
             for outcome, number in {**_WATCHED, **meter.deliveries()}.items():
                 deliveries.add_metric([connection_id, *outcome], number)
             events.add_metric([connection_id], meter.events)
@@ -208,7 +207,7 @@ class _Connections(Collector):
 
 class _Subscriptions(Collector):
     def __init__(self, subscriptions: Callable[[], Iterable[OpenSubscription]], connections: Iterable[str]) -> None:
-        """A connection without subscriptions has none: that is a number too."""
+        """A connection without subscriptions has a sample of 0."""
         self._subscriptions = subscriptions
         self._connections = connections
 
@@ -232,12 +231,12 @@ class _Lag(Collector):
         self._lag = lag
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        if (found := self._lag()) is None:
+        if (lag := self._lag()) is None:
             return
-        events, seconds = found
+        events, seconds = lag
         yield GaugeMetricFamily("connectivity_lake_lag_events", "Events that are not in the lake yet.", value=events)
         yield GaugeMetricFamily(
-            "connectivity_lake_lag_seconds", "How long the oldest of them has been waiting.", value=seconds
+            "connectivity_lake_lag_seconds", "Age of the oldest event that is not in the lake yet.", value=seconds
         )
 
 
@@ -254,5 +253,5 @@ class _Figures(Collector):
 
 
 def store_figures(is_available: bool) -> Iterator[GaugeReading]:
-    """What the store says of itself."""
+    """Yield the gauges of the store."""
     yield GaugeReading("connectivity_store_up", "1 while the journal can be written.", {(): is_available})

@@ -1,9 +1,8 @@
-"""The status of a connection, from that of everything it consists of. Pure.
+"""The status of a connection, computed from those of its clients, sources and targets.
 
-Each client, each address of a source and each target says how it is at each client; here is what that comes to for lists
-of them, and for the connection (Ditto connections, status). The rules are odd in one place: something unknown in a list
-counts as open as long as no client of the list says otherwise, so a target whose address is not known before there is
-something to send does not keep its connection from being open, and hides a closed one beside it.
+Each client, source address and target has a status at each client; this module aggregates lists of them (Ditto connections,
+status). In a list, `unknown` is treated as open unless a client of that list is not open. So a target whose address is
+known only when there is something to send does not keep its connection from being open; it also hides a closed target.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import Any, Final, NamedTuple
 from connectivity.connections.lifecycle import Status
 
 CLOSED: Final = "[DISCONNECTED] connection is closed"
-"""What a client says that does not run."""
+"""The status details of a client that does not run."""
 
 
 class Recovery(str, Enum):
-    """Whether a client is on its way back."""
+    """Whether a client is reconnecting."""
 
     ONGOING = "ongoing"
     SUCCEEDED = "succeeded"
@@ -29,7 +28,7 @@ class Recovery(str, Enum):
 
 
 class ResourceStatus(NamedTuple):
-    """How a client of a connection is, or what has an address, at one of the clients."""
+    """The status of a client, or of a source address or target at one of the clients (Ditto)."""
 
     type: str
     client: str
@@ -44,7 +43,7 @@ class ResourceStatus(NamedTuple):
         return self.type == "client"
 
     def shown(self) -> Mapping[str, Any]:
-        """As JSON has it."""
+        """Return the status as JSON."""
         shown: dict[str, Any] = {"type": self.type, "client": self.client}
         if self.address is not None:
             shown["address"] = self.address
@@ -57,49 +56,49 @@ class ResourceStatus(NamedTuple):
         return shown
 
 
-def status_of(standings: Sequence[ResourceStatus]) -> Status:
-    """The status of a list: the first rule that applies."""
-    found = {each.status for each in standings}
-    if found <= {Status.OPEN}:
+def status_of(resources: Sequence[ResourceStatus]) -> Status:
+    """Return the status of a list: the first rule that applies."""
+    statuses = {each.status for each in resources}
+    if statuses <= {Status.OPEN}:
         return Status.OPEN
     for bad in (Status.FAILED, Status.MISCONFIGURED):
-        if bad in found:
+        if bad in statuses:
             return bad
-    if found == {Status.CLOSED}:
+    if statuses == {Status.CLOSED}:
         return Status.CLOSED
-    has_only_open_clients = all(each.status is Status.OPEN for each in standings if each.is_client)
-    return Status.OPEN if Status.UNKNOWN in found and has_only_open_clients else Status.UNKNOWN
+    has_only_open_clients = all(each.status is Status.OPEN for each in resources if each.is_client)
+    return Status.OPEN if Status.UNKNOWN in statuses and has_only_open_clients else Status.UNKNOWN
 
 
 def live_status(lists: Sequence[Sequence[ResourceStatus]]) -> Status:
-    """The status of the connection, from the lists of what it consists of."""
-    found = {status_of(standings) for standings in lists}
+    """Return the status of the connection from the lists of its clients, sources and targets."""
+    statuses = {status_of(resources) for resources in lists}
     for bad in (Status.FAILED, Status.MISCONFIGURED):
-        if bad in found:
+        if bad in statuses:
             return bad
-    return found.pop() if found in ({Status.OPEN}, {Status.CLOSED}) else Status.UNKNOWN
+    return statuses.pop() if statuses in ({Status.OPEN}, {Status.CLOSED}) else Status.UNKNOWN
 
 
 def recovery_of(clients: Sequence[ResourceStatus]) -> Recovery:
-    """Whether the connection is on its way back."""
-    found = {client.recovery for client in clients}
-    if found == {Recovery.SUCCEEDED}:
+    """Return the recovery status of the connection from those of its clients."""
+    statuses = {client.recovery for client in clients}
+    if statuses == {Recovery.SUCCEEDED}:
         return Recovery.SUCCEEDED
-    return next((each for each in (Recovery.GIVEN_UP, Recovery.ONGOING) if each in found), Recovery.UNKNOWN)
+    return next((each for each in (Recovery.GIVEN_UP, Recovery.ONGOING) if each in statuses), Recovery.UNKNOWN)
 
 
 def report(
     connection_id: str,
-    wanted: str,
+    desired: str,
     clients: Sequence[ResourceStatus],
     sources: Sequence[ResourceStatus],
     targets: Sequence[ResourceStatus],
     connected_since: datetime | None,
 ) -> Mapping[str, Any]:
-    """The status of a connection that runs. `wanted`: what it is to be."""
+    """Return the status of a connection that runs. `wanted`: the status that the operator has set."""
     shown: dict[str, Any] = {
         "connectionId": connection_id,
-        "connectionStatus": wanted,
+        "connectionStatus": desired,
         "liveStatus": live_status((clients, sources, targets)).value,
         "recoveryStatus": recovery_of(clients).value,
     }
@@ -113,12 +112,12 @@ def report(
     }
 
 
-def closed_report(connection_id: str, wanted: str, client: str, since: datetime | None = None) -> Mapping[str, Any]:
-    """The status of a connection without any client."""
+def closed_report(connection_id: str, desired: str, client: str, since: datetime | None = None) -> Mapping[str, Any]:
+    """Return the status of a connection without a running client."""
     only = ResourceStatus("client", client, Status.CLOSED, CLOSED, since, recovery=Recovery.UNKNOWN)
-    return {**report(connection_id, wanted, [only], [], [], None), "liveStatus": Status.CLOSED.value}
+    return {**report(connection_id, desired, [only], [], [], None), "liveStatus": Status.CLOSED.value}
 
 
 def stamp(time: datetime) -> str:
-    """A time, as operators read it."""
+    """Format a time as ISO 8601 in UTC, to the second."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

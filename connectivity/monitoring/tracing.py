@@ -1,18 +1,13 @@
-"""Traces: what becomes of a delivery, as spans of OpenTelemetry.
+"""OpenTelemetry traces: one span for each delivery and one for each signal that is sent.
 
-A delivery is a span of the kind consumer, from the moment when it is read until the broker is told what became of it. A
-signal that leaves is one of the kind producer, until the broker has confirmed. In between lies what was decided and stored.
+A delivery is a consumer span, from its reading until it is acknowledged or rejected. A signal that is sent is a producer
+span, until the broker has confirmed it. A delivery continues the trace in its transport headers (MQTT 5 user properties,
+AMQP and Kafka headers), or else the one in the signal's own headers. Then `traceparent` and `tracestate` travel in the
+headers of signals, as the correlation ID does, also into events that targets are sent later. A sent message carries the
+context of its own span (W3C Trace Context; OpenTelemetry, semantic conventions for messaging).
 
-**Whose child a span is.** A delivery continues the trace that its transport headers name (MQTT 5 user properties, AMQP and
-Kafka headers), or else the one that the signal's own headers name, which is all that MQTT 3.1.1 has. From then on the
-context travels in the headers of the signals, `traceparent` and `tracestate`, like the correlation id: into responses, into
-events, and with what is remembered of a command to targets that are sent its event much later. What leaves carries the
-context of its own span in its transport headers, in the place of whatever a header mapping has put there (W3C Trace Context;
-OpenTelemetry, semantic conventions for messaging).
-
-**What it costs.** Nothing while it is off: nothing of this file, nor what makes and exports spans, is loaded, and whoever
-might make one tests for None. Spans are handed to a thread that exports them in batches; when that cannot keep pace or the
-collector is away, spans are lost, and one warning says so. The only file that knows the library.
+While tracing is off this module is not loaded. A thread exports spans in batches; spans that it cannot export are lost,
+which is logged once.
 """
 
 from __future__ import annotations
@@ -48,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 _SYSTEMS: Final = {"amqp-091": "rabbitmq", "mqtt-5": "mqtt"}
-"""Connection types whose system OpenTelemetry calls otherwise."""
+"""The OpenTelemetry names of systems that differ from the connection type."""
 
 _TRACES_PATH: Final = "/v1/traces"
 _EXPORT_SECONDS: Final = 5.0
@@ -59,7 +54,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class Tracing:
-    """The spans of the service, and the way they leave."""
+    """Records and exports the spans of the service."""
 
     def __init__(
         self,
@@ -69,9 +64,10 @@ class Tracing:
         service: str = "connectivity",
         abandon: Callable[[], None] | None = None,
     ) -> None:
-        """`ratio`: which share of the traces that begin here is recorded. Of others, those are that their senders record.
+        """Add a processor of spans.
 
-        `abandon` makes a processor give up that does not come to an end.
+        `ratio`: the share of the traces that begin here which is recorded. Other traces are recorded if their sender
+        records them. `abandon` stops the export of a processor whose shutdown takes too long.
         """
         self._abandon = abandon
         self._provider = TracerProvider(
@@ -85,19 +81,19 @@ class Tracing:
 
     @classmethod
     def open(cls, settings: TracingSettings) -> Tracing:
-        """Export to the collector that the settings name."""
+        """Open the exporter to the collector that the settings name."""
         assert settings.endpoint is not None
         exporter = OTLPSpanExporter(_address_of(settings.endpoint), timeout=_EXPORT_SECONDS)
-        processor = BatchSpanProcessor(_Told(exporter, _Complaints()))
+        processor = BatchSpanProcessor(_ReportingExporter(exporter, _LossReporter()))
         return cls(processor, ratio=settings.ratio, service=settings.service, abandon=exporter.shutdown)
 
     def of(self, connection: Connection) -> Tracer:
-        """What makes the spans of a connection."""
+        """Return the tracer of a connection."""
         return Tracer(self._tracer, connection)
 
     async def close(self, seconds: float) -> None:
-        """Export what is left, for so many seconds at most."""
-        # A thread that nobody waits for: the library would wait for a collector that is away.
+        """Export the remaining spans, for at most so many seconds."""
+        # A daemon thread, because the library's shutdown waits for a collector that is not reachable.
         closing = threading.Thread(target=self._provider.shutdown, name="tracing", daemon=True)
         closing.start()
         await asyncio.to_thread(closing.join, seconds)
@@ -119,17 +115,17 @@ class Tracer:
             "connectivity.connection": connection.id,
         }
         self._carries_context = load_connection_type(kind).has_headers
-        self._sources = [_only(source.addresses) for source in connection.sources]
+        self._sources = [_only_address(source.addresses) for source in connection.sources]
 
     def received(
         self, delivery: Delivery, signals: Sequence[Inbound], error: ErrorResponse | None, source: int, started: int
     ) -> tuple[list[Inbound], ErrorResponse | None]:
-        """Begin the span of a delivery that was read since `started` (nanoseconds since 1970), which ends with it.
+        """Begin the span of a delivery, read since `started` (nanoseconds since 1970), until it ends.
 
-        What it said, with the context of the span among its headers.
+        Return the signals and the error with the span's context in their headers.
         """
-        said: Sequence[Inbound | ErrorResponse] = [*signals, error] if error is not None else signals
-        own = said[0].headers if said else {}
+        read: Sequence[Inbound | ErrorResponse] = [*signals, error] if error is not None else signals
+        own = read[0].headers if read else {}
         template = self._sources[source]
         attributes = {
             **self._common,
@@ -139,20 +135,26 @@ class Tracer:
             "messaging.message.body.size": len(delivery.envelope.payload),
             "connectivity.source": source,
         }
-        _describe(attributes, said[0] if said else None, own)
+        _describe(attributes, read[0] if read else None, own)
         if delivery.redelivered:
             attributes["connectivity.redelivered"] = True
-        span = self._span("process", template, SpanKind.CONSUMER, _transported(delivery) or own, attributes, started)
+        span = self._span(
+            "process", template, SpanKind.CONSUMER, _transport_context(delivery) or own, attributes, started
+        )
         if error is not None:
             span.set_attribute("error.type", error.fault.error)
             span.set_status(Status(StatusCode.ERROR, error.fault.message))
-        delivery.ended = _ending(span, delivery.ended)
+        delivery.ended = _end_with_span(span, delivery.ended)
         context = _context_of(span)
-        told = replace(error, headers=_with(error.headers, context)) if error is not None else None
-        return [replace(signal, headers=_with(signal.headers, context)) for signal in signals], told
+        error_with_context = (
+            replace(error, headers=_with_context(error.headers, context)) if error is not None else None
+        )
+        return [
+            replace(signal, headers=_with_context(signal.headers, context)) for signal in signals
+        ], error_with_context
 
     def sending(self, signal: Outbound, template: str) -> SendSpan:
-        """Begin the span of a signal that leaves for an address with this template."""
+        """Begin the span of a signal that is sent to an address with this template."""
         attributes = {
             **self._common,
             "messaging.operation.name": "send",
@@ -183,7 +185,7 @@ class Tracer:
 
 
 class SendSpan:
-    """A signal on its way out, and its span. One that nothing comes of is not exported."""
+    """A signal to be sent and its span. A span that is not ended is not exported."""
 
     __slots__ = ("_context", "_span")
 
@@ -192,7 +194,7 @@ class SendSpan:
         self._context = context
 
     def carry(self, messages: Sequence[OutboundMessage]) -> Sequence[OutboundMessage]:
-        """The messages with the span's context among their headers. Those that share their headers go on sharing them."""
+        """Return messages with the span's context in their headers; those that share headers still do."""
         if not messages:
             return messages
         self._span.set_attribute("messaging.destination.name", messages[0].address)
@@ -201,17 +203,17 @@ class SendSpan:
         if not self._context:
             return messages
         merged: dict[int, dict[str, Any]] = {}
-        carrying = []
+        messages_with_context = []
         for message in messages:
             envelope = message.envelope
             headers = merged.get(id(envelope.headers))
             if headers is None:
-                headers = merged[id(envelope.headers)] = _with(envelope.headers, self._context)
-            carrying.append(msgspec.structs.replace(message, envelope=Envelope(envelope.payload, headers)))
-        return carrying
+                headers = merged[id(envelope.headers)] = _with_context(envelope.headers, self._context)
+            messages_with_context.append(msgspec.structs.replace(message, envelope=Envelope(envelope.payload, headers)))
+        return messages_with_context
 
     def end(self, error: ConnectivityError | None) -> None:
-        """The broker has confirmed, or has not."""
+        """End the span: the broker has confirmed the messages, or there is an error."""
         if error is not None:
             kind = error.fault.error if isinstance(error, PublishFailed) else type(error).__name__
             self._span.set_attribute("error.type", kind)
@@ -219,8 +221,8 @@ class SendSpan:
         self._span.end()
 
 
-def _ending(span: Span, ended: Callable[[Delivery, Outcome], None]) -> Callable[[Delivery, Outcome], None]:
-    """What ends a delivery, and its span with it."""
+def _end_with_span(span: Span, ended: Callable[[Delivery, Outcome], None]) -> Callable[[Delivery, Outcome], None]:
+    """Return a callback that ends the span and then the delivery."""
 
     def end(delivery: Delivery, outcome: Outcome) -> None:
         span.set_attribute("connectivity.outcome", _OUTCOMES[outcome])
@@ -233,7 +235,7 @@ def _ending(span: Span, ended: Callable[[Delivery, Outcome], None]) -> Callable[
 
 
 def _describe(attributes: dict[str, Any], signal: Inbound | Outbound | None, headers: Mapping[str, Any]) -> None:
-    """What a signal is, what it is about, and in which conversation."""
+    """Add the attributes of a signal: its type, its entity, and its correlation ID."""
     if signal is not None:
         attributes["connectivity.signal"] = type(signal).__name__
         entity = signal.query.entity if isinstance(signal, Subscribe) else signal.entity
@@ -243,13 +245,13 @@ def _describe(attributes: dict[str, Any], signal: Inbound | Outbound | None, hea
         attributes["messaging.message.conversation_id"] = correlation
 
 
-def _only(addresses: Sequence[str]) -> str | None:
-    """The address by which a source's spans are called; None where it has several."""
+def _only_address(addresses: Sequence[str]) -> str | None:
+    """Return the address for the span names of a source; None if it has several."""
     return addresses[0] if len(addresses) == 1 else None
 
 
-def _transported(delivery: Delivery) -> Mapping[str, str] | None:
-    """The context that a delivery's transport headers name, in any spelling of their names."""
+def _transport_context(delivery: Delivery) -> Mapping[str, str] | None:
+    """Return the trace context in a delivery's transport headers, in upper or lower case."""
     envelope = delivery.envelope
     if (parent := envelope.header(TRACEPARENT)) is None:
         return None
@@ -263,58 +265,60 @@ def _context_of(span: Span) -> Mapping[str, str]:
     return carrier
 
 
-def _with(headers: Mapping[str, Any], context: Mapping[str, str]) -> dict[str, Any]:
-    """Headers with this context in the place of any other, however that was spelt."""
+def _with_context(headers: Mapping[str, Any], context: Mapping[str, str]) -> dict[str, Any]:
+    """Return headers with this trace context in place of any other, in upper or lower case."""
     return {**{name: value for name, value in headers.items() if name.lower() not in _CONTEXT}, **context}
 
 
 def _address_of(endpoint: str) -> str:
-    """Where spans are posted: at the usual path, unless the endpoint has one."""
+    """Return the URL for the export: the endpoint with the usual path, unless it has a path."""
     return endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + _TRACES_PATH
 
 
 # --- losses -------------------------------------------------------------------------------------------------------------
 
 
-class _Complaints(logging.Handler):
-    """What those parts of the library have to say that export, said once: until spans are exported again, everything
-    further is the same trouble. It comes from the exporting thread too."""
+class _LossReporter(logging.Handler):
+    """Log handler of the exporting library: logs when spans are lost, and when export works again.
+
+    Called from the exporting thread as well.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._has_told = False
+        self._is_losing = False
         for part in ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal"):
             logger = logging.getLogger(part)
             logger.handlers[:] = [self]
             logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.tell(record.getMessage())
+        self.report_loss(record.getMessage())
 
-    def tell(self, reason: str) -> None:
-        if not self._has_told:
-            self._has_told = True
+    def report_loss(self, reason: str) -> None:
+        if not self._is_losing:
+            self._is_losing = True
             log.warning("spans are lost", reason=reason)
 
-    def over(self) -> None:
-        if self._has_told:
-            self._has_told = False
+    def report_recovery(self) -> None:
+        if self._is_losing:
+            self._is_losing = False
             log.info("spans are exported again")
 
 
-class _Told(SpanExporter):
-    """An exporter that says when spans are lost, and when they are not any more."""
+class _ReportingExporter(SpanExporter):
+    """An exporter that logs when spans are lost, and when they are exported again."""
 
-    def __init__(self, exporter: SpanExporter, complaints: _Complaints) -> None:
+    def __init__(self, exporter: SpanExporter, losses: _LossReporter) -> None:
         self._exporter = exporter
-        self._complaints = complaints
+        self._losses = losses
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._exporter.export(spans)
         if result is SpanExportResult.SUCCESS:
-            self._complaints.over()
+            self._losses.report_recovery()
         else:
-            self._complaints.tell("the collector does not take them")
+            self._losses.report_loss("the collector refuses them")
         return result
 
     def shutdown(self) -> None:

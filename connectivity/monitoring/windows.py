@@ -1,11 +1,11 @@
-"""How often something has happened within the last minute, hour and day.
+"""Counts of the last minute, hour and day, in sliding windows.
 
-A `WindowedCount` is made to be added to by whoever is in a hurry: one comparison and one addition, whatever the number of
-windows. What was counted within one second is laid into the windows when the next one begins for it, or when somebody reads.
-So each window slides by the width of its buckets: ten seconds, a minute, an hour (Ditto connections, metrics).
+Adding to a `WindowedCount` costs one comparison and one addition, whatever the number of windows. The count of one second is
+moved into the windows at the first access in a later second. So each window slides by the width of its buckets: 10 s, one
+minute, one hour (Ditto connections, metrics).
 
-Seconds come from a `SecondClock` that somebody moves on about once a second: asking the time for every message would cost
-more than counting it. They are monotonic, so that a clock which is set does not move what was counted.
+Seconds come from a `SecondClock` that is advanced about once a second, because reading the time for every message would cost
+more than counting it. They are monotonic, so setting the system clock does not move counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 
 class TimeWindow(NamedTuple):
-    """A span of time: its name, the seconds of one of its buckets, and how many of them it has."""
+    """A period: its name, the seconds of one bucket, and the number of buckets."""
 
     name: str
     seconds: int
@@ -30,12 +30,12 @@ _EMPTY: Final = bytes(8 * sum(window.buckets for window in WINDOWS))
 
 
 class SecondClock:
-    """Whole seconds, as they were when somebody looked last."""
+    """The time in whole seconds, as of the last tick."""
 
     __slots__ = ("_now", "second")
 
     def __init__(self, now: Callable[[], float]) -> None:
-        """`now` gives monotonic seconds."""
+        """`now` returns monotonic seconds."""
         self._now = now
         self.second = int(now())
 
@@ -43,92 +43,92 @@ class SecondClock:
         return f"<Clock at {self.second}>"
 
     def tick(self) -> None:
-        """Look what time it is."""
+        """Read the time."""
         self.second = int(self._now())
 
 
 class CountSnapshot(NamedTuple):
-    """What a count has in its windows, in their order, and the second in which the newest of it was counted, if any."""
+    """The counts in the windows, in the order of `WINDOWS`, and the second of the latest one, if any."""
 
     windows: tuple[int, ...] = (0,) * len(WINDOWS)
     last: int | None = None
 
     def __add__(self, other: object) -> CountSnapshot:
-        """Both together."""
+        """Return the sum of both."""
         if not isinstance(other, CountSnapshot):
             return NotImplemented
-        lasts = [each.last for each in (self, other) if each.last is not None]
-        sums = tuple(mine + theirs for mine, theirs in zip(self.windows, other.windows, strict=True))
-        return CountSnapshot(sums, max(lasts, default=None))
+        latest_seconds = [each.last for each in (self, other) if each.last is not None]
+        sums = tuple(left + right for left, right in zip(self.windows, other.windows, strict=True))
+        return CountSnapshot(sums, max(latest_seconds, default=None))
 
 
 class WindowedCount:
-    """One number that grows. Its buckets take memory once it has grown."""
+    """A growing number with windows. Its buckets are allocated at the first count."""
 
-    __slots__ = ("_before", "_buckets", "_folded", "clock", "last", "open", "second")
+    __slots__ = ("_buckets", "_cleared_until", "_total_before", "clock", "last", "open", "second")
 
     def __init__(self, clock: SecondClock) -> None:
         self.clock = clock
         self.second = clock.second
         """The second that `open` belongs to."""
         self.open = 0
-        """What was counted in that second."""
-        self._before = 0
+        """The count of that second."""
+        self._total_before = 0
         self._buckets: array[int] | None = None
-        self._folded = clock.second
-        """Up to this second old buckets were emptied."""
+        self._cleared_until = clock.second
+        """Expired buckets were cleared up to this second."""
         self.last: int | None = None
-        """The second in which something was counted last, apart from what is open."""
+        """The latest second with a count, except for the open one."""
 
     def __repr__(self) -> str:
         return f"<Count {self.total}>"
 
     @property
     def total(self) -> int:
-        """Everything that was ever counted."""
-        return self._before + self.open
+        """The count since the beginning."""
+        return self._total_before + self.open
 
     def add(self, count: int = 1) -> None:
-        """Count so many."""
+        """Add to the count."""
         if self.second != self.clock.second:
             self.roll()
         self.open += count
 
     def roll(self) -> None:
-        """A new second has begun."""
+        """Move the open count into the windows and begin the current second."""
         if self.open:
-            buckets = self._emptied(self.second)
+            buckets = self._current_buckets(self.second)
             for window, offset in zip(WINDOWS, _OFFSETS, strict=True):
                 buckets[offset + self.second // window.seconds % window.buckets] += self.open
-            self._before += self.open
+            self._total_before += self.open
             self.last, self.open = self.second, 0
         self.second = self.clock.second
 
     def read(self) -> CountSnapshot:
-        """What the windows that end now have."""
+        """Return the counts of the windows that end now."""
         self.roll()
         if self._buckets is None:
             return CountSnapshot()
-        buckets = self._emptied(self.second)
+        buckets = self._current_buckets(self.second)
         sums = (
             sum(buckets[offset : offset + window.buckets]) for window, offset in zip(WINDOWS, _OFFSETS, strict=True)
         )
         return CountSnapshot(tuple(sums), self.last)
 
     def reset(self) -> None:
-        """Forget what the windows have. The total stays."""
+        """Reset the windows. The total stays."""
         self.roll()
         self._buckets = self.last = None
 
-    def _emptied(self, second: int) -> array[int]:
-        """The buckets, without what is too old at this second."""
+    def _current_buckets(self, second: int) -> array[int]:
+        """Return the buckets after clearing those that have expired at this second."""
         if self._buckets is None:
-            self._buckets, self._folded = array("Q", _EMPTY), second
+            self._buckets, self._cleared_until = array("Q", _EMPTY), second
         buckets = self._buckets
         for window, offset in zip(WINDOWS, _OFFSETS, strict=True):
             current = second // window.seconds
-            passed = min(window.buckets, current - self._folded // window.seconds)
+            passed = min(window.buckets, current - self._cleared_until // window.seconds)
             for bucket in range(current - passed + 1, current + 1):
                 buckets[offset + bucket % window.buckets] = 0
-        self._folded = max(self._folded, second)
+        self._cleared_until = max(self._cleared_until, second)
         return buckets

@@ -1,1 +1,1 @@
-"""The way in: consume, decode, check the sender, deduplicate, settle."""
+"""Sources: consume deliveries, decode them, check the sender, detect redeliveries, acknowledge."""

@@ -1,15 +1,12 @@
-"""Requested acknowledgements: what a command asks for, what has come, and what that means for its answer and its delivery.
+"""Requested acknowledgements: what a command requests, what came, and how its delivery ends.
 
-Everything here decides and nothing acts: no clock, no task, no broker. The rules are tables of the Ditto connection model
-(requested acknowledgements; settlement of the consumed message):
+Pure functions and state, by the tables of the Ditto connection model (requested acknowledgements; settlement of the consumed
+message):
 
-    wish           which labels a command wants to hear of, whether it wants an answer, and how long it waits
-    SourceRequests what a source adds to that
-    Collector      what has come for one command; what is missing when its time is over counts as 408
-    outcome_of …   whether a delivery is settled, or rejected, to come again or not
-
-A *weak* acknowledgement is given for a party that would have answered and was not asked, since its filter or its permissions
-kept the signal from it. It counts as success.
+    wish               the labels that a signal requests, whether it requires a response, and its timeout
+    SourceAckRequests  the requests that a source adds
+    AckAggregator      the acknowledgements of one command; missing ones become 408 at its timeout
+    outcome_of_…       whether a delivery is acknowledged, requeued or rejected
 """
 
 from __future__ import annotations
@@ -44,14 +41,14 @@ TWIN_PERSISTED: Final = "twin-persisted"
 SEARCH_PERSISTED: Final = "search-persisted"
 
 OWN_LABELS: Final = {"twin": frozenset({TWIN_PERSISTED, SEARCH_PERSISTED}), "live": frozenset({LIVE_RESPONSE})}
-"""The labels that the service itself answers on each channel. On the other one nobody does, so they are not waited for."""
+"""The labels that the service answers itself, by channel; ignored on the other channel."""
 
 BUILT_IN: Final = frozenset().union(*OWN_LABELS.values())
 
 _DEFAULT: Final = {"twin": TWIN_PERSISTED, "live": LIVE_RESPONSE}
-_LISTED: Final = re.compile(r"[a-zA-Z0-9\-_:,]*")
-_MOST_OF_ONE: Final = 10
-"""Acknowledgements with the same label that are kept for one command."""
+_LABEL_LIST: Final = re.compile(r"[a-zA-Z0-9\-_:,]*")
+_MOST_PER_LABEL: Final = 10
+"""The most acknowledgements with the same label that one command keeps."""
 
 _FIRST_FAILURE: Final = 400
 _PRECONDITION_FAILED: Final = 412
@@ -64,14 +61,14 @@ _FIRST_SERVER_FAULT: Final = 500
 
 
 class RequestedAcks(NamedTuple):
-    """What a command asks for: labels, without repeats; whether it wants an answer; seconds that it waits."""
+    """The requested labels without repeats, whether a response is required, and the timeout in seconds."""
 
     labels: tuple[str, ...]
     is_answered: bool
     timeout: float
 
     def is_plain(self, channel: str) -> bool:
-        """Whether the command's own answer says everything."""
+        """Return whether the command's own response is the only acknowledgement."""
         return not self.labels or self.labels == (_DEFAULT[channel],)
 
 
@@ -80,12 +77,12 @@ _LABELS_OF_OTHERS: Final = {channel: BUILT_IN - own for channel, own in OWN_LABE
 
 
 def says_nothing(headers: Headers) -> bool:
-    """Whether a signal leaves to the defaults what it asks for, as most do."""
+    """Return whether a signal has none of the headers about acknowledgements, as most do."""
     return "requested-acks" not in headers and "response-required" not in headers and "timeout" not in headers
 
 
 def wish(headers: Headers, channel: str) -> RequestedAcks | Fault:
-    """What a signal with these normalised headers asks for on the `twin` or `live` channel, or why it cannot be had."""
+    """Return the requests in normalized headers on the channel `twin` or `live`, or a fault."""
     if says_nothing(headers):
         return _USUAL[channel]
     is_answered = response_required(headers)
@@ -104,7 +101,7 @@ def wish(headers: Headers, channel: str) -> RequestedAcks | Fault:
 
 
 def default_labels(headers: Headers, channel: str) -> tuple[str, ...]:
-    """The labels that a signal asks for as it came, before its source has a word in it."""
+    """Return the labels that a signal requests before its source adds any."""
     requested = headers.get("requested-acks")
     if requested is not None:
         return tuple(requested)
@@ -118,35 +115,34 @@ NO_TIME: Final = Fault(
     "Give a timeout above zero, or set 'response-required' to false and 'requested-acks' to an empty list.",
     {"invalidHeaderKey": "timeout"},
 )
-"""Told also to who wants no response: it cannot be had as it was asked for."""
+"""Returned also if no response is required, because the request cannot be fulfilled."""
 
 
 NOTHING: Final = RequestedAcks((), True, LONGEST_TIMEOUT)
-"""What is asked for by signals that no acknowledgement can be asked for."""
+"""The requests of signals that cannot request acknowledgements."""
 
 
 def channel_of(signal: Inbound) -> str | None:
-    """The channel that a signal asks for acknowledgements on; None for one that cannot: queries, policies, answers."""
+    """Return the acknowledgement channel of a signal; None for queries, policy commands, responses."""
     if isinstance(signal, Command):
         return "twin" if signal.action != "retrieve" and signal.entity.type is EntityType.THING else None
     return "live" if isinstance(signal, Message | LiveCommand) else None
 
 
 class SourceAckRequests:
-    """What a source adds to the requests of its signals (`acknowledgementRequests`), and what it keeps of them.
+    """The `acknowledgementRequests` of a source: labels that it adds to its signals, and a filter on them.
 
-    A signal that asks for none, with an empty list, is left alone. Raises PlaceholderError for a filter that is not
-    understood.
+    A signal with an empty list of labels is not changed. Raises PlaceholderError for an invalid filter.
     """
 
     def __init__(self, includes: Sequence[str], functions: str | None) -> None:
         self._includes = tuple(includes)
         self._functions = functions
         if functions is not None:
-            _filtered("none", functions)
+            _filter_template("none", functions)
 
     def apply(self, headers: dict[str, Any], channel: str, context: PlaceholderContext) -> None:
-        """Change `requested-acks` among the headers of a signal."""
+        """Update `requested-acks` in the headers of a signal."""
         requested = headers.get("requested-acks")
         if requested == []:
             return
@@ -156,23 +152,23 @@ class SourceAckRequests:
         if self._functions is None:
             return
         text = ",".join(requested if requested is not None else default_labels(headers, channel))
-        if not _LISTED.fullmatch(text):
-            return  # a label among them is no label, which is answered later
-        if not _filtered(text, self._functions).resolve(context).is_resolved:
+        if not _LABEL_LIST.fullmatch(text):
+            return  # an invalid label, which `wish` reports
+        if not _filter_template(text, self._functions).resolve(context).is_resolved:
             headers["requested-acks"] = []
 
 
 @lru_cache(maxsize=256)
-def _filtered(text: str, functions: str) -> Template:
-    """The list of labels, sent through the functions of a filter."""
+def _filter_template(text: str, functions: str) -> Template:
+    """Return a template that sends the list of labels through the functions of a filter."""
     return parse(f"{{{{ fn:default('{text}') | {functions} }}}}", Scope.COMMON)
 
 
-# --- acknowledgements that come in --------------------------------------------------------------------------------------
+# --- incoming acknowledgements ------------------------------------------------------------------------------------------
 
 
 def refusal(ack: Acknowledgement, declared: frozenset[str]) -> Fault | None:
-    """Why an acknowledgement is not forwarded that came by a source with these declared labels; None if it is."""
+    """Return why a source with these declared labels cannot send an acknowledgement, else None."""
     if ack.label in BUILT_IN:
         return Fault(
             400,
@@ -191,59 +187,59 @@ def refusal(ack: Acknowledgement, declared: frozenset[str]) -> Fault | None:
 
 
 def weak(entity: EntityId, label: str, channel: str, correlation_id: str | None) -> Acknowledgement:
-    """The acknowledgement for a party that was not asked."""
-    headers = {**_about(correlation_id), "ditto-weak-ack": True}
-    return Acknowledgement(entity, label, 200, _NOT_ASKED, headers, channel)
+    """Return the weak acknowledgement for a subscriber that the signal is not for (Ditto)."""
+    headers = {**_correlation_headers(correlation_id), "ditto-weak-ack": True}
+    return Acknowledgement(entity, label, 200, _WEAK_ACK_TEXT, headers, channel)
 
 
 def timed_out(
     entity: EntityId, label: str, channel: str, correlation_id: str | None, seconds: float
 ) -> Acknowledgement:
-    """The acknowledgement in place of one that never came."""
+    """Return the acknowledgement that replaces a missing one at the timeout."""
     error = {
         "status": _TIMED_OUT,
         "error": "acknowledgement:request.timeout",
         "message": f"No acknowledgement with the label '{label}' came within {seconds:g} s.",
     }
     value = msgspec.json.encode(error)
-    return Acknowledgement(entity, label, _TIMED_OUT, value, _about(correlation_id), channel)
+    return Acknowledgement(entity, label, _TIMED_OUT, value, _correlation_headers(correlation_id), channel)
 
 
 def command_timed_out(seconds: float) -> Fault:
-    """The answer to a signal whose own answer never came."""
+    """Return the error response to a signal without a response at its timeout."""
     message = f"No answer came within {seconds:g} s."
     return Fault(_TIMED_OUT, "command.timeout", message, "Try again, or give it a longer 'timeout'.")
 
 
 def own(label: str, response: Response | LiveAnswer, channel: str, asked: Headers) -> Acknowledgement:
-    """A response as an acknowledgement; of its headers those that the request did not bring along."""
+    """Return a response as an acknowledgement, without the headers that it has from the request."""
     new = {name: value for name, value in response.headers.items() if asked.get(name) != value}
-    headers = {**_about(asked.get("correlation-id")), **new}
+    headers = {**_correlation_headers(asked.get("correlation-id")), **new}
     return Acknowledgement(response.entity, label, response.status, response.value, headers, channel)
 
 
-def _about(correlation_id: str | None) -> dict[str, Any]:
+def _correlation_headers(correlation_id: str | None) -> dict[str, Any]:
     return {} if correlation_id is None else {"correlation-id": correlation_id}
 
 
-_NOT_ASKED: Final = msgspec.json.encode(
+_WEAK_ACK_TEXT: Final = msgspec.json.encode(
     "Acknowledgement was issued automatically, because the subscriber is not authorized to receive the signal, "
     "or its filter excludes it."
 )
 
 
 class AckAggregator:
-    """What has come for one command. `take` and `expire` are told the events, `acks` is what there is."""
+    """The acknowledgements of one command: `take` adds one, `expire` those that are missing."""
 
-    __slots__ = ("_come", "_missing", "channel", "entity")
+    __slots__ = ("_missing", "_received", "channel", "entity")
 
     def __init__(self, entity: EntityId, labels: Sequence[str], channel: str) -> None:
         self.entity, self.channel = entity, channel
-        self._come: dict[str, list[Acknowledgement]] = {label: [] for label in labels}
-        self._missing = len(self._come)
+        self._received: dict[str, list[Acknowledgement]] = {label: [] for label in labels}
+        self._missing = len(self._received)
 
     def __repr__(self) -> str:
-        return f"<Collector for {self.entity}, waits for {', '.join(self.missing) or 'nothing'}>"
+        return f"<AckAggregator of {self.entity}, waits for {', '.join(self.missing) or 'nothing'}>"
 
     @property
     def is_complete(self) -> bool:
@@ -251,37 +247,37 @@ class AckAggregator:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The labels that nothing has come for, in the order in which they were asked for."""
-        return tuple(label for label, come in self._come.items() if not come)
+        """The labels without an acknowledgement, in the order of the request."""
+        return tuple(label for label, received in self._received.items() if not received)
 
     @property
     def acks(self) -> tuple[Acknowledgement, ...]:
-        """Everything that has come, in the order of the labels."""
-        return tuple(ack for come in self._come.values() for ack in come)
+        """All acknowledgements, in the order of the requested labels."""
+        return tuple(ack for received in self._received.values() for ack in received)
 
     def wants(self, label: str) -> bool:
-        """Whether the label was asked for, answered or not."""
-        return label in self._come
+        """Return whether the label was requested, acknowledged or not."""
+        return label in self._received
 
     def take(self, ack: Acknowledgement) -> bool:
-        """Note an acknowledgement; False for one that nobody asked for, or that is one too many with its label."""
-        come = self._come.get(ack.label)
-        if come is None:
+        """Add an acknowledgement; False if its label was not requested, or has too many already."""
+        received = self._received.get(ack.label)
+        if received is None:
             return False
-        if not come:
+        if not received:
             self._missing -= 1
-        elif come[0].headers.get("ditto-weak-ack"):
-            # Whoever was not asked has answered all the same.
-            come.clear()
+        elif received[0].headers.get("ditto-weak-ack"):
+            # A real acknowledgement replaces the weak one.
+            received.clear()
         elif ack.headers.get("ditto-weak-ack"):
             return True
-        elif len(come) >= _MOST_OF_ONE:
+        elif len(received) >= _MOST_PER_LABEL:
             return False
-        come.append(ack)
+        received.append(ack)
         return True
 
     def expire(self, correlation_id: str | None, seconds: float) -> None:
-        """The time is over: what is missing has failed."""
+        """Add a 408 acknowledgement for each missing label."""
         for label in self.missing:
             self.take(timed_out(self.entity, label, self.channel, correlation_id, seconds))
 
@@ -291,43 +287,42 @@ class AckAggregator:
 
     @property
     def outcome(self) -> Outcome:
-        """What becomes of the delivery of the command."""
+        """How the delivery of the command ends."""
         return outcome_of_acks((ack.label, ack.status) for ack in self.acks)
 
 
 def aggregate_status(acks: Sequence[Acknowledgement]) -> int:
-    """The status of several acknowledgements: that of the only one; 200 if all are successes; else 424."""
+    """Return the status of several acknowledgements: the only one, 200 for all successful, or 424."""
     if len(acks) == 1:
         return acks[0].status
     return 200 if all(is_success(ack.status) for ack in acks) else _DEPENDENCY_FAILED
 
 
-# --- what becomes of a delivery -----------------------------------------------------------------------------------------
+# --- the outcome of a delivery ------------------------------------------------------------------------------------------
 
 _UNREADABLE: Final = ("json.", "headers.", "protocoladapter:", "mediatype.")
-"""How the codes begin of what is wrong with a message and not with what it wants."""
+"""Prefixes of error codes about the form of a message."""
 
 _GRAVITY: Final[Mapping[Outcome, int]] = {Outcome.SETTLED: 0, Outcome.DROPPED: 1, Outcome.REDELIVER: 2}
 
 
 def worse(one: Outcome, other: Outcome) -> Outcome:
-    """The outcome of a delivery with two signals that ended so: one that wants to come again takes the others along."""
+    """Return the graver of two outcomes of one delivery; to requeue is the gravest."""
     return one if _GRAVITY[one] >= _GRAVITY[other] else other
 
 
 def outcome_of_failure(status: int) -> Outcome:
-    """The outcome of an acknowledgement or response with this status."""
+    """Return the outcome for an acknowledgement or response with this status."""
     if status < _FIRST_FAILURE:
         return Outcome.SETTLED
-    may_go_well_later = status in (_TIMED_OUT, _DEPENDENCY_FAILED) or status >= _FIRST_SERVER_FAULT
-    return Outcome.REDELIVER if may_go_well_later else Outcome.DROPPED
+    may_succeed_later = status in (_TIMED_OUT, _DEPENDENCY_FAILED) or status >= _FIRST_SERVER_FAULT
+    return Outcome.REDELIVER if may_succeed_later else Outcome.DROPPED
 
 
 def outcome_of_error(fault: Fault) -> Outcome:
-    """The outcome of a command that asked for acknowledgements and was refused.
+    """Return the outcome for a refused command that requested acknowledgements.
 
-    A condition that does not hold is no failure: the command has done what it should. And what cannot be read is settled,
-    wherever that is found out.
+    A condition that does not hold is not a failure, and an unreadable message is acknowledged.
     """
     is_unreadable = fault.error.startswith(_UNREADABLE)
     return (
@@ -336,14 +331,14 @@ def outcome_of_error(fault: Fault) -> Outcome:
 
 
 def outcome_of_live_response(status: int) -> Outcome:
-    """The outcome of a live signal that was answered: whatever a device says, it has got the signal."""
+    """Return the outcome for a live signal with a response; any but a timeout shows its receipt."""
     return Outcome.REDELIVER if status == _TIMED_OUT else Outcome.SETTLED
 
 
 def outcome_of_acks(acks: Iterable[tuple[str, int]]) -> Outcome:
-    """The outcome of labels with their statuses, each of which counts for itself."""
+    """Return the gravest outcome of labels with their statuses."""
     outcome = Outcome.SETTLED
     for label, status in acks:
-        judge = outcome_of_live_response if label == LIVE_RESPONSE else outcome_of_failure
-        outcome = worse(outcome, judge(status))
+        outcome_of = outcome_of_live_response if label == LIVE_RESPONSE else outcome_of_failure
+        outcome = worse(outcome, outcome_of(status))
     return outcome

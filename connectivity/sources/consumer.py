@@ -1,8 +1,8 @@
-"""Deliveries on their way from a link to the dispatcher, in the order in which they came.
+"""Takes the deliveries of a link to the dispatcher, in the order in which they arrive.
 
-An `SourceConsumer` takes what one link brings for one source. While the store cannot write, a `RetryBuffer` keeps the
-unanswered deliveries of all intakes of a connection together, lets them take no more, and takes all up again in the order in
-which they came: whichever of several clients or sources they came by, none about the same entity overtakes another.
+A `SourceConsumer` consumes what one link delivers for one source. While the store cannot write, the `RetryBuffer` of the
+connection holds the deliveries of all of its consumers, makes the consumers wait, and later processes the deliveries in
+order of arrival. So deliveries about one entity stay in order, whichever client or source they arrive by.
 """
 
 from __future__ import annotations
@@ -21,119 +21,119 @@ from connectivity.transports.base import Link
 from spark_store.errors import StoreUnavailable
 
 PAUSE = 0.5
-"""Seconds until deliveries are taken up again that a store which is there could not take."""
+"""Seconds before deliveries are retried that the store refused although it is available."""
 
 
 Handle = Callable[[Sequence[InboundDelivery], Callable[[Sequence[InboundDelivery]], None]], None]
-"""Has deliveries carried out in their order. Those that the store cannot take now are handed to the second argument."""
+"""Processes deliveries in order; those that the store cannot take now go to the second argument."""
 
 
 class RetryBuffer:
-    """What a connection could not carry out until now."""
+    """The deliveries of a connection that could not be processed because the store was unavailable."""
 
-    def __init__(self, carry_out: Handle, store: Store, *, pause: float = PAUSE) -> None:
-        self._carry_out = carry_out
+    def __init__(self, process: Handle, store: Store, *, pause: float = PAUSE) -> None:
+        self._process = process
         self._store = store
         self._pause = pause
-        self._intakes: set[SourceConsumer] = set()
+        self._consumers: set[SourceConsumer] = set()
         self._held: list[tuple[InboundDelivery, SourceConsumer]] = []
         self._recovery: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Holding {len(self._held)} held>"
+        return f"<RetryBuffer, {len(self._held)} held>"
 
-    def enter(self, intake: SourceConsumer) -> None:
-        self._intakes.add(intake)
+    def enter(self, consumer: SourceConsumer) -> None:
+        self._consumers.add(consumer)
 
-    def leave(self, intake: SourceConsumer) -> None:
-        """The intake's link is gone: what it brought is the broker's to bring again."""
-        self._intakes.discard(intake)
-        self._held = [(arrival, owner) for arrival, owner in self._held if owner is not intake]
-        if not self._intakes and self._recovery is not None:
+    def leave(self, consumer: SourceConsumer) -> None:
+        """Remove a consumer whose link has ended, and its deliveries, which the broker will redeliver."""
+        self._consumers.discard(consumer)
+        self._held = [(delivery, owner) for delivery, owner in self._held if owner is not consumer]
+        if not self._consumers and self._recovery is not None:
             self._recovery.cancel()
             self._recovery = None
 
-    async def handle(self, arrivals: Sequence[InboundDelivery], intake: SourceConsumer) -> None:
-        """Have deliveries carried out behind those that are held."""
+    async def handle(self, deliveries: Sequence[InboundDelivery], consumer: SourceConsumer) -> None:
+        """Process deliveries after those that are held."""
         while self._recovery is not None:
             await asyncio.shield(self._recovery)
-        self._handle(arrivals, dict.fromkeys(arrivals, intake))
+        self._handle(deliveries, dict.fromkeys(deliveries, consumer))
 
-    def _handle(self, arrivals: Sequence[InboundDelivery], owners: Mapping[InboundDelivery, SourceConsumer]) -> None:
-        self._carry_out(arrivals, partial(self._hold, owners))
+    def _handle(self, deliveries: Sequence[InboundDelivery], owners: Mapping[InboundDelivery, SourceConsumer]) -> None:
+        self._process(deliveries, partial(self._hold, owners))
 
-    def _hold(self, owners: Mapping[InboundDelivery, SourceConsumer], arrivals: Sequence[InboundDelivery]) -> None:
-        held = [(arrival, owners[arrival]) for arrival in arrivals if owners[arrival] in self._intakes]
+    def _hold(self, owners: Mapping[InboundDelivery, SourceConsumer], deliveries: Sequence[InboundDelivery]) -> None:
+        held = [(delivery, owners[delivery]) for delivery in deliveries if owners[delivery] in self._consumers]
         if not held:
             return
-        for arrival, _ in held:
-            arrival.route.meter.inbound("held")
+        for delivery, _ in held:
+            delivery.route.meter.inbound("held")
         self._held += held
         if self._recovery is None:
             self._recovery = asyncio.get_running_loop().create_task(self._recover())
 
     async def _recover(self) -> None:
-        """Take up what is held. After a mistake of our own it is given up with its links, which bring it again."""
+        """Retry the held deliveries; an internal error ends the links, so that brokers redeliver."""
         try:
-            await self._take_up()
+            await self._retry()
         except Exception as error:
             self._recovery = None
-            for intake in self._intakes:
-                intake.stop(error)
+            for consumer in self._consumers:
+                consumer.stop(error)
 
-    async def _take_up(self) -> None:
-        """Wait until the store is back, and take up in their order those that were handed back."""
+    async def _retry(self) -> None:
+        """Wait until the store is available, and process the held deliveries in order of arrival."""
         while True:
             if self._store.is_available:
                 await asyncio.sleep(self._pause)
             await self._store.wait_available()
             with contextlib.suppress(StoreUnavailable):
-                # What is on its way still may be handed back too.
+                # Transactions before the barrier may still hand deliveries back.
                 await self._store.barrier()
                 break
         held, self._held = sorted(self._held, key=lambda each: each[0].number), []
         self._recovery = None
-        self._handle([arrival for arrival, _ in held], dict(held))
+        self._handle([delivery for delivery, _ in held], dict(held))
 
 
 class SourceConsumer:
-    """What one link brings for one source."""
+    """Consumes what one link delivers for one source."""
 
-    def __init__(self, reader: SourceReader, holding: RetryBuffer) -> None:
+    def __init__(self, reader: SourceReader, retry_buffer: RetryBuffer) -> None:
         self._reader = reader
-        self._holding = holding
+        self._retry_buffer = retry_buffer
         self._task: asyncio.Task[Any] | None = None
         self._error: Exception | None = None
 
     def __repr__(self) -> str:
-        return f"<Intake of {self._reader.route!r}>"
+        return f"<SourceConsumer of {self._reader.route!r}>"
 
     async def run(self, link: Link) -> None:
-        """Take what the link brings until it ends. What is unanswered then is the broker's to bring again.
+        """Consume until the link ends; the broker redelivers what is not acknowledged then.
 
-        Raises what `stop` was told.
+        Raises the error that `stop` was called with.
         """
         self._task = asyncio.current_task()
         throttled = link.throttled
-        self._holding.enter(self)
+        self._retry_buffer.enter(self)
         try:
             async for deliveries in link.consume(self._reader.route.index):
                 started = time_ns()
                 if (minutes := link.throttled) != throttled:
                     self._reader.note_throttled(minutes - throttled)
                     throttled = minutes
-                # Scripts take their time; the source waits for them, so that its deliveries stay in order.
+                # The source waits for mapping scripts, so that its deliveries stay in order.
                 prepared = await self._reader.prepare(deliveries)
-                await self._holding.handle(read(self._reader, deliveries, prepared, started), self)
+                await self._retry_buffer.handle(read(self._reader, deliveries, prepared, started), self)
         except asyncio.CancelledError:
             if self._error is not None:
                 raise self._error from None
             raise
         finally:
-            self._holding.leave(self)
+            self._retry_buffer.leave(self)
 
     def stop(self, error: Exception) -> None:
-        """End `run` with this error: what the link has brought cannot be carried out."""
+        """End `run` with this error, because the deliveries of the link cannot be processed."""
         self._error = error
         if self._task is not None:
             self._task.cancel()

@@ -1,9 +1,9 @@
-"""Deliveries on their way through, and what names them: which of them are known already, and which come again too often.
+"""Deliveries while they are processed, and the detection of redeliveries.
 
-An `InboundDelivery` is one delivery with what it says and what is still to come of it. `RedeliveryTracker` remembers in
-memory what helps when a broker brings a delivery again: requests that were carried out (so that demand never doubles),
-answers that are still on their way, answers that the broker has refused, and how often a delivery was given back. Answers to
-commands are remembered by the store, in the transaction of their events; here is only the name under which they are found.
+An `InboundDelivery` is one delivery with its signals and the number of its unfinished responses. `RedeliveryTracker` keeps
+in memory which requests were executed (so that demand is never added twice), which responses are still being published,
+which ones the broker has refused, and how often a delivery was requeued. Responses to commands are kept by the store, in the
+transaction of their events; this module only makes the name under which they are found.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 IDEMPOTENCY_KEY = "idempotency-key"
 MOST_REJECTIONS = 5
-"""How often a delivery is given back to come again, before it is settled all the same."""
+"""How often a delivery is requeued before it is acknowledged or rejected for good."""
 
 _REMEMBERED_REQUESTS = 10_000
 _REMEMBERED_REFUSALS = 1_000
@@ -40,17 +40,17 @@ _REMEMBERED_REJECTIONS = 10_000
 
 _numbers = count()
 
-_Place: TypeAlias = tuple[tuple[str, int], str]
-"""What names a delivery among all that are known: connection and source, then the delivery's own name."""
+_DeliveryKey: TypeAlias = tuple[tuple[str, int], str]
+"""The unique key of a delivery: connection ID and source index, then the delivery's own name."""
 
 
 class InboundDelivery:
-    """One delivery on its way through: what it says, and how many of its answers have not ended yet.
+    """One delivery while it is processed: its signals, and how many of its responses are not finished.
 
-    `is_again` says that it was taken up before: a commit that failed may have been carried out all the same. `number`
-    grows with the order of arrival, `tries` with every time that it could not be stored for reasons of its own. `outcome`
-    is what becomes of it when the last answer has ended. `route` stands for the source; each signal is answered by its own.
-    `made` is what a desk has made of it, for when it is taken up again.
+    `is_again`: it may have been processed before, by a transaction that seemed to fail. `number` is the order of arrival,
+    `tries` the number of attempts to store it that failed for reasons of its own, `outcome` how the delivery ends after
+    its last response. `route` belongs to the source; each signal is answered by a route of its own. `made` is the result
+    of a session handler, kept for a retry.
     """
 
     __slots__ = (
@@ -77,22 +77,22 @@ class InboundDelivery:
         self.outcome = Outcome.SETTLED
         self.is_again = delivery.redelivered
         self.made: Any = None
-        self.place: _Place | None = (route.place, delivery.name) if delivery.name is not None else None
-        """What names the delivery, apart from what it says; None where nothing does."""
+        self.place: _DeliveryKey | None = (route.place, delivery.name) if delivery.name is not None else None
+        """The unique key of the delivery, whatever its payload; None if the broker gives it no name."""
 
     def __repr__(self) -> str:
-        return f"<Arrival {self.number} at {self.delivery.address}, {self.open} answers open, {self.outcome.value}>"
+        return f"<InboundDelivery {self.number} at {self.delivery.address}, {self.open} answers open, {self.outcome.value}>"
 
     def ended(self, _error: ConnectivityError | None) -> None:
-        """One answer has reached the broker, or was refused by it. The last one settles the delivery, or rejects it."""
+        """Note that a response is published or refused; the last one ends the delivery."""
         self.open -= 1
         if self.open == 0:
             if self.outcome is Outcome.SETTLED:
                 self.settle()
             else:
                 self.delivery.reject(self.outcome is Outcome.REDELIVER)
-                fact = self.facts.given_back if self.outcome is Outcome.REDELIVER else self.facts.rejected
-                fact.note(self.about)
+                counter = self.facts.given_back if self.outcome is Outcome.REDELIVER else self.facts.rejected
+                counter.note(self.about)
 
     def settle(self) -> None:
         self.delivery.settle()
@@ -100,7 +100,7 @@ class InboundDelivery:
 
     @property
     def about(self) -> SignalReference | None:
-        """What the delivery says, or the first of it, for the log."""
+        """The first signal of the delivery, or its error, for the log."""
         signals = self.received.signals
         return signals[0].signal if signals else self.received.error
 
@@ -111,86 +111,91 @@ def read(
     prepared: Sequence[Preparation] = (),
     started: int | None = None,
 ) -> list[InboundDelivery]:
-    """Decode a batch; `prepared` is what `reader.prepare` has made of it, since `started` (nanoseconds since 1970)."""
+    """Decode a batch.
+
+    `prepared` is the result of `reader.prepare`, begun at `started` (nanoseconds since 1970).
+    """
     each = zip(deliveries, prepared or repeat(NOTHING), strict=False)
     route = reader.route
     if (tracer := route.tracer) is None:
-        arrivals = [InboundDelivery(delivery, reader.receive(delivery, made), route) for delivery, made in each]
+        inbound_deliveries = [
+            InboundDelivery(delivery, reader.receive(delivery, made), route) for delivery, made in each
+        ]
     else:
-        arrivals = [
+        inbound_deliveries = [
             InboundDelivery(delivery, _traced(tracer, delivery, reader.receive(delivery, made), route, since), route)
             for delivery, made in each
             for since in (started or time_ns(),)
         ]
-    _note_read(arrivals, reader.is_enforcing)
-    return arrivals
+    _note_read(inbound_deliveries, reader.is_enforcing)
+    return inbound_deliveries
 
 
-def _note_read(arrivals: Sequence[InboundDelivery], is_enforcing: bool) -> None:
-    """Tell what was read. Deliveries of one signal, which is what most are, are told of together."""
+def _note_read(inbound_deliveries: Sequence[InboundDelivery], is_enforcing: bool) -> None:
+    """Count what was read. Deliveries of one signal, which most are, are counted together."""
     plain: dict[SourceCounters, list[SignalReference]] = {}
-    for arrival in arrivals:
-        received = arrival.received
+    for inbound in inbound_deliveries:
+        received = inbound.received
         if len(received.signals) == 1 and received.error is None and not (received.dropped or is_enforcing):
-            plain.setdefault(arrival.facts, []).append(received.signals[0].signal)
+            plain.setdefault(inbound.facts, []).append(received.signals[0].signal)
         else:
-            _note(arrival, is_enforcing)
-    for facts, signals in plain.items():
-        facts.read.note_each(signals)
+            _note(inbound, is_enforcing)
+    for counters, signals in plain.items():
+        counters.read.note_each(signals)
 
 
-def _note(arrival: InboundDelivery, is_enforcing: bool) -> None:
-    """Tell what was read of a delivery."""
-    facts, received = arrival.facts, arrival.received
-    facts.consumed.note(arrival.about)
-    for heard in received.signals:
-        facts.mapped.note(heard.signal)
+def _note(inbound: InboundDelivery, is_enforcing: bool) -> None:
+    """Count what was read of one delivery."""
+    counters, received = inbound.facts, inbound.received
+    counters.consumed.note(inbound.about)
+    for each in received.signals:
+        counters.mapped.note(each.signal)
         if is_enforcing:
-            facts.enforced.note(heard.signal)
+            counters.enforced.note(each.signal)
     if received.dropped:
-        facts.dropped.note(None, received.dropped)
+        counters.dropped.note(None, received.dropped)
     if (error := received.error) is not None:
-        fact = facts.not_mapped if received.is_enforced else facts.not_enforced
-        fact.note(error, words=f"{error.fault.error}: {error.fault.message}")
+        counter = counters.not_mapped if received.is_enforced else counters.not_enforced
+        counter.note(error, words=f"{error.fault.error}: {error.fault.message}")
 
 
 def _traced(
     tracer: Tracer, delivery: Delivery, received: DecodedDelivery, route: ReplyTargetPublisher, started: int
 ) -> DecodedDelivery:
-    """The same, with a span that its signals name in their headers."""
-    heard = received.signals
-    signals, error = tracer.received(delivery, [each.signal for each in heard], received.error, route.index, started)
-    said = [each._replace(signal=signal) for each, signal in zip(heard, signals, strict=True)]
-    return msgspec.structs.replace(received, signals=said, error=error)
+    """Begin a span, and return the same delivery with the span's context in the headers of its signals."""
+    untraced = received.signals
+    signals, error = tracer.received(delivery, [each.signal for each in untraced], received.error, route.index, started)
+    traced = [each._replace(signal=signal) for each, signal in zip(untraced, signals, strict=True)]
+    return msgspec.structs.replace(received, signals=traced, error=error)
 
 
 class RedeliveryTracker:
-    """What is remembered of deliveries for the case that they come again. All of it is bounded."""
+    """Bounded memory of earlier deliveries, to recognize redeliveries."""
 
     def __init__(self) -> None:
         self._requests: OrderedDict[tuple[str, int, str], bytes] = OrderedDict()
-        self._underway: dict[_Place, InboundDelivery] = {}
-        self._refused: OrderedDict[_Place, bytes] = OrderedDict()
-        """Deliveries whose answers the broker did not take: place → payload's digest."""
-        self._rejections: OrderedDict[_Place, int] = OrderedDict()
+        self._pending: dict[_DeliveryKey, InboundDelivery] = {}
+        self._refused: OrderedDict[_DeliveryKey, bytes] = OrderedDict()
+        """Deliveries whose responses the broker refused: key to digest of the payload."""
+        self._rejections: OrderedDict[_DeliveryKey, int] = OrderedDict()
         self.has_failures = False
-        """Whether a name that is used anew may have been refused or rejected before."""
+        """Whether a key may have been refused or requeued before, so that a first delivery has to clear it."""
 
     def close_connection(self, connection_id: str) -> None:
-        for known in (self._underway, self._refused, self._rejections):
+        for known in (self._pending, self._refused, self._rejections):
             for place in [place for place in known if place[0][0] == connection_id]:
                 del known[place]
 
-    # answers on their way
+    # responses being published
 
-    def is_answered(self, arrival: InboundDelivery) -> bool:
-        """Whether nothing is to be done for a delivery: the broker marks it, and its answers are on their way or in vain.
+    def is_answered(self, inbound: InboundDelivery) -> bool:
+        """Return whether a delivery needs no processing, because its responses are pending or refused.
 
-        It is settled accordingly. Ask first for every delivery that is marked, and for every other one while this
-        `has_failures`: it uses its name anew.
+        If so it is acknowledged with them. Call this for every redelivery, and for every first delivery while
+        `has_failures`, because a first delivery frees its key.
         """
-        place = arrival.place
-        if not arrival.delivery.redelivered:
+        place = inbound.place
+        if not inbound.delivery.redelivered:
             if place is not None:
                 self._refused.pop(place, None)
                 self._rejections.pop(place, None)
@@ -198,60 +203,60 @@ class RedeliveryTracker:
             return False
         if place is None:
             return False
-        earlier = self._underway.get(place)
-        if earlier is arrival:
-            return False  # taken up anew, since the store was away
-        if earlier is not None and earlier.delivery.envelope.payload == arrival.delivery.envelope.payload:
-            # The link that it came by first is dead: this is the one to settle.
-            earlier.delivery = arrival.delivery
+        earlier = self._pending.get(place)
+        if earlier is inbound:
+            return False  # a retry after the store was unavailable
+        if earlier is not None and earlier.delivery.envelope.payload == inbound.delivery.envelope.payload:
+            # The link of the earlier delivery has ended: acknowledge this one instead.
+            earlier.delivery = inbound.delivery
             return True
-        if self._refused.get(place) == digest(arrival.delivery):
-            arrival.settle()
+        if self._refused.get(place) == digest(inbound.delivery):
+            inbound.settle()
             return True
         return False
 
-    def until_ended(self, arrival: InboundDelivery) -> Done:
-        """What ends one answer to a delivery that until then is known to be on its way.
+    def until_ended(self, inbound: InboundDelivery) -> Done:
+        """Return the callback that finishes one response; until then the delivery is known as being answered.
 
-        Ask for it when nothing can take back any more what is answered: a delivery that is on its way is not taken up again.
+        Call it only when the result can no longer be rolled back, because such a delivery is not processed again.
         """
-        place = arrival.place
+        place = inbound.place
         if place is None:
-            return arrival.ended
-        self._underway[place] = arrival
+            return inbound.ended
+        self._pending[place] = inbound
 
         def ended(error: ConnectivityError | None) -> None:
-            if error is not None and arrival.outcome is Outcome.SETTLED:
-                _remember(self._refused, place, digest(arrival.delivery), _REMEMBERED_REFUSALS)
+            if error is not None and inbound.outcome is Outcome.SETTLED:
+                _remember(self._refused, place, digest(inbound.delivery), _REMEMBERED_REFUSALS)
                 self.has_failures = True
-            if arrival.open == 1:
-                # Before it ends: a broker may bring it again within the call.
-                self.forget(arrival)
-            arrival.ended(error)
+            if inbound.open == 1:
+                # Before `ended`, within which the broker may already redeliver.
+                self.forget(inbound)
+            inbound.ended(error)
 
         return ended
 
-    def forget(self, arrival: InboundDelivery) -> None:
-        """Nothing will end this delivery any more: when the broker brings it again, it is taken up again."""
-        if arrival.place is not None and self._underway.get(arrival.place) is arrival:
-            del self._underway[arrival.place]
+    def forget(self, inbound: InboundDelivery) -> None:
+        """Forget a delivery that will not be finished, so that its redelivery is processed."""
+        if inbound.place is not None and self._pending.get(inbound.place) is inbound:
+            del self._pending[inbound.place]
 
     # failures
 
-    def note(self, arrival: InboundDelivery, outcome: Outcome, *, is_done: bool) -> None:
-        """One signal of a delivery has ended so. `is_done` says that it was carried out, though it is not well.
+    def note(self, inbound: InboundDelivery, outcome: Outcome, *, is_done: bool) -> None:
+        """Record the outcome of one signal. `is_done`: it was executed, although the outcome is a failure.
 
-        What came again too often, or cannot be known when it comes again, is given back no more: it is settled where it
-        was carried out, else dropped.
+        A delivery that was requeued too often, or cannot be recognized as a redelivery, is not requeued again: it is
+        acknowledged if the signal was executed, else rejected.
         """
-        if outcome is Outcome.REDELIVER and arrival.outcome is not outcome and not self._may_come_again(arrival):
+        if outcome is Outcome.REDELIVER and inbound.outcome is not outcome and not self._may_requeue(inbound):
             outcome = Outcome.SETTLED if is_done else Outcome.DROPPED
-        arrival.outcome = worse(arrival.outcome, outcome)
+        inbound.outcome = worse(inbound.outcome, outcome)
 
-    def _may_come_again(self, arrival: InboundDelivery) -> bool:
-        place = arrival.place
+    def _may_requeue(self, inbound: InboundDelivery) -> bool:
+        place = inbound.place
         if place is None:
-            return not arrival.delivery.redelivered
+            return not inbound.delivery.redelivered
         rejections = self._rejections.get(place, 0)
         if rejections >= MOST_REJECTIONS:
             self._rejections.pop(place, None)
@@ -260,26 +265,26 @@ class RedeliveryTracker:
         self.has_failures = True
         return True
 
-    # names
+    # deduplication keys
 
     def name(
-        self, signal: Command | Request | Cancel, heard: ReceivedSignal, arrival: InboundDelivery
+        self, signal: Command | Request | Cancel, received: ReceivedSignal, inbound: InboundDelivery
     ) -> tuple[DeliveryName | None, bool]:
-        """What names this signal across redeliveries, and whether it may have come before.
+        """Return the deduplication key of a signal, and whether the signal may have arrived before.
 
-        A key that a client has chosen is its own: it says nothing about what others send, or about another place.
+        An idempotency key is valid for one sender and one entity or path only.
         """
-        route, delivery = arrival.route, arrival.delivery
+        route, delivery = inbound.route, inbound.delivery
         if (key := _idempotency_key(signal.headers, delivery.envelope.headers)) is not None:
-            return _by_key(key, signal, heard.name, arrival), True
+            return _by_key(key, signal, received.name, inbound), True
         if delivery.name is None:
             return None, False
-        name = delivery.name + heard.name
-        return DeliveryName(route.connection_id, route.index, name, digest(delivery)), arrival.is_again
+        name = delivery.name + received.name
+        return DeliveryName(route.connection_id, route.index, name, digest(delivery)), inbound.is_again
 
-    def is_known_request(self, signal: Request | Cancel, heard: ReceivedSignal, arrival: InboundDelivery) -> bool:
-        """Whether this request or cancel was carried out before; if not, it is from now on."""
-        name, is_asked = self.name(signal, heard, arrival)
+    def is_known_request(self, signal: Request | Cancel, received: ReceivedSignal, inbound: InboundDelivery) -> bool:
+        """Return whether this request or cancel was executed before; if not, remember it as executed."""
+        name, is_asked = self.name(signal, received, inbound)
         if name is None:
             return False
         if is_asked and self._requests.get(name.place) == name.digest:
@@ -288,16 +293,19 @@ class RedeliveryTracker:
         return False
 
 
-def _by_key(key: str, signal: Command | Request | Cancel, by: str, arrival: InboundDelivery) -> DeliveryName:
-    """What names a signal whose client has chosen a key for it."""
+def _by_key(key: str, signal: Command | Request | Cancel, by: str, inbound: InboundDelivery) -> DeliveryName:
+    """Return the deduplication key of a signal with an idempotency key."""
     place = (signal.action, signal.path) if isinstance(signal, Command) else (signal.key,)
-    parts = (type(signal).__name__, str(signal.entity), *place, *arrival.received.subjects, *((by,) if by else ()))
+    parts = (type(signal).__name__, str(signal.entity), *place, *inbound.received.subjects, *((by,) if by else ()))
     hashed = blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return DeliveryName(arrival.route.connection_id, arrival.route.index, f"key:{key}:{hashed}", b"")
+    return DeliveryName(inbound.route.connection_id, inbound.route.index, f"key:{key}:{hashed}", b"")
 
 
 class DeduplicationKey(NamedTuple):
-    """What names a message when it comes again, if anything; whether it may have come before; whether a client chose it."""
+    """The deduplication key of a message, if any.
+
+    `is_asked`: the message may have arrived before. `is_chosen`: a client has set the key.
+    """
 
     name: DeliveryName | None
     is_asked: bool = False
@@ -305,32 +313,35 @@ class DeduplicationKey(NamedTuple):
 
 
 def name_in_session(
-    heard: ReceivedSignal, arrival: InboundDelivery, session: str | None, chosen: str | None
+    received: ReceivedSignal, inbound: InboundDelivery, session: str | None, chosen: str | None
 ) -> DeduplicationKey:
-    """What names a message of a session: a key that its client has chosen, or else what the broker calls the delivery.
+    """Return the deduplication key of a session's message.
 
-    The key is the `idempotency-key`, or `chosen` where there is a session. It says nothing about what other sessions send.
+    It is the client's `idempotency-key`, or `chosen` in a session, valid within that session only; or else the broker's
+    name for the delivery.
     """
-    route, delivery = arrival.route, arrival.delivery
-    key = _idempotency_key(heard.signal.headers, delivery.envelope.headers) or (chosen if session is not None else None)
+    route, delivery = inbound.route, inbound.delivery
+    key = _idempotency_key(received.signal.headers, delivery.envelope.headers) or (
+        chosen if session is not None else None
+    )
     if key is not None:
-        text = "\0".join((session or "", *arrival.received.subjects, heard.name))
+        text = "\0".join((session or "", *inbound.received.subjects, received.name))
         hashed = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
         return DeduplicationKey(DeliveryName(route.connection_id, route.index, f"key:{key}:{hashed}", b""), True, True)
     if delivery.name is None:
         return DeduplicationKey(None)
-    name = delivery.name + heard.name
-    return DeduplicationKey(DeliveryName(route.connection_id, route.index, name, digest(delivery)), arrival.is_again)
+    name = delivery.name + received.name
+    return DeduplicationKey(DeliveryName(route.connection_id, route.index, name, digest(delivery)), inbound.is_again)
 
 
-def name_of_part(command: Command, arrival: InboundDelivery, name: str) -> DeduplicationKey:
-    """What names a command that a desk has found inside of a delivery: the key that its client has chosen, or `name`.
+def name_of_part(command: Command, inbound: InboundDelivery, name: str) -> DeduplicationKey:
+    """Return the deduplication key of a command inside a delivery: its idempotency key, or `name`.
 
-    The key is the one of the same command in a delivery of its own.
+    The idempotency key is the same as for that command in a delivery of its own.
     """
     if (key := _idempotency_key(command.headers)) is not None:
-        return DeduplicationKey(_by_key(key, command, "", arrival), True, True)
-    return DeduplicationKey(DeliveryName(arrival.route.connection_id, arrival.route.index, name, b""))
+        return DeduplicationKey(_by_key(key, command, "", inbound), True, True)
+    return DeduplicationKey(DeliveryName(inbound.route.connection_id, inbound.route.index, name, b""))
 
 
 def _remember(known: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
@@ -345,10 +356,10 @@ def digest(delivery: Delivery) -> bytes:
 
 
 def _idempotency_key(*headers: Headers) -> str | None:
-    """The key that a client has chosen, in any spelling of its name, in the signal or beside it."""
+    """Return the `idempotency-key` of the first headers that have one, in upper or lower case."""
     length = len(IDEMPOTENCY_KEY)
-    for among in headers:
-        for name in among:
+    for names in headers:
+        for name in names:
             if len(name) == length and name.lower() == IDEMPOTENCY_KEY:
-                return str(among[name])
+                return str(names[name])
     return None

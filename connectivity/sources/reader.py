@@ -1,14 +1,12 @@
-"""Deliveries on their way in: decoded, headers mapped, checked that the sender may speak for the entity.
+"""Reads deliveries: decodes them, maps headers, adds acknowledgement requests, enforces.
 
-`SourceReader.receive` decides and is pure; `prepare` comes before it for mappers with scripts, which take their time. What
-cannot be read or is not allowed becomes an error answer, never an exception: the delivery is settled all the same, since
-another try would end the same way. The order of the steps is that of the Ditto connection model: decode, then the source's
-header mapping fills the gaps that the signal's own headers leave, then the source adds its requests for acknowledgements,
-then enforcement.
+That is the order of the Ditto connection model. `SourceReader.receive` is pure; `prepare` runs mapping scripts before it.
+Header mapping only adds headers that a signal does not have. A delivery that is unreadable or not allowed becomes an error
+response, never an exception; it is acknowledged, because a redelivery would fail in the same way.
 
-Each payload mapper of the source reads the delivery, in order. What one of them cannot read does not touch what the others
-have read; the delivery is answered with one error, the first. What no mapper has read is answered by the Ditto protocol,
-unless the wire protocol answers for itself; what was read and is not allowed, by the mapper that has read it.
+Each payload mapper of the source reads the delivery, in order. If one of them fails, the signals of the others remain, and
+the delivery is answered with the first error. Errors are written in the Ditto protocol, or by the mapper whose protocol has
+error responses of its own, or whose signals were not allowed.
 """
 
 from __future__ import annotations
@@ -46,17 +44,17 @@ log = structlog.get_logger(__name__)
 MAX_PAYLOAD = 1 << 20
 
 DEVICE_HEADER = "device_id"
-"""The transport header that names the thing which a message is about, where its payload does not."""
+"""The transport header with the thing ID of a message whose payload has none."""
 
-_BROKERS_OWN = ("mqtt.", "kafka.")
-"""How headers begin that say something about the delivery alone."""
+_DELIVERY_HEADERS = ("mqtt.", "kafka.")
+"""Prefixes of headers about the delivery, not about the signal."""
 
 
 class ReceivedSignal(NamedTuple):
-    """One signal of a delivery, and the route by which it is answered: that of the mapper that has read it.
+    """One signal of a delivery, and the route of its mapper, by which it is answered.
 
-    `name` tells it from the others of its delivery, the same at every redelivery; the first one of `Ditto` has none. What a
-    desk finds inside of it, the desk takes to the `border`.
+    `name` distinguishes it from other signals of the delivery, and is the same at every redelivery; the first one of the
+    mapper `Ditto` has an empty one. `border` checks the parts that a session handler finds in the signal.
     """
 
     signal: Inbound
@@ -66,10 +64,10 @@ class ReceivedSignal(NamedTuple):
 
 
 class DecodedDelivery(msgspec.Struct, frozen=True):
-    """What a delivery says: signals with the sender's subjects, and the error that it is answered with by `route`.
+    """The result of reading a delivery: its signals and subjects, and the error to answer with.
 
-    `is_enforced`: the error, if there is one, does not say that the sender may not speak for the entity. `dropped`: so many
-    mappers are not meant for the delivery.
+    `route` answers with the error. `is_enforced`: the error, if any, is not one of enforcement. `dropped`: how many
+    mappers do not accept the delivery.
     """
 
     signals: Sequence[ReceivedSignal]
@@ -81,7 +79,7 @@ class DecodedDelivery(msgspec.Struct, frozen=True):
 
 
 class _Unreadable(NamedTuple):
-    """Why a mapper made nothing of a delivery, who answers that, and whether that is not for who has sent it."""
+    """The error of a mapper, the route that answers with it, and whether it is not one of enforcement."""
 
     error: ErrorResponse
     route: ReplyTargetPublisher
@@ -89,11 +87,11 @@ class _Unreadable(NamedTuple):
 
 
 class _NotEnforced(MappingError):
-    """The sender may not speak for the entity."""
+    """The sender is not allowed to act for the entity."""
 
 
 class SenderCheck:
-    """What a source demands of what a desk finds inside of one request: the same as of a delivery."""
+    """Reads and enforces the parts of one request, by the same rules as whole deliveries."""
 
     __slots__ = ("_delivery", "_identity", "_reader", "_subjects")
 
@@ -105,35 +103,37 @@ class SenderCheck:
         self._subjects = subjects
         self._identity = identity
 
-    def read(self, octets: bytes) -> DecodedDelivery:
-        """What a message of the Ditto protocol says. Never raises for anything a sender can do."""
-        return self._reader.receive_part(octets, self._delivery, self._subjects, self._identity)
+    def read(self, payload: bytes) -> DecodedDelivery:
+        """Read a message of the Ditto protocol. Never raises for anything a sender can do."""
+        return self._reader.receive_part(payload, self._delivery, self._subjects, self._identity)
 
     def refusal(self, entity: EntityId | None) -> Fault | None:
-        """Why the sender may not speak for an entity; None where he may."""
+        """Return the fault if the sender is not allowed to act for an entity, else None."""
         return self._reader.refusal(entity, self._identity)
 
 
 Preparation: TypeAlias = Mapping[ReplyTargetPublisher, Prepared]
-"""What scripts have made of a delivery, for each route that has some."""
+"""The results of mapping scripts for a delivery, by route."""
 
 NOTHING: Preparation = {}
 
 
 class SourceReader:
-    """How one source's deliveries are read: a route for each of its mappers, the templates of authorization and
-    enforcement. `route` is the first one, which stands for the source."""
+    """Reads the deliveries of one source, with a route for each of its mappers.
+
+    `route` is the first one, for all that concerns the source as a whole.
+    """
 
     def __init__(self, *routes: ReplyTargetPublisher, max_payload: int = MAX_PAYLOAD) -> None:
         self.routes = routes
         self.is_enforcing = routes[0].source.enforcement is not None
-        self._named = list(zip(routes, _prefixes(routes), strict=True))
-        self._scripted = [route for route in routes if route.mapper.must_prepare]
+        self._routes_with_prefix = list(zip(routes, _prefixes(routes), strict=True))
+        self._routes_with_scripts = [route for route in routes if route.mapper.must_prepare]
         self.route = route = routes[0]
         source = route.source
         default = next((route for route in routes if route.mapper.is_default), None)
         self._default = default or route.through(ConfiguredMapper())
-        # A piece of a stream has no size of its own.
+        # A chunk of a stream has no size limit of its own.
         self._max_payload = sys.maxsize if route.is_stream else max_payload
         self._subjects = [parse(subject, Scope.AUTHORIZATION) for subject in source.authorization_context]
         self._constant_subjects = (
@@ -157,13 +157,13 @@ class SourceReader:
         self._needs_features = "feature:id" in names
 
     def note_throttled(self, minutes: int) -> None:
-        """Deliveries were held back in so many minutes, since their rate is limited."""
-        for facts in self.route.arriving.each():
-            facts.throttled.note(None, minutes)
+        """Count so many minutes in which consuming was throttled."""
+        for counters in self.route.arriving.each():
+            counters.throttled.note(None, minutes)
 
     async def prepare(self, deliveries: Sequence[Delivery]) -> Sequence[Preparation]:
-        """What scripts make of deliveries, in their order; nothing where the source has none."""
-        if not self._scripted:
+        """Return the results of the mapping scripts for deliveries, in order; empty without scripts."""
+        if not self._routes_with_scripts:
             return ()
         return await asyncio.gather(*map(self._prepare, deliveries))
 
@@ -172,10 +172,10 @@ class SourceReader:
             self._check_size(len(delivery.envelope.payload))
             subjects, _ = self._sender(delivery)
         except MappingError:
-            # No mapper will get to read it.
+            # `receive` will fail before it uses a mapper.
             return {}
         prepared: dict[ReplyTargetPublisher, Prepared] = {}
-        for route in self._scripted:
+        for route in self._routes_with_scripts:
             context = self._context(delivery, None, subjects) if route.mapper.reads_context else None
             try:
                 prepared[route] = await route.mapper.prepare(delivery.envelope, context)
@@ -184,8 +184,8 @@ class SourceReader:
         return prepared
 
     def receive(self, delivery: Delivery, prepared: Preparation = NOTHING) -> DecodedDelivery:
-        """Read one delivery, or what scripts have made of it. Never raises for anything a sender can do."""
-        heard: list[ReceivedSignal] = []
+        """Read one delivery, using the results of mapping scripts. Never raises for anything a sender can do."""
+        received: list[ReceivedSignal] = []
         unreadable: _Unreadable | None = None
         dropped = 0
         try:
@@ -193,7 +193,7 @@ class SourceReader:
             subjects, identity = self._sender(delivery)
         except MappingError as error:
             return DecodedDelivery((), (), *self._unreadable(error, delivery, self.route, is_read=False))
-        for route, prefix in self._named:
+        for route, prefix in self._routes_with_prefix:
             is_read = False
             try:
                 mapper = route.mapper
@@ -206,25 +206,29 @@ class SourceReader:
             else:
                 dropped += not signals
                 for number, signal in enumerate(signals):
-                    border = (
+                    sender_check = (
                         SenderCheck(self, delivery, subjects, identity) if isinstance(signal, SessionMessage) else None
                     )
-                    heard.append(ReceivedSignal(signal, route, f"{prefix}#{number}" if number else prefix, border))
+                    received.append(
+                        ReceivedSignal(signal, route, f"{prefix}#{number}" if number else prefix, sender_check)
+                    )
         if unreadable is None:
             return (
-                DecodedDelivery(heard, subjects) if not dropped else DecodedDelivery(heard, subjects, dropped=dropped)
+                DecodedDelivery(received, subjects)
+                if not dropped
+                else DecodedDelivery(received, subjects, dropped=dropped)
             )
-        return DecodedDelivery(heard, subjects, *unreadable, dropped)
+        return DecodedDelivery(received, subjects, *unreadable, dropped)
 
     def receive_part(
-        self, octets: bytes, delivery: Delivery, subjects: tuple[str, ...], identity: str | None
+        self, payload: bytes, delivery: Delivery, subjects: tuple[str, ...], identity: str | None
     ) -> DecodedDelivery:
-        """Read one message of the Ditto protocol that a delivery has brought inside of something else."""
+        """Read one message of the Ditto protocol inside of a delivery."""
         route = self._default
         is_read = False
         try:
-            self._check_size(len(octets))
-            decoded = route.mapper.decode(Envelope(octets, {}), None)
+            self._check_size(len(payload))
+            decoded = route.mapper.decode(Envelope(payload, {}), None)
             is_read = True
             signals = [ReceivedSignal(self._complete(each, delivery, subjects, identity), route) for each in decoded]
         except Exception as error:
@@ -232,7 +236,7 @@ class SourceReader:
         return DecodedDelivery(signals, subjects)
 
     def refusal(self, entity: EntityId | None, identity: str | None) -> Fault | None:
-        """Why somebody with this identity may not speak for an entity; None where he may."""
+        """Return the fault if a sender with this identity is not allowed to act for an entity, else None."""
         try:
             if identity is not None:
                 self._enforce(entity, identity)
@@ -243,19 +247,19 @@ class SourceReader:
     def _unreadable(
         self, error: Exception, delivery: Delivery, route: ReplyTargetPublisher, is_read: bool
     ) -> _Unreadable:
-        """Why this route's mapper made nothing of a delivery. `is_read` says that it has words for what it has read."""
+        """Return the error of this route's mapper. `is_read`: it has decoded the delivery."""
         answers = route.mapper.answers
         own = answers is Answers.ALL or (is_read and answers is Answers.READ)
         by = route if own else self._default
         is_enforced = not isinstance(error, _NotEnforced) and not isinstance(error.__cause__, _NotEnforced)
         if isinstance(error, DecodeError):
-            refused = self._refused(error.fault, delivery, error.headers, error.entity, error.group)
+            response = self._error_response(error.fault, delivery, error.headers, error.entity, error.group)
             return _Unreadable(
-                replace(refused, channel=error.channel) if error.channel == "live" else refused, by, is_enforced
+                replace(response, channel=error.channel) if error.channel == "live" else response, by, is_enforced
             )
         if isinstance(error, MappingError):
-            return _Unreadable(self._refused(error.fault, delivery), by, is_enforced)
-        # A mistake of our own; read again, the delivery would meet it again.
+            return _Unreadable(self._error_response(error.fault, delivery), by, is_enforced)
+        # An internal error; a redelivery would fail in the same way.
         log.error(
             "a delivery could not be read",
             exc_info=error,
@@ -264,10 +268,10 @@ class SourceReader:
             mapper=route.mapper.name,
             **log_context(delivery.envelope.headers),
         )
-        return _Unreadable(self._refused(INTERNAL_ERROR, delivery), by, is_enforced)
+        return _Unreadable(self._error_response(INTERNAL_ERROR, delivery), by, is_enforced)
 
     def _sender(self, delivery: Delivery) -> tuple[tuple[str, ...], str | None]:
-        """Whom the sender speaks as, and the identity that enforcement compares. Raises _NotEnforced."""
+        """Return the sender's subjects, and the identity that enforcement compares. Raises _NotEnforced."""
         if self._constant_subjects is not None and self._enforced is None:
             return self._constant_subjects, None
         context = self._context(delivery)
@@ -305,40 +309,40 @@ class SourceReader:
     def _complete(
         self, signal: Inbound, delivery: Delivery, subjects: tuple[str, ...], identity: str | None
     ) -> Inbound:
-        """The signal with mapped headers where it has none of its own, by somebody who may speak for its entity.
+        """Return the signal with the mapped headers that it does not have, after enforcement.
 
-        Raises DecodeError, which knows what was understood of the signal.
+        Raises DecodeError with the headers and the entity of the signal.
         """
         headers = dict(signal.headers)
         try:
             if self.route.header_mapping:
                 mapped = self.route.header_mapping.apply(self._context(delivery, signal, subjects))
-                headers = _filled(headers, normalise(mapped, mapped=True))
+                headers = _merged(headers, normalise(mapped, mapped=True))
             if isinstance(signal, SessionMessage):
-                return self._complete_spoken(signal, headers, delivery, subjects, identity)
+                return self._complete_session_message(signal, headers, delivery, subjects, identity)
             if self._requests is not None and (channel := channel_of(signal)) is not None:
                 self._requests.apply(headers, channel, self._context(delivery, signal, subjects))
             if not isinstance(signal, Command):
                 if isinstance(signal, Acknowledgement):
-                    self._attribute(headers)
-                # Subscriptions repeat their headers with every element. (Commands are measured where they are decided.)
+                    self._add_connection(headers)
+                # Subscriptions repeat their headers with every element. Those of commands are checked later.
                 require_size(headers)
             if identity is not None:
                 self._enforce(signal.entity, identity)
         except MappingError as error:
             entity = signal.entity
             group = entity.type.group if entity is not None else "things"
-            known = _filled(headers, error.headers) if isinstance(error, DecodeError) else headers
+            known = _merged(headers, error.headers) if isinstance(error, DecodeError) else headers
             raise DecodeError(error.fault, entity=entity, group=group, headers=known) from error
         headers["ditto-originator"] = subjects[0]
         if "correlation-id" not in headers:
             headers["correlation-id"] = new_correlation_id()
         if isinstance(signal, Command):
-            # What most deliveries are, and twice as fast as `replace`.
+            # Twice as fast as `replace`, and most signals are commands.
             return Command(signal.entity, signal.action, signal.path, signal.value, headers, signal.fields)
         return replace(signal, headers=headers)
 
-    def _complete_spoken(
+    def _complete_session_message(
         self,
         signal: SessionMessage,
         mapped: dict[str, Any],
@@ -346,11 +350,11 @@ class SourceReader:
         subjects: tuple[str, ...],
         identity: str | None,
     ) -> SessionMessage:
-        """A request of a protocol without headers of its own: it has those of the transport, where none is mapped.
+        """Return a request of a protocol without headers, with mapped headers and those of the transport.
 
-        Nothing else tells whose request it is, and where it is answered. A correlation id is the client's, or there is none.
+        Only they identify the sender and the reply address. The correlation ID is the client's; none is generated.
         """
-        headers = _filled(mapped, self._transported(delivery))
+        headers = _merged(mapped, self._transport_headers(delivery))
         require_size(headers)
         if identity is not None and not signal.has_parts:
             self._enforce(signal.entity, identity)
@@ -358,13 +362,15 @@ class SourceReader:
         return replace(signal, headers=headers)
 
     @staticmethod
-    def _transported(delivery: Delivery) -> dict[str, Any]:
-        """What the transport's headers say of a message, apart from what they say of the delivery."""
+    def _transport_headers(delivery: Delivery) -> dict[str, Any]:
+        """Return the transport headers of a message, except for those about its delivery."""
         headers = delivery.envelope.headers
-        return readable({name: headers[name] for name in headers if not name.startswith(_BROKERS_OWN)}, mapped=True)
+        return readable(
+            {name: headers[name] for name in headers if not name.startswith(_DELIVERY_HEADERS)}, mapped=True
+        )
 
-    def _attribute(self, headers: dict[str, Any]) -> None:
-        """Say by which connection an acknowledgement came. Raises DecodeError where nothing says what it is about."""
+    def _add_connection(self, headers: dict[str, Any]) -> None:
+        """Add the connection of an acknowledgement. Raises DecodeError if it has no correlation ID."""
         if "correlation-id" not in headers:
             raise DecodeError(
                 Fault(
@@ -377,26 +383,28 @@ class SourceReader:
         headers["ditto-connection-id"] = self.route.connection_id
 
     def _enforce(self, entity: EntityId | None, identity: str) -> None:
-        """Raise _NotEnforced where none of the filters comes to the identity that the transport gives (connection model,
-        enforcement). It says so if no filter has a value for this entity, as with one on things for a policy."""
+        """Raise _NotEnforced if no filter resolves to the identity (Ditto connections, enforcement).
+
+        The error is another one if no filter can be resolved for this entity, such as a filter on things for a policy.
+        """
         if entity is not None:
             context = PlaceholderContext(entity=entity, connection_id=self.route.connection_id, now=self.route.now)
-            found = [template.resolve(context) for template in self._filters]
-            if any(identity in resolution.values for resolution in found):
+            resolutions = [template.resolve(context) for template in self._filters]
+            if any(identity in resolution.values for resolution in resolutions):
                 return
-            if found and not any(resolution.is_resolved for resolution in found):
+            if resolutions and not any(resolution.is_resolved for resolution in resolutions):
                 missing = unresolved(f"no filter of the source's enforcement has a value for '{entity}'")
                 raise _NotEnforced(missing.fault)
         raise _NotEnforced(
             Fault(
                 400,
                 "connectivity:connection.id.enforcement.failed",
-                f"The sender is not known as the one who speaks for '{entity or 'no entity'}'.",
+                f"The sender is not allowed to act for '{entity or 'no entity'}'.",
                 "Send the command with the matching identity, or adjust the enforcement of the source.",
             )
         )
 
-    def _refused(
+    def _error_response(
         self,
         fault: Fault,
         delivery: Delivery,
@@ -404,21 +412,21 @@ class SourceReader:
         entity: EntityId | None = None,
         group: str = "things",
     ) -> ErrorResponse:
-        """The error answer, with what can be had of headers, so that it finds its way.
+        """Return the error response with all headers that are known, so that its address can be resolved.
 
-        The signal's own count most, then mapped ones, then those of the transport.
+        The signal's own headers take precedence, then mapped ones, then those of the transport.
         """
         own = dict(headers or {})
         if entity is None and (device := delivery.envelope.header(DEVICE_HEADER)) is not None:
             entity = parse_entity_id(EntityType.THING, device)
-        known = self._transported(delivery)
+        known = self._transport_headers(delivery)
         if self.route.header_mapping:
             try:
                 mapped = self.route.header_mapping.apply(self._context(delivery, entity=entity))
             except MappingError:
                 mapped = {}
-            known = _filled(readable(mapped, mapped=True), known)
-        known = _filled(own, known)
+            known = _merged(readable(mapped, mapped=True), known)
+        known = _merged(own, known)
         try:
             require_size(known)
         except DecodeError as error:
@@ -428,7 +436,7 @@ class SourceReader:
 
 
 def _prefixes(routes: Sequence[ReplyTargetPublisher]) -> list[str]:
-    """What the names of a mapper's signals begin with, the same wherever the mapper stands among the others."""
+    """Return a prefix of signal names for each mapper, independent of the order of mappers."""
     seen: Counter[str] = Counter()
     prefixes = []
     for route in routes:
@@ -440,16 +448,16 @@ def _prefixes(routes: Sequence[ReplyTargetPublisher]) -> list[str]:
     return prefixes
 
 
-def _filled(own: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Headers, and those of the others whose names they have in no spelling."""
+def _merged(own: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `own` with those of `others` whose names it does not have, in upper or lower case."""
     names = {name.lower() for name in own}
-    filled = {name: value for name, value in others.items() if name.lower() not in names}
-    filled.update(own)
-    return filled
+    merged = {name: value for name, value in others.items() if name.lower() not in names}
+    merged.update(own)
+    return merged
 
 
 def _values(template: Template, context: PlaceholderContext) -> tuple[str, ...]:
-    """The values of a template that must have one. Raises Unresolved."""
+    """Return the values of a template, at least one. Raises Unresolved."""
     values = template.resolve(context).values
     if not values:
         raise unresolved(f"'{template.text}' has no value in this message")

@@ -1,1 +1,1 @@
-"""The reactive-streams engine that all subscriptions share, its manager, and the feeds."""
+"""Subscriptions: the reactive-streams engine, its manager, and the feeds of elements."""

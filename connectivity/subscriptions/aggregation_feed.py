@@ -1,11 +1,11 @@
-"""Counting and measuring all that a search finds: an extension of searches, of ours (`spark_store.search.aggregation`).
+"""Aggregations: counts and measures of all things that a search finds.
 
-Everything that matches is walked over in slices by the threads that look, so that others have their turn in between; each
-slice sees the present of its moment. What a thing adds is what whoever asks may read of it: the part of it that he may see,
-and of that only places that he may read themselves, as in a filter (Ditto search, permissions).
+The measures are in `spark_store.search.aggregation`. Search threads scan all matches in slices, so that other searches are
+served in between; each slice reads the current state. A thing contributes only fields that the subscriber has permission to
+read (Ditto search, permissions).
 
-The rows are made at the first request, by a thread since exact means of many groups take a second, and delivered in pages,
-as things are. Until then they rest with the subscription; there are some thousands at most.
+The rows are computed at the first request, in a thread, because exact means of many groups take a second. They are kept with
+the subscription, some thousands at most, and sent in pages like things.
 """
 
 from __future__ import annotations
@@ -35,63 +35,63 @@ _encode: Final = msgspec.json.Encoder().encode
 def open_search(
     searching: SearchService, query: SearchQuery, headers: Headers, subjects: tuple[str, ...], seconds: float
 ) -> Feed | Fault:
-    """The feed of a search, of its things or of what is made of them, or what is wrong with it.
+    """Return the feed of a search or aggregation, or the fault of its query.
 
-    `seconds`: for how long all things may be looked at, to make something of them.
+    `seconds`: the time limit for scanning all matches of an aggregation.
     """
     if query.aggregation is None:
         return searching.open(query, headers, subjects)
     try:
         aggregation = read_aggregation(msgspec.json.decode(query.aggregation))
         if query.at is not None or TIMESTAMP in headers:
-            raise AggregationInvalid(f"found the header '{TIMESTAMP}', expected a question about the present")
-        asked = searching.understand(query, subjects)
+            raise AggregationInvalid(f"found the header '{TIMESTAMP}', expected an aggregation of the current state")
+        request = searching.understand(query, subjects)
     except QueryError as error:
         return error.fault
-    return AggregationFeed(FullScan(searching, asked.question, subjects, seconds), aggregation, asked.size)
+    return AggregationFeed(FullScan(searching, request.question, subjects, seconds), aggregation, request.size)
 
 
 class FullScan:
-    """All that a question finds, in the order of ids, a slice at a time."""
+    """A scan of all matches of a query, ordered by ID, a slice at a time."""
 
-    __slots__ = ("_budget", "_left", "_place", "_question", "_searching", "_seconds", "_subjects", "is_over")
+    __slots__ = ("_budget", "_place", "_question", "_searching", "_seconds", "_seconds_left", "_subjects", "is_over")
 
     def __init__(self, searching: SearchService, question: ThingQuery, subjects: Sequence[str], seconds: float) -> None:
         self._searching = searching
         self._question = ThingQuery(question.predicate, (BY_ID,), question.namespaces)
         self._subjects = subjects
-        self._seconds = self._left = seconds
+        self._seconds = self._seconds_left = seconds
         self._place: Place | None = None
         self.is_over = False
 
     async def slice(self, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]) -> None:
-        """Hand some more hits over, in the thread that looks.
+        """Pass the next matches to `add`, in a search thread.
 
-        Raises FeedFailed when the time for all of it is over, StoreUnavailable, and what `add` raises.
+        Raises FeedFailed when the time limit is exceeded, StoreUnavailable, and what `add` raises.
         """
         try:
-            await self._searching.look(lambda looking: self._look(looking, add))
+            await self._searching.look(lambda worker: self._read_slice(worker, add))
         except BudgetExceeded:
             raise FeedFailed(self._too_long()) from None
-        if self._left <= 0 and not self.is_over:
+        if self._seconds_left <= 0 and not self.is_over:
             raise FeedFailed(self._too_long())
 
-    def _look(
-        self, looking: SearchWorker, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]
+    def _read_slice(
+        self, worker: SearchWorker, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]
     ) -> None:
-        # Only looking counts, not the waiting for a thread that looks.
-        began = time.perf_counter()
-        rights = ThingRights(looking.world, self._subjects)
-        found = looking.reading.page(self._question, rights, self._place, AT_ONCE, Budget(self._left))
-        add(found.hits, looking, rights)
-        self._place, self.is_over = found.place, found.is_last
-        self._left -= time.perf_counter() - began
+        # Waiting for a thread does not count towards the time limit.
+        started = time.perf_counter()
+        rights = ThingRights(worker.world, self._subjects)
+        page = worker.reading.page(self._question, rights, self._place, AT_ONCE, Budget(self._seconds_left))
+        add(page.hits, worker, rights)
+        self._place, self.is_over = page.place, page.is_last
+        self._seconds_left -= time.perf_counter() - started
 
     def _too_long(self) -> Fault:
         return Fault(
             503,
             "thing-search:budget.exceeded",
-            f"Not all that matches was looked at within {self._seconds:g} s.",
+            f"The search did not read all matches within {self._seconds:g} s.",
             "Ask for less: narrow the filter, or name namespaces.",
         )
 
@@ -99,22 +99,22 @@ class FullScan:
 class AggregationFeed(Feed):
     """The rows of one aggregation, in pages."""
 
-    def __init__(self, everything: FullScan, aggregation: Aggregation, size: int) -> None:
-        self._everything = everything
-        self._tally = GroupAccumulator(aggregation, MOST_GROUPS)
+    def __init__(self, scan: FullScan, aggregation: Aggregation, size: int) -> None:
+        self._scan = scan
+        self._groups = GroupAccumulator(aggregation, MOST_GROUPS)
         self._size = size
         self._rows: Sequence[bytes] | None = None
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
-        """At most `limit` pages of rows; none before everything was looked at. Raises FeedFailed, StoreUnavailable."""
+        """Return at most `limit` pages of rows; none until the scan ends. Raises FeedFailed, StoreUnavailable."""
         if self._rows is None:
             try:
-                await self._everything.slice(self._add)
+                await self._scan.slice(self._add)
             except TooManyGroups as error:
                 raise FeedFailed(error.fault) from error
-            if not self._everything.is_over:
+            if not self._scan.is_over:
                 return Page((), position, PageEnd.MORE)
-            self._rows = await asyncio.to_thread(lambda: [_encode(row) for row in self._tally.rows()])
+            self._rows = await asyncio.to_thread(lambda: [_encode(row) for row in self._groups.rows()])
         pages = PageBuilder(self._size, max_bytes)
         most = self._size * max(1, min(limit, AT_ONCE // self._size))
         for row in self._rows[position : position + most]:
@@ -126,17 +126,17 @@ class AggregationFeed(Feed):
         pages.end()
         return Page(pages.done, position, PageEnd.END if position == len(self._rows) else PageEnd.MORE)
 
-    def _add(self, hits: Sequence[SearchHit], looking: SearchWorker, rights: ThingRights) -> None:
+    def _add(self, hits: Sequence[SearchHit], worker: SearchWorker, rights: ThingRights) -> None:
         for hit in hits:
-            # Without a policy any more, it was deleted a moment ago.
-            if (access := access_of(hit, looking, rights)) is not None:
-                self._tally.add(hit.thing, None if access.is_whole else access.may)
+            # A thing without a policy has just been deleted.
+            if (access := access_of(hit, worker, rights)) is not None:
+                self._groups.add(hit.thing, None if access.is_whole else access.may)
 
 
-def access_of(hit: SearchHit, looking: SearchWorker, rights: ThingRights) -> Access | None:
-    """What may be read of a thing that was found. Which policy it has need not be visible."""
+def access_of(hit: SearchHit, worker: SearchWorker, rights: ThingRights) -> Access | None:
+    """Return which fields of a match can be read; its `policyId` need not be readable."""
     entity = parse_entity_id(EntityType.THING, hit.thing_id)
     policy = hit.thing.get("policyId")
-    if policy is None and entity is not None and (snapshot := looking.reading.snapshot(entity)) is not None:
+    if policy is None and entity is not None and (snapshot := worker.reading.snapshot(entity)) is not None:
         policy = snapshot.policy
     return None if policy is None or entity is None else rights.access(policy, entity.namespace)

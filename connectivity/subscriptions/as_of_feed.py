@@ -1,12 +1,11 @@
-"""Searches of the past: which things were there, and how, before an instant (Ditto protocol, search, with the header
-`at-historical-timestamp`).
+"""Searches of the past, with the header `at-historical-timestamp` (Ditto protocol, search).
 
-The first request of one waits until the lake has everything from before the instant, and asks Spark once
-(`spark_store.queries.as_of`). What belongs to the answer goes into a spool (`spark_store.queries.spool`), so that each
-further page costs no more than reading it. Who may read what is judged by the policies of today: when the answer is
-gathered, and again for every page. Threads read, parse and judge; the loop only looks policies up.
+The first request waits until the lake has all events before the timestamp, and runs one Spark query
+(`spark_store.queries.as_of`). Its result is kept in a spool on disk (`spark_store.queries.spool`), from which pages
+are read. Current policies decide who can read what, both when the result is collected and again for each page. Threads read,
+parse and filter; only policies are looked up on the event loop.
 
-Whoever cancels, or is idle for too long, stops Spark's work for him, and his spool is gone.
+Cancelling or expiry of the subscription stops the Spark query and deletes the spool.
 """
 
 from __future__ import annotations
@@ -64,32 +63,32 @@ log = structlog.get_logger(__name__)
 BEHIND: Final = Fault(
     503,
     "thing-search:past.behind",
-    "The lake has not everything yet from before the time that was asked for.",
+    "The lake does not have all events from before the requested time yet.",
     "Try again later, or ask for an earlier time.",
 )
 UNREACHABLE: Final = Fault(
     503,
     "thing-search:past.unreachable",
-    "Things cannot be searched as they were at present: whoever answers for the lake does not.",
+    "Searches of the past are unavailable: the lake cannot be queried.",
     "Try again later.",
 )
 TOO_MUCH: Final = Fault(
     503,
     "thing-search:budget.exceeded",
-    "The search finds more than it may keep for its pages.",
+    "The search finds more than the limit for searches of the past.",
     "Ask for less: compare a path for equality or a range, or name namespaces.",
 )
 FUTURE: Final = Fault(
     400,
     "header.invalid",
-    f"The value of the header '{TIMESTAMP}' is a time to come.",
-    "Verify that it is a time that has passed, and try again.",
+    f"The value of the header '{TIMESTAMP}' is in the future.",
+    "Verify that it is a time in the past, and try again.",
     {"invalidHeaderKey": TIMESTAMP},
 )
 
-_LOOK_SECONDS: Final = 0.1
-_TURN_SECONDS: Final = 0.001
-"""For so long at once policies are looked up."""
+_POLL_SECONDS: Final = 0.1
+_SLICE_SECONDS: Final = 0.001
+"""How long policies are looked up before other tasks run."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Candidate).decode
@@ -97,14 +96,14 @@ _decode = msgspec.msgpack.Decoder(Candidate).decode
 
 @dataclass(frozen=True, slots=True)
 class PastOptions:
-    """What searches of the past may take."""
+    """The limits of searches of the past."""
 
     open_timeout: float = 15.0
-    """Seconds of waiting for the lake."""
+    """How many seconds to wait for the lake."""
     seconds: float = 60.0
-    """Seconds until Spark has answered."""
+    """The time limit of the Spark query, in seconds."""
     bound: SpoolLimits = field(default_factory=SpoolLimits)
-    """What one of them may find."""
+    """The limits of the result."""
 
 
 class AsOfSearches:
@@ -118,7 +117,7 @@ class AsOfSearches:
         now: Callable[[], datetime],
         options: PastOptions | None = None,
     ) -> None:
-        """`world` is the present on the loop."""
+        """`world` is the current state, for use on the event loop."""
         self.options = options or PastOptions()
         self.lake: Lake = queries.lake
         self.wide = AsyncSparkQueries(queries)
@@ -126,81 +125,86 @@ class AsOfSearches:
         self._world = world
         self._now = now
 
-    def open(self, asked: SearchRequest, at: int) -> Feed | Fault:
-        """The feed of a search of what was before `at`, in nanoseconds since 1970; or what is wrong with it."""
+    def open(self, request: SearchRequest, at: int) -> Feed | Fault:
+        """Return the feed of a search before `at`, in nanoseconds since 1970, or a fault."""
         if at > (self._now() - _EPOCH) // timedelta(microseconds=1) * 1000:
             return FUTURE
-        return AsOfFeed(self, asked, instant(max(at, 0)))
+        return AsOfFeed(self, request, instant(max(at, 0)))
 
     async def accesses(self, found: Sequence[CandidateAccess], subjects: Sequence[str]) -> dict[Policy, Access | None]:
-        """What somebody may read now of the things of each policy. There may be as many policies as things, so that others
-        have their turn in between."""
+        """Return which fields of the things of each policy can be read now.
+
+        Yields to other tasks in between, because there may be as many policies as things.
+        """
         rights, began = ThingRights(self._world, subjects), time.perf_counter()
         accesses: dict[Policy, Access | None] = {}
         for policy in {it.policy for it in found}:
             accesses[policy] = rights.access(*policy)
-            if time.perf_counter() - began > _TURN_SECONDS:
+            if time.perf_counter() - began > _SLICE_SECONDS:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
         return accesses
 
     async def reach(self, before: datetime) -> None:
-        """Wait until the lake has everything from before an instant. Raises FeedFailed, StoreUnavailable, LakeUnfit."""
+        """Wait until the lake has all events before an instant.
+
+        Raises FeedFailed, StoreUnavailable, LakeUnfit.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.options.open_timeout
         await self._store.barrier()
         while not await asyncio.to_thread(self._is_reached, before):
             if loop.time() >= deadline:
                 raise FeedFailed(BEHIND)
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_POLL_SECONDS)
 
     def _is_reached(self, before: datetime) -> bool:
-        with JournalReader.open(self.lake.journal) as follower:
-            return is_reached(follower, read_watermark(self.lake.watermark).seq, before)
+        with JournalReader.open(self.lake.journal) as reader:
+            return is_reached(reader, read_watermark(self.lake.watermark).seq, before)
 
     def guarded(self, found: Sequence[Candidate]) -> list[CandidateAccess]:
-        """In a thread: candidates with the policies that the journal names for them. Raises StoreUnavailable."""
-        with JournalReader.open(self.lake.journal) as follower:
-            return guarded(follower, found)
+        """Add to each candidate its policy by the journal; in a thread. Raises StoreUnavailable."""
+        with JournalReader.open(self.lake.journal) as reader:
+            return guarded(reader, found)
 
     def close(self) -> None:
-        """Ask Spark for nothing more."""
+        """Stop all Spark queries."""
         self.wide.close()
 
 
 class AsOfFeed(Feed):
-    """The pages of one search of the past. A position is the number of the first thing that has not been looked at."""
+    """The pages of one search of the past. A position is the index of the next record in the spool."""
 
-    def __init__(self, past: AsOfSearches, asked: SearchRequest, before: datetime) -> None:
+    def __init__(self, past: AsOfSearches, request: SearchRequest, before: datetime) -> None:
         self._past = past
-        self._asked = asked
+        self._request = request
         self._before = before
-        self._gathering: asyncio.Task[Spool] | None = None
+        self._collecting: asyncio.Task[Spool] | None = None
         self._is_closed = False
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
-        """At most `limit` pages from `position` on, of about `max_bytes` each. Raises FeedFailed, StoreUnavailable."""
-        if self._gathering is None:
-            self._gathering = asyncio.create_task(self._gather())
+        """Return at most `limit` pages of about `max_bytes` each. Raises FeedFailed, StoreUnavailable."""
+        if self._collecting is None:
+            self._collecting = asyncio.create_task(self._collect())
         try:
-            spool = await self._gathering
+            spool = await self._collecting
             return await self._page(spool, position, limit, max_bytes)
         except (asyncio.CancelledError, StoreUnavailable):
-            # Of the task, not of whoever waits for it.
+            # The task that collects the result was cancelled, not this coroutine.
             if self._is_closed:
                 return Page([], position, PageEnd.END)
             raise
 
     async def _page(self, spool: Spool, start: int, limit: int, max_bytes: int) -> Page:
-        size = self._asked.size
+        size = self._request.size
         pages, most = PageBuilder(size, max_bytes), size * max(1, min(limit, AT_ONCE // size))
         while start < len(spool) and len(pages.done) * size < most:
             records = await asyncio.to_thread(spool.read, start, most, max_bytes)
-            for number, found in await self._items(records):
-                if pages.is_open and len(found) > pages.left:
+            for number, thing in await self._items(records):
+                if pages.is_open and len(thing) > pages.left:
                     pages.end()
                     return Page(pages.done, start + number, PageEnd.MORE)
-                pages.add(found)
+                pages.add(thing)
                 if len(pages.done) * size >= most:
                     start, records = start + number + 1, []
                     break
@@ -209,53 +213,55 @@ class AsOfFeed(Feed):
         return Page(pages.done, start, PageEnd.MORE if start < len(spool) else PageEnd.END)
 
     async def _items(self, records: Sequence[bytes]) -> list[tuple[int, bytes]]:
-        """What may be seen of some records: the number of each, and its thing as pages have it."""
+        """Return the readable things of some records, each with the index of its record."""
         found = await asyncio.to_thread(lambda: self._past.guarded([_decode(record) for record in records]))
-        accesses = await self._past.accesses(found, self._asked.subjects)
-        selection = self._asked.selection
+        accesses = await self._past.accesses(found, self._request.subjects)
+        selection = self._request.selection
 
-        def shown() -> list[tuple[int, bytes]]:
+        def readable_items() -> list[tuple[int, bytes]]:
             numbers = {_decode(record).entity: number for number, record in enumerate(records)}
             return [(numbers[hit.thing_id], item(hit, selection)) for hit in seen(found, accesses)]
 
-        return await asyncio.to_thread(shown)
+        return await asyncio.to_thread(readable_items)
 
-    async def _gather(self) -> Spool:
-        """Everything that belongs to the answer. Raises FeedFailed, StoreError."""
+    async def _collect(self) -> Spool:
+        """Collect the result. Raises FeedFailed, StoreError."""
         try:
-            return await self._gathered()
+            return await self._run_query()
         except QueryTimeout as error:
             raise FeedFailed(BudgetExceeded(self._past.options.seconds).fault) from error
         except LimitExceeded as error:
             raise FeedFailed(TOO_MUCH) from error
         except (NoPipeline, PipelineLost, StoreUnavailable, LakeUnfit) as error:
-            log.warning("the past cannot be searched", reason=str(error))
+            log.warning("search of the past failed", reason=str(error))
             raise FeedFailed(UNREACHABLE) from error
 
-    async def _gathered(self) -> Spool:
-        past, question = self._past, self._asked.question
+    async def _run_query(self) -> Spool:
+        past, question = self._past, self._request.question
         await past.reach(self._before)
-        asking = await asyncio.to_thread(query, past.lake, question, self._before)
+        spark_query = await asyncio.to_thread(query, past.lake, question, self._before)
         with contextlib.ExitStack() as undo:
             spool = Spool(past.lake.folder, question.order, past.options.bound)
             undo.callback(spool.close)
-            async with contextlib.aclosing(past.wide.run(asking, QueryLimits(past.options.seconds))) as batches:
+            async with contextlib.aclosing(past.wide.run(spark_query, QueryLimits(past.options.seconds))) as batches:
                 async for batch in batches:
                     found = await asyncio.to_thread(lambda it: past.guarded(list(candidates(it))), batch)
-                    accesses = await past.accesses(found, self._asked.subjects)
-                    await asyncio.to_thread(self._keep, spool, found, accesses)
+                    accesses = await past.accesses(found, self._request.subjects)
+                    await asyncio.to_thread(self._add_to_spool, spool, found, accesses)
             await asyncio.to_thread(spool.sort)
             undo.pop_all()
         return spool
 
-    def _keep(self, spool: Spool, found: Sequence[CandidateAccess], accesses: dict[Policy, Access | None]) -> None:
-        for place, candidate in judged(found, accesses, self._asked.question):
+    def _add_to_spool(
+        self, spool: Spool, found: Sequence[CandidateAccess], accesses: dict[Policy, Access | None]
+    ) -> None:
+        for place, candidate in judged(found, accesses, self._request.question):
             spool.add(place, _encode(candidate))
 
     def close(self) -> None:
-        """Nobody asks any more: Spark stops, and what was found is let go of."""
+        """Stop the Spark query and delete the spool."""
         self._is_closed = True
-        if (task := self._gathering) is None:
+        if (task := self._collecting) is None:
             return
         if not task.done():
             task.cancel()

@@ -1,20 +1,14 @@
-"""The subscription engine: demand, and what may be sent because of it.
+"""The subscription engine: demand, and which elements and terminal signals it allows.
 
-One `Subscription` is one subscriber's side of a reactive stream, for every wire protocol and every kind of feed. It does no
-input or output, knows no clock and keeps no elements: whoever drives it (`connectivity.subscriptions.manager`) draws from
-the feed only what `wanted` allows and offers that. Each call returns what has to be sent, oldest first.
+One `Subscription` serves every wire protocol and kind of feed. It does no I/O and has no clock: its driver offers the
+elements that `wanted` allows. Each call returns what to send, oldest first.
 
     state     request(n)             offer        finish, fail                 cancel   expire, revoke
     WAITING   FLOWING                –            kept for the first request   CLOSED   CLOSED, Ended
     FLOWING   demand grows           Emitted      CLOSED, Ended                CLOSED   CLOSED, Ended
     CLOSED    Ended(CANCELLED)       –            –                            –        –
 
-A request for nothing or less ends a live subscription with INVALID_DEMAND (reactive-streams rule 3.9), whatever else was
-about to be said. Where a protocol lets a terminal signal come before the first request, or brings demand with the
-subscribe, the subscription is FLOWING from the start.
-
-Always true: never more elements than were requested (1.1); at most one terminal signal, and it is last (1.7, apart from
-the answers to requests that come too late); demand adds up (3.8) and counts as unbounded at its cap (3.17).
+It begins FLOWING with demand from the subscribe, or if terminal signals need no request (reactive-streams 1, 3).
 """
 
 from __future__ import annotations
@@ -28,7 +22,7 @@ from mappings.errors import Fault
 from mappings.model.signals import EndReason
 
 UNBOUNDED = 2**63 - 1
-"""The greatest demand; from here on it is not counted any more (reactive-streams rule 3.17)."""
+"""The greatest demand, which is treated as unbounded (reactive-streams rule 3.17)."""
 
 
 class SubscriptionState(Enum):
@@ -55,14 +49,21 @@ Output: TypeAlias = ElementsEmitted | SubscriptionEnded
 
 
 class Subscription:
-    """Demand and terminal signal of one subscriber. `sent` counts the elements that were sent because of the demand."""
+    """Demand and terminal signal of one subscriber.
 
-    __slots__ = ("_held", "_patient", "demand", "sent", "state")
+    At most the requested elements are sent (1.1), and at most one terminal signal, the last (1.7), except for late requests.
+    `sent` is the number of elements sent.
+    """
+
+    __slots__ = ("_held_end", "_terminal_needs_request", "demand", "sent", "state")
 
     def __init__(self, *, terminal_needs_request: bool, demand: int = 0) -> None:
-        """`demand` is what came with the subscribe itself; `terminal_needs_request` the wire protocol's rule."""
-        self._patient = terminal_needs_request
-        self._held: SubscriptionEnded | None = None
+        """Begin with the demand that the subscribe brings.
+
+        `terminal_needs_request`: the wire protocol allows a terminal signal only after the first request.
+        """
+        self._terminal_needs_request = terminal_needs_request
+        self._held_end: SubscriptionEnded | None = None
         self.demand = min(demand, UNBOUNDED)
         self.sent = 0
         self.state = SubscriptionState.FLOWING if demand or not terminal_needs_request else SubscriptionState.WAITING
@@ -80,17 +81,20 @@ class Subscription:
         return self.state is SubscriptionState.CLOSED
 
     def request(self, demand: int) -> list[Output]:
-        """The subscriber asks for `demand` more elements."""
+        """Add demand; a demand of 0 or less ends the subscription (3.9)."""
         if self.state is SubscriptionState.CLOSED:
             return [SubscriptionEnded(EndReason.CANCELLED)]
         if demand <= 0:
             return self._close(SubscriptionEnded(EndReason.INVALID_DEMAND))
         self.state = SubscriptionState.FLOWING
         self.demand = min(self.demand + demand, UNBOUNDED)
-        return self._close(self._held) if self._held else []
+        return self._close(self._held_end) if self._held_end else []
 
     def offer(self, elements: Sequence[Any]) -> list[Output]:
-        """The feed has supplied elements. Offering more than `wanted` is a mistake in our own code: ValueError."""
+        """Return the elements to send, supplied by the feed.
+
+        Raises ValueError for more than `wanted`, an internal error.
+        """
         if self.state is SubscriptionState.CLOSED or not elements:
             return []
         if len(elements) > self.wanted:
@@ -101,31 +105,31 @@ class Subscription:
         return [ElementsEmitted(elements)]
 
     def finish(self) -> list[Output]:
-        """The feed has no more elements."""
+        """End after the last element of the feed."""
         return self._end(SubscriptionEnded(None))
 
     def fail(self, fault: Fault) -> list[Output]:
-        """The feed cannot supply its elements."""
+        """End because the feed cannot supply its elements."""
         return self._end(SubscriptionEnded(fault))
 
     def cancel(self) -> list[Output]:
-        """The subscriber wants no more. Nothing is answered, however often it is said (3.5, 3.7)."""
+        """Close at the subscriber's wish. Nothing is sent, however often it is called (3.5, 3.7)."""
         self.state = SubscriptionState.CLOSED
         return []
 
     def expire(self) -> list[Output]:
-        """Nothing has happened for too long. No request has to precede this end."""
+        """End because of idleness, even before the first request."""
         return [] if self.state is SubscriptionState.CLOSED else self._close(SubscriptionEnded(EndReason.IDLE))
 
     def revoke(self, reason: Fault | EndReason) -> list[Output]:
-        """An operator ends it, or the service stops. Nor has a request to precede this end."""
+        """End by an operator or at shutdown, even before the first request."""
         return [] if self.state is SubscriptionState.CLOSED else self._close(SubscriptionEnded(reason))
 
     def _end(self, ended: SubscriptionEnded) -> list[Output]:
-        if self.state is SubscriptionState.CLOSED or self._held:
+        if self.state is SubscriptionState.CLOSED or self._held_end:
             return []
-        if self.state is SubscriptionState.WAITING and self._patient:
-            self._held = ended
+        if self.state is SubscriptionState.WAITING and self._terminal_needs_request:
+            self._held_end = ended
             return []
         return self._close(ended)
 

@@ -1,6 +1,6 @@
-"""Where a subscription's elements come from, page by page.
+"""Feeds: the sources of a subscription's elements, read page by page.
 
-Nothing stays open between two pages, so a subscription without demand costs no more than its object.
+Nothing stays open between two pages, so a subscription without demand costs only its object.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mappings.errors import Fault
 
 
 class PageEnd(Enum):
-    """What follows a page."""
+    """Whether there are further pages."""
 
     MORE = "ask again"
     WAIT = "nothing yet"
@@ -22,11 +22,11 @@ class PageEnd(Enum):
 
 
 Position: TypeAlias = Any
-"""Where a page begins; 0 is the beginning of every feed. What else it can be is the feed's own business: a number, a key."""
+"""Where a page begins: 0 at the beginning, otherwise a value of the feed, such as a number or a key."""
 
 
 class Page(NamedTuple):
-    """Elements in order, the position behind them, and what follows. A page that scanned without a match is empty."""
+    """Elements in order, the next position, and whether there are further pages. May be empty."""
 
     elements: Sequence[Any]
     position: Position
@@ -34,7 +34,7 @@ class Page(NamedTuple):
 
 
 class FeedFailed(Exception):
-    """A feed has no more elements, for a reason that is its subscriber's to know: `fault` says it."""
+    """A feed that cannot supply more elements; `fault` is sent to the subscriber."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(f"{fault.error}: {fault.message}")
@@ -42,28 +42,28 @@ class FeedFailed(Exception):
 
 
 class Feed(ABC):
-    """Elements with a position each. A feed that is finished one day never answers WAIT; a live one does."""
+    """A sequence of elements with positions. Only a live feed answers WAIT."""
 
     __slots__ = ()
 
     @abstractmethod
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
-        """At most `limit` elements and about `max_bytes` from `position` on. Raises FeedFailed."""
+        """Return at most `limit` elements and about `max_bytes` from `position` on. Raises FeedFailed."""
 
     def wake(self, ready: Callable[[], None]) -> None:
-        """Call `ready` once when there is more, after a page that ended with WAIT."""
+        """Call `ready` once when there are elements, after a page that ended with WAIT."""
         ready()
 
     def close(self) -> None:  # noqa: B027 - most feeds have nothing to stop
-        """Stop what is being looked up: no further page will be asked for."""
+        """Stop running queries; no further page will be requested."""
 
 
-class _Nothing(Feed):
-    """The feed without elements."""
+class _EmptyFeed(Feed):
+    """A feed without elements."""
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:  # noqa: ARG002
         return Page((), position, PageEnd.END)
 
 
-NOTHING: Feed = _Nothing()
-"""What is known to be empty: where a protocol lets a stream end before the first request, this one does."""
+NOTHING: Feed = _EmptyFeed()
+"""An empty feed; some protocols end such a stream before the first request."""

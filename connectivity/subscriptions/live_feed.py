@@ -1,16 +1,14 @@
-"""Live feeds: what is stored of one entity from now on, or from a revision on, for any number of followers.
+"""Live feeds: the events of entities from now on, or from a revision on, for any number of followers.
 
-A follower is handed durable events alone, each once and in order. Those who keep up are handed the same objects, out of a
-memory that is bounded for all entities together; whoever lags behind it reads pages of the history, in the journal or the
-lake. So a feed that begins in the past goes over into the present by itself, without a gap and without a repeat at the seam.
+A follower gets each durable event once and in order. Recent events are shared from a bounded memory; a follower that lags
+behind it reads pages of the history instead, from the journal or the lake. So a feed may begin in the past and continue with
+live events, without gap or repetition.
 
-Who takes less than there is falls behind. A follower that can ask for what it misses, because its protocol tells it by the
-next event, may leap: when it has been too far behind for too long (`LagTolerance`) it goes on with the newest event, so that
-what is live stays live. A burst is no reason to leave anything out, nor are many of them, as long as it catches up in
-between (Streamr protocol, skipped broadcasts).
+A follower whose protocol lets it ask for missed events may skip: if it lags too far behind for too long (`LagTolerance`), it
+continues with the newest event (Streamr protocol, skipped broadcasts).
 
-While nobody follows an entity nothing of it is kept, and while nobody follows any, a commit costs nothing. The first who
-follows an entity, and the last who leaves it, are told to whoever wants to know (Streamr protocol, server events).
+Nothing is kept of entities without followers, and a commit costs nothing while there are none. `on_created` and `on_deleted`
+report the first and the last follower of an entity (Streamr protocol, server events).
 """
 
 from __future__ import annotations
@@ -37,41 +35,41 @@ log = structlog.get_logger(__name__)
 
 MOST = 10_000
 MOST_BYTES = 32 << 20
-"""What is kept in memory at most, for all entities together."""
+"""The most events kept in memory, and their bytes, for all entities together."""
 
 WOKEN_AT_ONCE = 20
-"""So many followers are woken before others have their turn: they take about a millisecond."""
+"""How many followers are woken before other tasks run; they take about 1 ms."""
 
 AGAIN_SECONDS = 1.0
-"""After so long a store that could not be read is asked again."""
+"""When to retry after the store could not be read."""
 
 
 class LagTolerance(NamedTuple):
-    """How far a follower may be behind, in events or bytes, for longer than so many seconds."""
+    """How far a follower may lag, in events or bytes, for more than so many seconds."""
 
     events: int = 1000
     bytes: int = 1 << 20
     seconds: float = 2.0
 
     def is_over(self, events: int, bytes: int) -> bool:
-        """Whether that is too far behind. One event is not: it is what a follower would leap to."""
+        """Return whether this lag is too far. One event is not: a skip would lead to it."""
         return events > 1 and (events > self.events or bytes > self.bytes)
 
 
 class FollowerStats(NamedTuple):
-    """How many entities are followed, by how many followers, and how many events these have left out by leaping."""
+    """Numbers of followed entities, of followers, and of events that followers skipped."""
 
     entities: int
     followers: int
     left_out: int
 
 
-def _nobody(entity: EntityId, followers: int) -> None:
-    """Nobody wants to know."""
+def _ignore(entity: EntityId, followers: int) -> None:
+    """Ignore the call."""
 
 
 class LiveFeeds:
-    """Everybody who follows something in this service."""
+    """All live feeds of the service."""
 
     def __init__(
         self,
@@ -81,129 +79,129 @@ class LiveFeeds:
         leeway: LagTolerance | None = None,
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """`clock` gives monotonic seconds."""
-        self.on_created: Callable[[EntityId, int], object] = _nobody
-        """Told when an entity has its first follower, with how many it has then."""
-        self.on_deleted: Callable[[EntityId, int], object] = _nobody
-        """Told when an entity has lost its last follower, with how many are left: none."""
+        """`clock` returns monotonic seconds."""
+        self.on_created: Callable[[EntityId, int], object] = _ignore
+        """Called when an entity gets its first follower, with the number of followers."""
+        self.on_deleted: Callable[[EntityId, int], object] = _ignore
+        """Called when an entity loses its last follower, with the number of followers: 0."""
         self.leeway = leeway or LagTolerance()
         self.clock = clock
-        self._left_out = 0
+        self._skipped = 0
         self._store = store
         self._most, self._most_bytes = most, most_bytes
         self._lines: dict[EntityId, _EntityBuffer] = {}
         self._kept: deque[tuple[_EntityBuffer, Event]] = deque()
-        """Every event that was put into a line, oldest first."""
+        """Every event in a buffer, oldest first."""
         self._bytes = 0
         self._seq = 0
-        """The number of the last event that was looked at."""
+        """The sequence number of the last event that was read."""
         self._forgotten = 0
         self._woken: deque[LiveFeed] = deque()
         self._is_waking = False
-        self._again: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
-        return f"<Following {len(self._lines)} entities, {len(self._kept)} events kept>"
+        return f"<LiveFeeds of {len(self._lines)} entities, {len(self._kept)} events in memory>"
 
     def followers(self, entity: EntityId) -> int:
-        """How many follow an entity."""
-        line = self._lines.get(entity)
-        return 0 if line is None else len(line.feeds)
+        """Return the number of followers of an entity."""
+        buffer = self._lines.get(entity)
+        return 0 if buffer is None else len(buffer.feeds)
 
     def figures(self) -> Iterator[GaugeReading]:
-        """For a scrape."""
+        """Return the gauges for a scrape."""
         return live_figures(
-            FollowerStats(len(self._lines), sum(len(it.feeds) for it in self._lines.values()), self._left_out)
+            FollowerStats(len(self._lines), sum(len(it.feeds) for it in self._lines.values()), self._skipped)
         )
 
-    def leave_out(self, events: int) -> None:
-        """Somebody has leapt over so many."""
-        self._left_out += events
+    def count_skipped(self, events: int) -> None:
+        """Count events that a follower skipped."""
+        self._skipped += events
 
     def feed(self, entity: EntityId, after: int | None = None, *, may_leap: bool = False) -> LiveFeed:
-        """What follows revision `after` of an entity; None: what follows the newest one that is decided at this moment.
+        """Return a feed of the events after revision `after`, or after the newest decided one.
 
         `may_leap` as in `FollowQuery`. Raises StoreUnavailable.
         """
         if after is None:
             newest = self._store.snapshot(entity)
             after = 0 if newest is None else newest.revision
-        line = self._lines.get(entity)
-        if line is None:
+        buffer = self._lines.get(entity)
+        if buffer is None:
             if not self._lines:
-                self._store.tail.follow(self._look)
+                self._store.tail.follow(self._read_new)
                 self._seq, self._forgotten = self._store.tail.newest, self._store.tail.forgotten
-            line = self._lines[entity] = _EntityBuffer()
+            buffer = self._lines[entity] = _EntityBuffer()
         try:
-            line.newest = max(line.newest, self._store.newest_durable(entity))
+            buffer.newest = max(buffer.newest, self._store.newest_durable(entity))
         except StoreUnavailable:
-            self._end(entity, line)
+            self._end(entity, buffer)
             raise
-        feed = LiveFeed(self, entity, line, after, may_leap=may_leap)
-        line.feeds[feed] = None
-        if len(line.feeds) == 1:
+        feed = LiveFeed(self, entity, buffer, after, may_leap=may_leap)
+        buffer.feeds[feed] = None
+        if len(buffer.feeds) == 1:
             self.on_created(entity, 1)
         return feed
 
     def leave(self, feed: LiveFeed) -> None:
-        """A feed is closed."""
-        line = self._lines.get(feed.entity)
-        if line is None or feed not in line.feeds:
+        """Remove a closed feed."""
+        buffer = self._lines.get(feed.entity)
+        if buffer is None or feed not in buffer.feeds:
             return
-        del line.feeds[feed]
-        if not line.feeds:
-            self._end(feed.entity, line)
+        del buffer.feeds[feed]
+        if not buffer.feeds:
+            self._end(feed.entity, buffer)
             self.on_deleted(feed.entity, 0)
 
-    async def read(self, entity: EntityId, line: _EntityBuffer, after: int, limit: int, max_bytes: int) -> Page:
-        """What of a line follows a revision, out of memory or out of the history.
+    async def read(self, entity: EntityId, buffer: _EntityBuffer, after: int, limit: int, max_bytes: int) -> Page:
+        """Return a page of events after a revision, from memory or from the history.
 
         Raises StoreUnavailable, HistoryUnavailable.
         """
         self.refresh()
-        if (newest := line.newest) <= after:
+        if (newest := buffer.newest) <= after:
             return Page((), after, PageEnd.WAIT)
-        if events := line.behind(after, limit, max_bytes):
+        if events := buffer.events_after(after, limit, max_bytes):
             revision = events[-1].revision
             return Page(events, revision, PageEnd.MORE if revision < newest else PageEnd.WAIT)
         range = HistoryRange(entity, after + 1, newest, None, None)
-        found = await self._store.page(range, after, limit, max_bytes)
-        # What is not there any more, because it was erased or its time was over, nobody gets.
-        position = newest if found.ended else found.position
-        return Page(found.events, max(after, position), PageEnd.MORE)
+        page = await self._store.page(range, after, limit, max_bytes)
+        # Events that were erased or have expired are skipped.
+        position = newest if page.ended else page.position
+        return Page(page.events, max(after, position), PageEnd.MORE)
 
     def refresh(self) -> None:
-        """Where the journal knows better now than what is in memory, keep nothing of that.
+        """Clear the memory if the store has discarded events, by erasure or because they were not stored.
 
-        Something may have been decided, but not stored: then whoever began behind it begins before it.
+        Feeds that began after a decided event that was not stored begin at the newest durable one.
         """
         if self._forgotten == (forgotten := self._store.tail.forgotten):
             return
         self._forgotten = forgotten
         self._clear()
-        for line in self._lines.values():
-            line.events.clear()
-            for feed in line.feeds:
-                feed.begin_by(line.newest)
+        for buffer in self._lines.values():
+            buffer.events.clear()
+            for feed in buffer.feeds:
+                feed.rewind_to(buffer.newest)
 
     def wake_later(self, feed: LiveFeed) -> None:
-        """Have a feed tell whoever waits for it, in its turn."""
+        """Wake the waiter of a feed in its turn."""
         self._woken.append(feed)
         if not self._is_waking:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._wake_some)
 
     def _wake_some(self) -> None:
-        """There may be a thousand followers: each batch of them lets the loop breathe."""
+        """Wake some followers, and continue in a later step of the event loop: there may be thousands."""
         self._is_waking = False
         for _ in range(min(WOKEN_AT_ONCE, len(self._woken))):
-            self._woken.popleft().tell()
+            self._woken.popleft().call_waiter()
         if self._woken and not self._is_waking:
             self._is_waking = True
             asyncio.get_running_loop().call_soon(self._wake_some)
 
-    def _look(self) -> None:
-        """There may be new events."""
+    def _read_new(self) -> None:
+        """Read new events into memory."""
         self.refresh()
         if not self._lines:
             return
@@ -212,57 +210,57 @@ class LiveFeeds:
         try:
             while self._seq < (newest := tail.newest):
                 events = tail.after(self._seq, MOST)
-                # Behind the last number that is found, up to the newest, everything was trimmed or erased.
+                # No more events up to the newest number: they were trimmed or erased.
                 self._seq = events[-1].seq if events else newest
-                self._take(events, changed)
+                self._add(events, changed)
         except StoreUnavailable as error:
             log.warning("live feeds wait for the store", error=str(error))
-            if self._again is None:
-                self._again = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._look_again)
+            if self._retry is None:
+                self._retry = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._read_again)
         now = self.clock()
-        for line in changed:
-            for feed in line.feeds:
-                feed.stir(now)
+        for buffer in changed:
+            for feed in buffer.feeds:
+                feed.notify(now)
 
-    def _look_again(self) -> None:
-        self._again = None
-        self._look()
+    def _read_again(self) -> None:
+        self._retry = None
+        self._read_new()
 
-    def _take(self, events: Sequence[PublishedEvent], changed: dict[_EntityBuffer, None]) -> None:
-        lines = self._lines
+    def _add(self, events: Sequence[PublishedEvent], changed: dict[_EntityBuffer, None]) -> None:
+        buffers = self._lines
         for _, event, _ in events:
-            if (line := lines.get(event.entity)) is not None:
-                line.put(event)
-                changed[line] = None
-                self._kept.append((line, event))
+            if (buffer := buffers.get(event.entity)) is not None:
+                buffer.put(event)
+                changed[buffer] = None
+                self._kept.append((buffer, event))
                 self._bytes += event_size(event)
         if len(self._kept) > self._most or self._bytes > self._most_bytes:
-            self._shorten()
+            self._trim()
 
-    def _shorten(self) -> None:
-        """Let go of more than has to go, so that this is seldom done."""
-        gone: Counter[_EntityBuffer] = Counter()
+    def _trim(self) -> None:
+        """Remove more events than necessary, so that this happens rarely."""
+        removed: Counter[_EntityBuffer] = Counter()
         while self._kept and (len(self._kept) > self._most * 7 // 8 or self._bytes > self._most_bytes * 7 // 8):
-            line, event = self._kept.popleft()
+            buffer, event = self._kept.popleft()
             self._bytes -= event_size(event)
-            # A line that began anew has let go of it already.
-            if (first := gone[line]) < len(line.events) and line.events[first] is event:
-                gone[line] += 1
-        for line, number in gone.items():
-            del line.events[:number]
+            # A buffer that was cleared does not have the event any more.
+            if (first := removed[buffer]) < len(buffer.events) and buffer.events[first] is event:
+                removed[buffer] += 1
+        for buffer, number in removed.items():
+            del buffer.events[:number]
 
-    def _end(self, entity: EntityId, line: _EntityBuffer) -> None:
-        """Nobody follows an entity."""
-        if line.feeds:
+    def _end(self, entity: EntityId, buffer: _EntityBuffer) -> None:
+        """Remove the buffer of an entity without followers."""
+        if buffer.feeds:
             return
         del self._lines[entity]
-        line.events.clear()
+        buffer.events.clear()
         if not self._lines:
-            self._store.tail.leave(self._look)
+            self._store.tail.leave(self._read_new)
             self._clear()
-            if self._again is not None:
-                self._again.cancel()
-                self._again = None
+            if self._retry is not None:
+                self._retry.cancel()
+                self._retry = None
 
     def _clear(self) -> None:
         self._kept.clear()
@@ -270,7 +268,7 @@ class LiveFeeds:
 
 
 class _EntityBuffer:
-    """What is in memory of one entity that is followed: events without a gap. `newest` is its newest durable revision."""
+    """Recent events of one followed entity, without gap, and its newest durable revision."""
 
     __slots__ = ("events", "feeds", "newest")
 
@@ -285,54 +283,54 @@ class _EntityBuffer:
         self.events.append(event)
         self.newest = max(self.newest, event.revision)
 
-    def behind(self, revision: int, limit: int, max_bytes: int) -> Sequence[Event]:
-        """What follows a revision, as far as limit and bytes go; nothing where it is not in memory."""
-        kept = self.events
-        if not kept or not 0 <= (start := revision + 1 - kept[0].revision) < len(kept):
+    def events_after(self, revision: int, limit: int, max_bytes: int) -> Sequence[Event]:
+        """Return the events after a revision, up to the limits; empty if they are not in memory."""
+        remaining = self.events
+        if not remaining or not 0 <= (start := revision + 1 - remaining[0].revision) < len(remaining):
             return ()
-        events = kept[start : start + limit]
+        events = remaining[start : start + limit]
         for index, event in enumerate(events):
             if (max_bytes := max_bytes - event_size(event)) <= 0:
                 return events[: index + 1]
         return events
 
-    def size_behind(self, revision: int) -> int:
-        """The bytes that follow a revision, as far as they are in memory."""
+    def size_after(self, revision: int) -> int:
+        """Return the bytes of the events after a revision, as far as they are in memory."""
         start = max(0, revision + 1 - self.events[0].revision) if self.events else 0
         return sum(event_size(event) for event in self.events[start:])
 
 
 class LiveFeed(Feed):
-    """One follower of one entity: a feed without an end. Positions are revisions, 0 where it begins."""
+    """One follower of one entity: a feed without end. Positions are revisions, 0 at its beginning."""
 
     __slots__ = (
         "_after",
-        "_far_since",
-        "_following",
-        "_given",
+        "_buffer",
+        "_feeds",
         "_is_closed",
-        "_is_stirred",
-        "_line",
+        "_is_notified",
+        "_lagging_since",
         "_may_leap",
         "_ready",
+        "_supplied",
         "entity",
     )
 
     def __init__(
-        self, following: LiveFeeds, entity: EntityId, line: _EntityBuffer, after: int, *, may_leap: bool
+        self, feeds: LiveFeeds, entity: EntityId, buffer: _EntityBuffer, after: int, *, may_leap: bool
     ) -> None:
-        """Feeds are made by `LiveFeeds.feed`."""
+        """Use `LiveFeeds.feed` to create feeds."""
         self.entity = entity
-        self._following = following
-        self._line = line
+        self._feeds = feeds
+        self._buffer = buffer
         self._after = after
-        self._given = 0
-        """The last position that a page has led to."""
+        self._supplied = 0
+        """The position after the last page."""
         self._ready: Callable[[], None] | None = None
         self._may_leap = may_leap
-        self._far_since: float | None = None
-        """Since when this one has been too far behind."""
-        self._is_stirred = False
+        self._lagging_since: float | None = None
+        """When the lag became too far."""
+        self._is_notified = False
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -341,70 +339,70 @@ class LiveFeed(Feed):
     @property
     def newest(self) -> int:
         """The newest durable revision of the entity; 0 for none."""
-        return self._line.newest
+        return self._buffer.newest
 
     @property
     def position(self) -> int:
-        """Up to which revision this feed has given, or left out, what there is."""
-        return max(self._after, self._given)
+        """The revision up to which events were supplied or skipped."""
+        return max(self._after, self._supplied)
 
-    def leap(self, revision: int) -> None:
-        """Go on behind this revision: what lies before it, and was not given yet, is left out."""
+    def skip_to(self, revision: int) -> None:
+        """Continue after this revision, skipping earlier events."""
         self._after = max(self._after, revision)
 
-    def begin_by(self, revision: int) -> None:
-        """Nothing behind this revision may be left out that was not given."""
+    def rewind_to(self, revision: int) -> None:
+        """Supply all events after this revision that were not supplied."""
         self._after = min(self._after, revision)
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
-        """Raises StoreUnavailable, HistoryUnavailable."""
+        """Return a page of events after a position. Raises StoreUnavailable, HistoryUnavailable."""
         if self._may_leap:
-            self._leap_if_too_far(max(position, self._after))
-        page = await self._following.read(self.entity, self._line, max(position, self._after), limit, max_bytes)
+            self._skip_if_lagging(max(position, self._after))
+        page = await self._feeds.read(self.entity, self._buffer, max(position, self._after), limit, max_bytes)
         if page.then is PageEnd.WAIT and not page.elements:
-            # Where it begins may still turn out to be further back.
+            # Keep the position: the beginning may still move back.
             return Page((), position, PageEnd.WAIT)
         if page.elements and page.elements[0].revision <= self._after:
-            # It leapt while the page was read.
-            kept = [event for event in page.elements if event.revision > self._after]
-            page = Page(kept, max(page.position, self._after), page.then)
-        self._given = page.position
-        if self._far_since is not None:
-            self._is_far_at(page.position, self._far_since)
+            # The feed has skipped events while the page was read.
+            remaining = [event for event in page.elements if event.revision > self._after]
+            page = Page(remaining, max(page.position, self._after), page.then)
+        self._supplied = page.position
+        if self._lagging_since is not None:
+            self._is_lagging(page.position, self._lagging_since)
         return page
 
     def wake(self, ready: Callable[[], None]) -> None:
         self._ready = ready
-        if self._line.newest > self.position:
-            self.stir(self._following.clock())
+        if self._buffer.newest > self.position:
+            self.notify(self._feeds.clock())
 
-    def stir(self, now: float) -> None:
-        """There is more than there was."""
-        if self._far_since is None and self._line.newest - self.position > self._following.leeway.events:
-            self._far_since = now
-        if self._ready is not None and not self._is_stirred:
-            self._is_stirred = True
-            self._following.wake_later(self)
+    def notify(self, now: float) -> None:
+        """Note new events, and wake the waiter."""
+        if self._lagging_since is None and self._buffer.newest - self.position > self._feeds.leeway.events:
+            self._lagging_since = now
+        if self._ready is not None and not self._is_notified:
+            self._is_notified = True
+            self._feeds.wake_later(self)
 
-    def _leap_if_too_far(self, position: int) -> None:
-        newest, now = self._line.newest, self._following.clock()
-        if self._is_far_at(position, now) and now - (self._far_since or now) >= self._following.leeway.seconds:
-            self._far_since = None
-            self.leap(newest - 1)
-            self._following.leave_out(newest - 1 - position)
+    def _skip_if_lagging(self, position: int) -> None:
+        newest, now = self._buffer.newest, self._feeds.clock()
+        if self._is_lagging(position, now) and now - (self._lagging_since or now) >= self._feeds.leeway.seconds:
+            self._lagging_since = None
+            self.skip_to(newest - 1)
+            self._feeds.count_skipped(newest - 1 - position)
 
-    def _is_far_at(self, position: int, now: float) -> bool:
-        """Whether this position is too far behind; since when that is so, is noted."""
-        behind, leeway = self._line.newest - position, self._following.leeway
-        # Where the number alone says it, or nothing is behind, nothing has to be added up.
-        size = self._line.size_behind(position) if 1 < behind <= leeway.events else 0
-        is_far = leeway.is_over(behind, size)
-        self._far_since = (self._far_since or now) if is_far else None
-        return is_far
+    def _is_lagging(self, position: int, now: float) -> bool:
+        """Return whether this position lags too far, and note since when."""
+        lag, leeway = self._buffer.newest - position, self._feeds.leeway
+        # The size is only needed if the number alone does not decide.
+        size = self._buffer.size_after(position) if 1 < lag <= leeway.events else 0
+        is_lagging = leeway.is_over(lag, size)
+        self._lagging_since = (self._lagging_since or now) if is_lagging else None
+        return is_lagging
 
-    def tell(self) -> None:
-        """Call who waits."""
-        self._is_stirred = False
+    def call_waiter(self) -> None:
+        """Call the waiting callback."""
+        self._is_notified = False
         ready, self._ready = self._ready, None
         if ready is not None:
             ready()
@@ -413,15 +411,15 @@ class LiveFeed(Feed):
         self._ready = None
         if not self._is_closed:
             self._is_closed = True
-            self._following.leave(self)
+            self._feeds.leave(self)
 
 
-def live_figures(audience: FollowerStats) -> Iterator[GaugeReading]:
-    """What a scrape shows of those who follow something live."""
-    yield GaugeReading("connectivity_live_entities", "Entities that somebody follows live.", {(): audience.entities})
-    yield GaugeReading("connectivity_live_followers", "Subscriptions to what is live.", {(): audience.followers})
+def live_figures(stats: FollowerStats) -> Iterator[GaugeReading]:
+    """Yield the gauges of live feeds."""
+    yield GaugeReading("connectivity_live_entities", "Entities with live subscriptions.", {(): stats.entities})
+    yield GaugeReading("connectivity_live_followers", "Live subscriptions.", {(): stats.followers})
     yield GaugeReading(
         "connectivity_live_left_out",
-        "Events that followers were not sent since the start, because they did not keep up.",
-        {(): audience.left_out},
+        "Events since the start that were not sent to live subscriptions that were too slow.",
+        {(): stats.left_out},
     )

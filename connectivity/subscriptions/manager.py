@@ -1,11 +1,11 @@
-"""The open subscriptions: each with its engine, its feed and the latest command that its answers go to.
+"""The open subscriptions: moves elements from feeds through engines to subscribers.
 
-Moves elements from feeds through engines to reply-targets, and ends what nobody asks for. The engine decides what may be
-sent (`connectivity.subscriptions.engine`), the feed what there is (`connectivity.subscriptions.feed`), the reply how it
-leaves. A subscription that nobody asks has no task and no timer: one sweep a second looks at those whose time has come.
+The engine decides what may be sent (`connectivity.subscriptions.engine`), the feed supplies elements
+(`connectivity.subscriptions.feed`), and the subscriber's reply sends them with the headers of its latest command. An idle
+subscription has no task and no timer: one sweep a second checks those that are due.
 
-A subscription is found by scope, kind and key, and only by somebody who shares an authorization subject with the one who
-subscribed; to anybody else it does not exist.
+A subscription is found by scope, kind and key, and only by clients that share an authorization subject with its subscriber;
+for others it does not exist.
 """
 
 from __future__ import annotations
@@ -49,34 +49,33 @@ log = structlog.get_logger(__name__)
 
 
 AT_ONCE = 100
-"""Elements that one subscription sends before others have their turn, where each is a message: about a millisecond."""
+"""How many messages a subscription sends before other tasks run, by default; they take about 1 ms."""
 
 FEW = 64
-"""So many of those that are due in one second may be held though nothing is to be done about them any more."""
+"""How many stale entries a list of due subscriptions may hold before it is cleaned."""
 
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class SubscriberSink(Protocol):
-    """Where the answers to one source's commands go."""
+    """The reply target for one source's subscriptions."""
 
     connection_id: str
     terminal_needs_request: bool
 
     def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
-        """Send a signal; None where nobody receives it. `ended` is told whether the broker took it."""
+        """Send a signal; None if it has no receiver. `ended` is called with the broker's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """Who speaks: the reply, the authorization subjects, and the scope in which subscription ids are unique.
+    """A client that subscribes: its reply target, its subjects, and the scope of its subscription IDs.
 
-    `has_session`: the scope is a session that has a lifetime of its own. Its subscriptions end when whoever keeps the
-    session cancels them, and never for lack of interaction. `reader`: the address of who reads the answers, where it is
-    told when that one has gone; its subscriptions end with it. `at_once`: how many elements it is sent before others have
-    their turn. `page_items`: how many a page may have, where that is more than the usual. `is_told_once`: nobody asks for a
-    subscription of it that has ended, so nothing is kept to answer by.
+    `has_session`: the scope is a session with its own lifetime, whose subscriptions never expire; its owner cancels them.
+    `reader`: the reply address, if the broker reports when its reader has gone; the subscriptions then end. `at_once`: how
+    many elements are sent before other tasks run. `page_items`: the size of a page, if larger than usual. `is_told_once`:
+    the client never addresses an ended subscription, so that is forgotten at once.
     """
 
     reply: SubscriberSink
@@ -91,7 +90,7 @@ class Subscriber:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionLimits:
-    """The timers (seconds) and sizes of subscriptions."""
+    """The timers (in seconds) and sizes of subscriptions."""
 
     idle_timeout: float = 60.0
     after_life: float = 10.0
@@ -101,11 +100,11 @@ class SubscriptionLimits:
 
 
 FeedFactory = Callable[[Subscribe, tuple[str, ...]], Feed | Fault]
-"""The feed of a subscribe for these subjects, or why there is none: told at the first request."""
+"""Returns the feed of a subscribe for these subjects, or the fault to send at the first request."""
 
 
 class _Due(list["ActiveSubscription"]):
-    """Who is looked at in one second. Those that are looked at in another one by now are `stale`."""
+    """Subscriptions to be checked in one second. Those that were rescheduled since are `stale`."""
 
     __slots__ = ("stale",)
 
@@ -114,17 +113,17 @@ class _Due(list["ActiveSubscription"]):
         self.stale = 0
 
     def leave(self) -> None:
-        """One is looked at in another second now. Where most are, what is left of them is let go."""
+        """Note that a subscription was rescheduled; remove stale ones if they are the majority."""
         self.stale += 1
         if self.stale >= FEW and 2 * self.stale > len(self):
-            self[:] = [live for live in self if live.due is self]
+            self[:] = [subscription for subscription in self if subscription.due is self]
             self.stale = 0
 
 
 class ActiveSubscription(Subscription):
-    """One open subscription, or one that ended a moment ago.
+    """A subscription with its feed and subscriber, open or recently ended.
 
-    There may be very many, and most of them wait: headers rest as JSON text, and whatever can be shared is.
+    There may be very many idle ones, so headers are kept as JSON, and values are shared where possible.
     """
 
     __slots__ = (
@@ -143,14 +142,14 @@ class ActiveSubscription(Subscription):
         "touched",
     )
 
-    def __init__(self, signal: Subscribe, key: str, peer: Subscriber, now: int) -> None:
-        super().__init__(terminal_needs_request=peer.reply.terminal_needs_request, demand=signal.demand)
+    def __init__(self, signal: Subscribe, key: str, subscriber: Subscriber, now: int) -> None:
+        super().__init__(terminal_needs_request=subscriber.reply.terminal_needs_request, demand=signal.demand)
         self.kind = signal.kind
         self.key = key
         self.entity: EntityId | None = signal.query.entity
         self.subscribed = self.headers = encode(signal.headers)
-        self.peer = peer
-        self.subjects = peer.subjects
+        self.peer = subscriber
+        self.subjects = subscriber.subjects
         self.feed: Feed | None = None
         self.position: Position = 0
         self.posting: PendingPublish | None = None
@@ -167,310 +166,329 @@ class ActiveSubscription(Subscription):
 
 
 class SubscriptionManager:
-    """Every subscription of the service."""
+    """All subscriptions of the service."""
 
     def __init__(self, open_feed: FeedFactory, bounds: SubscriptionLimits, clock: Callable[[], float]) -> None:
-        """`clock` gives monotonic seconds."""
+        """`clock` returns monotonic seconds."""
         self._open = open_feed
         self._bounds = bounds
         self._clock = clock
         self._scopes: defaultdict[tuple[Hashable, SubscriptionKind], dict[str, ActiveSubscription]] = defaultdict(dict)
         self._due: defaultdict[int, _Due] = defaultdict(_Due)
-        """By second: who is looked at then. Only the list that a subscription was put into last counts."""
+        """By second: subscriptions to be checked then. Only the latest list of a subscription is valid."""
         self._second = int(clock())
-        """The second of the last sweep. Idle times are counted in such seconds: one number that all can share."""
+        """The second of the last sweep, in which idle times are measured; one number object shared by all."""
         self.open_by_connection: Counter[str] = Counter()
-        self._read_by: dict[tuple[str, str], set[ActiveSubscription]] = {}
-        """By connection and reader: what ends when that one has gone."""
+        self._by_reader: dict[tuple[str, str], set[ActiveSubscription]] = {}
+        """By connection and reader address: subscriptions that end when the reader has gone."""
 
     def __iter__(self) -> Iterator[ActiveSubscription]:
-        """Those that have not ended."""
-        return (live for scope in self._scopes.values() for live in scope.values() if not live.is_closed)
+        """Iterate over the subscriptions that have not ended."""
+        return (
+            subscription
+            for scope in self._scopes.values()
+            for subscription in scope.values()
+            if not subscription.is_closed
+        )
 
     # commands
 
-    def subscribe(self, signal: Subscribe, peer: Subscriber) -> None:
-        """Open a subscription and say so; whatever is wrong with its query is told at the first request."""
-        connection = peer.reply.connection_id
+    def subscribe(self, signal: Subscribe, subscriber: Subscriber) -> None:
+        """Open a subscription and send `created`; a fault of its query is sent at the first request."""
+        connection = subscriber.reply.connection_id
         if self.open_by_connection[connection] >= self._bounds.max_per_connection:
             entity, fault = signal.query.entity, self._limit_fault(signal.kind)
             group = entity.type.group if entity is not None else "things"
-            peer.reply.post(ErrorResponse(entity, group, fault, signal.headers))
+            subscriber.reply.post(ErrorResponse(entity, group, fault, signal.headers))
             return
-        scope = self._scopes[peer.scope, signal.kind]
+        scope = self._scopes[subscriber.scope, signal.kind]
         key = signal.key or new_subscription_id()
-        if (former := scope.get(key)) is not None and not former.is_closed:
-            self._cancel(former)
-        live = scope[key] = ActiveSubscription(signal, key, peer, self._second)
+        if (previous := scope.get(key)) is not None and not previous.is_closed:
+            self._cancel(previous)
+        subscription = scope[key] = ActiveSubscription(signal, key, subscriber, self._second)
         self.open_by_connection[connection] += 1
-        self._lead(live, peer)
-        if not peer.has_session:
-            self._schedule(live, self._bounds.idle_timeout)
-        peer.reply.post(Created(live.kind, key, live.entity, signal.headers))
+        self._reply_to(subscription, subscriber)
+        if not subscriber.has_session:
+            self._schedule(subscription, self._bounds.idle_timeout)
+        subscriber.reply.post(Created(subscription.kind, key, subscription.entity, signal.headers))
         try:
-            feed = self._open(signal, peer.subjects)
+            feed = self._open(signal, subscriber.subjects)
         except StoreError:
-            log.exception("a feed could not be opened", **_about(live))
+            log.exception("a feed could not be opened", **_log_fields(subscription))
             feed = INTERNAL_ERROR
         if isinstance(feed, Fault):
-            self._send(live, live.fail(feed))
+            self._send(subscription, subscription.fail(feed))
         elif feed is NOTHING:
-            self._send(live, live.finish())
+            self._send(subscription, subscription.finish())
         else:
-            live.feed = feed
-            self._start(live)
+            subscription.feed = feed
+            self._start(subscription)
 
     def open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
-        """The feed of a subscribe for a desk that makes another one of it. Raises StoreError."""
+        """Return the feed of a subscribe, for a session handler that wraps it. Raises StoreError."""
         return self._open(signal, subjects)
 
-    def request(self, signal: Request, peer: Subscriber) -> None:
-        """Add demand, or answer why it cannot be added."""
-        if (live := self._find(signal, peer)) is None:
+    def request(self, signal: Request, subscriber: Subscriber) -> None:
+        """Add demand, or send why it cannot be added."""
+        if (subscription := self._find(signal, subscriber)) is None:
             return
-        if live.is_closed:
-            (ended,) = live.request(signal.demand)
+        if subscription.is_closed:
+            (ended,) = subscription.request(signal.demand)
             assert not isinstance(ended, ElementsEmitted)
-            peer.reply.post(
-                Failed(live.kind, live.key, live.entity, signal.headers, ended.reason or EndReason.CANCELLED)
+            subscriber.reply.post(
+                Failed(
+                    subscription.kind,
+                    subscription.key,
+                    subscription.entity,
+                    signal.headers,
+                    ended.reason or EndReason.CANCELLED,
+                )
             )
             return
-        self._touch(live, signal.headers, peer)
-        self._send(live, live.request(signal.demand))
-        self._start(live)
+        self._touch(subscription, signal.headers, subscriber)
+        self._send(subscription, subscription.request(signal.demand))
+        self._start(subscription)
 
-    def cancel(self, signal: Cancel, peer: Subscriber) -> None:
-        """End a subscription without an answer."""
-        if (live := self._find(signal, peer)) is not None and not live.is_closed:
-            self._cancel(live)
+    def cancel(self, signal: Cancel, subscriber: Subscriber) -> None:
+        """End a subscription without a reply."""
+        if (subscription := self._find(signal, subscriber)) is not None and not subscription.is_closed:
+            self._cancel(subscription)
 
     # lifetimes
 
-    def idle(self, live: ActiveSubscription) -> int:
-        """For how many seconds nothing has happened to a subscription. Elements that wait for a broker happen to it."""
-        return 0 if live.pump is not None else self._second - live.touched
+    def idle(self, subscription: ActiveSubscription) -> int:
+        """Return the idle seconds of a subscription; 0 while elements wait for the broker."""
+        return 0 if subscription.pump is not None else self._second - subscription.touched
 
-    def revoke(self, live: ActiveSubscription, fault: Fault) -> None:
-        """An operator ends a subscription; its client is sent `failed`."""
-        self._send(live, live.revoke(fault))
+    def revoke(self, subscription: ActiveSubscription, fault: Fault) -> None:
+        """End a subscription by an operator; its client is sent `failed`."""
+        self._send(subscription, subscription.revoke(fault))
 
     def leave(self, connection_id: str, reader: str) -> None:
-        """Whoever read the answers at this address has gone: what nobody else has taken up ends without a word."""
-        for live in list(self._read_by.get((connection_id, reader), ())):
-            self._cancel(live)
+        """Cancel the subscriptions of a reader that has gone, unless another reader has taken them over."""
+        for subscription in list(self._by_reader.get((connection_id, reader), ())):
+            self._cancel(subscription)
 
     def sweep(self) -> None:
-        """End what has been idle for too long, forget what ended long enough ago. Call it about once a second."""
-        former, self._second = self._second, int(self._clock())
-        for second in range(former + 1, self._second + 1):
+        """End idle subscriptions and forget ended ones; to be called about once a second."""
+        previous, self._second = self._second, int(self._clock())
+        for second in range(previous + 1, self._second + 1):
             due = self._due.pop(second, None)
-            # The end of one may be that of others, which leave the list meanwhile.
-            for live in tuple(due or ()):
-                if live.due is due:
-                    live.due = None
-                    self._look_at(live, self._second)
+            # Ending one may end others, which removes them from the list.
+            for subscription in tuple(due or ()):
+                if subscription.due is due:
+                    subscription.due = None
+                    self._check(subscription, self._second)
 
     def fail_entity(self, entity: EntityId, fault: Fault) -> int:
-        """There is nothing more of this entity: its subscriptions fail; how many did."""
-        failed = [live for live in self if live.entity == entity]
-        for live in failed:
-            self._send(live, live.fail(fault))
+        """Fail the subscriptions of an erased entity; return their number."""
+        failed = [subscription for subscription in self if subscription.entity == entity]
+        for subscription in failed:
+            self._send(subscription, subscription.fail(fault))
         return len(failed)
 
     def abort(self, kind: SubscriptionKind) -> None:
-        """The service stops: those of a kind that have been requested from are told so."""
-        for live in list(self):
-            if live.kind is kind and live.state is SubscriptionState.FLOWING:
-                self._send(live, live.revoke(EndReason.ABORTED))
+        """Fail the subscriptions of a kind that have been requested from, at shutdown."""
+        for subscription in list(self):
+            if subscription.kind is kind and subscription.state is SubscriptionState.FLOWING:
+                self._send(subscription, subscription.revoke(EndReason.ABORTED))
 
     def close_connection(self, connection_id: str) -> None:
-        """The connection is closed or deleted: its subscriptions end without a word."""
-        for (scope, kind), lives in list(self._scopes.items()):
-            for live in [live for live in lives.values() if live.connection_id == connection_id]:
-                if not live.is_closed:
-                    self._cancel(live)
-                if live.pump is not None:
-                    # It may wait for a link that never comes.
-                    live.pump.cancel()
-                self._forget(live, scope, kind)
+        """End the subscriptions of a connection that is closed or deleted, without a reply."""
+        for (scope, kind), subscriptions in list(self._scopes.items()):
+            for subscription in [
+                subscription for subscription in subscriptions.values() if subscription.connection_id == connection_id
+            ]:
+                if not subscription.is_closed:
+                    self._cancel(subscription)
+                if subscription.pump is not None:
+                    # The task may wait for a link that will not come.
+                    subscription.pump.cancel()
+                self._forget(subscription, scope, kind)
 
-    def _look_at(self, live: ActiveSubscription, now: int) -> None:
-        if live.is_closed:
-            self._forget(live, live.peer.scope, live.kind)
-        elif live.pump is not None:
-            # Elements are on their way, or wait for a broker that is away: that is no lack of interaction.
-            live.touched = now
-            self._schedule(live, self._bounds.idle_timeout)
-        elif (left := live.touched + self._bounds.idle_timeout - now) > 0:
-            self._schedule(live, left)
+    def _check(self, subscription: ActiveSubscription, now: int) -> None:
+        if subscription.is_closed:
+            self._forget(subscription, subscription.peer.scope, subscription.kind)
+        elif subscription.pump is not None:
+            # Elements that wait for a broker are not idleness.
+            subscription.touched = now
+            self._schedule(subscription, self._bounds.idle_timeout)
+        elif (seconds_left := subscription.touched + self._bounds.idle_timeout - now) > 0:
+            self._schedule(subscription, seconds_left)
         else:
-            self._send(live, live.expire())
+            self._send(subscription, subscription.expire())
 
-    def _schedule(self, live: ActiveSubscription, seconds: float) -> None:
-        former, live.due = live.due, self._due[self._second + math.ceil(seconds) + 1]
-        live.due.append(live)
-        if former is not None:
-            former.leave()
+    def _schedule(self, subscription: ActiveSubscription, seconds: float) -> None:
+        previous, subscription.due = subscription.due, self._due[self._second + math.ceil(seconds) + 1]
+        subscription.due.append(subscription)
+        if previous is not None:
+            previous.leave()
 
-    def _forget(self, live: ActiveSubscription, scope: Hashable, kind: SubscriptionKind) -> None:
-        lives = self._scopes.get((scope, kind))
-        if lives is not None and lives.get(live.key) is live:
-            del lives[live.key]
-            if not lives:
+    def _forget(self, subscription: ActiveSubscription, scope: Hashable, kind: SubscriptionKind) -> None:
+        subscriptions = self._scopes.get((scope, kind))
+        if subscriptions is not None and subscriptions.get(subscription.key) is subscription:
+            del subscriptions[subscription.key]
+            if not subscriptions:
                 del self._scopes[scope, kind]
 
-    def _touch(self, live: ActiveSubscription, headers: Headers, peer: Subscriber) -> None:
-        live.headers, live.touched = encode(headers), self._second
-        if peer is not live.peer:
-            self._lead(live, peer)
+    def _touch(self, subscription: ActiveSubscription, headers: Headers, subscriber: Subscriber) -> None:
+        subscription.headers, subscription.touched = encode(headers), self._second
+        if subscriber is not subscription.peer:
+            self._reply_to(subscription, subscriber)
 
-    def _lead(self, live: ActiveSubscription, peer: Subscriber) -> None:
-        """The answers go to this peer from now on."""
-        self._unread(live)
-        live.peer = peer
-        if peer.reader is not None:
-            self._read_by.setdefault((live.connection_id, peer.reader), set()).add(live)
+    def _reply_to(self, subscription: ActiveSubscription, subscriber: Subscriber) -> None:
+        """Send to this subscriber from now on."""
+        self._remove_reader(subscription)
+        subscription.peer = subscriber
+        if subscriber.reader is not None:
+            self._by_reader.setdefault((subscription.connection_id, subscriber.reader), set()).add(subscription)
 
-    def _unread(self, live: ActiveSubscription) -> None:
-        """Nobody's going ends it any more."""
-        if live.peer.reader is None:
+    def _remove_reader(self, subscription: ActiveSubscription) -> None:
+        """Remove a subscription from those that end with their reader."""
+        if subscription.peer.reader is None:
             return
-        place = live.connection_id, live.peer.reader
-        if (read := self._read_by.get(place)) is not None:
-            read.discard(live)
-            if not read:
-                del self._read_by[place]
+        reader_key = subscription.connection_id, subscription.peer.reader
+        if (with_reader := self._by_reader.get(reader_key)) is not None:
+            with_reader.discard(subscription)
+            if not with_reader:
+                del self._by_reader[reader_key]
 
-    def _find(self, signal: Request | Cancel, peer: Subscriber) -> ActiveSubscription | None:
-        """The subscription that is meant. Answers `not found` itself where there is none for this peer."""
-        live = self._scopes.get((peer.scope, signal.kind), {}).get(signal.key)
-        if live is not None and not set(live.subjects).isdisjoint(peer.subjects):
-            return live
-        peer.reply.post(Failed(signal.kind, signal.key, signal.entity, signal.headers, EndReason.NOT_FOUND))
+    def _find(self, signal: Request | Cancel, subscriber: Subscriber) -> ActiveSubscription | None:
+        """Return the subscription of a command, or send `not found` to this subscriber."""
+        subscription = self._scopes.get((subscriber.scope, signal.kind), {}).get(signal.key)
+        if subscription is not None and not set(subscription.subjects).isdisjoint(subscriber.subjects):
+            return subscription
+        subscriber.reply.post(Failed(signal.kind, signal.key, signal.entity, signal.headers, EndReason.NOT_FOUND))
         return None
 
     def _limit_fault(self, kind: SubscriptionKind) -> Fault:
         return Fault(
             429,
             "thing-search:subscription.limit" if kind is SubscriptionKind.SEARCH else "streaming.subscription.limit",
-            f"This connection has {self._bounds.max_per_connection} open subscriptions, the most it may have.",
+            f"This connection has {self._bounds.max_per_connection} open subscriptions, which is the limit.",
             "Cancel subscriptions that are no longer needed, or let them end.",
         )
 
     # elements
 
-    def _start(self, live: ActiveSubscription) -> None:
-        if live.wanted and live.pump is None and live.feed is not None:
-            live.pump = asyncio.get_running_loop().create_task(self._run(live))
+    def _start(self, subscription: ActiveSubscription) -> None:
+        if subscription.wanted and subscription.pump is None and subscription.feed is not None:
+            subscription.pump = asyncio.get_running_loop().create_task(self._run(subscription))
 
-    async def _run(self, live: ActiveSubscription) -> None:
+    async def _run(self, subscription: ActiveSubscription) -> None:
         then = PageEnd.MORE
         try:
-            then = await self._pump(live)
+            then = await self._pump(subscription)
         except FeedFailed as error:
-            log.warning("a feed ended early", reason=str(error), **_about(live))
-            self._send(live, live.fail(error.fault))
+            log.warning("a feed ended early", reason=str(error), **_log_fields(subscription))
+            self._send(subscription, subscription.fail(error.fault))
         except HistoryUnavailable as error:
-            log.error("a history is not there", reason=str(error), **_about(live))
-            self._send(live, live.fail(error.fault))
+            log.error("history unavailable", reason=str(error), **_log_fields(subscription))
+            self._send(subscription, subscription.fail(error.fault))
         except Exception:
-            log.exception("a feed failed", **_about(live))
-            self._send(live, live.fail(INTERNAL_ERROR))
+            log.exception("a feed failed", **_log_fields(subscription))
+            self._send(subscription, subscription.fail(INTERNAL_ERROR))
         finally:
-            live.pump = live.posting = None
-            live.touched = self._second
-        if then is PageEnd.WAIT and live.feed is not None:
-            live.feed.wake(lambda: self._start(live))
+            subscription.pump = subscription.posting = None
+            subscription.touched = self._second
+        if then is PageEnd.WAIT and subscription.feed is not None:
+            subscription.feed.wake(lambda: self._start(subscription))
 
-    async def _pump(self, live: ActiveSubscription) -> PageEnd:
-        """Draw and send pages while there is demand; the next one when the broker has taken the last one."""
-        while live.wanted and (feed := live.feed) is not None:
-            limit = min(live.wanted, max(self._bounds.page_items, live.peer.page_items))
-            page = await feed.page(live.position, limit, self._bounds.page_bytes)
-            if live.is_closed:
+    async def _pump(self, subscription: ActiveSubscription) -> PageEnd:
+        """Read and send pages while there is demand; the next one when the broker has taken the last."""
+        while subscription.wanted and (feed := subscription.feed) is not None:
+            limit = min(subscription.wanted, max(self._bounds.page_items, subscription.peer.page_items))
+            page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
+            if subscription.is_closed:
                 break
-            live.position, then = page.position, page.then
-            await self._send_in_turns(live, page.elements)
-            # Until the next page has come this one takes no room.
+            subscription.position, then = page.position, page.then
+            await self._send_in_turns(subscription, page.elements)
+            # Free the page before the next one is read.
             del page
-            if live.is_closed:
+            if subscription.is_closed:
                 break
             if then is PageEnd.END:
-                if live.posting is not None:
-                    # An element that the broker refuses leaves a gap, and there must be no `complete` behind one.
-                    await live.posting.over()
-                if not live.is_closed:
-                    self._send(live, live.finish())
+                if subscription.posting is not None:
+                    # A refused element leaves a gap, after which `complete` must not follow.
+                    await subscription.posting.over()
+                if not subscription.is_closed:
+                    self._send(subscription, subscription.finish())
                 continue
-            if live.posting is not None:
-                await live.posting.taken()
+            if subscription.posting is not None:
+                await subscription.posting.taken()
             if then is PageEnd.WAIT:
                 return PageEnd.WAIT
             await asyncio.sleep(0)
         return PageEnd.MORE
 
-    async def _send_in_turns(self, live: ActiveSubscription, elements: Sequence[Any]) -> None:
-        """Send a page in parts, so that other subscriptions, and the brokers' confirms, get their turn in between."""
-        at_once = live.peer.at_once
-        live.posting = self._send(live, live.offer(elements[:at_once]))
+    async def _send_in_turns(self, subscription: ActiveSubscription, elements: Sequence[Any]) -> None:
+        """Send a page in parts, so that other subscriptions and the brokers' confirms run in between."""
+        at_once = subscription.peer.at_once
+        subscription.posting = self._send(subscription, subscription.offer(elements[:at_once]))
         for start in range(at_once, len(elements), at_once):
-            if live.posting is not None:
-                await live.posting.taken()
+            if subscription.posting is not None:
+                await subscription.posting.taken()
             await asyncio.sleep(0)
-            if live.is_closed:
+            if subscription.is_closed:
                 return
-            live.posting = self._send(live, live.offer(elements[start : start + at_once]))
+            subscription.posting = self._send(subscription, subscription.offer(elements[start : start + at_once]))
 
-    def _send(self, live: ActiveSubscription, outputs: Sequence[Output]) -> PendingPublish | None:
-        """Turn what the engine decided into signals with the headers of the latest command."""
+    def _send(self, subscription: ActiveSubscription, outputs: Sequence[Output]) -> PendingPublish | None:
+        """Send the engine's outputs as signals with the headers of the latest command."""
         posting = None
         for output in outputs:
-            headers = decode(live.headers)
+            headers = decode(subscription.headers)
             if isinstance(output, ElementsEmitted):
-                subscribed = decode(live.subscribed)
-                posting = live.peer.reply.post(
-                    Next(live.kind, live.key, live.entity, headers, output.elements, subscribed),
-                    partial(self._sent, live),
+                subscribed = decode(subscription.subscribed)
+                posting = subscription.peer.reply.post(
+                    Next(
+                        subscription.kind, subscription.key, subscription.entity, headers, output.elements, subscribed
+                    ),
+                    partial(self._sent, subscription),
                 )
             else:
                 if output.reason is None:
-                    live.peer.reply.post(Complete(live.kind, live.key, live.entity, headers))
+                    subscription.peer.reply.post(
+                        Complete(subscription.kind, subscription.key, subscription.entity, headers)
+                    )
                 else:
-                    self._withdraw(live)
-                    live.peer.reply.post(Failed(live.kind, live.key, live.entity, headers, output.reason))
-                self._retire(live)
+                    self._withdraw(subscription)
+                    subscription.peer.reply.post(
+                        Failed(subscription.kind, subscription.key, subscription.entity, headers, output.reason)
+                    )
+                self._release(subscription)
         return posting
 
-    def _sent(self, live: ActiveSubscription, error: ConnectivityError | None) -> None:
-        """Elements that the broker refused leave a gap: nothing may follow them but the failure."""
-        if error is not None and not live.is_closed:
+    def _sent(self, subscription: ActiveSubscription, error: ConnectivityError | None) -> None:
+        """Fail the subscription after elements that the broker refused, because they leave a gap."""
+        if error is not None and not subscription.is_closed:
             fault = error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR
-            self._send(live, live.fail(fault))
+            self._send(subscription, subscription.fail(fault))
 
-    def _cancel(self, live: ActiveSubscription) -> None:
-        live.cancel()
-        self._withdraw(live)
-        self._retire(live)
+    def _cancel(self, subscription: ActiveSubscription) -> None:
+        subscription.cancel()
+        self._withdraw(subscription)
+        self._release(subscription)
 
-    def _withdraw(self, live: ActiveSubscription) -> None:
-        """Elements that the broker has not taken yet are not sent any more."""
-        if live.posting is not None:
-            live.posting.withdrawn = True
+    def _withdraw(self, subscription: ActiveSubscription) -> None:
+        """Withdraw elements that the broker has not taken yet."""
+        if subscription.posting is not None:
+            subscription.posting.withdrawn = True
 
-    def _retire(self, live: ActiveSubscription) -> None:
-        """Let go of everything but what answers late commands during the after-life."""
-        if live.feed is not None:
-            live.feed.close()
-            live.feed = None
-        self.open_by_connection[live.connection_id] -= 1
-        self._unread(live)
-        if live.peer.is_told_once:
-            self._forget(live, live.peer.scope, live.kind)
+    def _release(self, subscription: ActiveSubscription) -> None:
+        """Release all that is not needed to answer late commands."""
+        if subscription.feed is not None:
+            subscription.feed.close()
+            subscription.feed = None
+        self.open_by_connection[subscription.connection_id] -= 1
+        self._remove_reader(subscription)
+        if subscription.peer.is_told_once:
+            self._forget(subscription, subscription.peer.scope, subscription.kind)
         else:
-            self._schedule(live, self._bounds.after_life)
+            self._schedule(subscription, self._bounds.after_life)
 
 
-def _about(live: ActiveSubscription) -> dict[str, Any]:
-    """What log lines say about a subscription and the conversation that it belongs to."""
-    entity = str(live.entity) if live.entity is not None else None
-    return {"connection": live.connection_id, "entity": entity, **log_context(decode(live.headers))}
+def _log_fields(subscription: ActiveSubscription) -> dict[str, Any]:
+    """Return the log fields of a subscription and its conversation."""
+    entity = str(subscription.entity) if subscription.entity is not None else None
+    return {"connection": subscription.connection_id, "entity": entity, **log_context(decode(subscription.headers))}

@@ -1,13 +1,11 @@
-"""Searches: what a subscribe asks, and the feeds that answer it page by page (Ditto protocol, search).
+"""Searches of the current state, and their feeds (Ditto protocol, search).
 
-A search that names the thing it is about is answered on the loop, from the states that everything else is decided with; any
-other one by a worker thread, over a reading connection of its own (`spark_store.rql.query.ThingSearch`), in slices, so that
-neither the loop nor another search ever waits for a long one. Whatever was decided before a page is asked for is durable
-before it is answered: a client finds its own writes.
+A search that names its thing is answered on the event loop, from the state in memory. Any other one runs in a worker thread
+with a read connection of its own (`spark_store.rql.query.ThingSearch`), in slices, so that it blocks neither the event loop
+nor other searches. All changes decided before a page is requested are durable before it is read: clients find their writes.
 
-Nothing stays open between two pages: a position is the place of the last thing in the order of the answer. What somebody
-may read is judged for every page by the policies of that moment. A page goes on being filled as long as the search has time;
-what was found by then is sent, and a search that finds nothing in its time ends.
+Nothing stays open between two pages: a position is that of the last thing in the order of the result. Current policies
+decide what a page may show. A page is filled until the time limit, and sent if it has things; otherwise the search fails.
 """
 
 from __future__ import annotations
@@ -49,44 +47,44 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 def item(hit: SearchHit, selection: Selection | None) -> bytes:
-    """A thing as a page has it: those fields of it that were selected, or its document without the fields beside it."""
+    """Return a thing for a page: its selected fields, or its document without special fields."""
     if selection is None and hit.text is not None:
         return hit.text
     thing = hit.thing
     if selection is None:
         return _encode({name: value for name, value in thing.items() if name[:1] != "_"})
-    found: dict[str, Any] = {**thing, "_namespace": hit.thing_id.partition(":")[0]}
+    result: dict[str, Any] = {**thing, "_namespace": hit.thing_id.partition(":")[0]}
     for name in _TIMES:
-        if name in selection and name in found:
-            found[name] = shortened(found[name])
-    return _encode(select(found, selection))
+        if name in selection and name in result:
+            result[name] = shortened(result[name])
+    return _encode(select(result, selection))
 
 
 class PageBuilder:
-    """Things on their way into pages of `size` things and at most `max_bytes`."""
+    """Collects things into pages of `size` things and at most `max_bytes`."""
 
     __slots__ = ("_items", "_left", "_max_bytes", "done", "size")
 
     def __init__(self, size: int, max_bytes: int) -> None:
         self.size = size
         self.done: list[bytes] = []
-        """The pages that are complete."""
+        """The complete pages."""
         self._items: list[bytes] = []
         self._max_bytes = self._left = max_bytes
 
     @property
     def missing(self) -> int:
-        """How many things the page that is being filled still takes."""
+        """How many things the current page can still take."""
         return self.size - len(self._items)
 
     @property
     def left(self) -> int:
-        """How many bytes it still takes."""
+        """How many bytes the current page can still take."""
         return max(1, self._left)
 
     @property
     def is_open(self) -> bool:
-        """Whether a page has been begun and not ended."""
+        """Whether the current page has things."""
         return bool(self._items)
 
     def add(self, item: bytes) -> None:
@@ -96,48 +94,48 @@ class PageBuilder:
             self.end()
 
     def end_if_heavy(self) -> None:
-        """End a page that has half of its bytes: what follows may be as large."""
+        """End the page if half of its bytes are used: the next thing may be as large."""
         if self._left <= self._max_bytes // 2:
             self.end()
 
     def end(self) -> None:
-        """The page is complete with what it has, if that is anything."""
+        """Complete the current page, unless it is empty."""
         if self._items:
             self.done.append(b"[%b]" % b",".join(self._items))
             self._items = []
             self._left = self._max_bytes
 
 
-Answered = TypeVar("Answered")
+Result = TypeVar("Result")
 
 AT_ONCE: Final = 500
-"""So many things are looked for at once, where a client has asked for several pages."""
+"""How many things are read at once if a client has requested several pages."""
 
-_STOPPED: Final = "the service stops: nothing is looked for any more"
+_STOPPED: Final = "searches have stopped: the service shuts down"
 _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 NO_PAST: Final = Fault(
     501,
     "thing-search:past.unavailable",
-    "Things cannot be searched as they were: this service has no lake.",
-    "Search them as they are, without the header 'at-historical-timestamp'.",
+    "Searches of the past are unavailable: this service has no lake.",
+    "Search the current state, without the header 'at-historical-timestamp'.",
 )
 
 
 class SearchConnection(ThingSearch, Protocol):
-    """A connection that reads the present for searches. It is used by one thread at a time."""
+    """A read connection for searches, used by one thread at a time."""
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
-        """The durable state of an entity; within a page, that which the page is made from. Raises StoreUnavailable."""
+        """Return the durable state of an entity, as of the current page. Raises StoreUnavailable."""
 
     def explain(self, question: ThingQuery, rights: ReadRights, limit: int) -> QueryPlan:
-        """How the first `limit` things would be come by now. Raises StoreUnavailable."""
+        """Return the plan for finding the first `limit` things. Raises StoreUnavailable."""
 
     def close(self) -> None: ...
 
 
 class SearchRequest(NamedTuple):
-    """What a client wants to know: `size` things on a page, and of each what `selection` says, or its document."""
+    """A parsed search: `size` things on a page, with the fields of `selection` or the document."""
 
     question: ThingQuery
     size: int
@@ -147,23 +145,23 @@ class SearchRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """What searches may take."""
+    """The limits of searches."""
 
     budget: float = 5.0
-    """Seconds of looking for one page."""
+    """The time limit of one page, in seconds."""
     workers: int = 2
-    """Threads that look."""
+    """The number of worker threads."""
 
 
 class SearchWorker(NamedTuple):
-    """What a thread that looks has at hand: a connection, and the present as that reads it."""
+    """The read connection of a worker thread, and the current state as read by it."""
 
     reading: SearchConnection
     world: StateLookup
 
 
 class SearchService:
-    """Opens the feeds of searches, and has the threads that look for things."""
+    """Opens the feeds of searches, and owns the worker threads."""
 
     def __init__(
         self,
@@ -173,30 +171,30 @@ class SearchService:
         open_reading: Callable[[], SearchConnection],
         options: SearchOptions | None = None,
     ) -> None:
-        """`world` is the present on the loop; `open_reading` is called once in each thread that looks."""
+        """`world` is the current state for the event loop; each worker thread calls `open_reading` once."""
         self.options = options or SearchOptions()
         self.store = store
         self.world = world
         self.as_of: Callable[[SearchRequest, int], Feed | Fault] | None = None
-        """Opens the feed of a search in the past, before an instant in nanoseconds since 1970; None without a lake."""
+        """Opens a search of the past, before an instant in nanoseconds since 1970; None without a lake."""
         self._now = now
         self._workers = _Workers(open_reading, now, self.options.workers)
 
     def open(self, query: SearchQuery, headers: Headers, subjects: tuple[str, ...]) -> Feed | Fault:
-        """The feed of a search, or what is wrong with it."""
+        """Return the feed of a search, or a fault."""
         at = query.at
         if at is None and (text := headers.get(TIMESTAMP)) is not None and (at := parse_instant(text)) is None:
             return invalid_header(FIELDS[TIMESTAMP], text)
         try:
-            asked = self.understand(query, subjects)
+            request = self.understand(query, subjects)
         except QueryError as error:
             return error.fault
         if at is not None:
-            return NO_PAST if self.as_of is None else self.as_of(asked, at)
-        return SearchFeed(self, asked)
+            return NO_PAST if self.as_of is None else self.as_of(request, at)
+        return SearchFeed(self, request)
 
     def understand(self, query: SearchQuery, subjects: Sequence[str]) -> SearchRequest:
-        """What a query means now. Raises QueryError."""
+        """Parse a query. Raises QueryError."""
         options = read_options(query.options)
         predicate = self._read(query.filter) if query.filter is not None else None
         question = ThingQuery(predicate, options.order, frozenset(query.namespaces))
@@ -208,8 +206,8 @@ class SearchService:
             return read(filter, self._now())
         return _read_once(filter)
 
-    async def look(self, look: Callable[[SearchWorker], Answered]) -> Answered:
-        """What `look` comes to in a thread that looks, for which everything that was decided until now is durable.
+    async def look(self, look: Callable[[SearchWorker], Result]) -> Result:
+        """Run `look` in a worker thread, after all changes decided until now are durable.
 
         Raises StoreUnavailable, and what `look` raises.
         """
@@ -217,18 +215,18 @@ class SearchService:
         return await self._workers.run(look)
 
     async def close(self) -> None:
-        """Look for nothing more."""
+        """Stop the worker threads."""
         await self._workers.close()
 
 
 @lru_cache(maxsize=512)
 def _read_once(filter: str) -> Predicate:
-    """A filter without times: whoever says the same shares what it means, so that many idle searches take little room."""
+    """Parse a filter without times; equal filters share a predicate, to save memory."""
     return read(filter, _ANY_TIME)
 
 
-class _Found(NamedTuple):
-    """Things as pages have them, the place behind them, and whether nothing follows."""
+class _Slice(NamedTuple):
+    """Things as bytes for pages, the place after them, and whether they are the last."""
 
     items: Sequence[bytes]
     place: Place | None
@@ -236,33 +234,33 @@ class _Found(NamedTuple):
 
 
 class SearchFeed(Feed):
-    """The pages of one search. One object, since there may be very many."""
+    """The pages of one search. A single object, as there may be many."""
 
-    __slots__ = ("_asked", "_is_closed", "_named", "_searching")
+    __slots__ = ("_is_closed", "_request", "_service", "_thing_id")
 
-    def __init__(self, searching: SearchService, asked: SearchRequest) -> None:
-        self._searching = searching
-        self._asked = asked
-        self._named = named_thing(asked.question.predicate)
+    def __init__(self, service: SearchService, request: SearchRequest) -> None:
+        self._service = service
+        self._request = request
+        self._thing_id = named_thing(request.question.predicate)
         self._is_closed = False
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
-        """At most `limit` pages from `position` on, of about `max_bytes` together. Raises FeedFailed, StoreUnavailable."""
-        size, place = self._asked.size, position or None
-        pages, budget = PageBuilder(size, max_bytes), Budget(self._searching.options.budget)
+        """Return at most `limit` pages of about `max_bytes` together. Raises FeedFailed, StoreUnavailable."""
+        size, place = self._request.size, position or None
+        pages, budget = PageBuilder(size, max_bytes), Budget(self._service.options.budget)
         wanted = size * max(1, min(limit, AT_ONCE // size))
         while True:
             try:
-                found = await self._find(place, wanted, budget, pages.left)
+                result = await self._find(place, wanted, budget, pages.left)
             except BudgetExceeded as error:
                 pages.end()
                 if not pages.done:
                     raise FeedFailed(error.fault) from error
                 return Page(pages.done, place, PageEnd.MORE)
-            for each in found.items:
+            for each in result.items:
                 pages.add(each)
-            place = found.place
-            if found.is_last or self._is_closed:
+            place = result.place
+            if result.is_last or self._is_closed:
                 pages.end()
                 return Page(pages.done, place, PageEnd.END)
             pages.end_if_heavy()
@@ -270,54 +268,54 @@ class SearchFeed(Feed):
                 return Page(pages.done, place, PageEnd.MORE)
             wanted = pages.missing
 
-    async def _find(self, place: Place | None, limit: int, budget: Budget, max_bytes: int) -> _Found:
-        """Things behind a place, as pages have them. Raises BudgetExceeded, StoreUnavailable."""
-        searching = self._searching
-        if self._named is not None:
-            named = PointLookup(self._named, searching.world.snapshot)
-            found = self._look(named, searching.world, place, limit, budget, max_bytes)
-            await searching.store.barrier()
-            return found
-        return await searching.look(
-            lambda looking: self._look(looking.reading, looking.world, place, limit, budget, max_bytes)
+    async def _find(self, place: Place | None, limit: int, budget: Budget, max_bytes: int) -> _Slice:
+        """Return things after a place. Raises BudgetExceeded, StoreUnavailable."""
+        service = self._service
+        if self._thing_id is not None:
+            lookup = PointLookup(self._thing_id, service.world.snapshot)
+            result = self._read_slice(lookup, service.world, place, limit, budget, max_bytes)
+            await service.store.barrier()
+            return result
+        return await service.look(
+            lambda worker: self._read_slice(worker.reading, worker.world, place, limit, budget, max_bytes)
         )
 
-    def _look(
+    def _read_slice(
         self, search: ThingSearch, world: StateLookup, place: Place | None, limit: int, budget: Budget, max_bytes: int
-    ) -> _Found:
-        question, _, selection, subjects = self._asked
+    ) -> _Slice:
+        question, _, selection, subjects = self._request
         if self._is_closed:
-            # Others may have been looking for long before it was this one's turn.
-            return _Found((), place, is_last=True)
-        found = search.page(question, ThingRights(world, subjects), place, limit, budget, max_bytes)
-        return _Found([item(hit, selection) for hit in found.hits], found.place, found.is_last)
+            # The feed was closed while it waited for a thread.
+            return _Slice((), place, is_last=True)
+        result = search.page(question, ThingRights(world, subjects), place, limit, budget, max_bytes)
+        return _Slice([item(hit, selection) for hit in result.hits], result.place, result.is_last)
 
     def close(self) -> None:
-        """Nobody asks any more: no further slice is looked at."""
+        """Read no further slice."""
         self._is_closed = True
 
 
 class _Workers:
-    """Threads that look, each with a connection of its own. What asks first is answered first."""
+    """Worker threads, each with a connection of its own. Searches run in order of arrival."""
 
     def __init__(self, open_reading: Callable[[], SearchConnection], now: Callable[[], datetime], number: int) -> None:
         self._open = open_reading
         self._now = now
         self._threads = ThreadPoolExecutor(max_workers=number, thread_name_prefix="search")
-        self._own = threading.local()
+        self._thread_local = threading.local()
         self._opened: list[SearchConnection] = []
         self._is_closed = False
 
-    async def run(self, look: Callable[[SearchWorker], Answered]) -> Answered:
+    async def run(self, look: Callable[[SearchWorker], Result]) -> Result:
         if self._is_closed:
             raise StoreUnavailable(_STOPPED)
-        looked = asyncio.get_running_loop().run_in_executor(self._threads, self._run, look)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, self._run, look)
         try:
-            return await looked
+            return await future
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if self._is_closed and (task is None or not task.cancelling()):
-                # What had not begun when the threads were closed; nobody has cancelled whoever waits for it.
+                # The shutdown cancelled a search that had not begun; the waiting task itself was not cancelled.
                 raise StoreUnavailable(_STOPPED) from None
             raise
 
@@ -327,19 +325,21 @@ class _Workers:
         for reading in self._opened:
             reading.close()
 
-    def _run(self, look: Callable[[SearchWorker], Answered]) -> Answered:
-        looking: SearchWorker | None = getattr(self._own, "looking", None)
-        if looking is None:
+    def _run(self, look: Callable[[SearchWorker], Result]) -> Result:
+        worker: SearchWorker | None = getattr(self._thread_local, "worker", None)
+        if worker is None:
             reading = self._open()
             self._opened.append(reading)
-            looking = self._own.looking = SearchWorker(reading, CurrentStateLookup(reading.snapshot, self._timestamp))
+            worker = self._thread_local.worker = SearchWorker(
+                reading, CurrentStateLookup(reading.snapshot, self._timestamp)
+            )
         try:
-            return look(looking)
+            return look(worker)
         except StoreUnavailable:
-            # The next one begins with a new connection: this one may never read again.
-            del self._own.looking
-            self._opened.remove(looking.reading)
-            looking.reading.close()
+            # Open a new connection for the next search: this one may be broken for good.
+            del self._thread_local.worker
+            self._opened.remove(worker.reading)
+            worker.reading.close()
             raise
 
     def _timestamp(self) -> str:

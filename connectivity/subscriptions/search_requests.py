@@ -1,12 +1,11 @@
-"""Searches that are answered at once, page by page, as the HTTP API asks for them.
+"""Searches of the HTTP API, which are answered at once, page by page.
 
-A page is the first one of a search that nobody else hears of; its cursor is the place behind it. The place may be that of a
-thing which whoever asks must not know of, so a cursor is encrypted, with a key that this process made for itself: it tells
-nothing, nobody can make one, and after a restart it leads nowhere. Bound to it is the question with everything that decides
-what is found; the moment that `time:now` means travels along, so that the pages are answers to one question.
+A page is the first one of a search; its cursor holds the place after it. That place may belong to a thing that the user
+has no permission to read, so a cursor is encrypted with a key of this process: it reveals nothing, cannot be forged, and is
+invalid after a restart. It is bound to the query, and contains the value of `time:now`, so that all pages answer one query.
 
-Who asks in the name of others is in the audit log before anything is looked for: once an hour for the same names, so that a
-dashboard does not push out what else is in there.
+A search in the name of others is written to the audit log before it starts: once an hour for the same names, so that a
+dashboard does not displace other entries.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ from spark_store.rql.search_evaluator import read
 
 @dataclass(frozen=True, slots=True)
 class HttpSearch:
-    """One question, as it was asked: `filter` is RQL, `options` are those of a search, perhaps with a cursor.
+    """A search over HTTP: `filter` is RQL, `options` are those of a search, perhaps with a cursor.
 
-    It is asked in the name of all `subjects` together. `namespaces` of None are all of them. `seconds` is how long
-    looking may take at most; None for as long as any search. `instead`: who asks in names that are not his own, which is
-    noted; None for everybody else.
+    It has the permissions of all `subjects` together. `namespaces` of None are all of them. `seconds` is the time limit;
+    None for that of any search. `instead`: the user who searches in the name of others, for the audit log; None if they
+    search in their own.
     """
 
     subjects: tuple[str, ...]
@@ -61,7 +60,7 @@ class HttpSearch:
 
 
 class HttpSearchPage(NamedTuple):
-    """A page of things, as whoever asked may see them, and what leads to the next one; None where nothing follows.
+    """A page of things, as the user can read them, and the cursor of the next one; None for the last.
 
     `items` is a JSON array as text.
     """
@@ -71,100 +70,100 @@ class HttpSearchPage(NamedTuple):
 
 
 class Inquiries(Protocol):
-    """Whoever answers such questions.
+    """Answers searches over HTTP.
 
-    Each raises OperationRefused: `rql.expression.invalid`, `thing-search:search.option.invalid` (400),
+    Each method raises OperationRefused: `rql.expression.invalid`, `thing-search:search.option.invalid` (400),
     `thing-search:budget.exceeded`, `api:store.unavailable` (503).
     """
 
-    async def things(self, inquiry: HttpSearch) -> HttpSearchPage:
-        """The things that match, in order."""
+    async def things(self, search: HttpSearch) -> HttpSearchPage:
+        """Return the things that match, in order."""
 
-    async def count(self, inquiry: HttpSearch) -> int:
-        """How many there are. Options do not matter."""
+    async def count(self, search: HttpSearch) -> int:
+        """Return the number of things that match; options are ignored."""
 
-    async def plan(self, inquiry: HttpSearch) -> Mapping[str, Any]:
-        """How the first page would be come by now: `way`, `order`, `things`, `candidates`, `isIndexed`, `text`.
+    async def plan(self, search: HttpSearch) -> Mapping[str, Any]:
+        """Return the plan for the first page: `way`, `order`, `things`, `candidates`, `isIndexed`, `text`.
 
-        It tells how many things there are, whoever may see them.
+        It contains numbers of things regardless of permissions.
         """
 
 
 _CURSOR: Final = re.compile(r"(?:^|,)cursor\((?P<cursor>[^,)\"\\]*)\)(?=,|$)")
 _NONCE_BYTES: Final = 12
 _LONGEST: Final = 16 * 1024
-"""Of a cursor, which has to fit into the head of a request."""
+"""The longest cursor in characters, which has to fit into the head of a request."""
 
-_NOTED_FOR: Final = timedelta(hours=1)
-_MOST_NOTED: Final = 1_000
-"""So many pairs of who asks and in whose name are known to be noted."""
+_AUDIT_INTERVAL: Final = timedelta(hours=1)
+_MOST_AUDITED: Final = 1_000
+"""The most pairs of a user and names whose audit entry is remembered."""
 
 _Payload: Final = msgspec.json.Decoder(tuple[float, list[tuple[int, Any]]])
 
 
-class _Read(NamedTuple):
-    """An inquiry, understood: the question, the place where the page begins, and what its next cursor has to know."""
+class _ParsedSearch(NamedTuple):
+    """A parsed search: the request, the place where the page begins, and the contents of its cursor."""
 
-    asked: SearchRequest
+    request: SearchRequest
     after: Place | None
     now: datetime
     bound: bytes
 
 
 class SearchRequests:
-    """Answers inquiries by searching."""
+    """Answers searches over HTTP."""
 
     def __init__(
         self,
-        searching: SearchService,
+        service: SearchService,
         now: Callable[[], datetime],
         *,
         page_bytes: int,
         seconds_for_all: float,
         note: Callable[[AuditEntry], Awaitable[None]],
     ) -> None:
-        """`seconds_for_all`: for how long all that matches may be looked at, to count it. `note` adds to the audit log."""
-        self._searching = searching
+        """`seconds_for_all`: the time limit for counting all matches. `note` adds to the audit log."""
+        self._service = service
         self._now = now
         self._page_bytes = page_bytes
         self._seconds_for_all = seconds_for_all
         self._cursors = CursorCipher()
         self._note = note
-        self._noted: dict[tuple[str, frozenset[str]], datetime] = {}
+        self._audited: dict[tuple[str, frozenset[str]], datetime] = {}
 
-    async def things(self, inquiry: HttpSearch) -> HttpSearchPage:
-        """The things that match, in order. Raises OperationRefused."""
-        async with _refusing(inquiry.seconds):
-            found = await self._understood(inquiry)
-            feed = SearchFeed(self._searching, found.asked)
-            page = await feed.page(found.after or 0, 1, self._page_bytes)
+    async def things(self, search: HttpSearch) -> HttpSearchPage:
+        """Return the things that match, in order. Raises OperationRefused."""
+        async with _as_operation_refused(search.seconds):
+            parsed = await self._parse_and_audit(search)
+            feed = SearchFeed(self._service, parsed.request)
+            page = await feed.page(parsed.after or 0, 1, self._page_bytes)
             cursor = None
             if page.then is not PageEnd.END:
-                cursor = self._cursors.seal(page.position, found.now, found.bound)
+                cursor = self._cursors.seal(page.position, parsed.now, parsed.bound)
             return HttpSearchPage(page.elements[0] if page.elements else b"[]", cursor)
 
-    async def count(self, inquiry: HttpSearch) -> int:
-        """How many things match. Raises OperationRefused."""
+    async def count(self, search: HttpSearch) -> int:
+        """Return the number of things that match. Raises OperationRefused."""
         number = 0
 
-        def add(hits: Sequence[SearchHit], _looking: SearchWorker, _rights: ThingRights) -> None:
+        def add(hits: Sequence[SearchHit], _worker: SearchWorker, _rights: ThingRights) -> None:
             nonlocal number
             number += len(hits)
 
-        async with _refusing(inquiry.seconds):
-            asked = (await self._understood(inquiry)).asked
-            everything = FullScan(self._searching, asked.question, asked.subjects, self._seconds_for_all)
-            while not everything.is_over:
-                await everything.slice(add)
+        async with _as_operation_refused(search.seconds):
+            request = (await self._parse_and_audit(search)).request
+            scan = FullScan(self._service, request.question, request.subjects, self._seconds_for_all)
+            while not scan.is_over:
+                await scan.slice(add)
         return number
 
-    async def plan(self, inquiry: HttpSearch) -> Mapping[str, Any]:
-        """How the first page would be come by now. Raises OperationRefused."""
-        async with _refusing(inquiry.seconds):
-            asked = (await self._understood(inquiry)).asked
-            plan = await self._searching.look(
-                lambda looking: looking.reading.explain(
-                    asked.question, ThingRights(looking.world, asked.subjects), asked.size
+    async def plan(self, search: HttpSearch) -> Mapping[str, Any]:
+        """Return the plan for the first page. Raises OperationRefused."""
+        async with _as_operation_refused(search.seconds):
+            request = (await self._parse_and_audit(search)).request
+            plan = await self._service.look(
+                lambda worker: worker.reading.explain(
+                    request.question, ThingRights(worker.world, request.subjects), request.size
                 )
             )
         return {
@@ -176,39 +175,41 @@ class SearchRequests:
             "text": str(plan),
         }
 
-    async def _understood(self, inquiry: HttpSearch) -> _Read:
-        """What is asked, and that it is asked in the name of others noted. Raises QueryError, StoreError."""
-        found = self._read(inquiry)
-        if (by := inquiry.instead) is not None:
-            now, key = self._now(), (by, frozenset(inquiry.subjects))
-            if (before := self._noted.get(key)) is None or not timedelta() <= now - before < _NOTED_FOR:
+    async def _parse_and_audit(self, search: HttpSearch) -> _ParsedSearch:
+        """Parse a search, and write it to the audit log if needed. Raises QueryError, StoreError."""
+        parsed = self._parse(search)
+        if (by := search.instead) is not None:
+            now, key = self._now(), (by, frozenset(search.subjects))
+            if (before := self._audited.get(key)) is None or not timedelta() <= now - before < _AUDIT_INTERVAL:
                 names = ", ".join(sorted(key[1]))
                 await self._note(AuditEntry(now.isoformat(), by, "search in the name of others", "", None, names))
-                if len(self._noted) >= _MOST_NOTED:
-                    self._noted.clear()
-                self._noted[key] = now
-        return found
+                if len(self._audited) >= _MOST_AUDITED:
+                    self._audited.clear()
+                self._audited[key] = now
+        return parsed
 
-    def _read(self, inquiry: HttpSearch) -> _Read:
-        """What is asked. Raises QueryError."""
-        text, cursor = split_options(inquiry.options)
+    def _parse(self, search: HttpSearch) -> _ParsedSearch:
+        """Parse a search. Raises QueryError."""
+        text, cursor = split_options(search.options)
         options = read_options(text)
-        namespaces = inquiry.namespaces or frozenset()
-        known = [inquiry.filter, sorted(namespaces), sorted(inquiry.subjects), [_spelled(it) for it in options.order]]
+        namespaces = search.namespaces or frozenset()
+        known = [search.filter, sorted(namespaces), sorted(search.subjects), [_sort_key(it) for it in options.order]]
         bound = sha256(msgspec.json.encode(known)).digest()
         now, after = (self._now(), None) if cursor is None else self._cursors.open(cursor, bound, len(options.order))
-        predicate = None if inquiry.filter is None else read(inquiry.filter, now)
+        predicate = None if search.filter is None else read(search.filter, now)
         question = ThingQuery(predicate, options.order, namespaces)
-        return _Read(SearchRequest(question, options.size, inquiry.selection, inquiry.subjects), after, now, bound)
+        return _ParsedSearch(
+            SearchRequest(question, options.size, search.selection, search.subjects), after, now, bound
+        )
 
 
-def _spelled(sorting: Any) -> list[Any]:
+def _sort_key(sorting: Any) -> list[Any]:
     return [sorting.field.kind.value, sorting.field.path, sorting.is_descending]
 
 
 @contextlib.asynccontextmanager
-async def _refusing(seconds: float | None) -> AsyncIterator[None]:
-    """Bounds what is inside in time, and refuses in words of the API what it raises."""
+async def _as_operation_refused(seconds: float | None) -> AsyncIterator[None]:
+    """Limit the time of a block, and convert its errors to OperationRefused."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -222,34 +223,34 @@ async def _refusing(seconds: float | None) -> AsyncIterator[None]:
                 503,
                 "thing-search:budget.exceeded",
                 f"The search was not answered within {seconds:g} s.",
-                "Ask for less, or wait longer: narrow the filter, or say a longer timeout.",
+                "Ask for less, or wait longer: narrow the filter, or set a longer timeout.",
             )
         ) from None
 
 
 def split_options(text: str | None) -> tuple[str | None, str | None]:
-    """Options without their cursor, and the cursor. Raises InvalidOption for several."""
+    """Return options without their cursor, and the cursor. Raises InvalidOption for several."""
     if not text:
         return None, None
     text = text.lstrip(" \t\r\n\f")
-    found = list(_CURSOR.finditer(text))
-    if not found:
+    cursors = list(_CURSOR.finditer(text))
+    if not cursors:
         return text, None
-    if len(found) > 1:
+    if len(cursors) > 1:
         raise InvalidOption("Too many cursor options.", "0 or 1 cursor is expected.")
-    (cursor,) = found
+    (cursor,) = cursors
     rest = text[: cursor.start()] + text[cursor.end() :]
     return (rest.removeprefix(",") if cursor.start() == 0 else rest) or None, cursor["cursor"]
 
 
 class CursorCipher:
-    """Places as texts that nobody else can read or make."""
+    """Encrypts places into cursors."""
 
     def __init__(self) -> None:
         self._cipher = AESGCM(AESGCM.generate_key(256))
 
     def seal(self, place: Place, now: datetime, bound: bytes) -> str:
-        """A text that leads to the place, for whoever asks what `bound` stands for. Raises InvalidOption."""
+        """Return the cursor of a place, bound to the query `bound`. Raises InvalidOption."""
         plain = msgspec.json.encode((now.timestamp(), [(int(each.rank), each.value) for each in place]))
         nonce = os.urandom(_NONCE_BYTES)
         text = base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, plain, bound)).rstrip(b"=").decode()
@@ -261,15 +262,15 @@ class CursorCipher:
         return text
 
     def open(self, text: str, bound: bytes, length: int) -> tuple[datetime, Place]:
-        """The moment that `time:now` means, and the place, of `length` values. Raises InvalidOption."""
+        """Return the value of `time:now`, and a place of `length` values. Raises InvalidOption."""
         try:
             sealed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
             plain = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound)
         except (ValueError, binascii.Error, InvalidTag):
             raise InvalidOption(
-                "The cursor is none of this search.",
-                "A cursor goes with the filter, namespaces, order and subjects that it came with, until the service is "
-                "started again; ask for the first page.",
+                "The cursor does not belong to this search.",
+                "A cursor is valid for the filter, namespaces, order and subjects that it was returned for, until the "
+                "service is restarted; request the first page.",
             ) from None
         seconds, values = _Payload.decode(plain)
         assert len(values) == length, "the order is bound to the cursor"

@@ -1,6 +1,6 @@
-// `dcodeIO.ByteBuffer`: bytes that are read and written from an offset on, with the names of methods that mapping scripts
-// know from bytebuffer.js. Our own, on DataView: numbers, texts, hex and base64; no varints and no node streams. Whole
-// numbers of 64 bits come as `dcodeIO.Long` where that is loaded, as numbers otherwise.
+// `dcodeIO.ByteBuffer`: a buffer with an offset for reading and writing, with the method names of bytebuffer.js. This is
+// a separate implementation on DataView: numbers, strings, hex and base64; no varints and no node streams. Integers of
+// 64 bits are `dcodeIO.Long` if that is loaded, numbers otherwise.
 (() => {
   "use strict";
 
@@ -63,7 +63,7 @@
       if (wanted <= this.capacity()) return this;
       const larger = new ArrayBuffer(Math.max(wanted, 2 * this.capacity()));
       new Uint8Array(larger).set(new Uint8Array(this.buffer));
-      // Whoever writes beyond the end has not set a limit of its own.
+      // A limit at the end was not set by the script, so it grows with the buffer.
       if (this.limit === this.capacity()) this.limit = larger.byteLength;
       this.buffer = larger;
       return this;
@@ -121,7 +121,7 @@
       if (metrics !== ByteBuffer.METRICS_BYTES) {
         const bytes = this.bytes(begin, this.capacity());
         size = 0;
-        // A character begins at every byte that continues none.
+        // Every byte that is not a continuation byte begins a character.
         for (let left = length; left > 0 && size < bytes.length; left--) {
           do size++; while (size < bytes.length && (bytes[size] & 0xc0) === 0x80);
         }

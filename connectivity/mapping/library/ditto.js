@@ -1,6 +1,6 @@
-// What a mapping script finds around it: the `Ditto` helpers and the wrappers that call its function (Ditto connections,
-// payload mapping in JavaScript). The value of this file is the way in: called with a direction and a JSON text, it calls
-// the script and returns the results as one JSON text. All of it lives for one message, so nothing has to be frozen.
+// The environment of a mapping script: the `Ditto` helpers, and the wrappers that call its functions (Ditto connections,
+// payload mapping in JavaScript). This file evaluates to a function that takes a direction and a JSON text, calls the
+// script, and returns the results as one JSON text. The context serves one message, so nothing has to be frozen.
 (() => {
   "use strict";
 
@@ -13,7 +13,7 @@
   const fromCharCode = String.fromCharCode;
   const Promised = Promise;
 
-  const STEP = 1 << 13; // arguments of one call, so that the stack holds them
+  const STEP = 1 << 13; // arguments per call, limited by the stack
 
   const Ditto = {
     buildDittoProtocolMsg(
@@ -65,7 +65,7 @@
     },
   };
 
-  // Not as declarations: a script may declare any of these names itself, with `let` and `const` too.
+  // Properties instead of declarations: a script may declare these names itself, with `let` and `const` too.
   for (const [name, value] of entries({ Ditto, ...wrappers })) {
     defineProperty(globalThis, name, { value, writable: true, configurable: true });
   }
@@ -79,7 +79,7 @@
   const collect = (result, write, most) => {
     if (result === null || result === undefined) return "[]";
     if (result instanceof Promised) {
-      throw new TypeError("found a promise as the result, expected a value: nobody waits for promises");
+      throw new TypeError("found a promise as the result, expected a value: promises are not supported");
     }
     const results = isArray(result) ? result : [result];
     const count = results.length;
@@ -90,7 +90,7 @@
       if (typeof one !== "object" || one === null || isArray(one)) refuse("as a result", one, "an object");
       texts[index] = write(one);
     }
-    // Not by `+`: the engine keeps that as a tree of texts, which its binding cannot read.
+    // Without `+`: the engine would keep a tree of strings, which its binding cannot read.
     return `[${join(texts, ",")}]`;
   };
 
@@ -132,7 +132,7 @@
       return collect(mapToDittoProtocolMsgWrapper(message), written, most);
     }
     if (direction === "outgoing") return collect(mapFromDittoProtocolMsgWrapper(parse(argument)), external, most);
-    // Asked whether the function of a direction is there.
+    // `check`: whether the script defines the function of the direction in the argument.
     const isThere =
       argument === "incoming"
         ? typeof mapToDittoProtocolMsg === "function" ||

@@ -1,5 +1,5 @@
-// `dcodeIO.Long`: a whole number of 64 bits, signed or not, with the names of methods that mapping scripts know from
-// long.js. Our own, on BigInt; values never change, every operation gives a new one.
+// `dcodeIO.Long`: an immutable integer of 64 bits, signed or unsigned, with the method names of long.js. This is a
+// separate implementation on BigInt.
 (() => {
   "use strict";
 

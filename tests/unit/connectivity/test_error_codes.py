@@ -126,7 +126,7 @@ ELSEWHERE = {
     "connectivity:subscription.conflict": "tests/unit/connectivity/management/test_subscription_table.py",
     "connectivity:subscription.notfound": "tests/unit/connectivity/management/test_subscription_table.py",
     "connectivity:topic.invalid": "tests/vectors/connections/shared.yaml",
-    "internalerror": "tests/unit/connectivity/dispatch/test_dispatcher_trouble.py",
+    "internalerror": "tests/unit/connectivity/dispatch/test_dispatcher_failures.py",
     "live.response.limit": "tests/unit/connectivity/dispatch/test_request_reply_live.py",
     "messages:payload.toolarge": "tests/unit/mappings/mappers/test_ditto.py",
     "placeholder:function.signature.invalid": "tests/vectors/placeholders.txt",

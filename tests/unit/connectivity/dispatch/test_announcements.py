@@ -1,4 +1,4 @@
-"""Announcements of policies: which targets are sent them, that they follow what they tell, and who acknowledges them."""
+"""Announcements of policies: their targets, their order after the change, and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def a_target(topic: str = TOPIC, *subjects: str) -> dict[str, Any]:
     return target(topic, authorizationContext=list(subjects or (GUEST,)))
 
 
-def test_case_the_announced_subject_is_told_under_a_correlation_id_of_its_own() -> None:
+def test_case_the_announced_subject_is_sent_the_announcement_with_a_new_correlation_id() -> None:
     site = ConnectionHarness(targets=[a_target(TOPIC, OWNER, GUEST)])
     site.dispatcher.announce(ANNOUNCEMENT)
     site.dispatcher.announce(ANNOUNCEMENT)
@@ -50,14 +50,14 @@ def test_case_the_announced_subject_is_told_under_a_correlation_id_of_its_own() 
         ("_/_/things/live/messages", (GUEST,), False),
     ],
 )
-def test_a_target_is_told_by_subject_and_namespace(topic: str, subjects: tuple[str, ...], is_told: bool) -> None:
+def test_targets_are_selected_by_subject_and_namespace(topic: str, subjects: tuple[str, ...], is_told: bool) -> None:
     site = ConnectionHarness(targets=[a_target(topic, *subjects)])
     site.dispatcher.announce(ANNOUNCEMENT)
     assert len(site.answers()) == is_told
 
 
-def test_every_connection_is_told() -> None:
-    """Also the one that the command came by."""
+def test_every_connection_is_sent_the_announcement() -> None:
+    """Including the connection of the command."""
     site = ConnectionHarness(targets=[a_target(), a_target()])
     other = ConnectionHarness(source("in"), beside=site, id="other", targets=[a_target()])
     site.dispatcher.announce(ANNOUNCEMENT)
@@ -69,10 +69,10 @@ def asking(*labels: str, **headers: Any) -> PolicyAnnouncement:
 
 
 def awaited(site: ConnectionHarness) -> int:
-    return len(site.dispatcher._exchange.announcements)
+    return len(site.dispatcher._request_reply.announcements)
 
 
-async def test_9_05_an_announcement_whose_acknowledgement_stays_away_is_sent_again() -> None:
+async def test_9_05_an_announcement_without_acknowledgement_is_sent_again() -> None:
     site = ConnectionHarness(targets=[a_target()])
     with capture_logs() as lines:
         site.dispatcher.announce(asking("site:seen", timeout="1ms"))
@@ -86,9 +86,9 @@ async def test_9_05_an_announcement_whose_acknowledgement_stays_away_is_sent_aga
 async def test_9_05_a_source_that_declares_the_label_acknowledges_it() -> None:
     site = ConnectionHarness(source("in", declaredAcks=["{{ connection:id }}:seen"]), targets=[a_target()])
     site.dispatcher.announce(asking("site:seen", timeout="50s"))
-    (told,) = site.answers()
+    (announcement,) = site.answers()
     assert awaited(site) == 1
-    headers = {"correlation-id": told["headers"]["correlation-id"]}
+    headers = {"correlation-id": announcement["headers"]["correlation-id"]}
     site.deliver(json.dumps({"topic": f"{ACKS}/other:seen", "headers": headers, "path": "/", "status": 200}).encode())
     assert awaited(site) == 1, "nobody's label"
     site.deliver(json.dumps({"topic": f"{ACKS}/site:seen", "headers": headers, "path": "/", "status": 200}).encode())
@@ -117,9 +117,9 @@ async def test_9_05_a_target_that_issues_the_label_acknowledges_it_when_its_brok
     assert len(site.answers()) == 3, "what can never be taken is not sent again"
 
 
-def test_what_nobody_asked_for_is_not_taken() -> None:
+def test_an_acknowledgement_that_was_not_requested_is_ignored() -> None:
     late = Acknowledgement(POLICY, "site:seen", 200, None, {"correlation-id": "c-1"})
-    assert not ConnectionHarness().dispatcher._exchange.announcements.acknowledge(late)
+    assert not ConnectionHarness().dispatcher._request_reply.announcements.acknowledge(late)
 
 
 def test_labels_of_the_service_itself_are_not_waited_for() -> None:
@@ -128,7 +128,7 @@ def test_labels_of_the_service_itself_are_not_waited_for() -> None:
     assert (len(site.answers()), awaited(site)) == (1, 0)
 
 
-async def test_those_beyond_the_bound_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_announcements_beyond_the_limit_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_AWAITED", 1)
     site = ConnectionHarness(targets=[a_target()])
     for _ in range(2):
@@ -136,7 +136,7 @@ async def test_those_beyond_the_bound_are_sent_once(monkeypatch: pytest.MonkeyPa
     assert (len(site.answers()), awaited(site)) == (2, 1)
 
 
-async def test_who_is_deleted_hears_of_it_when_it_is_durable() -> None:
+async def test_a_deletion_is_announced_when_it_is_durable() -> None:
     site = ConnectionHarness(targets=[a_target()])
     topic = "acme.site/pol-7/policies/commands"
     everything = {"grant": ["READ", "WRITE"], "revoke": []}

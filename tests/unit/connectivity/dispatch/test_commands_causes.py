@@ -1,4 +1,4 @@
-"""What an event goes to targets with."""
+"""The causes of events: headers and labels that targets get with an event."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from connectivity.dispatch.commands import cause_of, foreign_labels
 from spark_store.records import EventCause
 
 
-def test_case_116_headers_of_the_client_go_along_and_those_about_the_command_do_not() -> None:
+def test_case_116_an_event_keeps_custom_headers_and_drops_those_about_the_command() -> None:
     headers = {
         "correlation-id": "c-1",
         "my-header": {"a": 1},

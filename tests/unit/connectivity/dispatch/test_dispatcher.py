@@ -1,4 +1,4 @@
-"""What becomes of deliveries: their order, when they are answered and settled, subscriptions, what is told.
+"""Dispatching of deliveries: order, responses, acknowledgement, subscriptions, logs and metrics.
 
 Case numbers are those of the cases for connections.
 """
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("sites")
 
 
 async def subscribed(site: ConnectionHarness) -> str:
-    """The id of a new subscription to the lamp."""
+    """Subscribe to the lamp and return the subscription's ID."""
     answer = await site.ask(streaming("subscribeForPersistedEvents", {}, correlation_id="sub"))
     return str(answer["value"]["subscriptionId"])
 
@@ -65,7 +65,7 @@ async def test_each_batch_sees_those_before_it_though_they_are_not_durable(site:
 
 
 async def test_case_10_answers_come_in_the_order_of_the_commands(site: ConnectionHarness) -> None:
-    """Whatever a delivery is: written, read, refused or unreadable, in one batch or in several."""
+    """For a delivery that is written, read, refused or unreadable, in one batch or in several."""
     site.disk.hold()
     site.deliver(turn(1, correlation_id="0"), command("retrieve", correlation_id="1"))
     site.deliver(b"no json", correlation_id="2")
@@ -90,7 +90,7 @@ async def test_case_02_each_source_of_a_connection_answers_for_itself() -> None:
     assert site.values() == [1, 2]
 
 
-# settling
+# acknowledging deliveries
 
 
 async def test_nothing_is_answered_or_settled_before_it_is_durable(site: ConnectionHarness) -> None:
@@ -133,10 +133,10 @@ async def test_an_error_answer_settles_a_delivery_too(site: ConnectionHarness, p
     assert await site.settled(1) == ["d2"]
 
 
-async def test_twin_case_101_who_wants_no_answer_and_no_acknowledgement_is_told_nothing_and_settled(
+async def test_twin_case_101_a_command_that_requests_neither_response_nor_acknowledgement_is_settled_silently(
     site: ConnectionHarness,
 ) -> None:
-    """At once after the commit, though others may be listening for acknowledgements; also where the command is refused."""
+    """Acknowledged immediately after the commit, also if the command is refused or others wait for labels."""
     silent: dict[str, Any] = {"response_required": False, "requested_acks": []}
     site.deliver(turn(True, **silent), turn(True, timeout=0, **silent))
     assert await site.settled(2) == ["d2", "d3"]
@@ -146,7 +146,7 @@ async def test_twin_case_101_who_wants_no_answer_and_no_acknowledgement_is_told_
     assert site.dispatcher.held("site") == 0
 
 
-async def test_case_41_a_command_that_wants_no_answer_is_settled_once_it_is_durable(site: ConnectionHarness) -> None:
+async def test_case_41_a_command_without_response_is_acknowledged_once_it_is_durable(site: ConnectionHarness) -> None:
     site.disk.hold()
     site.deliver(turn(True, response_required=False))
     await until(lambda: site.disk.commits == 2)
@@ -156,7 +156,9 @@ async def test_case_41_a_command_that_wants_no_answer_is_settled_once_it_is_dura
     assert (site.answers(), site.values()) == ([], [True])
 
 
-async def test_what_the_broker_does_not_take_is_settled_counted_and_logged(site: ConnectionHarness) -> None:
+async def test_a_response_that_the_broker_refuses_is_counted_logged_and_its_delivery_acknowledged(
+    site: ConnectionHarness,
+) -> None:
     site.link.confirms = False
     site.deliver(turn(True, correlation_id="c-1"))
     await until(lambda: len(site.answers()) == 1)
@@ -168,7 +170,7 @@ async def test_what_the_broker_does_not_take_is_settled_counted_and_logged(site:
     assert (line["connection"], line["correlation_id"], line["error"]) == ("site", "c-1", "not authorized")
 
 
-async def test_an_error_that_comes_in_is_settled_without_an_answer(site: ConnectionHarness) -> None:
+async def test_an_incoming_error_is_acknowledged_without_a_response(site: ConnectionHarness) -> None:
     site.deliver(document("acme.site/lamp-7/things/twin/errors", value={"status": 404}))
     await site.settled(1)
     assert site.answers() == []
@@ -185,7 +187,7 @@ async def test_case_26_subscribe_and_request_bring_created_next_complete(site: C
     assert site.answers()[1]["value"]["item"]["revision"] == 1
 
 
-async def test_a_subscribe_behind_a_modify_of_the_same_batch_includes_it(site: ConnectionHarness) -> None:
+async def test_a_subscribe_after_a_modify_in_the_same_batch_includes_its_event(site: ConnectionHarness) -> None:
     site.deliver(turn(True), streaming("subscribeForPersistedEvents", {}))
     await until(lambda: len(site.answers()) == 2)
     (key,) = [answer["value"]["subscriptionId"] for answer in site.answers() if answer["topic"].endswith("created")]
@@ -210,7 +212,7 @@ async def test_a_redelivered_request_never_doubles_demand(site: ConnectionHarnes
     await until(lambda: actions(site).count("next") == 4)
 
 
-async def test_a_request_with_a_key_counts_once(site: ConnectionHarness) -> None:
+async def test_a_request_with_a_key_adds_demand_once(site: ConnectionHarness) -> None:
     site.deliver(*[turn(number) for number in range(5)])
     await site.settled(5)
     site.forget()
@@ -239,7 +241,7 @@ async def test_case_28_a_request_for_an_unknown_subscription_fails_with_404(site
     assert (answer["value"]["error"]["status"], answer["headers"]["correlation-id"]) == (404, "c-1")
 
 
-async def test_case_30_elements_go_to_the_source_that_asked_for_them_last() -> None:
+async def test_case_30_elements_go_to_the_source_of_the_latest_request() -> None:
     site = ConnectionHarness(source("a"), source("b", replyTarget={"address": "other"}))
     await site.has_lamp()
     key = await subscribed(site)
@@ -258,7 +260,7 @@ async def test_case_31_an_unknown_thing_fails_at_the_first_request(site: Connect
     assert failed["value"]["error"]["error"] == "things:thing.notfound"
 
 
-async def test_a_streaming_command_is_settled_when_the_link_has_taken_what_waited_before_it(
+async def test_a_streaming_command_is_acknowledged_when_the_link_has_taken_earlier_messages(
     site: ConnectionHarness,
 ) -> None:
     site.link.window = 1
@@ -275,13 +277,13 @@ async def test_a_streaming_command_is_settled_when_the_link_has_taken_what_waite
     assert [name for name, _ in site.outcomes] == ["d2", "d3", "d4"]
 
 
-async def test_a_closed_connection_has_no_subscriptions_any_more(site: ConnectionHarness) -> None:
+async def test_closing_a_connection_removes_its_subscriptions(site: ConnectionHarness) -> None:
     await subscribed(site)
     site.dispatcher.close_connection("site")
     await until(lambda: list(site.streams) == [])
 
 
-# what is told
+# logs and metrics
 
 
 async def test_a_refused_command_is_logged_with_connection_and_correlation_id(site: ConnectionHarness) -> None:
@@ -294,7 +296,7 @@ async def test_a_refused_command_is_logged_with_connection_and_correlation_id(si
     assert (line["status"], line["error"]) == (404, "things:thing.notfound")
 
 
-async def test_an_unreadable_delivery_is_logged_with_what_its_transport_says(site: ConnectionHarness) -> None:
+async def test_an_unreadable_delivery_is_logged_with_its_transport_headers(site: ConnectionHarness) -> None:
     with capture_logs() as lines:
         await site.ask(b"no json", correlation_id="c-1")
     (line,) = lines
@@ -302,7 +304,7 @@ async def test_an_unreadable_delivery_is_logged_with_what_its_transport_says(sit
     assert "no json" not in str(line)
 
 
-async def test_what_became_of_deliveries_is_counted(site: ConnectionHarness) -> None:
+async def test_the_outcomes_of_deliveries_are_counted(site: ConnectionHarness) -> None:
     settled, published = site.count("in", "settled"), site.count("out", "published")
     site.deliver(turn(1), b"no json", command("retrieve", name="lamp-8"))
     await site.settled(3)

@@ -1,4 +1,4 @@
-"""Deliveries of which several signals come: each answered by its own way, and known when they come again."""
+"""Deliveries with several signals: each is answered by its own mapper, and recognized when redelivered."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def types(of: ConnectionHarness) -> list[str]:
     return [message.envelope.headers["content-type"] for message in of.link.published]
 
 
-async def test_case_53_there_is_one_answer_for_each_command_in_its_own_words() -> None:
+async def test_case_53_each_command_is_answered_by_its_own_mapper() -> None:
     made = site("Ditto", "CloudEvents")
     made.deliver(creation(correlation_id="own"), **EVENT)
-    # A create of what is there is a failure that another try would not mend.
+    # A create of an existing thing is a failure that a retry would not fix.
     assert await made.ended(1) == [Outcome.DROPPED]
     assert types(made) == [MESSAGE, STRUCTURED]
     first, second = made.answers()
@@ -57,7 +57,7 @@ async def test_case_53_there_is_one_answer_for_each_command_in_its_own_words() -
     assert (second["id"], second["data"]["status"]) == ("e-1", 400)
 
 
-async def test_an_error_and_what_others_have_read_are_both_answered_before_the_delivery_is_settled() -> None:
+async def test_an_error_and_the_commands_of_other_mappers_are_answered_before_the_acknowledgement() -> None:
     made = site("CloudEvents", "creating", "Ditto")
     made.deliver(b"{ no JSON", device=str(FAN))
     await made.settled(1)
@@ -66,7 +66,7 @@ async def test_an_error_and_what_others_have_read_are_both_answered_before_the_d
     assert (made.count("in", "malformed"), made.count("out", "unwritten")) == (1, 1)
 
 
-async def test_a_thing_is_made_once_for_a_device_that_reports_often() -> None:
+async def test_a_thing_is_created_once_for_a_device_that_reports_often() -> None:
     made = site("creating", "Ditto")
     reports = [command("modify", "/attributes/on", value, name="fan-1") for value in (True, False)]
     made.deliver(*reports, device=str(FAN))
@@ -76,7 +76,7 @@ async def test_a_thing_is_made_once_for_a_device_that_reports_often() -> None:
     assert (made.count("out", "unwritten"), made.count("out", "failed")) == (2, 0)
 
 
-async def test_a_thing_that_cannot_be_made_is_told_to_the_operator_alone() -> None:
+async def test_a_thing_that_cannot_be_created_is_only_logged() -> None:
     made = ConnectionHarness(
         source(payloadMapping=["copying"]),
         mappingDefinitions={
@@ -94,21 +94,21 @@ async def test_a_thing_that_cannot_be_made_is_told_to_the_operator_alone() -> No
     assert "policies:policy.notfound" in lines[-1]["error"]
 
 
-async def test_a_redelivery_of_several_commands_is_answered_again_and_nothing_is_done_again() -> None:
+async def test_a_redelivery_of_several_commands_is_answered_again_and_not_executed() -> None:
     made = site("creating", "Ditto", "Ditto")
     report = command("modify", "/attributes/on", True, name="fan-1", correlation_id="c-1")
     first = made.delivery(report, "m-1", device=str(FAN))
     made.handle(first)
     await made.settled(1)
-    told = made.answers()
+    answers = made.answers()
     made.handle(made.delivery(report, "m-1", redelivered=True, device=str(FAN)))
     await made.settled(2)
-    assert made.answers() == [*told, *told]
+    assert made.answers() == [*answers, *answers]
     assert [event.action for event in made.history(FAN)] == ["created", "modified", "modified"]
 
 
-async def test_a_key_of_the_client_is_one_for_each_mapper() -> None:
-    """Two mappers read a command to create the same thing: the second one is not taken for the first."""
+async def test_an_idempotency_key_is_separate_for_each_mapper() -> None:
+    """Two mappers read a command to create the same thing: the second is not a redelivery of the first."""
     made = site("creating", "Ditto")
     for number in (1, 2):
         made.deliver(creation("fan-1", idempotency_key="k"), device=str(FAN), idempotency_key="k")
@@ -117,7 +117,7 @@ async def test_a_key_of_the_client_is_one_for_each_mapper() -> None:
     assert made.count("in", "answered_again") == 1
 
 
-async def test_a_subscription_speaks_through_the_mapper_that_has_read_its_latest_command() -> None:
+async def test_a_subscription_sends_by_the_mapper_of_its_latest_command() -> None:
     made = site("alarms", "CloudEvents")
     made.deliver(creation(), kind="alarm")
     made.deliver(streaming("subscribeForPersistedEvents"), **EVENT)
@@ -133,7 +133,7 @@ async def test_a_subscription_speaks_through_the_mapper_that_has_read_its_latest
     ]
 
 
-async def test_what_no_mapper_reads_is_counted_as_dropped_and_settled() -> None:
+async def test_a_delivery_that_no_mapper_accepts_is_counted_as_dropped_and_acknowledged() -> None:
     made = site("alarms")
     made.deliver(turn(True), kind="report")
     await made.settled(1)

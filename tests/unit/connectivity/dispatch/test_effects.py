@@ -1,4 +1,4 @@
-"""The steps of deliveries: how an answer rests in the store, and which steps belong together."""
+"""The effects of deliveries: encoding of responses, and grouping by delivery."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ COMMAND = Command(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": 
 ANSWER = Response(LAMP, "modify", "/attributes/on", 204, None, {"correlation-id": "1", "etag": '"rev:2"'})
 
 
-def test_a_stored_answer_is_told_again_with_the_headers_of_whoever_asks_now() -> None:
+def test_a_stored_response_gets_the_headers_of_the_current_requester() -> None:
     again = Command(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": "2"})
-    told = stored_answer(answer_bytes(ANSWER, COMMAND), again)
-    assert told == Response(LAMP, "modify", "/attributes/on", 204, None, {"correlation-id": "2", "etag": '"rev:2"'})
+    response = stored_answer(answer_bytes(ANSWER, COMMAND), again)
+    assert response == Response(LAMP, "modify", "/attributes/on", 204, None, {"correlation-id": "2", "etag": '"rev:2"'})
 
 
-def test_an_answer_that_cannot_be_given_becomes_an_internal_error() -> None:
+def test_a_response_that_cannot_be_sent_becomes_an_internal_error() -> None:
     error = internal_error(ANSWER)
     assert (error.entity, error.group, error.fault, error.headers) == (LAMP, "things", INTERNAL_ERROR, ANSWER.headers)
 
 
-def test_steps_of_one_delivery_stay_together_in_their_order() -> None:
+def test_effects_of_one_delivery_stay_together_in_their_order() -> None:
     first, second = cast(Any, object()), cast(Any, object())
     steps = [RespondEffect(arrival, ANSWER, cast(Any, None)) for arrival in (first, second, first)]
     assert by_arrival([*steps]) == [(first, [steps[0], steps[2]]), (second, [steps[1]])]

@@ -1,4 +1,4 @@
-"""Live signals as they leave and as their answers come back; who is sent what is told in the tests of the exchange."""
+"""Live signals and their responses as sent; `test_request_reply_live.py` tests who gets them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ BLINK = Message(LAMP, "to", "blink", "/inbox/messages/blink", b"1", {"correlatio
 TURN = LiveCommand(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": "c-2"})
 
 
-def test_a_signal_says_what_its_requester_waits_for() -> None:
+def test_a_sent_signal_has_explicit_headers_about_its_acknowledgements() -> None:
     headers = outgoing(BLINK, RequestedAcks(("live-response",), True, 60)).headers
     assert (headers["response-required"], headers["requested-acks"]) == (True, ["live-response"])
     assert BLINK.headers.get("response-required") is None
 
 
-def test_an_answer_finds_back_by_the_headers_of_its_request() -> None:
-    """Whoever answers cannot lead the answer elsewhere, or keep it back."""
+def test_a_response_is_routed_by_the_headers_of_its_request() -> None:
+    """A responder can neither redirect nor suppress the response."""
     said = {
         "correlation-id": "c-1",
         "reply-to": "theirs",

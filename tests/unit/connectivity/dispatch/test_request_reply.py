@@ -1,4 +1,4 @@
-"""Commands that ask for acknowledgements: who is told what, and what becomes of their deliveries.
+"""Commands that request acknowledgements: their responses, and the outcomes of their deliveries.
 
 Case numbers are those of the cases for connections.
 """
@@ -30,7 +30,7 @@ SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVE
 
 
 async def durable(site: ConnectionHarness) -> None:
-    """Wait until everything so far is on disk, and whoever waits for that has been told."""
+    """Wait until everything so far is durable, and the callbacks have run."""
     await site.store.barrier()
     await pause()
 
@@ -76,8 +76,8 @@ async def test_an_acknowledgement_may_come_before_the_change_is_durable() -> Non
     assert site.statuses() == [200]
 
 
-async def test_nobody_is_told_anything_before_the_change_is_durable() -> None:
-    """Not even who asked for others' acknowledgements alone, and not when the time is over."""
+async def test_nothing_is_answered_before_the_change_is_durable() -> None:
+    """Not even a command that requests only labels of others, and not at the timeout."""
     site = await collected()
     other = beside(site)
     site.disk.hold()
@@ -127,7 +127,7 @@ async def test_3_9_the_delivery_ends_as_its_acknowledgements_say(status: int, ou
     assert site.statuses() == [200 if status < 300 else 424]
 
 
-async def test_case_36_a_label_that_nobody_answers_times_out() -> None:
+async def test_case_36_a_label_without_acknowledgement_times_out() -> None:
     site = await collected()
     site.deliver(asking("twin-persisted", "nobody:there", timeout="2s"))
     await until(lambda: site.dispatcher.held("site"))
@@ -145,14 +145,14 @@ async def test_case_36_a_label_that_nobody_answers_times_out() -> None:
     assert answer["value"]["twin-persisted"]["status"] == 201
 
 
-async def test_the_time_ends_by_itself() -> None:
+async def test_the_timeout_fires_by_itself() -> None:
     site = await collected()
     site.deliver(asking("nobody:there", timeout="20ms"))
     site.clock.advance(0.02)
     assert await site.ended(1) == [REDELIVER]
 
 
-async def test_what_comes_too_late_is_dropped_in_silence() -> None:
+async def test_a_late_acknowledgement_is_dropped_silently() -> None:
     site = await collected()
     other = beside(site)
     site.deliver(asking(SEEN, timeout="1s"))
@@ -166,7 +166,7 @@ async def test_what_comes_too_late_is_dropped_in_silence() -> None:
     assert len(site.answers()) == 1
 
 
-async def test_what_comes_after_its_time_is_too_late_also_while_the_disk_is_busy() -> None:
+async def test_an_acknowledgement_after_the_timeout_is_late_even_during_a_commit() -> None:
     site = await collected()
     other = beside(site)
     site.disk.hold()
@@ -228,7 +228,7 @@ async def test_case_38_an_undeclared_label_is_refused_and_not_forwarded() -> Non
     assert site.answers() == []
 
 
-async def test_an_acknowledgement_of_nothing_is_refused() -> None:
+async def test_an_acknowledgement_without_correlation_id_is_refused() -> None:
     site = await collected()
     other = beside(site)
     payload = with_status(document("acme.site/lamp-7/things/twin/acks/other:seen"), 200)
@@ -272,7 +272,7 @@ async def test_case_41_without_a_response_the_delivery_still_waits_for_its_ackno
 
 
 @pytest.mark.parametrize("requested", [["twin-persisted", SEEN], ["twin-persisted"]])
-async def test_a_command_that_fails_ends_the_waiting_with_its_own_error(requested: list[str]) -> None:
+async def test_a_failed_command_is_answered_with_its_own_error(requested: list[str]) -> None:
     site = await collected()
     site.deliver(command("modify", "/features/no/properties", {}, correlation_id="c-1", requested_acks=requested))
     assert await site.ended(1) == [DROPPED]
@@ -285,14 +285,14 @@ async def test_a_command_that_fails_ends_the_waiting_with_its_own_error(requeste
     [({}, SETTLED), ({"requested_acks": []}, SETTLED)],
     ids=["it asked for one", "it asked for none"],
 )
-async def test_a_condition_that_fails_settles(headers: dict[str, Any], outcome: Outcome) -> None:
+async def test_a_failed_condition_acknowledges_the_delivery(headers: dict[str, Any], outcome: Outcome) -> None:
     site = await collected()
     site.deliver(turn(True, condition="eq(attributes/on,5)", **headers))
     assert await site.ended(1) == [outcome]
     assert site.statuses() == [412]
 
 
-async def test_who_asks_for_no_acknowledgement_is_settled_whatever_comes() -> None:
+async def test_a_command_without_requested_acknowledgements_is_always_settled() -> None:
     site = await collected()
     site.deliver(command("modify", "/features/no/properties", {}, requested_acks=[]))
     site.deliver(command("modify", "/features/no/properties", {}, response_required=False))
@@ -301,7 +301,7 @@ async def test_who_asks_for_no_acknowledgement_is_settled_whatever_comes() -> No
 
 
 @pytest.mark.parametrize("headers", [{"requested_acks": ["twin-persisted"]}, {"response_required": True}], ids=str)
-async def test_3_9_time_for_nothing_is_an_error_and_drops_the_delivery(headers: dict[str, Any]) -> None:
+async def test_3_9_a_timeout_of_zero_is_an_error_and_rejects_the_delivery(headers: dict[str, Any]) -> None:
     site = await collected()
     site.deliver(turn(True, timeout=0, **headers))
     assert await site.ended(1) == [DROPPED]
@@ -317,7 +317,7 @@ async def test_the_same_correlation_id_twice_is_refused_while_the_first_waits() 
     assert site.values() == [True]
 
 
-async def test_a_source_may_ask_for_its_commands() -> None:
+async def test_a_source_may_request_acknowledgements_for_its_commands() -> None:
     site = ConnectionHarness(source(acknowledgementRequests={"includes": ["twin-persisted", SEEN]}, **NACKS))
     other = beside(site)
     await other.has_lamp()
@@ -328,10 +328,10 @@ async def test_a_source_may_ask_for_its_commands() -> None:
     assert set(site.answers()[0]["value"]) == {"twin-persisted", SEEN}
 
 
-# deliveries that come again
+# redeliveries
 
 
-async def test_case_35_a_redelivery_sends_the_stored_answer_and_collects_anew() -> None:
+async def test_case_35_a_redelivery_uses_the_stored_response_and_collects_again() -> None:
     site = await collected()
     other = beside(site)
     site.deliver(asking("twin-persisted", SEEN))
@@ -346,7 +346,7 @@ async def test_case_35_a_redelivery_sends_the_stored_answer_and_collects_anew() 
     assert site.values() == [True]
 
 
-async def test_after_five_times_a_delivery_is_settled_all_the_same() -> None:
+async def test_after_five_redeliveries_a_delivery_is_acknowledged_anyway() -> None:
     site = await collected()
     other = beside(site)
     for again in range(6):
@@ -357,7 +357,7 @@ async def test_after_five_times_a_delivery_is_settled_all_the_same() -> None:
     assert site.values() == [True]
 
 
-async def test_what_nothing_names_comes_again_once() -> None:
+async def test_a_delivery_without_a_name_is_requeued_once() -> None:
     site = await collected()
     other = beside(site)
     for again in range(2):
@@ -368,7 +368,7 @@ async def test_what_nothing_names_comes_again_once() -> None:
 
 
 @pytest.mark.parametrize("is_durable", [True, False])
-async def test_a_delivery_that_comes_again_over_a_new_link_while_it_waits_is_the_one_to_settle(
+async def test_a_redelivery_over_a_new_link_while_waiting_is_acknowledged_instead(
     is_durable: bool,
 ) -> None:
     site = await collected()
@@ -385,7 +385,7 @@ async def test_a_delivery_that_comes_again_over_a_new_link_while_it_waits_is_the
     assert (ends, site.outcomes, len(site.answers()), site.values()) == ([SETTLED], [], 1, [True])
 
 
-async def test_an_unnamed_delivery_that_comes_again_while_it_waits_takes_the_place_of_the_first() -> None:
+async def test_an_unnamed_redelivery_while_waiting_replaces_the_first() -> None:
     site = await collected()
     other = beside(site)
     site.handle(site.delivery(asking(SEEN), None))
@@ -396,7 +396,7 @@ async def test_an_unnamed_delivery_that_comes_again_while_it_waits_takes_the_pla
     assert (len(site.outcomes), site.statuses()) == (1, [200])
 
 
-async def test_a_marked_delivery_of_another_source_takes_nobodys_place() -> None:
+async def test_a_redelivery_of_another_source_replaces_no_request() -> None:
     site = await collected(source(**NACKS), source("elsewhere", **NACKS))
     other = beside(site)
     site.handle(site.delivery(asking(SEEN), None))
@@ -407,8 +407,8 @@ async def test_a_marked_delivery_of_another_source_takes_nobodys_place() -> None
     assert await site.ended(2) == [DROPPED, SETTLED]
 
 
-async def test_whose_place_was_taken_is_carried_out_when_it_comes_again_itself() -> None:
-    """The broker marks another delivery with the same correlation id; the first one has lost its place, not its life."""
+async def test_a_replaced_request_is_executed_at_its_own_redelivery() -> None:
+    """The broker marks another delivery with the same correlation ID; the first request is replaced, not lost."""
     site = await collected()
     other = beside(site)
     site.handle(site.delivery(asking(SEEN), "x"))
@@ -421,7 +421,7 @@ async def test_whose_place_was_taken_is_carried_out_when_it_comes_again_itself()
     assert await site.settled(2) == ["y", "x"]
 
 
-async def test_an_error_of_our_own_at_the_end_is_no_reason_to_forget_the_delivery_that_comes_again(
+async def test_after_an_internal_error_at_the_end_a_redelivery_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = await collected()
@@ -430,20 +430,20 @@ async def test_an_error_of_our_own_at_the_end_is_no_reason_to_forget_the_deliver
     await durable(site)
 
     def fail(*_: object) -> None:
-        raise ZeroDivisionError("a mistake of our own")
+        raise ZeroDivisionError("an internal error")
 
     with capture_logs() as lines, monkeypatch.context() as broken:
         broken.setattr(ResponseRouter, "post", fail)
         other.deliver(acknowledgement())
         await other.settled(1)
-    assert [line["event"] for line in lines] == ["waiting for acknowledgements ended in an error"]
+    assert [line["event"] for line in lines] == ["finishing a pending request failed"]
     site.handle(site.delivery(asking(SEEN), "x", redelivered=True))
     other.deliver(acknowledgement())
     await site.settled(1)
     assert (site.statuses(), site.values()) == ([200], [True])
 
 
-async def test_while_the_store_is_away_nothing_is_collected() -> None:
+async def test_while_the_store_is_unavailable_no_acknowledgements_are_collected() -> None:
     site = await collected()
     other = beside(site)
     site.disk.full = True

@@ -1,4 +1,4 @@
-"""Live signals between connections: who is sent them, and how their answers find back.
+"""Live signals between connections: their recipients, and their responses.
 
 Case numbers are those of the cases for connections.
 """
@@ -34,20 +34,23 @@ pytestmark = pytest.mark.usefixtures("sites")
 SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVER
 
 
-async def test_case_07_a_message_finds_its_receiver_and_the_answer_its_requester() -> None:
+async def test_case_07_a_message_reaches_its_receiver_and_the_response_its_requester() -> None:
     site = await collected()
     other = beside(site, target(MESSAGES))
     site.deliver(message(value={"times": 3}, mine="x"))
-    (heard,) = other.answers()
-    assert (heard["topic"], heard["path"]) == ("acme.site/lamp-7/things/live/messages/blink", "/inbox/messages/blink")
-    assert (heard["value"], heard["headers"]["mine"]) == ({"times": 3}, "x")
-    assert heard["headers"]["correlation-id"] == "c-1"
-    assert (heard["headers"]["response-required"], heard["headers"]["requested-acks"]) == (True, ["live-response"])
+    (sent,) = other.answers()
+    assert (sent["topic"], sent["path"]) == (
+        "acme.site/lamp-7/things/live/messages/blink",
+        "/inbox/messages/blink",
+    )
+    assert (sent["value"], sent["headers"]["mine"]) == ({"times": 3}, "x")
+    assert sent["headers"]["correlation-id"] == "c-1"
+    assert (sent["headers"]["response-required"], sent["headers"]["requested-acks"]) == (True, ["live-response"])
     assert (site.answers(), site.outcomes) == ([], [])
     other.deliver(with_status(message(value="done", theirs="y", content_type="text/plain"), 200))
     await site.settled(1)
     (answer,) = site.answers()
-    assert (answer["topic"], answer["status"], answer["value"]) == (heard["topic"], 200, "done")
+    assert (answer["topic"], answer["status"], answer["value"]) == (sent["topic"], 200, "done")
     headers = answer["headers"]
     assert (headers["correlation-id"], headers["mine"], headers["theirs"]) == ("c-1", "x", "y")
     assert (headers["content-type"], headers["response-required"]) == ("text/plain", False)
@@ -55,7 +58,7 @@ async def test_case_07_a_message_finds_its_receiver_and_the_answer_its_requester
     assert len(other.answers()) == 1, "a live answer causes no reply"
 
 
-async def test_case_08_without_an_answer_the_requester_is_told_408_and_the_message_comes_again() -> None:
+async def test_case_08_without_a_response_the_requester_gets_408_and_the_message_is_requeued() -> None:
     site = await collected(source())
     beside(site, target(MESSAGES))
     site.deliver(message(timeout="2s"))
@@ -67,7 +70,7 @@ async def test_case_08_without_an_answer_the_requester_is_told_408_and_the_messa
 
 
 @pytest.mark.parametrize("status", [200, 404, 500])
-async def test_3_9_a_device_that_refuses_has_got_the_message(status: int) -> None:
+async def test_3_9_a_refusal_by_the_device_acknowledges_the_message(status: int) -> None:
     site = await collected()
     other = beside(site, target(MESSAGES))
     site.deliver(message())
@@ -98,10 +101,10 @@ async def test_a_live_response_without_requested_acks_comes_and_the_delivery_doe
     assert (site.statuses(), len(site.outcomes)) == ([204], 1)
 
 
-async def test_those_that_wait_for_an_answer_without_their_delivery_are_bounded(
+async def test_requests_that_wait_without_holding_their_delivery_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing else does: the broker counts these as settled, and goes on."""
+    """Nothing else limits them: the broker treats these as acknowledged and continues."""
     monkeypatch.setattr(request_reply, "MOST_UNHELD", 2)
     site = await collected()
     other = beside(site, target(MESSAGES))
@@ -116,7 +119,7 @@ async def test_those_that_wait_for_an_answer_without_their_delivery_are_bounded(
     assert other.correlations() == ["c-0", "c-1", "c-3"]
 
 
-async def test_who_wants_no_response_is_settled_at_once() -> None:
+async def test_a_message_without_required_response_is_acknowledged_at_once() -> None:
     site = await collected()
     other = beside(site, target(MESSAGES))
     site.deliver(message(response_required=False))
@@ -151,7 +154,7 @@ async def test_live_response_and_another_label_are_answered_together() -> None:
     ],
     ids=["another subject", "a command's answer", "another thing", "another correlation id"],
 )
-async def test_3_10_an_answer_that_does_not_fit_is_logged_and_answered_only_on_request(
+async def test_3_10_an_unexpected_response_is_logged_and_answered_only_on_request(
     answer: bytes, is_asked: bool
 ) -> None:
     site = await collected()
@@ -174,13 +177,13 @@ async def test_a_live_event_is_forwarded_and_settled() -> None:
     other = beside(site, target(EVENTS))
     site.deliver(document("acme.site/lamp-7/things/live/events/modified", "/attributes/on", True, correlation_id="c-1"))
     await site.settled(1)
-    (heard,) = other.answers()
-    assert (heard["topic"], heard["value"]) == ("acme.site/lamp-7/things/live/events/modified", True)
+    (sent,) = other.answers()
+    assert (sent["topic"], sent["value"]) == ("acme.site/lamp-7/things/live/events/modified", True)
     assert site.values() == []
 
 
-async def test_4_6_nobody_is_sent_what_came_over_the_same_connection() -> None:
-    """Neither is there a weak acknowledgement for a label of its own."""
+async def test_4_6_a_signal_is_not_sent_to_its_own_connection() -> None:
+    """There is no weak acknowledgement for a label of its own either."""
     site = ConnectionHarness(
         source(declaredAcks=["site:mine"], **NACKS), targets=[target(MESSAGES, issuedAcknowledgementLabel="site:sent")]
     )
@@ -202,7 +205,7 @@ async def test_4_6_nobody_is_sent_what_came_over_the_same_connection() -> None:
         (message(name="lamp-9"), "things:thing.notfound"),
     ],
 )
-async def test_who_may_not_send_is_told_and_nothing_is_sent(payload: bytes, error: str) -> None:
+async def test_a_sender_without_permission_gets_an_error_and_nothing_is_sent(payload: bytes, error: str) -> None:
     site = await collected(source(**NACKS), source("strange", "acme:stranger"))
     other = beside(site, target(MESSAGES, COMMANDS, EVENTS))
     site.deliver(payload, source=1)
@@ -223,7 +226,9 @@ async def test_who_may_not_send_is_told_and_nothing_is_sent(payload: bytes, erro
     ],
     ids=["namespace", "filter", "filter with extra fields", "filter on the signal", "topic", "permission"],
 )
-async def test_case_36_and_37_who_is_not_asked_answers_weakly(other: dict[str, Any], why: str) -> None:
+async def test_case_36_and_37_targets_that_are_not_recipients_acknowledge_weakly(
+    other: dict[str, Any], why: str
+) -> None:
     site = await collected()
     reached = beside(site, {**other, "issuedAcknowledgementLabel": "other:sent"})
     site.deliver(message(requested_acks=[SEEN, "other:sent"]))
@@ -234,8 +239,8 @@ async def test_case_36_and_37_who_is_not_asked_answers_weakly(other: dict[str, A
     assert [ack["headers"]["ditto-weak-ack"] for ack in answer["value"].values()] == [True, True]
 
 
-async def test_every_target_gets_the_extra_fields_that_it_wants() -> None:
-    """As they are in the twin; the policy as far as the target may read it, although nothing is read any more."""
+async def test_every_target_gets_its_configured_extra_fields() -> None:
+    """They are those of the twin, restricted by the target's permissions, without another read of the store."""
     site = await collected()
     site.deliver(turn(True))
     await site.settled(1)
@@ -243,7 +248,7 @@ async def test_every_target_gets_the_extra_fields_that_it_wants() -> None:
     other = beside(site, *(target(topic) for topic in topics))
     site.deliver(message(response_required=False, requested_acks=[]))
     await until(lambda: len(other.answers()) == len(topics))
-    extras = [heard.get("extra") for heard in other.answers()]
+    extras = [sent.get("extra") for sent in other.answers()]
     assert extras == [None, {"attributes": {"on": True}, "_policy": {"policyId": "acme.site:lamp-7"}}, None]
 
 
@@ -273,15 +278,15 @@ async def test_a_target_that_issues_live_response_answers_for_the_device() -> No
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["before", "behind"])
 @pytest.mark.parametrize("kept", [f"{MESSAGES}?namespaces=acme.other", COMMANDS])
-async def test_case_37_nobody_answers_weakly_for_a_device_that_was_reached(kept: str, is_first: bool) -> None:
-    """Wherever the connection stands that was not asked: its 200 would be taken for the device's answer."""
+async def test_case_37_there_is_no_weak_acknowledgement_for_a_reached_device(kept: str, is_first: bool) -> None:
+    """At every connection without recipients: its 200 would be taken for the device's response."""
     site = await collected()
-    bystander = target(kept, issuedAcknowledgementLabel="live-response")
+    other_target = target(kept, issuedAcknowledgementLabel="live-response")
     if is_first:
-        beside(site, bystander)
+        beside(site, other_target)
     device = ConnectionHarness(source("in"), beside=site, id="device", targets=[target(MESSAGES)])
     if not is_first:
-        beside(site, bystander)
+        beside(site, other_target)
     site.deliver(message())
     await pause()
     assert (len(device.answers()), site.answers(), site.outcomes) == (1, [], [])
@@ -303,8 +308,10 @@ SILENT = {
 
 @pytest.mark.parametrize("label", ["live-response", "other:sent"])
 @pytest.mark.parametrize("is_device_there", [True, False])
-async def test_case_37_a_target_whose_script_drops_the_signal_was_not_asked(label: str, is_device_there: bool) -> None:
-    """What it makes of the signal shows only later."""
+async def test_case_37_a_target_whose_script_drops_the_signal_acknowledges_weakly(
+    label: str, is_device_there: bool
+) -> None:
+    """The result of the script is only known later."""
     site = await collected()
     other = beside(site, target(MESSAGES, payloadMapping=["silent"], issuedAcknowledgementLabel=label), **SILENT)
     device = ConnectionHarness(
@@ -325,7 +332,7 @@ async def test_case_37_a_target_whose_script_drops_the_signal_was_not_asked(labe
     )
 
 
-async def test_case_37_where_nobody_was_reached_live_response_is_weak() -> None:
+async def test_case_37_without_recipients_live_response_is_weak() -> None:
     site = await collected()
     beside(site, target(COMMANDS, issuedAcknowledgementLabel="live-response"))
     site.deliver(message())
@@ -333,7 +340,7 @@ async def test_case_37_where_nobody_was_reached_live_response_is_weak() -> None:
     assert site.statuses() == [200]
 
 
-async def test_case_37_a_label_that_a_reached_target_issues_is_not_answered_weakly_for_its_neighbour() -> None:
+async def test_case_37_a_label_that_a_recipient_issues_is_not_given_weakly_for_another_target() -> None:
     site = await collected()
     sent = {"issuedAcknowledgementLabel": "other:sent"}
     other = beside(site, target(COMMANDS, **sent), target(MESSAGES, **sent))
@@ -346,7 +353,7 @@ async def test_case_37_a_label_that_a_reached_target_issues_is_not_answered_weak
     assert "ditto-weak-ack" not in site.answers()[0]["value"]["other:sent"]["headers"]
 
 
-async def test_a_target_that_cannot_write_the_signal_says_so_and_is_no_success() -> None:
+async def test_a_target_that_cannot_encode_the_signal_fails() -> None:
     site = await collected()
     beside(site, target(MESSAGES, address="{{ header:desk }}/x", issuedAcknowledgementLabel="other:sent"))
     with capture_logs():
@@ -357,7 +364,7 @@ async def test_a_target_that_cannot_write_the_signal_says_so_and_is_no_success()
     assert "ditto-weak-ack" not in ack["headers"]
 
 
-async def test_where_a_broker_is_away_nothing_waits_for_it() -> None:
+async def test_no_live_signal_waits_for_an_unavailable_broker() -> None:
     site = await collected()
     other = beside(site, target(MESSAGES, issuedAcknowledgementLabel="other:sent"))
     other.outbox.detach()
@@ -368,7 +375,7 @@ async def test_where_a_broker_is_away_nothing_waits_for_it() -> None:
     assert other.answers() == []
 
 
-async def test_what_no_link_has_taken_in_its_time_is_not_sent() -> None:
+async def test_a_message_that_no_link_takes_before_its_timeout_is_not_sent() -> None:
     site = await collected()
     other = beside(site, target(MESSAGES))
     other.link.window, other.link.confirms = 1, False
@@ -380,22 +387,22 @@ async def test_what_no_link_has_taken_in_its_time_is_not_sent() -> None:
     assert other.correlations() == ["c-1"]
 
 
-async def test_a_mistake_in_passing_on_is_answered_and_the_next_delivery_is_served(
+async def test_an_internal_error_in_forwarding_is_answered_and_the_next_delivery_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = await collected()
 
     def fail(*_: object) -> None:
-        raise ZeroDivisionError("a mistake of our own")
+        raise ZeroDivisionError("an internal error")
 
-    monkeypatch.setattr(site.dispatcher._exchange, "prepare", fail)
+    monkeypatch.setattr(site.dispatcher._request_reply, "prepare", fail)
     with capture_logs():
         site.deliver(message(), turn(1))
     await site.settled(2)
     assert site.statuses() == [500, 201]
 
 
-# queries that go to the device if the twin is as they say
+# queries for the device, by the state of the twin
 
 
 def query(condition: str = "eq(attributes/on,true)", path: str = "/attributes/on", **headers: Any) -> bytes:
@@ -416,14 +423,14 @@ async def test_a_query_whose_condition_holds_is_answered_by_the_device() -> None
     other = beside(site, target(COMMANDS))
     site.deliver(query(mine="x"))
     await until(lambda: other.answers())
-    (heard,) = other.answers()
-    assert (heard["topic"], heard["path"]) == ("acme.site/lamp-7/things/live/commands/retrieve", "/attributes/on")
-    assert (heard["headers"]["channel"], heard["headers"]["mine"]) == ("live", "x")
-    assert "live-channel-condition" not in heard["headers"]
+    (sent,) = other.answers()
+    assert (sent["topic"], sent["path"]) == ("acme.site/lamp-7/things/live/commands/retrieve", "/attributes/on")
+    assert (sent["headers"]["channel"], sent["headers"]["mine"]) == ("live", "x")
+    assert "live-channel-condition" not in sent["headers"]
     other.deliver(with_status(live("retrieve", "/attributes/on", "brightly"), 200))
     await site.settled(1)
     (answer,) = site.answers()
-    assert (answer["topic"], answer["status"], answer["value"]) == (heard["topic"], 200, "brightly")
+    assert (answer["topic"], answer["status"], answer["value"]) == (sent["topic"], 200, "brightly")
     assert (answer["headers"]["channel"], answer["headers"]["correlation-id"]) == ("live", "c-1")
 
 
@@ -441,7 +448,7 @@ async def test_a_query_whose_condition_does_not_hold_is_answered_by_the_twin() -
     ("strategy", "status", "channel", "outcome"),
     [({}, 408, "live", REDELIVER), ({"live_channel_timeout_strategy": "use-twin"}, 200, "twin", SETTLED)],
 )
-async def test_a_device_that_does_not_answer_is_told_or_the_twin_answers_for_it(
+async def test_a_device_without_response_is_an_error_or_answered_by_the_twin(
     strategy: dict[str, Any], status: int, channel: str, outcome: Outcome
 ) -> None:
     site = await turned_on()
@@ -466,14 +473,14 @@ async def test_a_device_that_does_not_answer_is_told_or_the_twin_answers_for_it(
         (turn(False, live_channel_condition="exists(thingId)"), (405, "things:live.channelcondition.notallowed")),
     ],
 )
-async def test_what_cannot_go_to_the_device_is_refused(payload: bytes, refusal: tuple[int, str]) -> None:
+async def test_a_query_that_cannot_be_sent_to_the_device_is_refused(payload: bytes, refusal: tuple[int, str]) -> None:
     site = await turned_on()
     other = beside(site, target(COMMANDS))
     answer = await site.ask(payload)
     assert (answer["status"], answer["value"]["error"], other.answers()) == (*refusal, [])
 
 
-async def test_a_condition_on_what_may_not_be_read_sends_nothing_to_the_device() -> None:
+async def test_a_condition_on_an_unreadable_field_sends_nothing_to_the_device() -> None:
     site = await turned_on()
     other = beside(site, target(COMMANDS))
     strange = ConnectionHarness(source("in", "acme:stranger"), beside=site, id="strange")

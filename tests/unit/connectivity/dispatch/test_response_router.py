@@ -1,4 +1,4 @@
-"""Where answers go: the reply-target, or another connection. Case numbers are those of the cases for connections."""
+"""Routes of responses: the reply target or another connection. Case numbers are those for connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def diverting(options: dict[str, str] | None = None, *sources: dict[str, A
     return made
 
 
-def desk(site: ConnectionHarness, *targets: dict[str, Any], **options: str) -> ConnectionHarness:
+def divert_target(site: ConnectionHarness, *targets: dict[str, Any], **options: str) -> ConnectionHarness:
     config = {**TARGET, **{name.replace("_", "-"): value for name, value in options.items()}}
     return ConnectionHarness(
         beside=site, id="desk", specificConfig=config, targets=targets or (target(address="desk"),)
@@ -35,7 +35,7 @@ def desk(site: ConnectionHarness, *targets: dict[str, Any], **options: str) -> C
 
 async def test_case_57_an_answer_is_diverted_with_its_correlation_id() -> None:
     site = await diverting()
-    other = desk(site)
+    other = divert_target(site)
     site.deliver(turn(True, correlation_id="c-1"))
     await site.settled(1)
     assert site.answers() == []
@@ -48,7 +48,7 @@ async def test_case_57_an_answer_is_diverted_with_its_correlation_id() -> None:
 
 async def test_case_57_the_reply_target_may_be_preserved() -> None:
     site = await diverting({**SOURCE, "preserve-normal-response-via-source": "true"})
-    other = desk(site)
+    other = divert_target(site)
     other.link.confirms = False
     site.deliver(turn(True))
     await until(lambda: other.answers() and site.answers())
@@ -60,9 +60,9 @@ async def test_case_57_the_reply_target_may_be_preserved() -> None:
 
 
 async def test_case_57_a_diverted_answer_that_is_too_large_is_followed_by_an_error() -> None:
-    """It goes where the answer was awaited, and the delivery ends with it."""
+    """The error goes where the response was expected, and the delivery ends with it."""
     site = await diverting()
-    other = desk(site)
+    other = divert_target(site)
     other.link.confirms = False
     site.deliver(turn(True, correlation_id="c-1"))
     await until(lambda: other.answers())
@@ -78,7 +78,7 @@ async def test_case_57_a_diverted_answer_that_is_too_large_is_followed_by_an_err
 @pytest.mark.parametrize("payload", [b"no json", command("retrieve", name="lamp-8")], ids=["unreadable", "refused"])
 async def test_case_57_errors_are_diverted_too(payload: bytes) -> None:
     site = await diverting()
-    other = desk(site)
+    other = divert_target(site)
     site.deliver(payload)
     await site.settled(1)
     assert (site.answers(), len(other.answers())) == ([], 1)
@@ -92,15 +92,15 @@ async def test_case_57_errors_are_diverted_too(payload: bytes) -> None:
         ({"is_diversion_target": "false"}, "no diversion target"),
     ],
 )
-async def test_case_57_who_is_not_authorized_reaches_nobody(options: dict[str, str], reason: str) -> None:
+async def test_case_57_a_diversion_that_is_not_authorized_sends_nothing(options: dict[str, str], reason: str) -> None:
     site = await diverting()
-    other = desk(site, **options)
+    other = divert_target(site, **options)
     with capture_logs() as lines:
         site.deliver(turn(True))
         await site.settled(1)
     assert (site.answers(), other.answers()) == ([], [])
     (line,) = lines
-    assert (line["event"], line["to"]) == ("an answer is not diverted", "desk")
+    assert (line["event"], line["to"]) == ("a response was not diverted", "desk")
     assert reason in line["error"]
     assert site.count("out", "not_diverted") == 1
 
@@ -116,15 +116,15 @@ async def test_a_connection_that_is_not_open_gets_nothing() -> None:
 
 async def test_only_a_diversion_source_diverts() -> None:
     site = await diverting({})
-    other = desk(site)
+    other = divert_target(site)
     site.deliver(turn(True))
     await site.settled(1)
     assert (site.statuses(), other.answers()) == ([201], [])
 
 
-async def test_what_was_diverted_is_not_diverted_again() -> None:
+async def test_a_diverted_response_is_not_diverted_again() -> None:
     site = await diverting()
-    other = desk(site)
+    other = divert_target(site)
     site.deliver(turn(True, diverted_response_from_connection="elsewhere"))
     await site.settled(1)
     assert (site.statuses(), other.answers()) == ([201], [])
@@ -136,27 +136,27 @@ async def test_what_was_diverted_is_not_diverted_again() -> None:
 async def test_only_the_named_types_are_diverted(types: str, diverted: list[int]) -> None:
     mapping = {**DIVERTING["headerMapping"], "divert-expected-response-types": types}
     site = await diverting(None, source(headerMapping=mapping))
-    other = desk(site)
+    other = divert_target(site)
     site.deliver(turn(True), command("retrieve", "/attributes/no"))
     await site.settled(2)
     assert other.statuses() == diverted
     assert sorted(site.statuses() + other.statuses()) == [201, 404]
 
 
-async def test_several_targets_belong_to_the_sources_by_their_index() -> None:
+async def test_several_targets_are_assigned_to_sources_by_index() -> None:
     site = await diverting(None, source("a", **DIVERTING), source("b", **DIVERTING), source("c", **DIVERTING))
-    other = desk(site, target(address="first"), target(address="second"))
+    other = divert_target(site, target(address="first"), target(address="second"))
     with capture_logs() as lines:
         for index in (1, 0, 2):
             site.deliver(turn(index), source=index)
         await site.settled(3)
     assert [message.address for message in other.link.published] == ["second", "first"]
-    assert "index 2" in next(line["error"] for line in lines if line["event"] == "an answer is not diverted")
+    assert "index 2" in next(line["error"] for line in lines if line["event"] == "a response was not diverted")
 
 
-async def test_who_wants_no_response_has_none_diverted() -> None:
+async def test_without_a_required_response_nothing_is_diverted() -> None:
     site = await diverting()
-    other = desk(site)
+    other = divert_target(site)
     site.deliver(turn(True, response_required=False))
     await site.settled(1)
     assert other.answers() == []
@@ -164,7 +164,7 @@ async def test_who_wants_no_response_has_none_diverted() -> None:
 
 async def test_3_11_events_of_subscriptions_are_never_diverted() -> None:
     site = await diverting()
-    other = desk(site)
+    other = divert_target(site)
     created = await site.ask(streaming("subscribeForPersistedEvents", {}))
     value = {"subscriptionId": created["value"]["subscriptionId"], "demand": 5}
     site.deliver(streaming("request", value))
@@ -174,7 +174,7 @@ async def test_3_11_events_of_subscriptions_are_never_diverted() -> None:
 
 async def test_a_diverted_answer_does_not_wait_for_a_connection_that_is_closed() -> None:
     site = await diverting()
-    other = desk(site)
+    other = divert_target(site)
     other.link.confirms = False
     site.deliver(turn(True))
     await until(lambda: other.answers())

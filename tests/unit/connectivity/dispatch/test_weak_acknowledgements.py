@@ -1,4 +1,4 @@
-"""Who acknowledges an event of a twin, and who is excused. Case numbers are those of the cases for twins."""
+"""Which connections acknowledge an event, and weak acknowledgements. Case numbers are those for twins."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def asking(*labels: str, value: Any = True, **headers: Any) -> bytes:
 
 
 def statuses(site: ConnectionHarness) -> dict[str, int]:
-    """Label → status in the newest answer."""
+    """Return the statuses by label in the newest response."""
     return {label: ack["status"] for label, ack in site.answers()[-1]["value"].items()}
 
 
@@ -46,8 +46,8 @@ def is_weak(site: ConnectionHarness, label: str) -> bool:
     return bool(site.answers()[-1]["value"][label]["headers"].get("ditto-weak-ack", False))
 
 
-async def test_case_97_an_ordinary_change_is_settled_when_it_is_on_disk() -> None:
-    """Its answer is the usual one, whoever else is sent the event."""
+async def test_case_97_an_ordinary_change_is_acknowledged_when_it_is_durable() -> None:
+    """Its response is the usual one, whichever targets get the event."""
     site, other = await followed(ISSUING)
     other.link.confirms = False
     site.disk.hold()
@@ -60,7 +60,7 @@ async def test_case_97_an_ordinary_change_is_settled_when_it_is_on_disk() -> Non
 
 
 async def test_case_98_a_subscriber_acknowledges_the_event_that_it_was_sent() -> None:
-    """The event says which labels its reader may give."""
+    """The event has the labels that its reader may give."""
     site, other = await followed()
     site.deliver(asking(SEEN))
     await sent(other, 1)
@@ -87,7 +87,9 @@ async def test_an_issued_label_is_given_when_the_broker_has_confirmed() -> None:
 
 
 @pytest.mark.parametrize("kept_by", [NOT_THESE, BLIND], ids=["filter", "permission"])
-async def test_case_103_a_connection_that_the_event_is_kept_from_is_excused(kept_by: dict[str, Any]) -> None:
+async def test_case_103_a_connection_whose_filter_excludes_the_event_is_acknowledged_weakly(
+    kept_by: dict[str, Any],
+) -> None:
     site, other = await followed(kept_by)
     site.deliver(asking(SENT, SEEN))
     assert await site.ended(1) == [SETTLED]
@@ -98,7 +100,9 @@ async def test_case_103_a_connection_that_the_event_is_kept_from_is_excused(kept
 
 
 @pytest.mark.parametrize("besides", [(), (target(EVENTS, address="b"),)], ids=["alone", "beside another target"])
-async def test_case_103_a_target_without_a_topic_of_events_is_excused(besides: tuple[dict[str, Any], ...]) -> None:
+async def test_case_103_a_target_without_a_topic_of_events_is_acknowledged_weakly(
+    besides: tuple[dict[str, Any], ...],
+) -> None:
     live = target("_/_/things/live/messages", issuedAcknowledgementLabel="{{ connection:id }}:sent")
     site, _other = await followed(live, *besides)
     site.deliver(asking(SENT))
@@ -106,7 +110,7 @@ async def test_case_103_a_target_without_a_topic_of_events_is_excused(besides: t
     assert is_weak(site, SENT)
 
 
-async def test_case_103_nobody_is_excused_for_the_connection_that_caused_the_event() -> None:
+async def test_case_103_there_is_no_weak_acknowledgement_for_the_connection_that_caused_the_event() -> None:
     _site, other = await followed(ISSUING)
     other.deliver(asking(SENT, SEEN, timeout="5s"))
     await other.store.barrier()
@@ -132,16 +136,16 @@ async def test_a_label_is_waited_for_that_another_target_can_give() -> None:
     assert not is_weak(site, SEEN)
 
 
-async def test_what_comes_between_an_event_and_a_target_excuses_it_then() -> None:
-    """Its address has no value, which is seen when it is to be sent."""
+async def test_a_target_whose_address_cannot_be_resolved_is_acknowledged_weakly() -> None:
+    """Its address has no value, which is only known when it is to be sent."""
     site, _other = await followed({**ISSUING, "address": "{{ header:device }}"})
     site.deliver(asking(SENT))
     assert await site.ended(1) == [SETTLED]
     assert is_weak(site, SENT)
 
 
-async def test_case_100_what_failed_is_sent_again_to_those_who_failed_and_collected_anew() -> None:
-    """The same event, whose other acknowledgements stand. There is no second one."""
+async def test_case_100_after_a_failure_the_event_is_sent_again_to_those_that_failed() -> None:
+    """The same event is sent, other acknowledgements remain valid, and there is no second event."""
     site, other = await followed(ISSUING)
     third = await beside(other, ISSUING, id="third")
     other.link.confirms = False
@@ -165,7 +169,7 @@ async def test_case_100_what_failed_is_sent_again_to_those_who_failed_and_collec
     assert len(site.history()) == 2
 
 
-async def test_case_99_a_silent_subscriber_is_sent_the_event_again_five_times_at_most() -> None:
+async def test_case_99_a_silent_subscriber_is_sent_the_event_again_at_most_five_times() -> None:
     site, other = await followed()
     payload = asking(SEEN, timeout="3s")
     for time in range(1, 7):
@@ -180,7 +184,7 @@ async def test_case_99_a_silent_subscriber_is_sent_the_event_again_five_times_at
     assert len(site.history()) == 2
 
 
-async def test_case_100_a_refusal_of_the_subscriber_is_no_reason_to_come_again() -> None:
+async def test_case_100_a_refusal_of_the_subscriber_does_not_requeue_the_delivery() -> None:
     site, other = await followed()
     site.deliver(asking(SEEN))
     await sent(other, 1)
@@ -201,7 +205,7 @@ async def test_case_102_a_label_that_its_sender_does_not_declare_is_refused() ->
     assert site.outcomes == []
 
 
-async def test_case_104_who_is_refused_waits_for_nobody() -> None:
+async def test_case_104_a_refused_command_does_not_wait_for_acknowledgements() -> None:
     site = ConnectionHarness(source("in", "acme:stranger", **NACKS))
     owner = ConnectionHarness(beside=site, id="owner")
     await owner.has_lamp()
@@ -215,7 +219,7 @@ async def test_case_104_who_is_refused_waits_for_nobody() -> None:
     assert (answer["topic"].rpartition("/")[2], answer["status"]) == ("errors", 403)
 
 
-async def test_case_105_who_expects_only_responses_is_told_of_no_failure() -> None:
+async def test_case_105_a_reply_target_for_responses_only_gets_no_failure() -> None:
     only: dict[str, Any] = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response"]}}
     site = ConnectionHarness(source(**only))
     await site.has_lamp()
@@ -228,7 +232,7 @@ async def test_case_105_who_expects_only_responses_is_told_of_no_failure() -> No
     assert site.answers() == []
 
 
-async def test_an_event_that_is_on_its_way_is_not_sent_again_for_a_redelivery() -> None:
+async def test_an_event_being_published_is_not_sent_again_for_a_redelivery() -> None:
     site, other = await followed(ISSUING)
     other.link.confirms = False
     payload = asking(SENT, timeout="5s")
@@ -245,7 +249,7 @@ async def test_an_event_that_is_on_its_way_is_not_sent_again_for_a_redelivery() 
     assert (await site.ended(2))[-1] == SETTLED
 
 
-async def test_a_label_of_a_connection_that_hears_of_events_otherwise_is_waited_for() -> None:
+async def test_a_label_of_a_connection_without_event_targets_is_waited_for() -> None:
     site, other = await followed(target("_/_/things/live/events"))
     site.deliver(asking(SEEN))
     await site.store.barrier()
@@ -264,7 +268,7 @@ async def test_a_deletion_is_acknowledged_like_any_event() -> None:
     assert [event["topic"].rpartition("/")[2] for event in events(other)] == ["deleted"]
 
 
-async def test_a_target_whose_broker_is_away_fails_when_the_time_is_over_and_gets_the_event_all_the_same() -> None:
+async def test_a_target_with_an_unavailable_broker_fails_at_the_timeout_and_gets_the_event_later() -> None:
     site, other = await followed(ISSUING)
     other.outbox.detach()
     site.deliver(asking(SENT, timeout="5s"))
@@ -279,7 +283,7 @@ async def test_a_target_whose_broker_is_away_fails_when_the_time_is_over_and_get
     await until(lambda: not other.dispatcher.cursors.of("other")[0].listeners)
 
 
-async def test_an_event_whose_extra_fields_cannot_be_had_is_missed_logged_and_no_success(
+async def test_an_event_without_its_extra_fields_is_skipped_logged_and_a_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     extra = target(f"{EVENTS}?extraFields=attributes/on", issuedAcknowledgementLabel="{{ connection:id }}:sent")

@@ -143,7 +143,7 @@ async def test_a_delivery_that_is_given_back_was_not_acknowledged() -> None:
         running.site.dispatcher.expire()
         await until(lambda: counted(running, "source", "in", "failure"))
     assert counted(running, "source", "in", "failure") == {"acknowledged": 1}
-    assert "Message was given back, to come again." in said(running, "source")
+    assert "Message was requeued for redelivery." in said(running, "source")
 
 
 async def test_a_sender_who_may_not_speak_for_an_entity_is_not_enforced() -> None:

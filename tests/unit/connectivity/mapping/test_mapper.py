@@ -1,4 +1,4 @@
-"""One entry of a `payloadMapping`: conditions, block-lists, bounds, and what a mapper leaves alone."""
+"""One entry of a `payloadMapping`: conditions, block-lists and limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def mapper(
 
 
 def reads(by: ConfiguredMapper, payload: bytes, **headers: str) -> int:
-    """How many signals it makes of a payload with these headers."""
+    """Return how many signals a payload with these headers becomes."""
     envelope = Envelope(payload, {name.replace("_", "-"): value for name, value in headers.items()})
     return len(by.decode(envelope, PlaceholderContext(headers=envelope.headers) if by.reads_context else None))
 
@@ -41,7 +41,7 @@ def writes(by: ConfiguredMapper, signal: Outbound = RESPONSE) -> int:
 
 
 class Echo(BasePayloadMapper):
-    """Makes as many signals of everything as it is told."""
+    """Returns a configured number of signals for every delivery."""
 
     def __init__(self, number: int = 1) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def test_without_a_payload_mapping_it_is_ditto() -> None:
     assert (only.name, only.is_default) == ("Ditto", True)
 
 
-def test_a_definition_counts_before_a_wire_protocol_of_its_name() -> None:
+def test_a_definition_overrides_a_wire_protocol_of_the_same_name() -> None:
     definitions = {"Ditto": {"mappingEngine": "Normalized", "options": {}}}
     made = connection(source(payloadMapping=["Ditto", "RawMessage"]), mappingDefinitions=definitions)
     first, second = mappers_of(made, made.sources[0].payload_mapping)
@@ -74,7 +74,7 @@ def test_a_definition_counts_before_a_wire_protocol_of_its_name() -> None:
     assert type(second.codec).__name__ == "RawMessageCodec"
 
 
-def test_a_definition_that_no_check_has_seen_is_refused() -> None:
+def test_an_invalid_definition_is_refused() -> None:
     with pytest.raises(OptionsRefused):
         mapper("ConnectionStatus")
     with pytest.raises(PlaceholderError):
@@ -97,18 +97,18 @@ def test_a_definition_that_no_check_has_seen_is_refused() -> None:
         ({"one": "fn:replace('true','false')"}, "alarm", 0),
     ],
 )
-def test_every_condition_has_to_keep_its_value(conditions: dict[str, str], kind: str, expected: int) -> None:
+def test_every_condition_has_to_hold(conditions: dict[str, str], kind: str, expected: int) -> None:
     assert reads(mapper(incoming_conditions=conditions), turn(True), kind=kind) == expected
     answer = Response(LAMP, "modify", "/attributes/on", 204, None, {"kind": kind})
     assert writes(mapper(outgoing_conditions=conditions), answer) == expected
 
 
-def test_conditions_of_one_direction_say_nothing_about_the_other() -> None:
+def test_conditions_apply_to_their_own_direction_only() -> None:
     never = {"never": "fn:delete()"}
     assert (reads(mapper(outgoing_conditions=never), turn(True)), writes(mapper(incoming_conditions=never))) == (1, 1)
 
 
-def test_a_delivery_that_a_condition_keeps_out_is_not_even_read() -> None:
+def test_a_delivery_that_a_condition_excludes_is_not_read() -> None:
     assert reads(mapper(incoming_conditions={"never": "fn:delete()"}), b"{ no JSON") == 0
 
 
@@ -147,10 +147,10 @@ def test_a_mapper_that_never_reads_payloads_takes_empty_ones() -> None:
     assert len(creating.decode(envelope, PlaceholderContext(headers=envelope.headers))) == 1
 
 
-# bounds
+# limits
 
 
-def test_ten_results_are_taken_and_eleven_are_none() -> None:
+def test_ten_results_are_accepted_and_eleven_are_refused() -> None:
     assert (reads(echoing(10), b"x"), writes(echoing(10))) == (10, 10)
     with pytest.raises(DecodeError, match="11 messages of one, which exceeds the limit of 10"):
         reads(echoing(11), b"x")
@@ -159,7 +159,7 @@ def test_ten_results_are_taken_and_eleven_are_none() -> None:
     assert caught.value.fault.error == "connectivity:message.mapping.failed"
 
 
-def test_elements_that_come_together_are_signals_of_their_own() -> None:
+def test_the_limit_applies_to_each_element_of_a_page() -> None:
     elements = [Event(LAMP, number, "2030-01-15T07:30:00Z", "modified", "/", b"{}", b"{}") for number in range(500)]
     several = Next(SubscriptionKind.HISTORY, "s-1", LAMP, {}, elements, {})
     assert (writes(ConfiguredMapper(), several), writes(echoing(10), several)) == (500, 5000)
@@ -167,5 +167,5 @@ def test_elements_that_come_together_are_signals_of_their_own() -> None:
         writes(echoing(11), several)
 
 
-def test_a_mapper_without_words_writes_nothing() -> None:
+def test_a_mapper_that_cannot_write_a_signal_returns_nothing() -> None:
     assert writes(mapper("Normalized"), Complete(SubscriptionKind.HISTORY, "s-1", LAMP, {})) == 0

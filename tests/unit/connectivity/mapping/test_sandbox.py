@@ -1,6 +1,6 @@
-"""One run of a script: what it finds around it, what it gives back, how its mistakes are told.
+"""One run of a script: its environment, its results, and its errors.
 
-Here the engine runs in the process of the tests, so these scripts are well-behaved; `test_hostile.py` has the others.
+The engine runs in the test process, so these scripts are well-behaved; `test_hostile.py` has the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EVENT = {
 
 
 def incoming(source: str, payload: bytes = b"", *, libraries: tuple[str, ...] = (), **members: Any) -> Any:
-    """The results for a message."""
+    """Return the results for a message."""
     argument = {
         "headers": {},
         "text": payload.decode("utf-8", "replace"),
@@ -42,7 +42,7 @@ def outgoing(source: str, message: Any = EVENT) -> Any:
 
 
 def evaluated(expression: str, *libraries: str) -> Any:
-    """The value of an expression that a script can see."""
+    """Return the value of an expression in a script."""
     (found,) = incoming(f"mapToDittoProtocolMsg = () => ({{value: {expression}}})", libraries=libraries)
     return found.get("value")
 
@@ -73,8 +73,8 @@ def test_nothing_one_or_several_may_be_returned(result: str, results: list[Any])
 
 
 @pytest.mark.parametrize("size", [1, 1000, 8192, 100_000, 1_000_000])
-def test_results_of_every_size_come_out_whole(size: int) -> None:
-    """The engine keeps joined texts as trees."""
+def test_results_of_every_size_are_complete(size: int) -> None:
+    """The engine keeps joined strings as trees."""
     source = f"mapToDittoProtocolMsg = () => [{{a: 'x'.repeat({size}) + 'é'}}, {{b: 1}}]"
     assert incoming(source) == [{"a": "x" * size + "é"}, {"b": 1}]
 
@@ -119,7 +119,7 @@ def test_an_outgoing_script_gets_the_message_in_parts() -> None:
         ("a/b/things/twin/errors", ["a", "b", "things", "twin", "errors", None]),
     ],
 )
-def test_a_topic_is_taken_apart_and_put_together_again(topic: str, parts: list[str | None]) -> None:
+def test_a_topic_is_split_and_joined_again(topic: str, parts: list[str | None]) -> None:
     source = """
         function mapFromDittoProtocolMsg(...parts) {
             const again = Ditto.buildDittoProtocolMsg(...parts);
@@ -161,7 +161,7 @@ def test_helpers(expression: str, value: Any) -> None:
     assert evaluated(expression) == value
 
 
-def test_the_byte_buffer_helper_says_what_it_needs() -> None:
+def test_the_byte_buffer_helper_names_the_option_that_it_needs() -> None:
     with pytest.raises(ScriptError, match=r"Ditto\.asByteBuffer needs the option loadBytebufferJS"):
         evaluated("Ditto.asByteBuffer(new ArrayBuffer(1))")
 
@@ -256,7 +256,7 @@ def test_json_as_deep_as_messages_may_be_is_read_and_written() -> None:
         ("mapToDittoProtocolMsg = () => 1", "found as a result a value of type number, expected an object"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_in_one_line_with_its_place(source: str, reason: str) -> None:
+def test_an_error_is_reported_in_one_line_with_its_position(source: str, reason: str) -> None:
     with pytest.raises(ScriptError, match=reason):
         incoming(source)
 

@@ -1,4 +1,4 @@
-"""Which calls are with the script process, and who is to blame when it dies."""
+"""The queue of calls to the script process, and which call fails when the process ends."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from connectivity.mapping.script_protocol import (
 SCRIPTS = Load(1, ("a",), ())
 
 
-class Talk:
-    """The calls of one connection, the names of those under way, and what they were answered."""
+class Conversation:
+    """The calls of one connection, the names of sent ones, and their results."""
 
     def __init__(self, *names: str, is_ready: bool = True) -> None:
         self.calls = Calls()
@@ -38,7 +38,7 @@ class Talk:
         return ticket
 
     def sent(self) -> list[str]:
-        """The arguments that are written now; loads as `+key`."""
+        """Return the arguments that are written now; loads as `+key`."""
         data, said = self.calls.send(), []
         while data:
             length = int.from_bytes(data[:LENGTH], "big")
@@ -49,14 +49,14 @@ class Talk:
 
 
 def test_nothing_is_sent_before_the_process_is_ready() -> None:
-    talk = Talk("a", is_ready=False)
+    talk = Conversation("a", is_ready=False)
     assert talk.sent() == []
     talk.calls.answered(WorkerReady())
     assert talk.sent() == ["+1", "a"]
 
 
 def test_scripts_are_sent_once_to_each_process() -> None:
-    talk = Talk("a", "b")
+    talk = Conversation("a", "b")
     talk.add("c", Load(2, ("b",), ()))
     assert talk.sent() == ["+1", "a", "b", "+2", "c"]
     talk.calls.died("killed", is_to_blame=False)
@@ -64,15 +64,15 @@ def test_scripts_are_sent_once_to_each_process() -> None:
     assert talk.sent() == ["+1", "a", "b", "+2", "c"]
 
 
-def test_no_more_than_the_window_are_with_the_process() -> None:
-    talk = Talk(*map(str, range(WINDOW + 2)))
+def test_no_more_calls_than_the_window_are_sent() -> None:
+    talk = Conversation(*map(str, range(WINDOW + 2)))
     assert len(talk.sent()) == WINDOW + 1
     talk.calls.answered(CallResult("[]"))
     assert talk.sent() == [str(WINDOW)]
 
 
 def test_answers_belong_to_the_calls_in_their_order() -> None:
-    talk = Talk("a", "b")
+    talk = Conversation("a", "b")
     talk.sent()
     talk.calls.answered(CallResult("1"))
     talk.calls.answered(CallFailure("2"))
@@ -80,8 +80,8 @@ def test_answers_belong_to_the_calls_in_their_order() -> None:
     assert not talk.calls
 
 
-def test_a_call_that_the_process_died_of_fails_and_the_others_start_again_in_order() -> None:
-    talk = Talk("a", "b", "c")
+def test_a_call_that_ended_the_process_fails_and_the_others_are_sent_again_in_order() -> None:
+    talk = Conversation("a", "b", "c")
     talk.sent()
     talk.add("d")
     talk.calls.died("too long", is_to_blame=True)
@@ -90,8 +90,8 @@ def test_a_call_that_the_process_died_of_fails_and_the_others_start_again_in_ord
     assert talk.sent() == ["+1", "b", "c", "d"]
 
 
-def test_a_call_is_tried_twice_where_the_process_died_of_something_else() -> None:
-    talk = Talk("a", "b")
+def test_a_call_is_tried_twice_if_the_process_ended_for_another_reason() -> None:
+    talk = Conversation("a", "b")
     for _ in range(2):
         assert talk.answers == []
         talk.sent()
@@ -102,14 +102,14 @@ def test_a_call_is_tried_twice_where_the_process_died_of_something_else() -> Non
 
 
 def test_a_process_that_never_was_ready_fails_every_call() -> None:
-    talk = Talk("a", "b", is_ready=False)
+    talk = Conversation("a", "b", is_ready=False)
     talk.calls.died("no such file", is_to_blame=False)
     assert [name for name, _ in talk.answers] == ["a", "b"]
     assert not talk.calls
 
 
-def test_a_call_that_nobody_waits_for_any_more_is_not_sent_and_its_answer_not_told() -> None:
-    talk = Talk("a")
+def test_a_cancelled_call_is_not_sent_and_its_answer_is_ignored() -> None:
+    talk = Conversation("a")
     talk.sent()
     talk.add("b").is_over = True
     talk.add("c")
@@ -119,16 +119,16 @@ def test_a_call_that_nobody_waits_for_any_more_is_not_sent_and_its_answer_not_to
     assert talk.answers == [("a", CallResult("1")), ("c", CallResult("2"))]
 
 
-def test_an_answer_to_nothing_is_a_bad_frame() -> None:
-    talk = Talk()
+def test_an_answer_without_a_call_is_a_bad_frame() -> None:
+    talk = Conversation()
     with pytest.raises(BadFrame):
         talk.calls.answered(CallResult("[]"))
     with pytest.raises(BadFrame):
         talk.calls.answered(WorkerReady())
 
 
-def test_the_process_is_at_work_until_it_is_ready_and_while_calls_are_with_it() -> None:
-    talk = Talk(is_ready=False)
+def test_the_process_owes_an_answer_until_it_is_ready_and_while_calls_are_sent() -> None:
+    talk = Conversation(is_ready=False)
     assert talk.calls.is_working
     talk.calls.answered(WorkerReady())
     assert not talk.calls.is_working

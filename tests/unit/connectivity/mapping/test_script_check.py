@@ -1,4 +1,4 @@
-"""Whether the scripts of a document can be loaded is asked of a process of its own."""
+"""Checks of a document's scripts, in a process of its own."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def test_a_script_that_cannot_be_used_is_a_problem(source: str, direction: Direc
         assert re.search(problem, found), found
 
 
-def test_libraries_are_there_while_a_script_is_checked() -> None:
+def test_libraries_are_loaded_while_a_script_is_checked() -> None:
     source = "const LONG = dcodeIO.Long.ONE, BYTES = new dcodeIO.ByteBuffer(); function mapToDittoProtocolMsg() {}"
     assert script_problem((source,), ("long", "bytebuffer"), "incoming") is None
     assert "dcodeIO" in str(script_problem((source,), (), "incoming"))
 
 
-def test_a_check_that_cannot_be_made_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_check_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise subprocess.TimeoutExpired("python", 60)
 
@@ -88,7 +88,7 @@ INVALID = "connectivity:message.mapper.config.invalid"
         ({"incomingSkript": "a", "loadLongJS": 7}, ["incomingSkript", "loadLongJS"], INVALID),
     ],
 )
-def test_case_1_8_scripts_of_a_document_are_checked_where_they_stand(
+def test_case_1_8_problems_of_scripts_have_the_path_of_their_option(
     options: object, paths: list[str], code: str
 ) -> None:
     found = validate(document(options), environ={})

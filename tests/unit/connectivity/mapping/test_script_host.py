@@ -1,4 +1,4 @@
-"""The script process of a connection: when it is started, what becomes of calls when it dies, how it ends."""
+"""The script process of a connection: its start, its end, and calls while it ends."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ async def host() -> AsyncIterator[ScriptHost]:
 
 
 def other_program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Processes run this instead."""
+    """Run this code in processes instead."""
     monkeypatch.setattr(hosts, "command", lambda: [sys.executable, "-I", "-S", "-c", code])
 
 
-async def said(host: ScriptHost, scripts: Load, text: str = "a") -> str:
+async def result_of(host: ScriptHost, scripts: Load, text: str = "a") -> str:
     async with asyncio.timeout(60):
         return await host.call(scripts, "outgoing", lambda: f'"{text}"')
 
 
-def told(text: str) -> str:
+def script_returning(text: str) -> str:
     return f'[{{"headers":{{}},"contentType":null,"text":"{text}","binary":null}}]'
 
 
@@ -51,35 +51,35 @@ def is_gone(pid: int) -> bool:
 async def test_the_process_is_started_by_the_first_call_and_serves_the_next_ones(host: ScriptHost) -> None:
     assert host.pid is None
     scripts = host.scripts((SOURCE,))
-    assert await said(host, scripts) == told("a")
+    assert await result_of(host, scripts) == script_returning("a")
     pid = host.pid
     assert pid is not None
-    assert await said(host, scripts, "b") == told("b")
+    assert await result_of(host, scripts, "b") == script_returning("b")
     assert host.pid == pid
 
 
-async def test_a_process_that_somebody_kills_costs_no_call(host: ScriptHost) -> None:
+async def test_a_killed_process_fails_no_call(host: ScriptHost) -> None:
     scripts = host.scripts((SOURCE,))
-    await said(host, scripts)
+    await result_of(host, scripts)
     assert host.pid is not None
-    calls = [asyncio.create_task(said(host, scripts, str(number))) for number in range(50)]
+    calls = [asyncio.create_task(result_of(host, scripts, str(number))) for number in range(50)]
     await asyncio.sleep(0)
     os.kill(host.pid, signal.SIGKILL)
-    assert await asyncio.gather(*calls) == [told(str(number)) for number in range(50)]
+    assert await asyncio.gather(*calls) == [script_returning(str(number)) for number in range(50)]
 
 
-async def test_a_process_that_dies_while_nobody_calls_is_replaced_by_the_next_call(host: ScriptHost) -> None:
+async def test_a_process_that_ends_while_idle_is_replaced_at_the_next_call(host: ScriptHost) -> None:
     scripts = host.scripts((SOURCE,))
-    await said(host, scripts)
+    await result_of(host, scripts)
     assert host.pid is not None
     pid = host.pid
     os.kill(pid, signal.SIGKILL)
     await wait_until(lambda: is_gone(pid), 60)
-    assert await said(host, scripts) == told("a")
+    assert await result_of(host, scripts) == script_returning("a")
     assert host.pid != pid
 
 
-async def test_closing_ends_the_process_and_fails_the_calls_under_way(host: ScriptHost) -> None:
+async def test_closing_ends_the_process_and_fails_pending_calls(host: ScriptHost) -> None:
     slow = host.scripts(("mapFromDittoProtocolMsg = () => { for (;;); }",))
     calls = [asyncio.create_task(host.call(slow, "outgoing", lambda: '{"topic":""}')) for _ in range(3)]
     await wait_until(lambda: host.pid, 60)
@@ -92,18 +92,18 @@ async def test_closing_ends_the_process_and_fails_the_calls_under_way(host: Scri
     await wait_until(lambda: is_gone(pid), 60)
 
 
-async def test_a_call_that_is_given_up_leaves_the_others_in_their_order(host: ScriptHost) -> None:
+async def test_a_cancelled_call_keeps_the_order_of_the_others(host: ScriptHost) -> None:
     scripts = host.scripts((SOURCE,))
-    calls = [asyncio.create_task(said(host, scripts, str(number))) for number in range(20)]
+    calls = [asyncio.create_task(result_of(host, scripts, str(number))) for number in range(20)]
     await asyncio.sleep(0)
     for call in calls[::2]:
         call.cancel()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert outcomes[1::2] == [told(str(number)) for number in range(1, 20, 2)]
-    assert await said(host, scripts) == told("a")
+    assert outcomes[1::2] == [script_returning(str(number)) for number in range(1, 20, 2)]
+    assert await result_of(host, scripts) == script_returning("a")
 
 
-async def test_no_more_calls_are_held_than_there_is_room_for(host: ScriptHost) -> None:
+async def test_the_number_of_pending_calls_is_limited(host: ScriptHost) -> None:
     scripts = host.scripts((SOURCE,))
     asked, ended, most = 0, 0, 0
 
@@ -120,7 +120,7 @@ async def test_no_more_calls_are_held_than_there_is_room_for(host: ScriptHost) -
 
     await asyncio.gather(*(one() for _ in range(4 * MOST_CALLS)))
     assert asked == 4 * MOST_CALLS
-    # A call that has ended is counted a moment after its place is free.
+    # An ended call is counted shortly after its slot is free.
     assert most <= 2 * MOST_CALLS
 
 
@@ -130,43 +130,41 @@ async def test_a_process_that_cannot_be_started_is_an_error_of_every_call(
     monkeypatch.setattr(hosts, "command", lambda: ["/no/such/program"])
     scripts = host.scripts((SOURCE,))
     with pytest.raises(ScriptFailed, match="cannot be started: No such file"):
-        await said(host, scripts)
+        await result_of(host, scripts)
     other_program(monkeypatch, ENDS)
     with pytest.raises(ScriptFailed, match="ended with code 7"):
-        await said(host, scripts)
+        await result_of(host, scripts)
     monkeypatch.undo()
-    assert await said(host, scripts) == told("a")
+    assert await result_of(host, scripts) == script_returning("a")
 
 
-async def test_a_process_that_gives_no_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "START_PATIENCE", 0.2)
     other_program(monkeypatch, SLEEPS)
     host = ScriptHost(patience=0.2)
-    with pytest.raises(ScriptFailed, match="gave no answer"):
-        await said(host, host.scripts((SOURCE,)))
+    with pytest.raises(ScriptFailed, match="did not answer"):
+        await result_of(host, host.scripts((SOURCE,)))
     await host.close()
 
 
-async def test_a_process_that_stops_in_the_middle_of_a_call_is_killed_and_the_call_blamed() -> None:
+async def test_a_process_that_hangs_in_a_call_is_killed_and_the_call_fails() -> None:
     host = ScriptHost(ScriptLimits(seconds=5.0), patience=2.0)
     scripts = host.scripts((SOURCE,))
     while True:
-        # A busy machine may take longer than this patience for a first answer.
+        # On a busy machine the first answer may take longer than this patience.
         try:
-            await said(host, scripts)
+            await result_of(host, scripts)
             break
         except ScriptFailed:
             continue
     assert host.pid is not None
     os.kill(host.pid, signal.SIGSTOP)
-    with pytest.raises(ScriptFailed, match="gave no answer"):
-        await said(host, scripts)
+    with pytest.raises(ScriptFailed, match="did not answer"):
+        await result_of(host, scripts)
     await host.close()
 
 
-async def test_a_process_that_says_what_nobody_understands_is_ended(
-    host: ScriptHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_process_that_sends_invalid_answers_is_ended(host: ScriptHost, monkeypatch: pytest.MonkeyPatch) -> None:
     other_program(monkeypatch, TALKS)
-    with pytest.raises(ScriptFailed, match="what nobody understands"):
-        await said(host, host.scripts((SOURCE,)))
+    with pytest.raises(ScriptFailed, match="sent an invalid answer"):
+        await result_of(host, host.scripts((SOURCE,)))

@@ -15,7 +15,7 @@ from connectivity.mapping.script_protocol import (
 )
 
 
-def test_messages_come_out_of_the_bytes_as_they_went_in_however_they_are_cut() -> None:
+def test_messages_are_decoded_from_chunks_of_any_size() -> None:
     messages: list[WorkerReady | CallResult | CallFailure] = [
         WorkerReady(),
         CallResult("[]"),
@@ -42,6 +42,6 @@ def test_messages_come_out_of_the_bytes_as_they_went_in_however_they_are_cut() -
     ],
     ids=["too long announced", "an order", "no msgpack", "nothing", "too long"],
 )
-def test_what_nobody_understands_is_a_bad_frame(received: bytes) -> None:
+def test_invalid_bytes_are_a_bad_frame(received: bytes) -> None:
     with pytest.raises(BadFrame):
         list(Frames(64).feed(received))

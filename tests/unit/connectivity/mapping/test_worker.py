@@ -1,4 +1,4 @@
-"""A script process has given up what it does not need before the first script comes."""
+"""The privileges that a script process has given up before the first script."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connectivity.mapping.script_protocol import ScriptLimits
 
 @pytest.fixture
 async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
-    """What the system tells of a running script process."""
+    """The entry of a running script process in /proc."""
     monkeypatch.setenv("CONNECTIVITY_SECRET", "never seen")
     host = ScriptHost(ScriptLimits(seconds=5.0))
     await host.call(host.scripts(("mapToDittoProtocolMsg = () => null",)), "check", lambda: "incoming")
@@ -22,18 +22,18 @@ async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
     await host.close()
 
 
-def test_it_has_standard_input_and_output_and_no_other_descriptor(process: Path) -> None:
+def test_it_has_only_standard_input_and_output(process: Path) -> None:
     links = {file.name: os.readlink(file) for file in (process / "fd").iterdir()}
     assert set(links) == {"0", "1", "2"}
     assert links["2"] == "/dev/null"
 
 
-def test_it_has_nothing_of_the_environment(process: Path) -> None:
+def test_it_has_no_environment_variables(process: Path) -> None:
     names = {entry.partition(b"=")[0] for entry in (process / "environ").read_bytes().split(b"\0") if entry}
     assert names <= {b"LD_LIBRARY_PATH"}
 
 
-def test_it_can_open_nothing_and_start_nobody_and_its_memory_is_bounded(process: Path) -> None:
+def test_it_cannot_open_files_or_start_processes_and_its_memory_is_limited(process: Path) -> None:
     lines = (process / "limits").read_text(encoding="ascii").splitlines()
     limits = {line[:26].strip(): line[26:].split()[0] for line in lines}
     assert limits["Max open files"] == "0"

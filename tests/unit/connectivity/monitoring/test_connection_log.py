@@ -1,4 +1,4 @@
-"""The log of a connection, with a clock that is moved."""
+"""The log of a connection, with a clock that tests set."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def correlations(log: ConnectionLog) -> list[str]:
     return [entry["correlationId"] for entry in log.read()["connectionLogs"]]
 
 
-def test_an_entry_says_what_has_happened_to_what_and_where(log: ConnectionLog) -> None:
+def test_an_entry_has_its_message_entity_and_address(log: ConnectionLog) -> None:
     write(log, CONSUMED, 1, words="Message was consumed.")
     log.write(EntryKind("connection", "other", None, False), "Connection failed.")
     assert log.read() == {
@@ -67,7 +67,7 @@ def test_an_entry_says_what_has_happened_to_what_and_where(log: ConnectionLog) -
     }
 
 
-def test_of_each_kind_the_last_ten_are_kept_and_printed_oldest_first(log: ConnectionLog, clock: Clock) -> None:
+def test_the_last_ten_entries_of_each_kind_are_returned_oldest_first(log: ConnectionLog, clock: Clock) -> None:
     for number in range(25):
         clock.advance(1)
         write(log, CONSUMED, number)
@@ -76,27 +76,27 @@ def test_of_each_kind_the_last_ten_are_kept_and_printed_oldest_first(log: Connec
     assert correlations(log) == [f"c-{number}" for number in (*range(15, 25), 99)]
 
 
-def test_entries_of_all_kinds_stand_in_the_order_in_which_they_happened(log: ConnectionLog, clock: Clock) -> None:
+def test_entries_of_all_kinds_are_in_chronological_order(log: ConnectionLog, clock: Clock) -> None:
     for number, kind in enumerate((FAILED, CONSUMED, FAILED, CONSUMED)):
         clock.advance(1)
         write(log, kind, number)
     assert correlations(log) == ["c-0", "c-1", "c-2", "c-3"]
 
 
-def test_a_large_log_lets_go_of_what_is_oldest(log: ConnectionLog, clock: Clock) -> None:
+def test_a_large_log_leaves_out_the_oldest_entries(log: ConnectionLog, clock: Clock) -> None:
     for number in range(10):
         clock.advance(1)
         write(log, CONSUMED, number, words="x" * (MOST_BYTES // 4))
     assert correlations(log) == ["c-7", "c-8", "c-9"]
 
 
-def test_a_log_that_is_off_says_nothing_and_since_when_neither(clock: Clock) -> None:
+def test_a_log_that_is_off_has_no_entries_and_no_times(clock: Clock) -> None:
     log = ConnectionLog(clock.now)
     log.write(CONSUMED, "nobody sees this")
     assert log.read() == {"connectionLogs": []}
 
 
-def test_an_hour_without_anything_switches_it_off_and_empties_it(log: ConnectionLog, clock: Clock) -> None:
+def test_an_hour_without_activity_switches_a_log_off_and_empties_it(log: ConnectionLog, clock: Clock) -> None:
     write(log, CONSUMED, 1)
     clock.advance(3_599)
     log.expire()
@@ -109,7 +109,7 @@ def test_an_hour_without_anything_switches_it_off_and_empties_it(log: Connection
 
 
 @pytest.mark.parametrize("what", ["read", "written", "enabled"])
-def test_whatever_is_done_with_it_keeps_it_on_for_another_hour(log: ConnectionLog, clock: Clock, what: str) -> None:
+def test_every_activity_keeps_a_log_on_for_another_hour(log: ConnectionLog, clock: Clock, what: str) -> None:
     clock.advance(3_000)
     if what == "read":
         log.read()
@@ -122,7 +122,7 @@ def test_whatever_is_done_with_it_keeps_it_on_for_another_hour(log: ConnectionLo
     assert (found["enabledSince"], found["enabledUntil"]) == ("2026-01-02T12:00:00Z", "2026-01-02T14:40:00Z")
 
 
-def test_a_log_that_nobody_looked_after_is_empty_when_its_time_is_over(log: ConnectionLog, clock: Clock) -> None:
+def test_a_log_that_was_not_expired_in_time_is_empty_after_its_end(log: ConnectionLog, clock: Clock) -> None:
     write(log, CONSUMED, 1)
     clock.advance(3_600)
     assert log.read() == {"connectionLogs": []}

@@ -1,4 +1,4 @@
-"""One call for everything that is told of a fact."""
+"""Counters: one call for the metric, the windows and the log entry."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def command(correlation_id: str) -> Command:
     return Command(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": correlation_id})
 
 
-def test_steps_that_happen_together_are_told_of_like_each_of_them() -> None:
+def test_a_group_counts_like_each_of_its_counters() -> None:
     made = meter()
     made.log.enable()
     made.target("out").written.note(command("c-1"))
@@ -52,7 +52,7 @@ def test_steps_that_happen_together_are_told_of_like_each_of_them() -> None:
     assert [metrics[step]["success"]["PT1M"] for step in ("dispatched", "filtered", "mapped")] == [1, 1, 1]
 
 
-def test_of_many_messages_that_are_told_of_together_all_count_and_the_last_ten_are_written_down() -> None:
+def test_all_messages_of_a_batch_are_counted_and_the_last_ten_logged() -> None:
     made = meter()
     made.log.enable()
     facts = made.source(["in"]).at("in")
@@ -64,7 +64,7 @@ def test_of_many_messages_that_are_told_of_together_all_count_and_the_last_ten_a
     assert (found["consumed"]["success"]["PT1H"], found["mapped"]["success"]["PT1H"]) == (26, 26)
 
 
-def test_of_reasons_that_share_a_ring_each_has_its_own_words() -> None:
+def test_reasons_that_share_a_ring_have_separate_messages() -> None:
     made = meter()
     made.log.enable()
     for fact in (made.replies.not_expected, made.replies.unresolved, made.replies.not_expected):
@@ -74,7 +74,7 @@ def test_of_reasons_that_share_a_ring_each_has_its_own_words() -> None:
     assert words[0] == words[2] != words[1]
 
 
-def test_an_answer_has_no_address_in_the_log() -> None:
+def test_a_response_has_no_address_in_the_log() -> None:
     made = meter()
     made.log.enable()
     made.replies.published.note(None)
@@ -82,7 +82,7 @@ def test_an_answer_has_no_address_in_the_log() -> None:
     assert (entry["category"], entry.get("address")) == ("response", None)
 
 
-def test_a_message_counts_for_the_pattern_that_it_came_by() -> None:
+def test_a_message_is_counted_at_the_pattern_that_matches_its_address() -> None:
     made = meter()
     addresses = made.source(["fleet/+/cmd", "desk/#"], matches)
     for address in ("fleet/7/cmd", "desk/1", "desk/1/2"):
@@ -91,13 +91,13 @@ def test_a_message_counts_for_the_pattern_that_it_came_by() -> None:
     assert [report[name]["consumed"]["success"]["PT1M"] for name in ("fleet/+/cmd", "desk/#")] == [1, 2]
 
 
-def test_an_address_that_no_pattern_claims_counts_for_the_first() -> None:
+def test_an_address_without_matching_pattern_is_counted_at_the_first() -> None:
     addresses = meter().source(["a", "b"])
     assert addresses.at("c") is addresses.at("a")
 
 
-def test_what_is_remembered_of_addresses_is_bounded() -> None:
+def test_the_cache_of_addresses_is_bounded() -> None:
     addresses = meter().source(["#"], matches)
     for number in range(3_000):
         addresses.at(f"device/{number}")
-    assert len(addresses._found) <= 1_000
+    assert len(addresses._cache) <= 1_000

@@ -1,4 +1,4 @@
-"""What log lines say of the conversation that a signal belongs to."""
+"""Log fields that identify the conversation of a signal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 CONTEXT = f"00-{TRACE}-b7ad6b7169203331-01"
 
 
-def test_both_ids_are_told_where_there_are_both() -> None:
+def test_the_fields_have_correlation_id_and_trace_id() -> None:
     assert log_context({"correlation-id": "c-1", "traceparent": CONTEXT}) == {
         "correlation_id": "c-1",
         "trace_id": TRACE,
@@ -25,7 +25,7 @@ def test_without_a_trace_there_is_no_field_for_it() -> None:
 
 
 @each_row("odd", ["", "x", CONTEXT.upper(), f"{CONTEXT}0", "00-1-2-01", 7, None, "00-" + "x" * 5_000])
-def test_a_context_that_is_none_is_not_repeated_in_the_log(odd: object) -> None:
+def test_an_invalid_trace_context_is_not_in_the_log(odd: object) -> None:
     assert trace_of({"traceparent": odd}) is None
 
 
@@ -34,13 +34,13 @@ def test_a_context_of_a_later_version_has_its_trace_at_the_same_place() -> None:
 
 
 SYNONYMS = frozenset({"connection_id", "conn", "correlation", "correlation_id", "trace", "trace_id", "traceparent"})
-"""Words that nobody writes at a log line by hand: it is `connection`, and the other two come from `log_context`."""
+"""Field names that must not be used in log calls: `connection` and the fields of `log_context` are used instead."""
 
 LEVELS = frozenset({"debug", "info", "warning", "error", "exception"})
 
 
-def named_by_hand(tree: ast.Module) -> set[str]:
-    """The names of fields that calls of `log` give."""
+def log_fields(tree: ast.Module) -> set[str]:
+    """Return the names of the fields in calls of `log`."""
     return {
         keyword.arg
         for node in ast.walk(tree)
@@ -50,8 +50,8 @@ def named_by_hand(tree: ast.Module) -> set[str]:
     }
 
 
-def test_log_lines_call_the_same_thing_by_the_same_word() -> None:
+def test_log_fields_are_named_consistently() -> None:
     package = ROOT / "connectivity"
-    found = {file.name: named_by_hand(ast.parse(file.read_text(encoding="utf-8"))) for file in package.rglob("*.py")}
+    found = {file.name: log_fields(ast.parse(file.read_text(encoding="utf-8"))) for file in package.rglob("*.py")}
     assert any("connection" in names for names in found.values())
     assert {file: names & SYNONYMS for file, names in found.items() if names & SYNONYMS} == {}

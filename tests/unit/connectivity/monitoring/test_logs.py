@@ -1,4 +1,4 @@
-"""Log lines, for people and for machines."""
+"""Log lines, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from connectivity.security import redaction
 
 @pytest.fixture(autouse=True)
 def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    # A server without an access log, as a test of the service starts one, takes the voice of this logger for good.
+    # A server without access log, as other tests start one, disables this logger for good.
     monkeypatch.setattr(logging.getLogger("uvicorn.access"), "propagate", True)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -37,7 +37,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return captured.err.splitlines()
 
 
-def test_a_json_line_holds_event_level_time_and_what_belongs_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_json_line_has_event_level_time_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(log_format="json", level="info")
     structlog.get_logger("connectivity.test").warning("connection lost", connection="site", correlation_id="c-1")
     (line,) = [json.loads(text) for text in lines(capsys)]
@@ -51,7 +51,7 @@ def test_a_json_line_holds_event_level_time_and_what_belongs_to_it(capsys: pytes
     }
 
 
-def test_text_is_one_line_with_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_line_has_the_same_contents(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(log_format="text", level="info")
     structlog.get_logger("connectivity.test").warning("connection lost", connection="site")
     (line,) = lines(capsys)
@@ -82,8 +82,8 @@ def test_an_exception_is_part_of_its_json_line(capsys: pytest.CaptureFixture[str
     assert "ValueError: what went wrong" in line["exception"]
 
 
-def test_what_is_bound_stands_in_every_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Bound to a logger, in its lines; bound to the context, in everybody's."""
+def test_bound_fields_are_in_every_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bound to a logger they are in its lines; bound to the context they are in all lines."""
     logs.configure(log_format="json", level="info")
     structlog.contextvars.bind_contextvars(correlation_id="c-1")
     structlog.get_logger("connectivity.bound").bind(connection="site").info("connected")
@@ -96,7 +96,7 @@ def test_what_is_bound_stands_in_every_line(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("log_format", ["json", "text"])
-def test_an_exception_that_is_handed_over_brings_its_trace_too(
+def test_an_exception_passed_as_value_is_logged_with_its_traceback(
     log_format: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs.configure(log_format=log_format, level="info")
@@ -126,15 +126,15 @@ def test_configuring_again_does_not_double_the_lines(capsys: pytest.CaptureFixtu
     assert len(lines(capsys)) == 1
 
 
-def test_noisy_libraries_are_heard_when_something_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_noisy_libraries_are_logged(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(log_format="json", level="info")
     logging.getLogger("uvicorn.access").info("GET /health/live")
     logging.getLogger("uvicorn.access").warning("something is wrong")
     assert [json.loads(text)["event"] for text in lines(capsys)] == ["something is wrong"]
 
 
-def test_a_trace_in_text_shows_no_values_of_variables(capsys: pytest.CaptureFixture[str]) -> None:
-    """There may be passwords among them."""
+def test_a_traceback_in_text_has_no_values_of_variables(capsys: pytest.CaptureFixture[str]) -> None:
+    """They may contain passwords."""
     logs.configure(log_format="text", level="info")
     password = "s3cret-password"
     try:
@@ -177,6 +177,6 @@ def test_no_line_shows_a_secret_that_is_in_use(log_format: str, capsys: pytest.C
     captured = capsys.readouterr().err
     assert secret not in captured
     assert "tcp://u:*****@h:1" in captured
-    for said in ("the process ends", "a thread has ended", "an exception that could go nowhere", "counting"):
+    for said in ("process ends", "thread ended", "exception could not be raised", "counting"):
         assert said in captured
     assert captured.count("ValueError") == 3

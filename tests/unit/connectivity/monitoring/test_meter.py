@@ -1,4 +1,4 @@
-"""What a connection counts, as operators and Prometheus see it."""
+"""The counts of a connection, as operators and Prometheus see them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOON = 1_767_355_200.0
 
 
 class ClockedMeter:
-    """A meter, and the clocks behind it."""
+    """A meter and its clocks."""
 
     def __init__(self) -> None:
         self.hands, self.wall = Hands(10_000), Hands(NOON)
@@ -36,7 +36,7 @@ def metered() -> ClockedMeter:
     return ClockedMeter()
 
 
-def test_every_type_of_every_address_is_there_before_anything_was_counted(metered: ClockedMeter) -> None:
+def test_every_type_of_every_address_is_reported_before_the_first_count(metered: ClockedMeter) -> None:
     report = metered.report()
     inbound, outbound = report["connectionMetrics"]["inbound"], report["connectionMetrics"]["outbound"]
     assert set(inbound) == {"consumed", "mapped", "other", "dropped", "enforced", "acknowledged", "throttled"}
@@ -50,7 +50,7 @@ def test_every_type_of_every_address_is_there_before_anything_was_counted(metere
     }
 
 
-def test_what_is_counted_stands_in_the_windows_with_the_time_of_the_last(metered: ClockedMeter) -> None:
+def test_windows_have_the_counts_and_the_time_of_the_latest(metered: ClockedMeter) -> None:
     consumed = metered.meter.source(["in"]).at("in").consumed
     consumed.note(None)
     metered.advance(100)
@@ -84,14 +84,14 @@ def test_reasons_for_the_same_outcome_are_one_metric(metered: ClockedMeter) -> N
     assert metered.meter.deliveries() == {("out", "address_unresolved"): 1, ("out", "not_expected"): 1}
 
 
-def test_a_reset_sets_the_windows_to_zero_and_what_never_goes_down_stays(metered: ClockedMeter) -> None:
+def test_a_reset_clears_the_windows_and_keeps_the_prometheus_counters(metered: ClockedMeter) -> None:
     metered.meter.target("out").published.note(None, 9)
     metered.meter.reset()
     assert metered.report()["connectionMetrics"]["outbound"]["published"]["success"] == ZERO
     assert metered.meter.deliveries() == {("out", "published"): 9}
 
 
-def test_an_address_that_is_gone_keeps_its_part_in_what_never_goes_down(metered: ClockedMeter) -> None:
+def test_a_removed_address_keeps_its_part_of_the_prometheus_counters(metered: ClockedMeter) -> None:
     gone = metered.meter.target("old")
     gone.published.note(None, 9)
     metered.meter.target("out").published.note(None)
@@ -100,7 +100,7 @@ def test_an_address_that_is_gone_keeps_its_part_in_what_never_goes_down(metered:
     assert metered.meter.deliveries() == {("out", "published"): 10}
 
 
-def test_sources_that_share_an_address_count_together(metered: ClockedMeter) -> None:
+def test_sources_that_share_an_address_share_its_counters(metered: ClockedMeter) -> None:
     for _ in range(2):
         metered.meter.source(["in"]).at("in").consumed.note(None)
     found = metered.report()["sourceMetrics"]["addressMetrics"]["in"]["consumed"]["success"]

@@ -1,4 +1,4 @@
-"""Metrics by their names and labels."""
+"""Metrics with their names and labels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_design_8_21_deliveries_are_counted_by_connection_direction_and_outcome(
     assert 'connectivity_deliveries_total{connection="site",direction="out",outcome="published"} 1.0' in shown(monitor)
 
 
-def test_what_alerts_are_about_is_there_before_it_has_happened() -> None:
+def test_outcomes_with_alerts_have_a_sample_of_zero() -> None:
     monitor = PrometheusRegistry()
     meter = monitor.meter("depot-7")
     meter.inbound("settled")
@@ -66,7 +66,7 @@ def test_design_8_21_events_and_links_are_counted_by_connection() -> None:
     assert 'connectivity_connection_up{connection="site"} 1.0' in shown(monitor)
 
 
-def test_design_8_21_subscriptions_and_demand_are_read_when_somebody_asks() -> None:
+def test_design_8_21_subscriptions_and_demand_are_read_at_a_scrape() -> None:
     monitor, live = PrometheusRegistry(), [Open("a", 3), Open("a", 4), Open("b", 0)]
     monitor.watch_subscriptions(lambda: live)
     assert 'connectivity_subscriptions{connection="a"} 2.0' in shown(monitor)
@@ -81,14 +81,14 @@ def test_commits_are_a_histogram_of_seconds() -> None:
     assert 'connectivity_journal_commit_seconds_bucket{le="0.005"} 1.0' in shown(monitor)
 
 
-def test_two_services_in_one_process_count_for_themselves() -> None:
+def test_two_services_in_one_process_count_separately() -> None:
     one, other = PrometheusRegistry(), PrometheusRegistry()
     one.meter("site").inbound("refused")
     assert not any("refused" in line for line in shown(other))
 
 
 def samples(monitor: PrometheusRegistry) -> dict[tuple[str, ...], float]:
-    """Name and label values → number, as Prometheus reads them."""
+    """Return the numbers by name and label values, as Prometheus reads them."""
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(monitor.exposition().decode())
@@ -103,7 +103,7 @@ def test_every_metric_begins_with_the_name_of_the_service() -> None:
     assert {name for name, *_ in samples(monitor) if not name.startswith("connectivity_")} == set()
 
 
-def test_a_connection_without_subscriptions_has_none_rather_than_no_number() -> None:
+def test_a_connection_without_subscriptions_has_a_sample_of_zero() -> None:
     monitor = PrometheusRegistry()
     monitor.watch_subscriptions(list)
     monitor.meter("site")
@@ -112,15 +112,15 @@ def test_a_connection_without_subscriptions_has_none_rather_than_no_number() -> 
     assert found["connectivity_connection_up", "site"] == 0
 
 
-def test_a_connection_that_is_made_anew_goes_on_counting() -> None:
+def test_a_connection_that_is_opened_again_continues_its_counts() -> None:
     monitor = PrometheusRegistry()
     for _ in range(2):
         monitor.meter("site").inbound("refused")
     assert samples(monitor)["connectivity_deliveries_total", "site", "in", "refused"] == 2
 
 
-def test_a_connection_that_is_closed_and_opened_again_shows_what_it_had_counted_at_any_step() -> None:
-    """Of a signal that a filter keeps back, nothing is counted but that it was dispatched."""
+def test_a_closed_connection_keeps_its_counts_at_every_step() -> None:
+    """Of a signal that a filter excludes, only the dispatch is counted."""
     monitor = PrometheusRegistry()
     monitor.meter("site").target("out").dispatched.note(None, 3)
     monitor.forget("site")
@@ -129,8 +129,8 @@ def test_a_connection_that_is_closed_and_opened_again_shows_what_it_had_counted_
         assert report["connectionMetrics"]["outbound"]["dispatched"]["success"]["PT24H"] == 3
 
 
-def test_a_connection_that_is_deleted_has_no_number_left() -> None:
-    """Connections that are made and deleted all day cost nothing afterwards."""
+def test_a_deleted_connection_has_no_samples() -> None:
+    """Connections that are created and deleted often leave nothing behind."""
     monitor = PrometheusRegistry()
     for connection_id in ("site", "depot"):
         monitor.meter(connection_id).inbound("refused")
@@ -142,14 +142,14 @@ def test_a_connection_that_is_deleted_has_no_number_left() -> None:
     assert 'connectivity_target_skipped_total{connection="depot",target="1"} 3.0' in shown(monitor)
 
 
-async def test_everything_goes_on_while_a_scrape_is_written_with_the_numbers_of_its_beginning() -> None:
+async def test_a_scrape_is_written_in_a_thread_with_the_values_of_its_beginning() -> None:
     monitor = PrometheusRegistry()
     monitor.meter("site").inbound("refused")
     begun, may_go_on = threading.Event(), threading.Event()
 
     def encode(registry: CollectorRegistry) -> bytes:
         begun.set()
-        assert may_go_on.wait(30), "nobody else had a turn"
+        assert may_go_on.wait(30), "no other task ran"
         return generate_latest(registry)
 
     scraping = asyncio.create_task(monitor.scrape(encode))
@@ -164,7 +164,7 @@ async def test_everything_goes_on_while_a_scrape_is_written_with_the_numbers_of_
 
 
 @pytest.mark.parametrize("connection_id", ['a"b', "a\\b", "a\nb"])
-def test_any_label_can_be_read_again(connection_id: str) -> None:
+def test_every_label_value_is_escaped_correctly(connection_id: str) -> None:
     monitor = PrometheusRegistry()
     monitor.meter(connection_id).inbound("refused")
     assert samples(monitor)["connectivity_deliveries_total", connection_id, "in", "refused"] == 1

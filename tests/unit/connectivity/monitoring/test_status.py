@@ -1,4 +1,4 @@
-"""What clients, sources and targets come to together, rule by rule."""
+"""The aggregation of the statuses of clients, sources and targets, rule by rule."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ LETTERS = {
 }
 
 
-def standings(letters: str) -> list[ResourceStatus]:
-    """One for each letter: small ones are targets, capital ones clients."""
+def statuses(letters: str) -> list[ResourceStatus]:
+    """Return one status for each letter: lower case for targets, upper case for clients."""
     return [
         ResourceStatus("client" if letter.isupper() else "target", "connectivity-0", LETTERS[letter.lower()], "", None)
         for letter in letters
@@ -64,7 +64,7 @@ def standings(letters: str) -> list[ResourceStatus]:
     ],
 )
 def test_status_7_3_of_a_list_is_the_first_rule_that_applies(letters: str, expected: str) -> None:
-    assert status_of(standings(letters)) is LETTERS[expected]
+    assert status_of(statuses(letters)) is LETTERS[expected]
 
 
 @each_row(
@@ -84,7 +84,7 @@ def test_status_7_3_of_a_list_is_the_first_rule_that_applies(letters: str, expec
     ],
 )
 def test_status_7_3_of_a_connection_is_that_of_its_lists(lists: str, expected: str) -> None:
-    clients, sources, targets = (standings(letters) for letters in lists.split(" "))
+    clients, sources, targets = (statuses(letters) for letters in lists.split(" "))
     assert live_status((clients, sources, targets)) is LETTERS[expected]
 
 
@@ -104,7 +104,7 @@ def test_status_7_3_recovery_is_that_of_all_clients(clients: list[Recovery], exp
     assert recovery_of(found) is expected
 
 
-def test_status_7_3_a_report_says_everything_of_everything() -> None:
+def test_status_7_3_a_report_has_all_fields_of_all_resources() -> None:
     client = ResourceStatus("client", "connectivity-0", Status.OPEN, "connected", NOON, recovery=Recovery.SUCCEEDED)
     source = ResourceStatus("source", "connectivity-0", Status.OPEN, "Consumer started", NOON, "cmd.in")
     target = ResourceStatus("target", "connectivity-0", Status.UNKNOWN, "on-demand", None, "{{ thing:id }}")
@@ -148,7 +148,7 @@ def test_status_7_3_a_report_says_everything_of_everything() -> None:
     }
 
 
-def test_status_7_3_a_connection_without_clients_is_closed_whatever_it_is_to_be() -> None:
+def test_status_7_3_a_connection_without_clients_is_closed_whatever_its_desired_status() -> None:
     found = closed_report("depot", "open", "connectivity-0")
     assert (found["connectionStatus"], found["liveStatus"]) == ("open", "closed")
     (client,) = found["clientStatus"]

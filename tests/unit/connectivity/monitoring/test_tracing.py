@@ -1,4 +1,4 @@
-"""Traces: whose child each span is, what it says, and that nothing of it is there while it is off."""
+"""Traces: parents and attributes of spans, and that tracing costs nothing while it is off."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Collected:
 
     @property
     def spans(self) -> Sequence[ReadableSpan]:
-        """In the order of their ends."""
+        """The spans in the order of their ends."""
         return self._exporter.get_finished_spans()
 
     def forget(self) -> None:
@@ -76,12 +76,12 @@ class Collected:
 
 
 def context_of(span: ReadableSpan) -> str:
-    """As `traceparent` says it."""
+    """Return the span's context in the format of `traceparent`."""
     assert span.context is not None
     return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
 
 
-def said(span: ReadableSpan, name: str) -> Any:
+def attribute(span: ReadableSpan, name: str) -> Any:
     assert span.attributes is not None
     return span.attributes.get(name)
 
@@ -101,7 +101,7 @@ def collected() -> Collected:
 
 
 async def lamp(collected: Collected, *sources: Any, **more: Any) -> ConnectionHarness:
-    """A site with a lamp; of its making there are no spans any more."""
+    """A site with a lamp; the spans of its creation are removed."""
     site = ConnectionHarness(*sources, tracing=collected.tracing, **more)
     await site.has_lamp()
     collected.forget()
@@ -111,10 +111,10 @@ async def lamp(collected: Collected, *sources: Any, **more: Any) -> ConnectionHa
 pytestmark = pytest.mark.usefixtures("sites")
 
 
-# --- whose child ---
+# --- parents ---
 
 
-async def test_a_delivery_continues_the_trace_of_its_transport_headers_and_the_answer_carries_it_on(
+async def test_a_delivery_continues_the_trace_of_its_transport_headers_into_the_response(
     collected: Collected,
 ) -> None:
     site = await lamp(collected)
@@ -128,7 +128,7 @@ async def test_a_delivery_continues_the_trace_of_its_transport_headers_and_the_a
     assert context_of(producer)[3:35] == TRACE
 
 
-async def test_transport_headers_count_more_than_those_of_the_signal(collected: Collected) -> None:
+async def test_transport_headers_override_those_of_the_signal(collected: Collected) -> None:
     site = await lamp(collected)
     other = f"00-{'1' * 32}-{'2' * 16}-01"
     await site.ask(turn(True, traceparent=other), Traceparent=CONTEXT)
@@ -136,7 +136,7 @@ async def test_transport_headers_count_more_than_those_of_the_signal(collected: 
     assert context_of(collected.producer)[3:35] == TRACE
 
 
-async def test_without_transport_headers_the_signal_says_whose_child_it_is(collected: Collected) -> None:
+async def test_without_transport_headers_the_signal_names_the_parent_span(collected: Collected) -> None:
     """A client of MQTT 3.1.1 has no other way."""
     site = await lamp(collected)
     await site.ask(turn(True, traceparent=CONTEXT))
@@ -144,7 +144,7 @@ async def test_without_transport_headers_the_signal_says_whose_child_it_is(colle
     assert parent_of(collected.consumer) == PARENT
 
 
-async def test_a_trace_begins_where_nobody_has_begun_one(collected: Collected) -> None:
+async def test_a_delivery_without_trace_context_begins_a_trace(collected: Collected) -> None:
     site = await lamp(collected)
     await site.ask(turn(True))
     await site.settled(1)
@@ -153,7 +153,7 @@ async def test_a_trace_begins_where_nobody_has_begun_one(collected: Collected) -
 
 
 @pytest.mark.parametrize("odd", ["", "garbage", "00-0-0-00", CONTEXT.upper(), f"ff{CONTEXT[2:]}", "x" * 5_000])
-async def test_a_context_that_is_none_begins_a_new_trace(collected: Collected, odd: str) -> None:
+async def test_an_invalid_trace_context_begins_a_new_trace(collected: Collected, odd: str) -> None:
     site = await lamp(collected)
     answer = await site.ask(turn(True), traceparent=odd)
     await site.settled(1)
@@ -161,8 +161,8 @@ async def test_a_context_that_is_none_begins_a_new_trace(collected: Collected, o
     assert parent_of(collected.consumer) is None
 
 
-async def test_the_context_stands_once_in_what_leaves(collected: Collected) -> None:
-    """Also where a header mapping puts one there, in another spelling."""
+async def test_a_sent_message_has_the_trace_context_once(collected: Collected) -> None:
+    """Even if a header mapping adds one in other upper or lower case."""
     mapping = {"Traceparent": "{{ header:traceparent }}", "TraceState": "old=1", "other": "kept"}
     site = await lamp(collected, source(replyTarget={"address": "out", "headerMapping": mapping}))
     answer = await site.ask(turn(True), traceparent=CONTEXT)
@@ -176,7 +176,7 @@ async def test_the_context_stands_once_in_what_leaves(collected: Collected) -> N
 
 
 async def test_an_event_for_a_target_belongs_to_the_trace_of_its_command(collected: Collected) -> None:
-    """Also at another connection, and however long it waits for its broker there."""
+    """Even at another connection, and however long it waits for its broker."""
     site = await lamp(collected)
     beside = ConnectionHarness(
         beside=site,
@@ -188,11 +188,13 @@ async def test_an_event_for_a_target_belongs_to_the_trace_of_its_command(collect
     await site.ask(turn(True), traceparent=CONTEXT)
     await until(lambda: len(beside.link.published) == 1)
     await until(lambda: len(collected.of(SpanKind.PRODUCER)) == 2)
-    (event,) = [span for span in collected.of(SpanKind.PRODUCER) if said(span, "connectivity.connection") == "other"]
+    (event,) = [
+        span for span in collected.of(SpanKind.PRODUCER) if attribute(span, "connectivity.connection") == "other"
+    ]
     assert parent_of(event) == own_id(collected.consumer)
     assert beside.link.published[0].envelope.headers["traceparent"] == context_of(event)
     assert event.name == "send events/{{ thing:name }}"
-    assert said(event, "messaging.destination.name") == "events/lamp-7"
+    assert attribute(event, "messaging.destination.name") == "events/lamp-7"
 
 
 async def test_events_of_a_subscription_belong_to_the_trace_of_the_request(collected: Collected) -> None:
@@ -203,13 +205,13 @@ async def test_events_of_a_subscription_belong_to_the_trace_of_the_request(colle
     site.deliver(streaming("request", asked), traceparent=CONTEXT)
     await until(lambda: len(collected.spans) == 3)
     assert {parent_of(span) for span in collected.of(SpanKind.PRODUCER)} == {own_id(collected.consumer)}
-    assert {said(span, "connectivity.signal") for span in collected.of(SpanKind.PRODUCER)} == {"Next", "Complete"}
+    assert {attribute(span, "connectivity.signal") for span in collected.of(SpanKind.PRODUCER)} == {"Next", "Complete"}
 
 
-# --- what spans say ---
+# --- attributes ---
 
 
-async def test_a_span_says_what_the_conventions_for_messaging_ask_for(collected: Collected) -> None:
+async def test_a_span_has_the_attributes_of_the_messaging_conventions(collected: Collected) -> None:
     site = await lamp(collected)
     payload = turn(True, correlation_id="c-7")
     await site.ask(payload)
@@ -244,20 +246,20 @@ async def test_a_span_says_what_the_conventions_for_messaging_ask_for(collected:
     assert [span.name for span in collected.spans] == ["send out", "process in"]
 
 
-async def test_what_cannot_be_read_is_an_error_of_its_span(collected: Collected) -> None:
+async def test_an_unreadable_delivery_is_an_error_of_its_span(collected: Collected) -> None:
     site = await lamp(collected)
     await site.ask(b"{", traceparent=CONTEXT)
     await site.settled(1)
     consumer, producer = collected.consumer, collected.producer
-    assert (consumer.status.status_code, said(consumer, "error.type")) == (StatusCode.ERROR, "json.invalid")
-    assert (parent_of(consumer), said(producer, "connectivity.error")) == (PARENT, "json.invalid")
+    assert (consumer.status.status_code, attribute(consumer, "error.type")) == (StatusCode.ERROR, "json.invalid")
+    assert (parent_of(consumer), attribute(producer, "connectivity.error")) == (PARENT, "json.invalid")
 
 
-async def test_a_refused_command_says_so_at_its_answer(collected: Collected) -> None:
+async def test_the_span_of_a_response_has_the_error_of_a_refused_command(collected: Collected) -> None:
     site = await lamp(collected)
     await site.ask(command("retrieve", "/features/none"))
     await site.settled(1)
-    assert said(collected.producer, "connectivity.error") == "things:feature.notfound"
+    assert attribute(collected.producer, "connectivity.error") == "things:feature.notfound"
     assert collected.consumer.status.status_code is StatusCode.UNSET
 
 
@@ -277,10 +279,10 @@ async def test_an_answer_that_the_broker_refuses_is_an_error(collected: Collecte
     site.link.confirm(error=PublishFailed("no such queue", status=404))
     producer = collected.producer
     assert (producer.status.status_code, producer.status.description) == (StatusCode.ERROR, "no such queue")
-    assert said(producer, "error.type") == "connectivity:message.sending.failed"
+    assert attribute(producer, "error.type") == "connectivity:message.sending.failed"
 
 
-async def test_a_delivery_without_an_answer_has_a_span_all_the_same(collected: Collected) -> None:
+async def test_a_delivery_without_a_response_has_a_span(collected: Collected) -> None:
     site = await lamp(collected)
     site.deliver(turn(True, response_required=False))
     await site.settled(1)
@@ -301,14 +303,14 @@ def a_tracer(collected: Collected, kind: str = "memory", uri: str = "memory://si
         ("kafka", "tcp://broker:9092", "kafka", True),
     ],
 )
-def test_each_broker_has_its_name_and_only_one_without_headers_carries_nothing(
+def test_each_broker_has_its_system_name_and_carries_context_if_it_has_headers(
     collected: Collected, kind: str, uri: str, system: str, carries: bool
 ) -> None:
     signal = Response(LAMP, "modify", "/", 204, None, {"traceparent": CONTEXT})
     sending = a_tracer(collected, kind, uri).sending(signal, "{{ header:reply-to }}")
     (message,) = sending.carry([OutboundMessage("out", Envelope(b"", {"a": "b"}))])
     sending.end(None)
-    assert said(collected.producer, "messaging.system") == system
+    assert attribute(collected.producer, "messaging.system") == system
     assert message.envelope.headers["a"] == "b"
     assert ("traceparent" in message.envelope.headers) is carries
 
@@ -323,17 +325,17 @@ def test_messages_that_share_their_headers_go_on_sharing_them(collected: Collect
     assert first.envelope.headers is second.envelope.headers
     assert third.envelope.headers["c"] == "d"
     sending.end(None)
-    assert said(collected.producer, "messaging.batch.message_count") == 3
+    assert attribute(collected.producer, "messaging.batch.message_count") == 3
     assert (shared, other) == ({"a": "b"}, {"c": "d"})
 
 
-def test_what_nothing_comes_of_is_no_span(collected: Collected) -> None:
+def test_a_signal_that_is_not_sent_has_no_span(collected: Collected) -> None:
     a_tracer(collected).sending(ConnectionAnnouncement("site", "opened", b"{}", {}), "out").carry([])
     assert collected.spans == ()
 
 
-def test_a_name_never_holds_what_differs_from_message_to_message(collected: Collected) -> None:
-    """Names are what spans are counted by: with several addresses there is none that stands for all."""
+def test_a_span_name_has_no_values_of_messages(collected: Collected) -> None:
+    """Spans are grouped by name: several addresses have no common one."""
     signal = ErrorResponse(EntityId(EntityType.THING, "a", "b"), "things", _fault(), {})
     a_tracer(collected).sending(signal, "{{ header:reply-to }}").end(None)
     assert collected.producer.name == "send {{ header:reply-to }}"
@@ -345,18 +347,18 @@ def _fault() -> Any:
     return INTERNAL_ERROR
 
 
-async def test_several_addresses_have_no_common_name(collected: Collected) -> None:
+async def test_a_source_with_several_addresses_has_no_template_in_span_names(collected: Collected) -> None:
     site = await lamp(collected, source(addresses=["in", "in-too"]))
     await site.ask(turn(True))
     await site.settled(1)
     assert collected.consumer.name == "process"
-    assert said(collected.consumer, "messaging.destination.template") is None
+    assert attribute(collected.consumer, "messaging.destination.template") is None
 
 
-# --- which are recorded ---
+# --- sampling ---
 
 
-async def test_what_its_sender_does_not_record_is_not_recorded_and_carried_on(collected: Collected) -> None:
+async def test_a_trace_that_its_sender_does_not_record_is_only_passed_on(collected: Collected) -> None:
     site = await lamp(collected)
     await site.ask(turn(True), traceparent=NOT_SAMPLED)
     await site.settled(1)
@@ -365,7 +367,7 @@ async def test_what_its_sender_does_not_record_is_not_recorded_and_carried_on(co
     assert (carried[3:35], carried[-2:]) == (TRACE, "00")
 
 
-async def test_with_a_ratio_of_zero_only_what_its_sender_records_is_recorded() -> None:
+async def test_with_a_ratio_of_zero_only_traces_recorded_by_their_sender_are_recorded() -> None:
     collected = Collected(ratio=0)
     site = await lamp(collected)
     await site.ask(turn(True))
@@ -383,8 +385,8 @@ SCRIPT = """function mapFromDittoProtocolMsg() {
 }"""
 
 
-async def test_what_scripts_make_carries_the_context_too(collected: Collected) -> None:
-    """An answer and an event, of one command."""
+async def test_messages_made_by_scripts_carry_the_context(collected: Collected) -> None:
+    """A response and an event of one command."""
     mapped: dict[str, Any] = {
         "mappingDefinitions": {"js": {"mappingEngine": "JavaScript", "options": {"outgoingScript": SCRIPT}}}
     }
@@ -402,15 +404,17 @@ async def test_what_scripts_make_carries_the_context_too(collected: Collected) -
     beside.deliver(command("retrieve"), traceparent=CONTEXT)
     await until(lambda: len(beside.link.published) == 2)
     await until(lambda: len(collected.of(SpanKind.PRODUCER)) == 3)
-    made = [span for span in collected.of(SpanKind.PRODUCER) if said(span, "connectivity.connection") == "scripted"]
+    made = [
+        span for span in collected.of(SpanKind.PRODUCER) if attribute(span, "connectivity.connection") == "scripted"
+    ]
     assert {message.envelope.payload for message in beside.link.published} == {b"made"}
     carried = {message.envelope.headers["traceparent"] for message in beside.link.published}
     assert carried == {context_of(span) for span in made}
     assert {context[3:35] for context in carried} == {TRACE}
-    assert {said(span, "connectivity.signal") for span in made} == {"TwinEvent", "Response"}
+    assert {attribute(span, "connectivity.signal") for span in made} == {"TwinEvent", "Response"}
 
 
-# --- in the log ---
+# --- logs ---
 
 
 async def test_log_lines_name_the_trace(collected: Collected) -> None:
@@ -421,11 +425,11 @@ async def test_log_lines_name_the_trace(collected: Collected) -> None:
     assert (line["connection"], line["correlation_id"], line["trace_id"]) == ("site", "c-9", TRACE)
 
 
-# --- off ---
+# --- tracing is off ---
 
 
-async def test_without_tracing_headers_of_a_trace_are_passed_on_as_they_are() -> None:
-    """They are headers of the protocol like the correlation id: neither lost nor doubled."""
+async def test_without_tracing_trace_headers_are_passed_on_unchanged() -> None:
+    """They are headers of the protocol like the correlation ID: neither lost nor duplicated."""
     site = ConnectionHarness()
     await site.has_lamp()
     answer = await site.ask(turn(True, traceparent=CONTEXT, tracestate="acme=1"))
@@ -452,8 +456,8 @@ def run_python(code: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_service_without_tracing_does_not_load_what_makes_and_exports_spans(tmp_path: Any) -> None:
-    """The names that FastAPI itself takes from OpenTelemetry's API do nothing without it."""
+def test_a_service_without_tracing_does_not_load_opentelemetry(tmp_path: Any) -> None:
+    """FastAPI's own use of OpenTelemetry's API has no effect without the SDK."""
     done = run_python(_LOADED, tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == []
@@ -473,19 +477,19 @@ sys.exit(main(Settings(
 """
 
 
-def test_tracing_without_its_libraries_is_a_setting_that_cannot_be_used(tmp_path: Any) -> None:
+def test_tracing_without_its_libraries_is_a_settings_error(tmp_path: Any) -> None:
     done = run_python(_NOT_INSTALLED, tmp_path)
     assert done.returncode == 2
     assert "tracing.endpoint: found http://localhost:4318" in done.stderr
     assert "broker-connectivity[tracing]" in done.stderr
 
 
-# --- on its way to the collector ---
+# --- export to the collector ---
 
 
 @pytest.fixture
-def own_complaints() -> Iterator[None]:
-    """What `Tracing.open` sets for the whole process is as it was."""
+def restored_loggers() -> Iterator[None]:
+    """Restore the loggers that `Tracing.open` configures for the whole process."""
     parts = [logging.getLogger(name) for name in ("opentelemetry.exporter", "opentelemetry.sdk._shared_internal")]
     was = [(part.handlers[:], part.propagate) for part in parts]
     yield
@@ -499,7 +503,7 @@ def send(tracing: Tracing, number: int) -> None:
         tracer.sending(Response(LAMP, "modify", "/", 204, None, {}), "out").end(None)
 
 
-@pytest.mark.usefixtures("own_complaints")
+@pytest.mark.usefixtures("restored_loggers")
 async def test_spans_reach_the_collector_before_the_service_ends() -> None:
     with collector() as spans:
         tracing = Tracing.open(TracingSettings(endpoint=spans.address))
@@ -508,7 +512,7 @@ async def test_spans_reach_the_collector_before_the_service_ends() -> None:
     assert spans.paths == ["/v1/traces"]
 
 
-@pytest.mark.usefixtures("own_complaints")
+@pytest.mark.usefixtures("restored_loggers")
 async def test_an_endpoint_with_a_path_is_used_as_it_is() -> None:
     with collector() as spans:
         tracing = Tracing.open(TracingSettings(endpoint=f"{spans.address}/otlp/spans"))
@@ -518,14 +522,14 @@ async def test_an_endpoint_with_a_path_is_used_as_it_is() -> None:
 
 
 def exporting() -> list[str]:
-    """The threads that export."""
+    """Return the names of the exporting threads."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("Otel")]
 
 
-@pytest.mark.usefixtures("own_complaints")
-async def test_a_collector_that_is_away_costs_spans_and_one_warning() -> None:
+@pytest.mark.usefixtures("restored_loggers")
+async def test_an_unavailable_collector_loses_spans_with_one_warning() -> None:
     with collector() as spans:
-        """Its port is free again."""
+        """Its port is free afterwards."""
     tracing = Tracing.open(TracingSettings(endpoint=spans.address))
     with capture_logs() as logs:
         started = time.monotonic()
@@ -540,8 +544,8 @@ async def test_a_collector_that_is_away_costs_spans_and_one_warning() -> None:
     assert [line["event"] for line in logs] == ["spans are lost"]
 
 
-@pytest.mark.usefixtures("own_complaints")
-async def test_a_collector_that_refuses_is_told_and_so_is_its_return(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("restored_loggers")
+async def test_a_collector_that_refuses_spans_and_its_recovery_are_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
     with collector(400, 400) as spans, capture_logs() as logs:
         tracing = Tracing.open(TracingSettings(endpoint=spans.address))

@@ -1,4 +1,4 @@
-"""Windows that slide, with a clock that is moved."""
+"""Sliding windows, with a clock that tests set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def moved(hands: Hands, clock: SecondClock, seconds: float) -> None:
     clock.tick()
 
 
-def test_what_was_just_counted_is_in_every_window(hands: Hands) -> None:
+def test_the_latest_count_is_in_every_window(hands: Hands) -> None:
     clock = SecondClock(hands.now)
     count = WindowedCount(clock)
     count.add()
@@ -47,7 +47,7 @@ def test_a_count_leaves_each_window_when_its_time_is_over(hands: Hands, seconds:
     assert count.read() == CountSnapshot(found, 100_000)
 
 
-def test_a_clock_that_nobody_moves_counts_all_the_same(hands: Hands) -> None:
+def test_counting_works_while_the_clock_does_not_move(hands: Hands) -> None:
     count = WindowedCount(SecondClock(hands.now))
     hands.advance(30)
     count.add()
@@ -71,12 +71,12 @@ def test_a_count_that_never_grew_keeps_no_buckets(hands: Hands) -> None:
     assert count._buckets is None
 
 
-def test_counts_together_are_their_sum_and_the_newest_of_them() -> None:
+def test_the_sum_of_counts_has_the_latest_second() -> None:
     assert CountSnapshot((1, 2, 3), 10) + CountSnapshot((4, 5, 6), 12) + CountSnapshot() == CountSnapshot((5, 7, 9), 12)
 
 
-def test_windows_agree_with_a_list_of_all_moments_whatever_the_pauses(hands: Hands) -> None:
-    """Against the plain way: keep every moment, and look which of them lie in the buckets of a window."""
+def test_windows_agree_with_a_list_of_all_timestamps(hands: Hands) -> None:
+    """Compared with a list of all timestamps and the buckets of each window."""
     chance = dice("windows")
     clock = SecondClock(hands.now)
     count, moments = WindowedCount(clock), []

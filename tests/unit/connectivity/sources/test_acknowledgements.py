@@ -1,4 +1,4 @@
-"""What a command asks for, what has come, what that means: the tables of the Ditto connection model as vectors."""
+"""Requested acknowledgements: the tables of the Ditto connection model as test vectors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ WISHES: list[tuple[str, bool | None, list[str] | None, object, object]] = [
 
 
 @each_row(("channel", "required", "requested", "timeout", "expected"), WISHES)
-def test_3_8_what_a_command_asks_for(
+def test_3_8_the_acknowledgements_that_a_command_requests(
     channel: str, required: bool | None, requested: list[str] | None, timeout: object, expected: object
 ) -> None:
     given = {"response-required": required, "requested-acks": requested, "timeout": timeout, "other": "x"}
@@ -110,11 +110,11 @@ def test_a_label_outside_the_grammar_is_refused(label: str) -> None:
         (ack(X), None),
     ],
 )
-def test_acknowledgements_can_be_asked_for_by_changes_of_things_and_live_signals(signal: Any, channel: str) -> None:
+def test_changes_of_things_and_live_signals_can_request_acknowledgements(signal: Any, channel: str) -> None:
     assert channel_of(signal) == channel
 
 
-# what a source adds
+# requests of a source
 
 
 @each_row(
@@ -141,20 +141,20 @@ def test_3_8_a_source_includes_and_filters(
     assert headers.get("requested-acks") == expected
 
 
-def test_a_filter_that_cannot_be_read_is_told_at_once() -> None:
+def test_an_invalid_filter_is_reported_at_once() -> None:
     with pytest.raises(PlaceholderError):
         SourceAckRequests([], "fn:nothing()")
 
 
-# what has come
+# received acknowledgements
 
 
-def collector(*labels: str) -> AckAggregator:
+def aggregator(*labels: str) -> AckAggregator:
     return AckAggregator(LAMP, labels, "twin")
 
 
-def test_a_collector_is_complete_with_the_last_label() -> None:
-    waits = collector(P, X)
+def test_an_aggregator_is_complete_with_the_last_label() -> None:
+    waits = aggregator(P, X)
     assert not waits.is_complete
     assert list(waits.missing) == [P, X]
     assert waits.take(ack(X, 200))
@@ -165,30 +165,30 @@ def test_a_collector_is_complete_with_the_last_label() -> None:
     assert [each.label for each in waits.acks] == [P, X]
 
 
-def test_what_nobody_asked_for_is_not_taken() -> None:
-    waits = collector(P)
+def test_an_acknowledgement_that_was_not_requested_is_ignored() -> None:
+    waits = aggregator(P)
     assert not waits.take(ack(X))
     assert (waits.is_complete, waits.acks) == (False, ())
 
 
 def test_a_label_may_be_answered_several_times() -> None:
-    waits = collector(X)
+    waits = aggregator(X)
     waits.take(ack(X, 200))
     waits.take(ack(X, 400))
     assert (waits.status, waits.outcome) == (424, DROP)
     assert len(waits.acks) == 2
 
 
-def test_a_weak_acknowledgement_gives_way_to_a_real_one() -> None:
+def test_a_real_acknowledgement_replaces_a_weak_one() -> None:
     for order in ([200, None], [None, 200]):
-        waits = collector(X)
+        waits = aggregator(X)
         for status in order:
             waits.take(weak(LAMP, X, "twin", "c-1") if status is None else ack(X, 202))
         assert [each.status for each in waits.acks] == [202]
 
 
-def test_case_36_what_is_missing_when_the_time_is_over_counts_as_408() -> None:
-    waits = collector(P, X, "nobody:there")
+def test_case_36_a_label_missing_at_the_timeout_becomes_408() -> None:
+    waits = aggregator(P, X, "nobody:there")
     waits.take(ack(P, 201))
     waits.take(weak(LAMP, X, "twin", "c-1"))
     waits.expire("c-1", 2.0)
@@ -212,7 +212,7 @@ def test_case_36_what_is_missing_when_the_time_is_over_counts_as_408() -> None:
         ([304, 200], 424),
     ],
 )
-def test_3_8_the_status_of_all_together(statuses: list[int], expected: int) -> None:
+def test_3_8_the_status_of_several_acknowledgements(statuses: list[int], expected: int) -> None:
     assert aggregate_status([ack(X, status) for status in statuses]) == expected
 
 
@@ -223,7 +223,7 @@ def test_a_response_as_an_acknowledgement_has_the_headers_that_the_command_did_n
     assert (found.label, found.status, found.headers) == (P, 204, {"correlation-id": "c-1", "etag": '"rev:2"'})
 
 
-# what becomes of a delivery
+# outcomes of deliveries
 
 
 @each_row(
@@ -249,7 +249,7 @@ def test_a_response_as_an_acknowledgement_has_the_headers_that_the_command_did_n
         ({L: 200, X: 500}, AGAIN),
     ],
 )
-def test_3_9_each_acknowledgement_counts_for_itself(statuses: dict[str, int], expected: Outcome) -> None:
+def test_3_9_each_acknowledgement_has_its_own_outcome(statuses: dict[str, int], expected: Outcome) -> None:
     assert outcome_of_acks(statuses.items()) is expected
 
 
@@ -265,7 +265,7 @@ def test_3_9_a_command_that_is_refused(status: int, expected: Outcome) -> None:
 @pytest.mark.parametrize(
     "error", ["json.field.missing", "headers.too.large", "protocoladapter:unknown.path", "mediatype.unsupported"]
 )
-def test_3_9_what_cannot_be_read_is_settled_wherever_that_is_found_out(error: str) -> None:
+def test_3_9_an_unreadable_message_is_acknowledged_wherever_it_is_detected(error: str) -> None:
     assert outcome_of_error(Fault(400, error, "")) is SETTLE
     assert outcome_of_error(Fault(400, "header.invalid", "")) is DROP
 
@@ -279,13 +279,13 @@ def test_3_9_a_live_answer_fails_only_with_408(status: int, expected: Outcome) -
     assert outcome_of_live_response(status) is expected
 
 
-def test_the_worst_of_several_outcomes_counts() -> None:
+def test_the_worst_of_several_outcomes_applies() -> None:
     assert worse(SETTLE, DROP) is worse(DROP, SETTLE) is DROP
     assert worse(AGAIN, DROP) is worse(DROP, AGAIN) is AGAIN
     assert worse(SETTLE, SETTLE) is SETTLE
 
 
-# acknowledgements that come in
+# incoming acknowledgements
 
 
 @pytest.mark.parametrize(
@@ -297,13 +297,13 @@ def test_the_worst_of_several_outcomes_counts() -> None:
         (L, "acknowledgement:ditto.acklabel.forbidden"),
     ],
 )
-def test_case_38_only_declared_labels_are_taken(label: str, error: str | None) -> None:
+def test_case_38_only_declared_labels_are_accepted(label: str, error: str | None) -> None:
     fault = refusal(ack(label), frozenset({X, P}))
     assert (fault.error if fault is not None else None) == error
     assert fault is None or fault.status == 400
 
 
-def test_what_comes_in_place_of_others_says_whose_it_is() -> None:
+def test_substituted_acknowledgements_have_the_channel_and_headers_of_the_signal() -> None:
     assert weak(LAMP, X, "live", None).headers == {"ditto-weak-ack": True}
     assert timed_out(LAMP, X, "live", "c-1", 2.5).channel == "live"
-    assert repr(collector(P)) == "<Collector for acme.site:lamp-7, waits for twin-persisted>"
+    assert repr(aggregator(P)) == "<AckAggregator of acme.site:lamp-7, waits for twin-persisted>"

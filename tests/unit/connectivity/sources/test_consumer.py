@@ -1,4 +1,4 @@
-"""Deliveries that the store cannot take: held, and taken up in the order in which they came."""
+"""Deliveries that the store cannot take: they are held and processed in order of arrival."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.memory_transport import CONNECTION_TYPE
 pytestmark = pytest.mark.usefixtures("runs")
 
 
-async def test_while_the_store_is_full_deliveries_are_held_and_taken_up_in_order_when_it_is_back() -> None:
+async def test_while_the_store_is_full_deliveries_are_held_and_later_processed_in_order() -> None:
     running = await Running.opened(source("in"), source("other", replyTarget={"address": "there"}))
     running.site.disk.full = True
     with capture_logs() as lines:
@@ -45,8 +45,8 @@ async def test_while_the_store_is_full_deliveries_are_held_and_taken_up_in_order
     assert [line["event"] for line in lines].count("store unavailable") == 1
 
 
-async def test_a_full_store_is_no_hot_loop() -> None:
-    """What is held waits for the probe, and what comes later waits behind it, at the broker as far as it can."""
+async def test_a_full_store_is_not_retried_in_a_busy_loop() -> None:
+    """Held deliveries wait for the probe; later ones wait behind them, at the broker if possible."""
     running = await Running.opened()
     running.site.disk.full = True
     with capture_logs():
@@ -62,7 +62,7 @@ async def test_a_full_store_is_no_hot_loop() -> None:
 
 
 async def test_a_store_that_fails_again_holds_again_in_the_same_order() -> None:
-    """Room for a probe need not be room for what comes then."""
+    """A successful probe does not mean that the next commit fits."""
     running = await Running.opened()
     running.site.disk.probe = lambda: None  # type: ignore[method-assign]
     running.site.disk.full = True
@@ -77,7 +77,7 @@ async def test_a_store_that_fails_again_holds_again_in_the_same_order() -> None:
     assert running.site.values() == list(range(40))
 
 
-async def test_what_a_dead_link_had_brought_is_not_taken_up_beside_what_the_next_one_brings() -> None:
+async def test_deliveries_of_an_ended_link_are_not_processed_besides_their_redeliveries() -> None:
     running = await Running.opened()
     running.site.disk.full = True
     with capture_logs():
@@ -111,26 +111,26 @@ async def test_a_commit_that_fails_after_its_link_has_died_is_left_to_the_next_l
 
 
 @pytest.mark.parametrize("clients", [1, 2])
-async def test_a_mistake_of_our_own_while_taking_up_strands_nothing(
+async def test_an_internal_error_while_retrying_strands_no_delivery(
     monkeypatch: pytest.MonkeyPatch, clients: int
 ) -> None:
-    """The links end, and what they had brought comes again over the next ones."""
+    """The links end, and the broker redelivers over the next ones."""
     handle = Dispatcher.handle
     mistakes: list[Exception] = []
 
-    def mistaken(self: Dispatcher, *arguments: Any) -> None:
+    def fail(self: Dispatcher, *arguments: Any) -> None:
         if mistakes:
             raise mistakes.pop()
         handle(self, *arguments)
 
-    monkeypatch.setattr(Dispatcher, "handle", mistaken)
+    monkeypatch.setattr(Dispatcher, "handle", fail)
     running = await Running.opened(clientCount=clients)
     await until(lambda: len(running.broker.links) == clients)
     running.site.disk.full = True
     with capture_logs() as lines:
         running.send(*numbered(1, 2, 3))
         await until(lambda: running.site.count("in", "held") == 3)
-        mistakes.append(ZeroDivisionError("a mistake of our own"))
+        mistakes.append(ZeroDivisionError("an internal error"))
         running.site.disk.full = False
         assert sorted(await running.answered(3)) == ["1", "2", "3"]
         await until(lambda: running.unsettled() == 0)
@@ -142,7 +142,7 @@ async def test_a_mistake_of_our_own_while_taking_up_strands_nothing(
 ACKS = ["twin-persisted", "search-persisted"]
 
 
-async def test_a_command_that_asks_for_acknowledgements_outlives_a_full_disk_and_a_cut_link() -> None:
+async def test_a_command_that_requests_acknowledgements_survives_a_full_disk_and_a_lost_link() -> None:
     running = await Running.opened()
     running.site.disk.full = True
     with capture_logs():
@@ -157,7 +157,7 @@ async def test_a_command_that_asks_for_acknowledgements_outlives_a_full_disk_and
     assert running.answers()[0]["topic"].endswith("/things/twin/acks")
 
 
-async def test_a_command_that_asks_for_acknowledgements_outlives_a_link_that_is_cut_before_its_commit_fails() -> None:
+async def test_a_command_that_requests_acknowledgements_survives_a_link_lost_before_its_commit_fails() -> None:
     running = await Running.opened()
     running.site.disk.hold()
     with capture_logs():
@@ -176,8 +176,8 @@ async def test_a_command_that_asks_for_acknowledgements_outlives_a_link_that_is_
     assert (running.correlations(), running.site.values()) == (["1"], [1])
 
 
-async def with_intake(running: Running) -> asyncio.Task[None]:
-    """One intake alone, with a pause that suits a test, over a link of its own."""
+async def with_consumer(running: Running) -> asyncio.Task[None]:
+    """Run one consumer over a link of its own, with a short pause."""
     site = running.site
     await running.supervisor.close()
     assert CONNECTION_TYPE.connect is not None
@@ -189,9 +189,9 @@ async def with_intake(running: Running) -> asyncio.Task[None]:
     )
 
 
-async def test_a_store_that_cannot_be_read_is_asked_again_after_a_pause() -> None:
+async def test_an_unreadable_store_is_retried_after_a_pause() -> None:
     running = await Running.opened()
-    site, intake = running.site, await with_intake(running)
+    site, intake = running.site, await with_consumer(running)
     site.store._cache.clear()
     site.disk.unreadable = True
     with capture_logs() as lines:
@@ -209,14 +209,14 @@ async def test_a_store_that_cannot_be_read_is_asked_again_after_a_pause() -> Non
 
 async def test_a_change_that_cannot_be_stored_does_not_change_the_order_of_the_others() -> None:
     running = await Running.opened()
-    site, intake = running.site, await with_intake(running)
+    site, intake = running.site, await with_consumer(running)
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
         for number in range(12):
             running.send(turn("bad" if number % 4 == 2 else number, correlation_id=str(number)))
             await pause(number)
         await running.answered(12)
-        # What fails for our reasons is given back five times, and then dropped.
+        # After an internal error a delivery is requeued five times, then rejected.
         await until(lambda: running.unsettled() == 0)
     assert site.values() == [number for number in range(12) if number % 4 != 2]
     failed = [answer["headers"]["correlation-id"] for answer in running.answers() if answer["status"] == 500]
@@ -226,7 +226,7 @@ async def test_a_change_that_cannot_be_stored_does_not_change_the_order_of_the_o
     await intake
 
 
-async def test_what_several_clients_and_sources_brought_is_taken_up_in_the_order_in_which_it_came() -> None:
+async def test_deliveries_of_several_clients_and_sources_are_processed_in_order_of_arrival() -> None:
     running = await Running.opened(source("in"), source("other"), clientCount=3)
     await until(lambda: len(running.broker.links) == 3)
     running.site.disk.full = True
@@ -244,7 +244,7 @@ async def test_what_several_clients_and_sources_brought_is_taken_up_in_the_order
     await until(lambda: running.unsettled(0) == running.unsettled(1) == 0)
 
 
-async def test_what_one_of_several_links_brought_is_forgotten_with_it_and_the_rest_taken_up() -> None:
+async def test_deliveries_of_an_ended_link_are_dropped_and_the_others_processed() -> None:
     running = await Running.opened(clientCount=2, pauses=Backoff(60, 60))
     await until(lambda: len(running.broker.links) == 2)
     running.site.disk.full = True
@@ -258,7 +258,7 @@ async def test_what_one_of_several_links_brought_is_forgotten_with_it_and_the_re
     assert sorted(running.site.values()) == list(range(20))
 
 
-async def test_case_51_minutes_in_which_a_limit_held_the_link_back_are_counted_at_the_source() -> None:
+async def test_case_51_minutes_in_which_a_link_was_throttled_are_counted_at_the_source() -> None:
     running = await Running.opened(source("in"), source("other"))
     (link,) = running.broker.links
     for minutes in (1, 1, 3):

@@ -1,4 +1,4 @@
-"""What is remembered of deliveries that may come again. Most of it is told where commands are dispatched again."""
+"""The memory of deliveries for redeliveries; `dispatch/test_dispatcher_redelivery.py` has most of its tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Deliveries:
         self.memory = RedeliveryTracker()
         self.outcomes: list[Outcome] = []
 
-    def arrival(self, name: str | None, *, redelivered: bool = False) -> InboundDelivery:
+    def inbound(self, name: str | None, *, redelivered: bool = False) -> InboundDelivery:
         delivery = Delivery(Envelope(b"x"), "in", name, redelivered, lambda _, outcome: self.outcomes.append(outcome))
         made = InboundDelivery(delivery, DecodedDelivery(()), self.route)
         assert not self.memory.is_answered(made)
@@ -30,35 +30,35 @@ class Deliveries:
         return made
 
     def fail(self, name: str | None, *, redelivered: bool, is_done: bool = True) -> Outcome:
-        made = self.arrival(name, redelivered=redelivered)
+        made = self.inbound(name, redelivered=redelivered)
         self.memory.note(made, AGAIN, is_done=is_done)
         self.memory.until_ended(made)(None)
         return self.outcomes[-1]
 
 
 @pytest.mark.parametrize(("is_done", "last"), [(True, SETTLED), (False, DROPPED)])
-async def test_a_delivery_comes_again_five_times_at_most(is_done: bool, last: Outcome) -> None:
+async def test_a_delivery_is_requeued_at_most_five_times(is_done: bool, last: Outcome) -> None:
     deliveries = Deliveries()
     found = [deliveries.fail("x", redelivered=number > 0, is_done=is_done) for number in range(MOST_REJECTIONS + 1)]
     assert found == [AGAIN] * MOST_REJECTIONS + [last]
 
 
-async def test_a_name_that_is_used_anew_begins_anew() -> None:
+async def test_a_reused_delivery_name_starts_from_zero() -> None:
     deliveries = Deliveries()
     for _ in range(2 * MOST_REJECTIONS):
         assert deliveries.fail("x", redelivered=False) is AGAIN
 
 
-async def test_what_nothing_names_comes_again_once() -> None:
+async def test_a_delivery_without_a_name_is_requeued_once() -> None:
     deliveries = Deliveries()
     assert deliveries.fail(None, redelivered=False) is AGAIN
     assert deliveries.fail(None, redelivered=True) is SETTLED
 
 
 @pytest.mark.parametrize("outcome", [SETTLED, AGAIN, DROPPED])
-async def test_a_delivery_ends_when_the_last_of_its_answers_has_ended(outcome: Outcome) -> None:
+async def test_a_delivery_ends_with_the_last_of_its_responses(outcome: Outcome) -> None:
     deliveries = Deliveries()
-    made = deliveries.arrival("x")
+    made = deliveries.inbound("x")
     made.open, made.outcome = 3, outcome
     ended = deliveries.memory.until_ended(made)
     for left in (2, 1):
@@ -70,34 +70,34 @@ async def test_a_delivery_ends_when_the_last_of_its_answers_has_ended(outcome: O
 
 async def test_two_failures_of_one_delivery_count_once() -> None:
     deliveries = Deliveries()
-    made = deliveries.arrival("x")
+    made = deliveries.inbound("x")
     for outcome in (AGAIN, DROPPED, AGAIN, SETTLED):
         deliveries.memory.note(made, outcome, is_done=True)
     assert made.outcome is AGAIN
     assert list(deliveries.memory._rejections.values()) == [1]
 
 
-async def test_a_redelivery_while_the_answer_is_on_its_way_is_settled_in_place_of_the_first_copy() -> None:
-    """The link of the first copy is gone: to settle that one would tell the broker nothing."""
+async def test_a_redelivery_while_the_response_is_pending_is_acknowledged_instead_of_the_first() -> None:
+    """The link of the first delivery has ended: acknowledging that one would not reach the broker."""
     deliveries = Deliveries()
-    ended = deliveries.memory.until_ended(deliveries.arrival("x"))
-    told: list[Delivery] = []
-    copy = Delivery(Envelope(b"x"), "in", "x", True, lambda delivery, _: told.append(delivery))
+    ended = deliveries.memory.until_ended(deliveries.inbound("x"))
+    acknowledged: list[Delivery] = []
+    copy = Delivery(Envelope(b"x"), "in", "x", True, lambda delivery, _: acknowledged.append(delivery))
     assert deliveries.memory.is_answered(InboundDelivery(copy, DecodedDelivery(()), deliveries.route))
     ended(None)
-    assert (told, deliveries.outcomes) == ([copy], [])
+    assert (acknowledged, deliveries.outcomes) == ([copy], [])
 
 
-async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_memory_of_deliveries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery_module, "_REMEMBERED_REJECTIONS", 10)
     deliveries = Deliveries()
     for number in range(100):
         deliveries.fail(str(number), redelivered=False)
     assert len(deliveries.memory._rejections) == 10
     deliveries.memory.close_connection("site")
-    assert (len(deliveries.memory._rejections), len(deliveries.memory._underway)) == (0, 0)
+    assert (len(deliveries.memory._rejections), len(deliveries.memory._pending)) == (0, 0)
 
 
 async def test_a_delivery_shows_its_state() -> None:
     deliveries = Deliveries()
-    assert repr(deliveries.arrival("x")).endswith("at in, 1 answers open, settled>")
+    assert repr(deliveries.inbound("x")).endswith("at in, 1 answers open, settled>")

@@ -1,4 +1,4 @@
-"""What a delivery is read as: headers mapped, sender known, enforcement kept; and what it is answered with otherwise.
+"""Reading of deliveries: header mapping, sender, enforcement, and error responses.
 
 Case numbers are those of the cases for connections.
 """
@@ -26,11 +26,11 @@ POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
 
 
 PARTS = "{{ header:list | fn:split(',') }}"
-"""Put together with itself it has more values than an expression may have, for a list of some hundreds."""
+"""Joined with itself it has more values than an expression may have, for a list of some hundred entries."""
 
 
 def reader(max_payload: int = 1 << 20, *, type: str = "memory", **more: Any) -> SourceReader:
-    """The reader of a source that differs from the usual one in `more`."""
+    """Return the reader of a source that differs from the default one in `more`."""
     made = connection(source(**more), connectionType=type)
     return SourceReader(
         ReplyTargetPublisher(made, 0, Outbox(), PrometheusRegistry().meter(made.id), lambda: NOW),
@@ -44,15 +44,15 @@ def receive(with_reader: SourceReader, payload: bytes, headers: Mapping[str, str
 
 
 def read(with_reader: SourceReader, payload: bytes, **headers: str) -> Inbound:
-    """The one signal of a delivery; keywords are transport headers."""
+    """Return the only signal of a delivery; keywords are transport headers."""
     received = receive(with_reader, payload, {name.replace("_", "-"): value for name, value in headers.items()})
     assert received.error is None, received.error
-    (heard,) = received.signals
-    assert heard.route is with_reader.route
-    return heard.signal
+    (received_signal,) = received.signals
+    assert received_signal.route is with_reader.route
+    return received_signal.signal
 
 
-def refused(with_reader: SourceReader, payload: bytes, headers: Mapping[str, str] | None = None) -> ErrorResponse:
+def error_of(with_reader: SourceReader, payload: bytes, headers: Mapping[str, str] | None = None) -> ErrorResponse:
     received = receive(with_reader, payload, headers)
     assert received.error is not None
     assert received.signals in ((), [])
@@ -62,14 +62,14 @@ def refused(with_reader: SourceReader, payload: bytes, headers: Mapping[str, str
 # headers
 
 
-def test_the_own_headers_of_a_signal_count_more_than_mapped_ones() -> None:
+def test_a_signals_own_headers_override_mapped_ones() -> None:
     mapped = reader(headerMapping={"correlation-id": "{{ header:cid }}", "lang": "{{ header:lang }}"})
     signal = read(mapped, turn(True, correlation_id="own"), cid="mapped", lang="en")
     assert (signal.headers["correlation-id"], signal.headers["lang"]) == ("own", "en")
 
 
 @pytest.mark.parametrize("own", ["Reply-Key", "reply-key", "REPLY-KEY"])
-def test_the_own_header_counts_more_in_any_spelling_of_its_case(own: str) -> None:
+def test_a_signals_own_header_overrides_a_mapped_one_in_any_case(own: str) -> None:
     mapped = reader(headerMapping={"reply-key": "{{ header:rk }}"})
     signal = read(mapped, turn(True, **{own.replace("-", "_"): "own"}), rk="mapped")
     assert {name: value for name, value in signal.headers.items() if name.lower() == "reply-key"} == {own: "own"}
@@ -89,14 +89,14 @@ def test_transport_headers_are_found_in_any_case() -> None:
     assert received.signals[0].signal.headers["lang"] == "en"
 
 
-def test_an_entry_that_is_unresolved_is_left_out() -> None:
+def test_an_unresolved_mapping_entry_is_left_out() -> None:
     mapped = reader(headerMapping={"lang": "{{ header:lang }}", "site": "{{ thing:namespace }}"})
     headers = read(mapped, turn(True)).headers
     assert "lang" not in headers
     assert headers["site"] == "acme.site"
 
 
-def test_a_mapping_may_speak_of_topic_feature_sender_and_connection() -> None:
+def test_a_mapping_may_use_topic_feature_sender_and_connection() -> None:
     mapping = {
         "action": "{{ topic:action }}",
         "feature": "{{ feature:id }}",
@@ -121,18 +121,18 @@ def test_mapped_values_of_the_protocols_headers_get_their_type() -> None:
     assert headers["timeout"] == "5s"
 
 
-def test_a_mapped_header_of_the_wrong_type_is_refused_and_the_answer_finds_its_way() -> None:
-    """The answer knows the entity, the signal's own headers and the mapped ones that can be read."""
+def test_a_mapped_header_of_the_wrong_type_is_refused_with_a_routable_error() -> None:
+    """The error response has the entity, the signal's own headers, and readable mapped ones."""
     mapped = reader(headerMapping={"timeout": "{{ header:wait }}", "reply-key": "{{ header:rk }}"})
-    error = refused(mapped, turn(True, correlation_id="c-1"), {"wait": "soon", "rk": "desk4"})
+    error = error_of(mapped, turn(True, correlation_id="c-1"), {"wait": "soon", "rk": "desk4"})
     assert (error.fault.status, error.fault.error) == (400, "timeout.invalid")
     assert (error.entity, error.group) == (LAMP, "things")
     assert (error.headers["correlation-id"], error.headers["reply-key"]) == ("c-1", "desk4")
 
 
-def test_a_mapping_whose_function_cannot_work_is_refused_with_entity_and_own_headers() -> None:
+def test_a_failing_mapping_function_is_refused_with_entity_and_own_headers() -> None:
     mapped = reader(headerMapping={"parts": f"{PARTS}-{PARTS}"})
-    error = refused(mapped, turn(True, correlation_id="c-1"), {"list": "x," * 200})
+    error = error_of(mapped, turn(True, correlation_id="c-1"), {"list": "x," * 200})
     assert error.fault.error == "placeholder:unresolved"
     assert error.entity == LAMP
     assert error.headers["correlation-id"] == "c-1"
@@ -145,22 +145,22 @@ def test_internal_headers_cannot_be_mapped() -> None:
     assert headers["ditto-originator"] == OWNER
 
 
-def test_a_command_without_correlation_id_gets_one_of_its_own() -> None:
+def test_a_command_without_correlation_id_gets_a_generated_one() -> None:
     first, second = (read(reader(), turn(True)).headers["correlation-id"] for _ in range(2))
     assert len(first) == 36
     assert first != second
 
 
 def test_headers_of_a_subscription_are_bounded() -> None:
-    """They come back with every element, so what a client may put there is little."""
-    error = refused(reader(), streaming("subscribeForPersistedEvents", {}, note="x" * 6000, correlation_id="c-1"))
+    """Every element repeats them, so a client may put little there."""
+    error = error_of(reader(), streaming("subscribeForPersistedEvents", {}, note="x" * 6000, correlation_id="c-1"))
     assert (error.fault.status, error.fault.error) == (431, "headers.too.large")
     assert error.entity == LAMP
     assert error.headers["correlation-id"] == "c-1"
     assert "note" not in error.headers
 
 
-# defaults
+# default mappings
 
 
 DEFAULTS = {"addresses": ["in"], "authorizationContext": [OWNER], "qos": 1}
@@ -180,11 +180,11 @@ def test_without_reply_target_nothing_is_mapped_on_mqtt_3() -> None:
     assert "reply-to" not in receive(default, turn(True), {"reply-to": "desk/4"}).signals[0].signal.headers
 
 
-def test_with_an_address_of_its_own_nothing_is_mapped_that_was_not_asked_for() -> None:
+def test_a_reply_target_with_an_address_maps_no_default_headers() -> None:
     assert "reply-to" not in read(reader(type="mqtt-5", qos=1), turn(True), reply_to="desk/4").headers
 
 
-def test_the_users_mapping_counts_more_than_the_default_one() -> None:
+def test_a_configured_mapping_overrides_the_default_one() -> None:
     mapping = {"reply-to": "{{ header:back }}"}
     made = connection({**DEFAULTS, "headerMapping": mapping}, connectionType="mqtt-5")
     own = SourceReader(ReplyTargetPublisher(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW))
@@ -196,7 +196,7 @@ def test_the_users_mapping_counts_more_than_the_default_one() -> None:
     assert (headers["reply-to"], headers["correlation-id"]) == ("desk/5", "c-1")
 
 
-# who sends
+# subjects of the sender
 
 
 def test_constant_subjects_are_taken_in_their_order() -> None:
@@ -212,7 +212,7 @@ def test_case_15_a_subject_comes_from_a_transport_header() -> None:
 
 def test_a_subject_that_cannot_be_resolved_is_an_error_even_beside_others() -> None:
     named = reader(authorizationContext=[OWNER, "device:{{ header:device }}"])
-    error = refused(named, turn(True, correlation_id="c-1"), {"reply-to": "desk/4"})
+    error = error_of(named, turn(True, correlation_id="c-1"), {"reply-to": "desk/4"})
     assert (error.fault.status, error.fault.error) == (400, "placeholder:unresolved")
     assert error.headers["reply-to"] == "desk/4"
 
@@ -222,20 +222,20 @@ def test_a_subject_that_cannot_be_resolved_is_an_error_even_beside_others() -> N
 BY_HEADER = {"input": "{{ header:device_id }}", "filters": ["{{ thing:id }}", "{{ policy:id }}"]}
 
 
-def test_case_11_a_thing_that_the_sender_may_not_speak_for_is_refused() -> None:
-    error = refused(reader(enforcement=BY_HEADER), turn(True, correlation_id="c-1"), {"device_id": "acme.site:lamp-8"})
+def test_case_11_a_thing_that_the_sender_may_not_act_for_is_refused() -> None:
+    error = error_of(reader(enforcement=BY_HEADER), turn(True, correlation_id="c-1"), {"device_id": "acme.site:lamp-8"})
     assert (error.fault.status, error.fault.error) == (400, "connectivity:connection.id.enforcement.failed")
     assert (error.entity, error.group, error.headers["correlation-id"]) == (LAMP, "things", "c-1")
 
 
-def test_case_12_a_policy_that_the_sender_may_not_speak_for_is_refused_as_a_policy() -> None:
+def test_case_12_a_policy_that_the_sender_may_not_act_for_is_refused_as_a_policy() -> None:
     payload = document("acme.site/lamp-7/policies/commands/retrieve")
-    error = refused(reader(enforcement=BY_HEADER), payload, {"device_id": "acme.site:lamp-8"})
+    error = error_of(reader(enforcement=BY_HEADER), payload, {"device_id": "acme.site:lamp-8"})
     assert error.fault.error == "connectivity:connection.id.enforcement.failed"
     assert (error.entity, error.group) == (POLICY, "policies")
 
 
-def test_case_13_whoever_may_speak_for_the_thing_passes() -> None:
+def test_case_13_a_sender_that_may_act_for_the_thing_passes() -> None:
     received = receive(reader(enforcement=BY_HEADER), turn(True), {"device_id": "acme.site:lamp-7"})
     assert received.error is None
     assert isinstance(received.signals[0].signal, Command)
@@ -244,7 +244,7 @@ def test_case_13_whoever_may_speak_for_the_thing_passes() -> None:
 def test_case_14_the_concrete_address_is_compared() -> None:
     by_address = {"input": "{{ source:address }}", "filters": ["in/{{ entity:name }}"]}
     assert receive(reader(enforcement=by_address), turn(True)).error is None
-    error = refused(reader(enforcement=by_address), command("modify", "/attributes/on", True, name="lamp-8"))
+    error = error_of(reader(enforcement=by_address), command("modify", "/attributes/on", True, name="lamp-8"))
     assert error.fault.error == "connectivity:connection.id.enforcement.failed"
 
 
@@ -252,42 +252,44 @@ def test_streaming_commands_are_enforced_like_any_other() -> None:
     payload = streaming("subscribeForPersistedEvents", {})
     passed = receive(reader(enforcement=BY_HEADER), payload, {"device_id": "acme.site:lamp-7"})
     assert isinstance(passed.signals[0].signal, Subscribe)
-    assert refused(reader(enforcement=BY_HEADER), payload, {"device_id": "acme.site:lamp-8"}).entity == LAMP
+    assert error_of(reader(enforcement=BY_HEADER), payload, {"device_id": "acme.site:lamp-8"}).entity == LAMP
 
 
 def test_a_signal_without_an_entity_never_passes_an_enforcement() -> None:
     enforced = reader(enforcement=BY_HEADER)
     enforced.route.mapper.codec = FixedCodec(Request(SubscriptionKind.SEARCH, "s-1", 1, {"correlation-id": "c-1"}))
-    error = refused(enforced, b"{}", {"device_id": "acme.site:lamp-7"})
+    error = error_of(enforced, b"{}", {"device_id": "acme.site:lamp-7"})
     assert error.fault.error == "connectivity:connection.id.enforcement.failed"
     assert (error.group, error.headers["correlation-id"]) == ("things", "c-1")
 
 
-def test_an_enforcement_input_without_value_is_told_before_the_payload_is_read() -> None:
-    error = refused(reader(enforcement=BY_HEADER), b"no json", {"reply-to": "desk/4"})
+def test_an_enforcement_input_without_value_is_refused_before_the_payload_is_read() -> None:
+    error = error_of(reader(enforcement=BY_HEADER), b"no json", {"reply-to": "desk/4"})
     assert (error.fault.status, error.fault.error) == (400, "placeholder:unresolved")
     assert error.headers["reply-to"] == "desk/4"
 
 
-def test_filters_of_which_none_fits_the_kind_of_entity_are_unresolved() -> None:
+def test_filters_that_do_not_fit_the_entity_type_are_unresolved() -> None:
     for_things = {"input": "{{ header:device_id }}", "filters": ["{{ thing:id }}"]}
     payload = document("acme.site/lamp-7/policies/commands/retrieve")
-    error = refused(reader(enforcement=for_things), payload, {"device_id": "acme.site:lamp-7"})
+    error = error_of(reader(enforcement=for_things), payload, {"device_id": "acme.site:lamp-7"})
     assert (error.fault.error, error.entity, error.group) == ("placeholder:unresolved", POLICY, "policies")
 
 
-def border(headers: Mapping[str, str], max_payload: int = 1 << 20, **more: Any) -> SenderCheck:
-    """What guards the parts of a message of a protocol with sessions."""
-    (heard,) = receive(reader(max_payload, payloadMapping=["ReactiveStreamsIo"], **more), b"\x01", headers).signals
-    assert heard.border is not None
-    return heard.border
+def sender_check(headers: Mapping[str, str], max_payload: int = 1 << 20, **more: Any) -> SenderCheck:
+    """Return the sender check for the parts of a session's message."""
+    (received_signal,) = receive(
+        reader(max_payload, payloadMapping=["ReactiveStreamsIo"], **more), b"\x01", headers
+    ).signals
+    assert received_signal.border is not None
+    return received_signal.border
 
 
-def test_what_a_desk_finds_inside_of_a_request_is_read_as_a_delivery_is() -> None:
-    guard = border({"site": "north"}, headerMapping={"site": "{{ header:site }}"})
-    (heard,) = guard.read(turn(True, correlation_id="c-1")).signals
-    assert isinstance(heard.signal, Command)
-    assert dict(heard.signal.headers) == {"site": "north", "correlation-id": "c-1", "ditto-originator": OWNER}
+def test_the_parts_of_a_session_request_are_read_like_deliveries() -> None:
+    guard = sender_check({"site": "north"}, headerMapping={"site": "{{ header:site }}"})
+    (received_signal,) = guard.read(turn(True, correlation_id="c-1")).signals
+    assert isinstance(received_signal.signal, Command)
+    assert dict(received_signal.signal.headers) == {"site": "north", "correlation-id": "c-1", "ditto-originator": OWNER}
     assert guard.refusal(None) is None
 
 
@@ -303,7 +305,7 @@ def test_what_a_desk_finds_inside_of_a_request_is_read_as_a_delivery_is() -> Non
 def test_the_parts_of_a_request_are_enforced_and_bounded_one_by_one(
     payload: bytes, error: str | None, is_enforced: bool
 ) -> None:
-    guard = border({"device_id": "acme.site:lamp-7"}, 1000, enforcement=BY_HEADER)
+    guard = sender_check({"device_id": "acme.site:lamp-7"}, 1000, enforcement=BY_HEADER)
     found = guard.read(payload)
     assert (found.error.fault.error if found.error is not None else None, found.is_enforced) == (error, is_enforced)
     assert guard.refusal(LAMP) is None
@@ -311,29 +313,29 @@ def test_the_parts_of_a_request_are_enforced_and_bounded_one_by_one(
         assert guard.refusal(other) is not None
 
 
-def test_an_enforcement_without_filters_lets_nobody_pass() -> None:
-    nobody = reader(enforcement={"input": "{{ header:device_id }}"})
-    error = refused(nobody, turn(True), {"device_id": "acme.site:lamp-7"})
+def test_an_enforcement_without_filters_refuses_every_sender() -> None:
+    without_filters = reader(enforcement={"input": "{{ header:device_id }}"})
+    error = error_of(without_filters, turn(True), {"device_id": "acme.site:lamp-7"})
     assert error.fault.error == "connectivity:connection.id.enforcement.failed"
 
 
-# what cannot be read
+# unreadable deliveries
 
 
 def test_an_empty_payload_cannot_be_mapped() -> None:
-    error = refused(reader(), b"")
+    error = error_of(reader(), b"")
     assert (error.fault.status, error.fault.error) == (400, "connectivity:message.mapping.failed")
     assert (error.entity, error.group) == (None, "things")
 
 
 def test_case_52_a_payload_beyond_the_limit_is_not_even_read() -> None:
-    assert refused(reader(max_payload=100), b"x" * 101).fault.status == 413
-    assert refused(reader(max_payload=100), b"x" * 101).fault.error == "connectivity:message.toolarge"
-    assert refused(reader(max_payload=100), b"x" * 100).fault.error == "json.invalid"
+    assert error_of(reader(max_payload=100), b"x" * 101).fault.status == 413
+    assert error_of(reader(max_payload=100), b"x" * 101).fault.error == "connectivity:message.toolarge"
+    assert error_of(reader(max_payload=100), b"x" * 100).fault.error == "json.invalid"
 
 
 def test_case_32_a_malformed_streaming_payload_is_an_ordinary_error_about_its_entity() -> None:
-    error = refused(reader(), streaming("request", {"demand": 1}, correlation_id="c-1"))
+    error = error_of(reader(), streaming("request", {"demand": 1}, correlation_id="c-1"))
     assert (error.fault.status, error.fault.error) == (400, "json.field.missing")
     assert (error.entity, error.headers["correlation-id"]) == (LAMP, "c-1")
 
@@ -341,7 +343,7 @@ def test_case_32_a_malformed_streaming_payload_is_an_ordinary_error_about_its_en
 def test_case_50_the_answer_to_an_unreadable_payload_keeps_transport_and_mapped_headers() -> None:
     mapped = reader(headerMapping={"reply-key": "{{ header:rk }}", "Reply-To": "{{ header:back }}"})
     headers = {"rk": "desk4", "reply-to": "desk/4", "back": "desk/5", "correlation-id": "c-1"}
-    error = refused(mapped, b"no json", headers)
+    error = error_of(mapped, b"no json", headers)
     assert {name: error.headers[name] for name in ("reply-key", "reply-to", "correlation-id")} == {
         "reply-key": "desk4",
         "reply-to": "desk/5",
@@ -349,37 +351,37 @@ def test_case_50_the_answer_to_an_unreadable_payload_keeps_transport_and_mapped_
     }
 
 
-def test_the_brokers_own_headers_stay_out_of_answers() -> None:
-    error = refused(reader(), b"no json", {"mqtt.topic": "in/lamp-7", "kafka.key": "k", "lang": "en"})
+def test_headers_about_the_delivery_are_not_in_responses() -> None:
+    error = error_of(reader(), b"no json", {"mqtt.topic": "in/lamp-7", "kafka.key": "k", "lang": "en"})
     assert {"mqtt.topic", "kafka.key"}.isdisjoint(error.headers)
     assert error.headers["lang"] == "en"
 
 
-def test_an_answer_never_carries_more_headers_than_a_command_may() -> None:
-    error = refused(reader(), b"no json", {"note": "x" * 6000, "reply-to": "desk/4", "correlation-id": "c-1"})
+def test_the_headers_of_an_error_response_are_limited_like_those_of_a_command() -> None:
+    error = error_of(reader(), b"no json", {"note": "x" * 6000, "reply-to": "desk/4", "correlation-id": "c-1"})
     assert error.headers == {"reply-to": "desk/4", "correlation-id": "c-1"}
 
 
-def test_an_unreadable_message_is_about_the_thing_that_the_transport_names() -> None:
-    assert refused(reader(), b"no json", {"device_id": "acme.site:lamp-7"}).entity == LAMP
-    assert refused(reader(), b"no json", {"device_id": "no id"}).entity is None
+def test_an_unreadable_message_refers_to_the_thing_in_the_transport_headers() -> None:
+    assert error_of(reader(), b"no json", {"device_id": "acme.site:lamp-7"}).entity == LAMP
+    assert error_of(reader(), b"no json", {"device_id": "no id"}).entity is None
 
 
-def test_a_mapping_that_cannot_be_filled_costs_an_error_answer_nothing_else() -> None:
+def test_a_failing_mapping_only_leaves_out_headers_of_an_error_response() -> None:
     mapped = reader(headerMapping={"parts": f"{PARTS}-{PARTS}"})
     headers = {"list": "x," * 200, "reply-to": "desk/4"}
-    assert refused(mapped, b"no json", headers).headers["reply-to"] == "desk/4"
+    assert error_of(mapped, b"no json", headers).headers["reply-to"] == "desk/4"
 
 
-def test_an_error_that_comes_in_says_nothing() -> None:
-    """Two services that answer each other's answers would never come to rest."""
+def test_an_incoming_error_response_has_no_signals() -> None:
+    """Two services that answer each other's error responses would never stop."""
     received = receive(reader(), document("acme.site/lamp-7/things/twin/errors", value={"status": 404}))
     assert (received.signals, received.error) == ([], None)
 
 
-def test_a_mistake_of_our_own_while_reading_is_answered_and_does_not_escape() -> None:
+def test_an_internal_error_while_reading_is_answered_and_not_raised() -> None:
     broken = reader()
-    broken.route.mapper.codec = FixedCodec(RuntimeError("a mistake of our own"))
-    error = refused(broken, turn(True), {"correlation-id": "c-1"})
+    broken.route.mapper.codec = FixedCodec(RuntimeError("an internal error"))
+    error = error_of(broken, turn(True), {"correlation-id": "c-1"})
     assert error.fault is INTERNAL_ERROR
     assert error.headers["correlation-id"] == "c-1"

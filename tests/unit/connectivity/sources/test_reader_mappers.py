@@ -1,4 +1,4 @@
-"""Deliveries that several payload mappers read: what is heard, by which route, and which error is answered.
+"""Deliveries read by several payload mappers: signals, their routes, and the error that is answered.
 
 Case numbers are those of the cases for connections.
 """
@@ -64,8 +64,8 @@ def receive(by: SourceReader, payload: bytes, headers: dict[str, str] | None = N
     return by.receive(Delivery(Envelope(payload, headers or {}), "in", "d1", False, lambda *_: None))
 
 
-def heard(received: DecodedDelivery) -> list[tuple[str, str, str]]:
-    """What each signal says, which mapper has read it, and what it is called."""
+def signals_of(received: DecodedDelivery) -> list[tuple[str, str, str]]:
+    """Return for each signal its contents, its mapper and its name."""
     return [(each.signal.action, each.route.mapper.name, each.name) for each in received.signals]  # type: ignore[union-attr]
 
 
@@ -76,7 +76,7 @@ def device(name: EntityId = LAMP, **more: str) -> dict[str, str]:
 def test_every_mapper_reads_and_the_results_come_in_its_order() -> None:
     received = receive(reader(*GATEWAY), turn(True), device())
     assert received.error is None
-    assert heard(received) == [
+    assert signals_of(received) == [
         ("create", "creating", "#creating"),
         ("modify", "status", "#status"),
         ("modify", "Ditto", ""),
@@ -93,22 +93,22 @@ def test_each_signal_is_answered_through_its_own_mapper_at_the_same_reply_target
 
 def test_a_mapper_that_is_listed_twice_names_its_signals_apart() -> None:
     received = receive(reader("Ditto", "Ditto", "CloudEvents"), turn(True), {"content-type": MESSAGE, **EVENT})
-    assert [name for _, _, name in heard(received)] == ["", "#Ditto.1", "#CloudEvents"]
+    assert [name for _, _, name in signals_of(received)] == ["", "#Ditto.1", "#CloudEvents"]
 
 
 def test_a_name_does_not_change_with_the_mappers_around_it() -> None:
-    """Redelivered after the document was changed, a command is still known."""
+    """A command redelivered after an edit of the document is still recognized."""
     alone, among = receive(reader("Ditto"), turn(True)), receive(reader(*GATEWAY), turn(True), device())
     assert alone.signals[-1].name == among.signals[-1].name
 
 
 @pytest.mark.parametrize(("kind", "mappers"), [("alarm", ["alarms", "Ditto"]), ("report", ["Ditto"])])
-def test_a_condition_leaves_its_mapper_out_for_this_delivery(kind: str, mappers: list[str]) -> None:
+def test_a_condition_excludes_its_mapper_for_a_delivery(kind: str, mappers: list[str]) -> None:
     received = receive(reader("alarms", "Ditto"), turn(True), {"kind": kind})
-    assert [mapper for _, mapper, _ in heard(received)] == mappers
+    assert [mapper for _, mapper, _ in signals_of(received)] == mappers
 
 
-def test_what_no_mapper_reads_is_dropped() -> None:
+def test_a_delivery_that_no_mapper_accepts_is_dropped() -> None:
     received = receive(reader("alarms"), b"{ no JSON", {"kind": "report"})
     assert (received.signals, received.error) == ([], None)
 
@@ -116,21 +116,21 @@ def test_what_no_mapper_reads_is_dropped() -> None:
 # errors
 
 
-def test_what_one_mapper_cannot_read_costs_one_error_and_not_what_the_others_have_read() -> None:
+def test_a_failing_mapper_adds_one_error_and_keeps_the_signals_of_others() -> None:
     received = receive(reader(*GATEWAY), b"{ no JSON", device())
-    assert [mapper for _, mapper, _ in heard(received)] == ["creating", "status"]
+    assert [mapper for _, mapper, _ in signals_of(received)] == ["creating", "status"]
     assert received.error is not None
     assert (received.error.fault.error, received.error.entity) == ("json.invalid", LAMP)
 
 
-def test_of_several_errors_the_first_one_is_told() -> None:
+def test_of_several_errors_the_first_one_is_answered() -> None:
     received = receive(reader("creating", "Ditto"), b"{ no JSON")
     assert received.error is not None
     assert (received.signals, received.error.fault.error) == ([], "placeholder:unresolved")
 
 
 @pytest.mark.parametrize("mapping", [("Ditto",), ("alarms",), ("CloudEvents",), ("creating", "Ditto")])
-def test_what_cannot_be_read_is_answered_by_the_default_mapper(mapping: tuple[str, ...]) -> None:
+def test_an_unreadable_delivery_is_answered_by_the_default_mapper(mapping: tuple[str, ...]) -> None:
     by = reader(*mapping)
     received = receive(by, b"{ no JSON", {"kind": "alarm", "content-type": MESSAGE, **EVENT})
     assert received.route is not None
@@ -138,7 +138,7 @@ def test_what_cannot_be_read_is_answered_by_the_default_mapper(mapping: tuple[st
     assert received.route.outbox is by.route.outbox
 
 
-def test_what_was_read_and_is_not_allowed_is_answered_by_its_mapper() -> None:
+def test_a_signal_that_is_not_allowed_is_answered_by_its_mapper() -> None:
     headers = {"content-type": MESSAGE, **EVENT, "device_id": str(OTHER)}
     received = receive(reader("CloudEvents", **ENFORCED), turn(True), headers)
     assert received.route is not None
@@ -156,19 +156,19 @@ def test_a_delivery_that_is_too_large_is_refused_before_any_mapper_reads() -> No
     assert (received.signals, received.error.fault.status, received.route.mapper.name) == ((), 413, "Ditto")
 
 
-def test_a_mistake_in_one_mapper_is_answered_and_the_others_go_on() -> None:
+def test_an_internal_error_in_one_mapper_is_answered_and_the_others_continue() -> None:
     by = reader("CloudEvents", "Ditto")
-    by.route.mapper.codec = FixedCodec(RuntimeError("a mistake of our own"))
+    by.route.mapper.codec = FixedCodec(RuntimeError("an internal error"))
     received = receive(by, turn(True))
     assert received.error is not None
-    assert (received.error.fault.status, [mapper for _, mapper, _ in heard(received)]) == (500, ["Ditto"])
+    assert (received.error.fault.status, [mapper for _, mapper, _ in signals_of(received)]) == (500, ["Ditto"])
 
 
 # enforcement and headers
 
 
 def test_case_11_every_signal_of_every_mapper_has_to_be_about_the_sender() -> None:
-    """The template fits the sender, the payload does not: it is refused, and the others are what they are."""
+    """The template fits the sender, the payload does not: it is refused, and other signals remain."""
     received = receive(reader(*GATEWAY, **ENFORCED), turn(True), device(OTHER))
     assert received.error is not None
     assert received.error.fault.error == "connectivity:connection.id.enforcement.failed"
@@ -179,14 +179,14 @@ def test_case_11_every_signal_of_every_mapper_has_to_be_about_the_sender() -> No
     ]
 
 
-def test_case_11_a_mapper_that_writes_nothing_leaves_the_refusal_to_ditto() -> None:
+def test_case_11_the_refusal_of_a_mapper_without_responses_is_written_by_ditto() -> None:
     made = {"input": "{{ header:speaks-for }}", "filters": ["{{ thing:id }}"]}
     received = receive(reader("creating", enforcement=made), b"", {**device(), "speaks-for": str(OTHER)})
     assert received.route is not None
     assert (received.signals, received.route.mapper.is_default) == ([], True)
 
 
-def test_case_13_whoever_speaks_for_the_thing_passes_with_every_mapper() -> None:
+def test_case_13_a_sender_that_may_act_for_the_thing_passes_with_every_mapper() -> None:
     received = receive(reader(*GATEWAY, **ENFORCED), turn(True), device())
     assert (len(received.signals), received.error) == (3, None)
 
@@ -198,7 +198,7 @@ def test_case_53_headers_of_the_mapper_are_kept_and_the_source_fills_the_others(
     assert (headers["if-none-match"], headers["correlation-id"]) == ("*", "c-7")
 
 
-def test_a_raw_message_is_heard_as_one() -> None:
+def test_a_raw_message_is_read_as_a_message() -> None:
     headers = {"ditto-message-thing-id": str(LAMP), "ditto-message-subject": "turn", "content-type": "text/plain"}
     (only,) = receive(reader("RawMessage"), b"on", headers).signals
     assert isinstance(only.signal, Message)
@@ -218,7 +218,7 @@ async def host() -> AsyncIterator[ScriptHost]:
 
 
 async def prepared(host: ScriptHost, payload: bytes, headers: dict[str, str], **more: Any) -> DecodedDelivery:
-    """What a source hears whose scripts stand anywhere in its list."""
+    """Read a delivery by a source with scripts in its list of mappers."""
     made = connection(
         source(payloadMapping=["first", "status", "second"], **more), mappingDefinitions={**DEFINITIONS, **SCRIPTED}
     )
@@ -231,7 +231,7 @@ async def prepared(host: ScriptHost, payload: bytes, headers: dict[str, str], **
 async def test_scripts_stand_anywhere_in_the_list_and_the_results_come_in_its_order(host: ScriptHost) -> None:
     received = await prepared(host, b"21", device(kind="reading"))
     assert received.error is None
-    assert heard(received) == [
+    assert signals_of(received) == [
         ("modify", "first", "#first"),
         ("modify", "status", "#status"),
         ("modify", "second", "#second"),
@@ -242,21 +242,21 @@ async def test_scripts_stand_anywhere_in_the_list_and_the_results_come_in_its_or
 async def test_a_script_whose_mapper_is_left_out_is_not_run(host: ScriptHost, headers: dict[str, str]) -> None:
     received = await prepared(host, b"21", headers)
     assert received.error is None
-    assert [name for _, name, _ in heard(received)] == ["first", "status"]
+    assert [name for _, name, _ in signals_of(received)] == ["first", "status"]
 
 
-async def test_a_script_that_fails_does_not_touch_what_others_read_and_the_ditto_protocol_answers(
+async def test_a_failing_script_keeps_signals_of_others_and_ditto_answers(
     host: ScriptHost,
 ) -> None:
     received = await prepared(host, b"bad", device())
-    assert [name for _, name, _ in heard(received)] == ["status"]
+    assert [name for _, name, _ in signals_of(received)] == ["status"]
     assert received.error is not None
     assert received.error.fault.error == "connectivity:message.mapping.failed"
     assert received.route is not None
     assert received.route.mapper.name == "Ditto"
 
 
-async def test_what_a_script_has_made_and_the_source_does_not_allow_its_mapper_answers(host: ScriptHost) -> None:
+async def test_a_scripted_signal_that_is_not_allowed_is_answered_by_its_mapper(host: ScriptHost) -> None:
     received = await prepared(host, b"21", device(OTHER), **ENFORCED)
     assert received.error is not None
     assert received.error.fault.error == "connectivity:connection.id.enforcement.failed"

@@ -1,4 +1,4 @@
-"""Aggregations over a site without brokers: rows in pages, in the name of whoever asks."""
+"""Aggregations without brokers: rows in pages, with the permissions of the subscriber."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BY_ROOM = {"groupBy": {"room": "attributes/room"}, "measures": {"all": {"sum": "
 
 
 def entries(**guest: Any) -> dict[str, Any]:
-    """The owner's entry, and what a guest may: `entries(**{"thing:/attributes": READ})`."""
+    """Return policy entries of the owner and of a guest: `entries(**{"thing:/attributes": READ})`."""
     found = {
         "OWNER": {
             "subjects": {"acme:owner": {"type": "test"}},
@@ -40,7 +40,7 @@ def site() -> ConnectionHarness:
 
 
 async def rooms(site: ConnectionHarness, number: int, **guest: Any) -> None:
-    """Things in three rooms, in turn; the size is the number of the thing."""
+    """Create things in three rooms in turn; `size` is the number of the thing."""
     for each in range(number):
         attributes = {"room": ("attic", "cellar", "hall")[each % 3], "size": each}
         await has_thing(site, f"lamp-{each:03}", {"attributes": attributes}, policy=entries(**guest))
@@ -58,7 +58,7 @@ async def test_rows_come_in_pages_that_were_requested(site: ConnectionHarness) -
     assert searcher.said(key) == ["created", "next", "next", "complete"]
 
 
-async def test_nothing_is_looked_at_before_the_first_request(site: ConnectionHarness) -> None:
+async def test_nothing_is_read_before_the_first_request(site: ConnectionHarness) -> None:
     await rooms(site, 1)
     searcher = Searcher(site)
     key = await searcher.subscribe(aggregation={})
@@ -76,7 +76,7 @@ async def test_without_a_match_groups_are_complete_without_a_page_and_a_count_is
     assert await searcher.request(key) == [[{"count": 0}]]
 
 
-async def test_the_filter_and_the_namespaces_say_what_is_counted(site: ConnectionHarness) -> None:
+async def test_only_things_that_match_filter_and_namespaces_are_counted(site: ConnectionHarness) -> None:
     await rooms(site, 9)
     searcher = Searcher(site)
     key = await searcher.subscribe("gt(attributes/size,3)", aggregation={}, namespaces=["acme.site"])
@@ -85,7 +85,7 @@ async def test_the_filter_and_the_namespaces_say_what_is_counted(site: Connectio
     assert await searcher.request(key) == [[{"count": 0}]]
 
 
-async def test_everything_is_walked_over_in_slices(site: ConnectionHarness) -> None:
+async def test_all_matches_are_scanned_in_slices(site: ConnectionHarness) -> None:
     site.search.slice = 4
     await rooms(site, 30)
     searcher = Searcher(site)
@@ -97,8 +97,10 @@ async def test_everything_is_walked_over_in_slices(site: ConnectionHarness) -> N
     assert {looked.thread[:6] for looked in site.search.pages} == {"search"}
 
 
-async def test_rows_are_made_beside_the_loop(site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exact means of ten thousand groups take a second."""
+async def test_rows_are_computed_outside_the_event_loop(
+    site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exact means of 10,000 groups take a second."""
     await rooms(site, 3)
     threads, rows = set[threading.Thread](), GroupAccumulator.rows
 
@@ -113,7 +115,7 @@ async def test_rows_are_made_beside_the_loop(site: ConnectionHarness, monkeypatc
     assert threading.main_thread() not in threads
 
 
-async def test_an_end_of_looking_is_told(site: ConnectionHarness) -> None:
+async def test_errors_of_a_scan_fail_the_subscription(site: ConnectionHarness) -> None:
     await rooms(site, 3)
     searcher = Searcher(site)
     for error in (BudgetExceeded(5.0),):
@@ -122,14 +124,14 @@ async def test_an_end_of_looking_is_told(site: ConnectionHarness) -> None:
         assert await searcher.request(key) == []
         failure = searcher.failure(key)
         assert (failure["status"], failure["error"]) == (503, "thing-search:budget.exceeded")
-        assert "Not all that matches was looked at within 60 s." in failure["message"]
+        assert "The search did not read all matches within 60 s." in failure["message"]
     site.search.error = StoreUnavailable("a bad day")
     key = await searcher.subscribe(aggregation={})
     await searcher.request(key)
     assert searcher.failure(key)["error"] == "internalerror"
 
 
-async def test_the_time_for_all_of_it_is_bounded_however_much_is_found(site: ConnectionHarness) -> None:
+async def test_the_time_of_a_scan_is_limited_for_any_number_of_matches(site: ConnectionHarness) -> None:
     await rooms(site, 9)
     site.search.slice = 1
     asked = site.searching.understand(SearchQuery(), ("acme:owner",))
@@ -142,7 +144,7 @@ async def test_the_time_for_all_of_it_is_bounded_however_much_is_found(site: Con
 
 
 @pytest.mark.parametrize(
-    ("aggregation", "code", "told"),
+    ("aggregation", "code", "answer"),
     [
         ([], "thing-search:aggregation.invalid", "found an array"),
         ("x", "thing-search:aggregation.invalid", "found a string"),
@@ -150,15 +152,15 @@ async def test_the_time_for_all_of_it_is_bounded_however_much_is_found(site: Con
         ({"groupBy": {"x": "foo"}}, "rql.expression.invalid", "Unknown property name: foo"),
     ],
 )
-async def test_a_specification_that_cannot_be_understood_fails_at_the_first_request(
-    site: ConnectionHarness, aggregation: Any, code: str, told: str
+async def test_an_invalid_aggregation_fails_at_the_first_request(
+    site: ConnectionHarness, aggregation: Any, code: str, answer: str
 ) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe(aggregation=aggregation)
     assert searcher.said(key) == ["created"]
     assert await searcher.request(key) == []
     assert (searcher.failure(key)["status"], searcher.failure(key)["error"]) == (400, code)
-    assert told in searcher.failure(key)["message"]
+    assert answer in searcher.failure(key)["message"]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ async def test_a_specification_that_cannot_be_understood_fails_at_the_first_requ
         ({"options": "size(0)"}, "thing-search:search.option.invalid"),
     ],
 )
-async def test_what_is_wrong_with_the_search_itself_is_told_as_for_things(
+async def test_an_invalid_search_fails_like_a_search_for_things(
     site: ConnectionHarness, more: dict[str, Any], code: str
 ) -> None:
     searcher = Searcher(site)
@@ -181,11 +183,11 @@ async def test_the_past_cannot_be_aggregated(site: ConnectionHarness) -> None:
     from connectivity.subscriptions.aggregation_feed import open_search
 
     query = SearchQuery(aggregation=b"{}", at=1)
-    told = open_search(site.searching, query, {}, ("acme:owner",), 60.0)
-    assert getattr(told, "error", None) == "thing-search:aggregation.invalid"
+    answer = open_search(site.searching, query, {}, ("acme:owner",), 60.0)
+    assert getattr(answer, "error", None) == "thing-search:aggregation.invalid"
     query, headers = SearchQuery(aggregation=b"{}"), {"at-historical-timestamp": "2030-01-15T07:30:00Z"}
-    told = open_search(site.searching, query, headers, ("acme:owner",), 60.0)
-    assert getattr(told, "error", None) == "thing-search:aggregation.invalid"
+    answer = open_search(site.searching, query, headers, ("acme:owner",), 60.0)
+    assert getattr(answer, "error", None) == "thing-search:aggregation.invalid"
 
 
 async def test_too_many_groups_are_refused(site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +200,7 @@ async def test_too_many_groups_are_refused(site: ConnectionHarness, monkeypatch:
     assert (failure["status"], failure["error"]) == (413, "thing-search:aggregation.toolarge")
 
 
-async def test_pages_of_rows_are_bounded_in_bytes(site: ConnectionHarness) -> None:
+async def test_the_bytes_of_a_page_of_rows_are_limited(site: ConnectionHarness) -> None:
     await rooms(site, 12)
     asked = site.searching.understand(SearchQuery(), ("acme:owner",))
     everything = FullScan(site.searching, asked.question, asked.subjects, 60.0)
@@ -213,7 +215,7 @@ async def test_pages_of_rows_are_bounded_in_bytes(site: ConnectionHarness) -> No
     assert max(sizes) < 4
 
 
-# --- rights
+# --- permissions
 
 
 @pytest.fixture
@@ -228,13 +230,13 @@ async def rows(searcher: Searcher, aggregation: Any) -> Any:
     return [row for page in pages for row in page]
 
 
-async def test_things_that_may_not_be_seen_are_not_counted(site: ConnectionHarness, guest: Searcher) -> None:
+async def test_things_without_read_permission_are_not_counted(site: ConnectionHarness, guest: Searcher) -> None:
     await rooms(site, 3)
     assert await rows(guest, {}) == [{"count": 0}]
     assert await rows(guest, BY_ROOM) == []
 
 
-async def test_values_that_may_not_be_read_are_missing(site: ConnectionHarness, guest: Searcher) -> None:
+async def test_values_without_read_permission_are_missing(site: ConnectionHarness, guest: Searcher) -> None:
     await rooms(site, 3, **{"thing:/attributes/room": READ})
     assert await rows(guest, BY_ROOM) == [
         {"room": "attic", "count": 1, "all": 0},
@@ -243,15 +245,15 @@ async def test_values_that_may_not_be_read_are_missing(site: ConnectionHarness, 
     ]
 
 
-async def test_a_revoked_place_makes_no_group_and_adds_nothing(site: ConnectionHarness, guest: Searcher) -> None:
+async def test_a_revoked_path_makes_no_group_and_adds_nothing(site: ConnectionHarness, guest: Searcher) -> None:
     await rooms(site, 3, **{"thing:/": READ, "thing:/attributes/room": HIDDEN})
     assert await rows(guest, BY_ROOM) == [{"room": None, "count": 3, "all": 3}]
 
 
-async def test_a_field_beside_the_document_needs_its_own_right_although_it_is_shown(
+async def test_a_special_field_needs_its_own_permission_although_it_is_shown(
     site: ConnectionHarness, guest: Searcher
 ) -> None:
-    """As in a filter; and the policy decides also where its id may not be read."""
+    """As in a filter; the policy applies even if the policy ID itself is not readable."""
     measures = {"measures": {"newest": {"max": "_revision"}, "all": {"sum": "attributes/size"}}}
     await rooms(site, 1, **{"thing:/attributes": READ})
     assert await rows(guest, measures) == [{"count": 1, "newest": None, "all": 0}]
@@ -266,8 +268,8 @@ async def test_a_field_beside_the_document_needs_its_own_right_although_it_is_sh
     assert await rows(guest, measures) == [{"count": 3, "newest": 1, "all": 17}]
 
 
-async def test_no_input_is_a_trap(site: ConnectionHarness) -> None:
-    """Long arrays in several groupings end at the bound of groups, on a thread that looks."""
+async def test_long_arrays_end_at_the_limit_of_groups(site: ConnectionHarness) -> None:
+    """Long arrays in several groupings reach the limit of groups, in a worker thread."""
     long = list(range(3_000))
     await has_thing(site, "lamp-1", {"attributes": {"a": long, "b": long}})
     searcher = Searcher(site)

@@ -1,6 +1,6 @@
-"""What aggregations come to, against a second evaluation that is slow and obvious, over random policies.
+"""Aggregations compared with a slow and simple evaluation, over random policies.
 
-The worlds, filters and the obvious rule of who finds what are those of searches (`test_searching_oracle`).
+Worlds, filters and the evaluation of searches are those of `test_search_feed_oracle`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Answered = TypeVar("Answered")
 
 
 class AtOnce:
-    """Looks on the spot."""
+    """Runs a search at once, without a thread."""
 
     def __init__(self, looking: SearchWorker) -> None:
         self._looking = looking
@@ -55,11 +55,11 @@ async def aggregated(
     return rows
 
 
-# --- the obvious rule
+# --- the simple evaluation
 
 
 def values(seen: Obvious, field: str) -> list[Any]:
-    """What there is to compare with at a field, for whoever sees the thing."""
+    """Return the values of a field for comparison, for a subject that can see the thing."""
     path = field.split("/")
     if path[1:2] == ["*"]:
         paths = [["features", name, *path[2:]] for name in seen.thing.get("features", {})]
@@ -109,7 +109,7 @@ def obvious(found: Iterable[Obvious], groupings: dict[str, str], measures: dict[
         pytest.param("indexed", 30 * WORLDS, marks=pytest.mark.soak(shard="properties")),
     ],
 )
-async def test_rows_agree_with_the_obvious_rule(maker: str, worlds: int, tmp_path: Path) -> None:
+async def test_rows_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_path: Path) -> None:
     chance = dice("aggregating", maker, worlds)
     number = 0
     for world in range(worlds):

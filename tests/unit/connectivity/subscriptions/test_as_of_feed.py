@@ -1,4 +1,4 @@
-"""Searches of the past over a site without brokers: Spark's answer is played, everything around it is real."""
+"""Searches of the past without brokers, with canned answers instead of Spark."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ GUEST = {
 }
 
 
-class Played(SparkQueries):
-    """Answers every query with the same rows, in batches of two; each waits until it is allowed, or the query is stopped."""
+class CannedQueries(SparkQueries):
+    """Answers every query with the same rows, in batches of two, once it is allowed or the query is stopped."""
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake, lambda: "")
@@ -63,7 +63,7 @@ class Played(SparkQueries):
 
 
 class _Answer:
-    def __init__(self, played: Played, cancellation: Cancellation) -> None:
+    def __init__(self, played: CannedQueries, cancellation: Cancellation) -> None:
         self._played, self._cancellation = played, cancellation
         self._parts = iter([played.rows[at : at + 2] for at in range(0, len(played.rows), 2)])
 
@@ -86,13 +86,13 @@ class _Answer:
 
 
 class Past:
-    """A site with a lake that has everything, and searches of its past."""
+    """A site with an up-to-date lake, and searches of its past."""
 
     def __init__(self, folder: Path, options: PastOptions) -> None:
         self.lake = Lake(folder)
         self.lake.pipeline.mkdir(parents=True)
         self.site = ConnectionHarness(source(), source("guests", "acme:guest"), journal=Journal.open(self.lake.journal))
-        self.spark = Played(self.lake)
+        self.spark = CannedQueries(self.lake)
         self.searches = AsOfSearches(self.site.store, self.site.decider.world, self.spark, lambda: CLOCK, options)
         self.site.searching.as_of = self.searches.open
         self.reach(10**6)
@@ -107,7 +107,7 @@ class Past:
         return Searcher(self.site, source), self.site.answers()[before]["value"]["subscriptionId"]
 
     async def ends(self, at: str = PAST, **value: Any) -> tuple[Any, ...]:
-        """How a search ends: `complete`, or status and code."""
+        """Return how a search ends: `complete`, or its status and code."""
         searcher, key = await self.subscribe(at, **value)
         searcher.ask(key, 9)
         await until(lambda: searcher.end(key) is not None)
@@ -116,7 +116,7 @@ class Past:
         return searcher.failure(key)["status"], searcher.failure(key)["error"]
 
     async def wait_for_open_files(self, count: int) -> None:
-        """Wait until so many spools are open. A spool is closed in a thread, maybe after the answer has gone out."""
+        """Wait for a number of open spools, which a thread may close after the response."""
         spools = f"{self.lake.folder}/"
         await until(lambda: sum(spools in it and it.endswith(" (deleted)") for it in open_files()) == count)
 
@@ -136,7 +136,7 @@ async def make_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         await past.site.close()
 
 
-async def test_things_come_as_they_were_page_by_page_and_spark_is_asked_once(make_past: Callable[..., Past]) -> None:
+async def test_past_things_are_sent_in_pages_with_one_spark_query(make_past: Callable[..., Past]) -> None:
     past = make_past()
     for number in range(5):
         await has_thing(past.site, f"lamp-{number}", {"attributes": {"a": "now"}})
@@ -153,7 +153,7 @@ async def test_things_come_as_they_were_page_by_page_and_spark_is_asked_once(mak
     await past.wait_for_open_files(0)  # the last page was the end of it
 
 
-async def test_todays_policy_decides_when_the_answer_is_gathered_and_for_every_page(
+async def test_the_current_policy_applies_when_collecting_and_for_every_page(
     make_past: Callable[..., Past],
 ) -> None:
     past = make_past()
@@ -163,12 +163,12 @@ async def test_todays_policy_decides_when_the_answer_is_gathered_and_for_every_p
     await has_thing(past.site, "secret")
     past.spark.has("secret", a=9)
     guest, key = await past.subscribe(source=1, filter="not(eq(attributes/b,1))", options="size(1)")
-    assert await guest.request(key) == [[_seen("lamp-0", a=0)]]
-    # What he may not read never equals; and from now on he may read nothing of the second one.
+    assert await guest.request(key) == [[_readable("lamp-0", a=0)]]
+    # An unreadable field equals nothing; from now on they cannot read the second thing at all.
     resources = {"thing:/x": {"grant": ["READ"], "revoke": []}}
     past.site.deliver(document("acme.site/lamp-1/policies/commands/modify", "/entries/GUEST/resources", resources))
     await until(lambda: past.site.answers()[-1].get("status") == 204)
-    assert (await guest.request(key))[1:] == [[_seen("lamp-2", a=2)]]
+    assert (await guest.request(key))[1:] == [[_readable("lamp-2", a=2)]]
     assert guest.end(key) == "complete"
     owner, key = await past.subscribe(filter="not(eq(attributes/b,1))")
     (page,) = await owner.request(key)
@@ -180,10 +180,10 @@ async def test_todays_policy_decides_when_the_answer_is_gathered_and_for_every_p
     ]
 
 
-async def test_others_have_their_turn_while_the_policies_of_many_things_are_looked_up(
+async def test_other_tasks_run_while_many_policies_are_looked_up(
     make_past: Callable[..., Past], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_TURN_SECONDS", 0.0)
+    monkeypatch.setattr(module, "_SLICE_SECONDS", 0.0)
     candidate = Candidate("acme.site:lamp", 1, 0, 0, "{}", matches=True)
     found = [CandidateAccess(candidate, (f"acme.site:p{each}", "acme.site")) for each in range(20)]
     looking = asyncio.create_task(make_past().searches.accesses(found, ("acme:owner",)))
@@ -200,12 +200,12 @@ def _shared() -> dict[str, Any]:
     return {"entries": {**owned["entries"], "GUEST": GUEST}}
 
 
-def _seen(name: str, **attributes: Any) -> dict[str, Any]:
-    """A thing for somebody who may read these attributes alone."""
+def _readable(name: str, **attributes: Any) -> dict[str, Any]:
+    """A thing for a subject that can read only these attributes."""
     return {"thingId": f"acme.site:{name}", "attributes": attributes}
 
 
-async def test_design_8_32_the_lake_is_waited_for_and_then_it_is_503(make_past: Callable[..., Past]) -> None:
+async def test_design_8_32_a_lake_that_lags_too_long_is_503(make_past: Callable[..., Past]) -> None:
     past = make_past(open_timeout=0.3)
     await has_thing(past.site, "lamp-1")
     past.reach(0)
@@ -221,7 +221,7 @@ async def test_design_8_32_the_lake_is_waited_for_and_then_it_is_503(make_past: 
     await until(lambda: searcher.end(key) == "complete")
 
 
-async def test_design_8_32_a_time_to_come_is_400(make_past: Callable[..., Past]) -> None:
+async def test_design_8_32_a_timestamp_in_the_future_is_400(make_past: Callable[..., Past]) -> None:
     past = make_past()
     assert await past.ends(_text(CLOCK + timedelta(microseconds=1))) == (400, "header.invalid")
     assert await past.ends(_text(CLOCK)) == ("complete",)
@@ -242,7 +242,7 @@ def _text(instant: datetime) -> str:
     ],
     ids=lambda it: type(it).__name__,
 )
-async def test_what_spark_cannot_answer_is_told_at_the_first_request(
+async def test_a_failed_spark_query_fails_at_the_first_request(
     make_past: Callable[..., Past], error: StoreError, expected: tuple[Any, ...]
 ) -> None:
     past = make_past()
@@ -251,7 +251,7 @@ async def test_what_spark_cannot_answer_is_told_at_the_first_request(
     await past.wait_for_open_files(0)
 
 
-async def test_what_a_search_finds_is_bounded(make_past: Callable[..., Past]) -> None:
+async def test_the_size_of_a_result_is_limited(make_past: Callable[..., Past]) -> None:
     past = make_past(bound=SpoolLimits(records=1))
     for name in ("lamp-1", "lamp-2"):
         await has_thing(past.site, name)
@@ -281,7 +281,7 @@ async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing
     await past.wait_for_open_files(1)
 
     def has_idled() -> bool:
-        # As long as its page is on its way, it is not idle.
+        # A subscription is not idle while its page is being read.
         past.site.clock.advance(120)
         past.site.streams.sweep()
         return searcher.end(key) == "failed"
@@ -290,7 +290,7 @@ async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing
     await past.wait_for_open_files(0)
 
 
-async def test_a_page_ends_where_its_bytes_do(make_past: Callable[..., Past]) -> None:
+async def test_a_page_ends_at_its_limit_of_bytes(make_past: Callable[..., Past]) -> None:
     past = make_past()
     for number in range(5):
         await has_thing(past.site, f"lamp-{number}")

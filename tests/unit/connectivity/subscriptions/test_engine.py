@@ -1,4 +1,4 @@
-"""The subscription engine, by conversation: call, compare what has to be sent. Rules carry their reactive-streams number."""
+"""The subscription engine: calls and the signals to send. Rules have their reactive-streams numbers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def patient(**options: int) -> Subscription:
 
 
 def hasty(**options: int) -> Subscription:
-    """A subscription of a protocol whose terminal signals may come at any time."""
+    """A subscription of a protocol whose terminal signals may be sent at any time."""
     return Subscription(terminal_needs_request=False, **options)
 
 
-def test_spec_1_01_nothing_is_wanted_before_a_request() -> None:
+def test_spec_1_01_no_element_may_be_offered_before_a_request() -> None:
     assert patient().wanted == 0
 
 
-def test_spec_1_01_offering_more_than_is_wanted_is_a_mistake_of_the_driver() -> None:
+def test_spec_1_01_offering_more_than_requested_is_an_error() -> None:
     subscription = patient()
     subscription.request(2)
     with pytest.raises(ValueError, match="3 elements offered, 2 wanted"):
@@ -40,7 +40,7 @@ def test_spec_1_01_offering_more_than_is_wanted_is_a_mistake_of_the_driver() -> 
 
 
 def test_spec_1_01_a_random_conversation_never_emits_more_than_was_requested() -> None:
-    """Whatever the order of requests and offers, the sum of elements stays below the sum of requests."""
+    """In any order of requests and offers, no more elements are sent than requested."""
     chance = dice("subscription")
     subscription, requested, emitted = patient(), 0, 0
     for _ in range(2_000):
@@ -79,7 +79,7 @@ def test_spec_1_05_the_end_of_the_feed_needs_no_further_demand() -> None:
 
 @pytest.mark.parametrize("end", ["finish", "fail", "expire", "revoke", "cancel"])
 def test_spec_1_07_nothing_follows_the_end(end: str) -> None:
-    """After any end: no elements, no second terminal signal, no further expiry."""
+    """After any end: no elements, no second terminal signal, no expiry."""
     subscription = patient()
     subscription.request(5)
     getattr(subscription, end)(*([NOT_FOUND] if end in ("fail", "revoke") else []))
@@ -97,14 +97,14 @@ def test_spec_1_08_cancel_stops_the_elements_at_once() -> None:
     assert subscription.offer(["late"]) == []
 
 
-def test_spec_3_05_and_3_07_cancel_may_be_said_twice_and_is_never_answered() -> None:
+def test_spec_3_05_and_3_07_cancel_may_be_repeated_and_is_never_answered() -> None:
     subscription = patient()
     assert subscription.cancel() == []
     assert subscription.cancel() == []
     assert subscription.is_closed
 
 
-def test_spec_3_06_a_request_after_cancel_is_told_so_and_brings_no_element() -> None:
+def test_spec_3_06_a_request_after_cancel_fails_and_brings_no_element() -> None:
     subscription = patient()
     subscription.cancel()
     assert subscription.request(1) == [SubscriptionEnded(EndReason.CANCELLED)]
@@ -119,7 +119,7 @@ def test_spec_3_08_requests_add_up() -> None:
 
 
 @pytest.mark.parametrize("demand", [0, -1, -(2**63)])
-def test_spec_3_09_a_request_for_nothing_or_less_fails(demand: int) -> None:
+def test_spec_3_09_a_request_for_zero_or_less_fails(demand: int) -> None:
     subscription = patient()
     subscription.request(3)
     assert subscription.request(demand) == [SubscriptionEnded(EndReason.INVALID_DEMAND)]
@@ -144,7 +144,7 @@ def test_spec_3_17_demand_stops_counting_at_its_cap() -> None:
 
 @pytest.mark.parametrize(("end", "reason"), [("finish", None), ("fail", NOT_FOUND)])
 def test_no_terminal_signal_precedes_the_first_request(end: str, reason: Fault | None) -> None:
-    """The protocol's extra guarantee: what is known early is told at the first request."""
+    """The protocol's extra guarantee: an early end is sent at the first request."""
     subscription = patient()
     assert getattr(subscription, end)(*([reason] if reason else [])) == []
     assert subscription.state is SubscriptionState.WAITING
@@ -158,22 +158,22 @@ def test_only_the_first_end_is_remembered_for_the_first_request() -> None:
     assert subscription.request(1) == [SubscriptionEnded(NOT_FOUND)]
 
 
-def test_idleness_is_told_without_a_request() -> None:
+def test_an_idle_subscription_ends_without_a_request() -> None:
     assert patient().expire() == [SubscriptionEnded(EndReason.IDLE)]
 
 
-def test_the_end_that_an_operator_wants_is_told_without_a_request() -> None:
+def test_an_operator_ends_a_subscription_without_a_request() -> None:
     assert patient().revoke(NOT_FOUND) == [SubscriptionEnded(NOT_FOUND)]
 
 
-def test_what_was_sent_and_what_is_wanted_still_are_what_was_requested() -> None:
+def test_sent_elements_and_remaining_demand_add_up_to_the_requests() -> None:
     subscription = patient()
     subscription.request(7)
     subscription.offer(["a", "b", "c"])
     assert (subscription.sent, subscription.demand) == (3, 4)
 
 
-def test_a_protocol_without_that_guarantee_tells_the_end_at_once() -> None:
+def test_a_protocol_without_that_guarantee_ends_at_once() -> None:
     assert hasty().finish() == [SubscriptionEnded(None)]
     assert hasty().fail(NOT_FOUND) == [SubscriptionEnded(NOT_FOUND)]
 

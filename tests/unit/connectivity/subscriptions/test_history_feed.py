@@ -1,4 +1,4 @@
-"""The feed of a history: bounds fixed at the subscribe, pages, and their end."""
+"""The feed of a history: fixed bounds, pages, and the end."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ async def test_the_bound_is_fixed_when_the_feed_is_opened(journal: TemporaryJour
     assert (len(page.elements), page.then) == (10, PageEnd.END)
 
 
-async def test_a_history_of_nothing_ends_at_once(journal: TemporaryJournal) -> None:
+async def test_an_empty_history_ends_at_once(journal: TemporaryJournal) -> None:
     unknown = EntityId(EntityType.THING, "acme.site", "nobody")
     page = await HistoryFeed.open(Store(journal), HistoryQuery(unknown), NOW).page(0, 10, 1 << 20)
     assert (list(page.elements), page.then) == ([], PageEnd.END)
 
 
-def test_an_unreadable_filter_is_found_when_the_feed_is_opened(journal: TemporaryJournal) -> None:
+def test_an_invalid_filter_is_reported_when_the_feed_is_opened(journal: TemporaryJournal) -> None:
     with pytest.raises(QueryError):
         HistoryFeed.open(Store(journal), HistoryQuery(LAMP, filter="eq("), NOW)
 
@@ -74,7 +74,7 @@ def opened(journal: TemporaryJournal, **query: Any) -> HistoryFeed:
 
 
 def append(journal: TemporaryJournal, revision: int) -> Change:
-    """The change that comes next, which is not stored yet."""
+    """Append the next change, which is not durable yet."""
     later = event(revision)
     return Change((later,), (evolve(journal.snapshot(LAMP), later),))
 
@@ -83,7 +83,7 @@ async def revisions(feed: HistoryFeed, position: int = 0, limit: int = 100) -> l
     return [item.revision for item in (await feed.page(position, limit, 1 << 20)).elements]
 
 
-async def test_the_end_is_known_with_the_last_event(journal: TemporaryJournal) -> None:
+async def test_the_page_with_the_last_event_is_the_end(journal: TemporaryJournal) -> None:
     assert (await opened(journal).page(0, 10, 1 << 20)).then is PageEnd.END
     assert (await opened(journal).page(0, 9, 1 << 20)).then is PageEnd.MORE
 
@@ -94,7 +94,7 @@ async def test_relative_bounds_are_fixed_at_the_opening(journal: TemporaryJourna
     assert await revisions(feed) == [9, 10]
 
 
-async def test_case_36_what_a_filter_leaves_out_costs_no_demand(journal: TemporaryJournal) -> None:
+async def test_case_36_filtered_events_use_no_demand(journal: TemporaryJournal) -> None:
     feed = opened(journal, filter="ge(attributes/n,8)")
     page = await feed.page(0, 2, 1 << 20)
     assert [item.revision for item in page.elements] == [8, 9]
@@ -111,7 +111,7 @@ async def test_a_page_is_bounded_in_bytes_too(journal: TemporaryJournal) -> None
     assert (len(page.elements), page.then) == (1, PageEnd.MORE)
 
 
-async def test_asking_twice_gives_the_same_page(journal: TemporaryJournal) -> None:
+async def test_reading_twice_returns_the_same_page(journal: TemporaryJournal) -> None:
     feed = opened(journal)
     assert await feed.page(3, 2, 1 << 20) == await feed.page(3, 2, 1 << 20)
 
@@ -123,7 +123,7 @@ async def test_a_store_that_is_closed_is_unavailable(journal: TemporaryJournal) 
         await feed.page(0, 10, 1 << 20)
 
 
-async def test_what_was_decided_before_the_opening_is_waited_for() -> None:
+async def test_events_decided_before_the_opening_are_waited_for() -> None:
     disk = Disk()
     disk.append([Change((event(1),), (fold([event(1)]),))])
     store = Store(disk)
@@ -143,10 +143,10 @@ async def test_what_was_decided_before_the_opening_is_waited_for() -> None:
 @pytest.mark.parametrize(
     ("asked", "found"), [({"before": 4_070_908_800 * 10**9}, [1, 2]), ({"after": 4_070_908_800 * 10**9}, [])]
 )
-async def test_instants_hold_for_what_was_decided_before_the_opening_too(
+async def test_timestamps_also_select_events_decided_before_the_opening(
     asked: dict[str, Any], found: list[int]
 ) -> None:
-    """A modify and a subscribe in one batch: 2099 is behind both events."""
+    """A modify and a subscribe in one batch; the year 2099 is after both events."""
     disk = Disk()
     disk.append([Change((event(1),), (fold([event(1)]),))])
     store = Store(disk)
@@ -165,7 +165,7 @@ def test_a_history_never_waits(journal: TemporaryJournal) -> None:
 
 
 def test_a_feed_is_one_small_object_that_does_not_change(journal: TemporaryJournal) -> None:
-    """There may be a hundred thousand of them."""
+    """There may be 100,000 of them."""
     feed = opened(journal)
     assert not hasattr(feed, "__dict__")
     with pytest.raises(FrozenInstanceError):

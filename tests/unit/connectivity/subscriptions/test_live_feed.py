@@ -1,6 +1,6 @@
-"""Live feeds: gapless, in order, durable, for many at once; and the engine's rules upon a feed that has no end.
+"""Live feeds: durable events without gap and in order for many followers; engine rules on a feed without end.
 
-What the tests follow is stored by a real store on a journal in memory; a feed is drawn from as the engine draws.
+The store is a real one on a journal in memory; pages are read as the subscription manager reads them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ async def site() -> AsyncIterator[FollowedSite]:
     await made.close()
 
 
-# what a follower is handed
+# which events a follower gets
 
 
-async def test_a_feed_begins_behind_what_is_decided_at_its_beginning(site: FollowedSite) -> None:
+async def test_a_feed_begins_after_the_events_decided_before_it(site: FollowedSite) -> None:
     await site.store_up_to(3)
     site.disk.hold()
     under_way = site.store.submit([change(LAMP, 4)])
@@ -49,7 +49,7 @@ async def test_a_feed_begins_behind_what_is_decided_at_its_beginning(site: Follo
     assert await drawn(feed) == ([5, 6], 6)
 
 
-async def test_what_is_not_durable_is_not_handed_out(site: FollowedSite) -> None:
+async def test_events_that_are_not_durable_are_not_sent(site: FollowedSite) -> None:
     await site.store_up_to(2)
     feed = site.following.feed(LAMP)
     site.disk.hold()
@@ -72,8 +72,8 @@ async def test_a_history_and_then_live_without_gap_or_repeat(site: FollowedSite)
     assert await drawn(feed, position) == ([11, 12], 12)
 
 
-async def test_the_seam_is_whole_wherever_a_commit_falls(site: FollowedSite) -> None:
-    """Somebody stores as fast as the store takes it while somebody else catches up from the beginning."""
+async def test_no_event_is_lost_between_history_and_live_whenever_a_commit_occurs(site: FollowedSite) -> None:
+    """One task stores as fast as possible while a follower catches up from the beginning."""
     await site.store_up_to(50)
     subscriber = site.subscriber(after=0)
     for last in range(51, 151, 3):
@@ -82,8 +82,8 @@ async def test_the_seam_is_whole_wherever_a_commit_falls(site: FollowedSite) -> 
     assert subscriber.revisions == list(range(1, 151))
 
 
-async def test_a_commit_that_was_under_way_at_the_beginning_is_told(site: FollowedSite) -> None:
-    """Nobody followed when it was written."""
+async def test_a_commit_pending_at_the_beginning_is_sent(site: FollowedSite) -> None:
+    """There was no follower when the event was written."""
     await site.store_up_to(2)
     site.disk.hold()
     under_way = site.store.submit([change(LAMP, 3)])
@@ -96,7 +96,7 @@ async def test_a_commit_that_was_under_way_at_the_beginning_is_told(site: Follow
     assert await drawn(feed) == ([3], 3)
 
 
-async def test_entities_do_not_meet(site: FollowedSite) -> None:
+async def test_feeds_of_different_entities_are_separate(site: FollowedSite) -> None:
     lamp, policy = site.following.feed(LAMP), site.following.feed(POLICY)
     await site.store.submit([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
     await awaited(lamp)
@@ -104,7 +104,7 @@ async def test_entities_do_not_meet(site: FollowedSite) -> None:
     assert await drawn(policy) == ([1], 1)
 
 
-async def test_who_keeps_up_reads_nothing_and_all_have_the_same_objects(site: FollowedSite) -> None:
+async def test_followers_that_keep_up_share_the_events_in_memory(site: FollowedSite) -> None:
     await site.store_up_to(3)
     feeds = [site.following.feed(LAMP) for _ in range(3)]
     await site.store_up_to(5)
@@ -117,7 +117,7 @@ async def test_who_keeps_up_reads_nothing_and_all_have_the_same_objects(site: Fo
     assert site.disk.pages == 0
 
 
-async def test_who_lags_behind_the_memory_reads_pages_of_the_history(site: FollowedSite, monkeypatch: Any) -> None:
+async def test_a_follower_that_lags_behind_the_memory_reads_the_history(site: FollowedSite, monkeypatch: Any) -> None:
     site.following = LiveFeeds(site.store, most=16)
     slow, fast = site.following.feed(LAMP), site.following.feed(LAMP)
     position, seen = 0, []
@@ -157,19 +157,19 @@ async def test_a_page_is_bounded_by_limit_and_bytes(site: FollowedSite) -> None:
     assert [event.revision for event in page.elements] == [5], "one event is never too large"
 
 
-async def test_leaping_leaves_out_what_lies_between(site: FollowedSite) -> None:
+async def test_skipping_leaves_out_the_events_between(site: FollowedSite) -> None:
     feed = site.following.feed(LAMP)
     await site.store_up_to(8)
     await site.told(LAMP, 8)
     assert (feed.newest, feed.position) == (8, 0)
-    feed.leap(5)
-    feed.leap(3)
+    feed.skip_to(5)
+    feed.skip_to(3)
     assert feed.position == 5
     assert await drawn(feed) == ([6, 7, 8], 8)
     assert feed.position == 8
 
 
-async def test_who_leaps_while_a_page_is_read_gets_nothing_before(
+async def test_a_skip_during_a_page_read_removes_earlier_events(
     site: FollowedSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.store_up_to(8)
@@ -178,7 +178,7 @@ async def test_who_leaps_while_a_page_is_read_gets_nothing_before(
 
     async def slow(*args: Any) -> Any:
         found = await read(*args)
-        feed.leap(6)
+        feed.skip_to(6)
         return found
 
     monkeypatch.setattr(site.store, "page", slow)
@@ -186,10 +186,10 @@ async def test_who_leaps_while_a_page_is_read_gets_nothing_before(
     assert ([event.revision for event in page.elements], page.position) == ([7], 7)
 
 
-# coming and going
+# first and last followers
 
 
-async def test_case_h01_the_first_follower_is_told_once(site: FollowedSite) -> None:
+async def test_case_h01_the_first_follower_is_reported_once(site: FollowedSite) -> None:
     first = site.following.feed(LAMP)
     second = site.following.feed(LAMP)
     assert site.hooks == [("created", LAMP, 1)]
@@ -198,7 +198,7 @@ async def test_case_h01_the_first_follower_is_told_once(site: FollowedSite) -> N
     second.close()
 
 
-async def test_case_h02_the_last_one_who_leaves_is_told_once(site: FollowedSite) -> None:
+async def test_case_h02_the_last_follower_that_leaves_is_reported_once(site: FollowedSite) -> None:
     first, second, other = (site.following.feed(entity) for entity in (LAMP, LAMP, POLICY))
     site.hooks.clear()
     first.close()
@@ -211,7 +211,7 @@ async def test_case_h02_the_last_one_who_leaves_is_told_once(site: FollowedSite)
     other.close()
 
 
-async def test_while_nobody_follows_nothing_is_kept(site: FollowedSite) -> None:
+async def test_without_followers_no_events_are_kept(site: FollowedSite) -> None:
     feed = site.following.feed(LAMP)
     await site.store_up_to(3)
     await site.told(LAMP, 3)
@@ -223,15 +223,15 @@ async def test_while_nobody_follows_nothing_is_kept(site: FollowedSite) -> None:
     assert await drawn(again) == ([3, 4, 5, 6], 6)
 
 
-async def test_a_feed_that_is_closed_wakes_nobody(site: FollowedSite) -> None:
+async def test_a_closed_feed_does_not_call_its_waiter(site: FollowedSite) -> None:
     feed, other = site.following.feed(LAMP), site.following.feed(LAMP)
-    feed.wake(lambda: pytest.fail("nobody waits any more"))
+    feed.wake(lambda: pytest.fail("a closed feed called its waiter"))
     await site.store_up_to(1)
     feed.close()
     await awaited(other)
 
 
-async def test_many_are_woken_a_few_at_a_time_so_that_the_loop_breathes(site: FollowedSite) -> None:
+async def test_many_followers_are_woken_in_batches_so_that_the_event_loop_can_run(site: FollowedSite) -> None:
     woken: list[int] = []
     feeds = [site.following.feed(LAMP) for _ in range(100)]
     for number, feed in enumerate(feeds):
@@ -245,11 +245,11 @@ async def test_many_are_woken_a_few_at_a_time_so_that_the_loop_breathes(site: Fo
     assert max(later - earlier for earlier, later in pairwise(steps)) <= module.WOKEN_AT_ONCE
 
 
-# trouble
+# failures
 
 
-async def test_what_was_decided_and_never_stored_does_not_count_as_the_beginning(site: FollowedSite) -> None:
-    """Another message may come by the same number."""
+async def test_a_feed_does_not_begin_after_a_decided_event_that_was_never_stored(site: FollowedSite) -> None:
+    """Another event may be stored with the same revision."""
     await site.store_up_to(3)
     site.disk.hold()
     lost = site.store.submit([change(LAMP, 4, b'"lost"')])
@@ -266,7 +266,7 @@ async def test_what_was_decided_and_never_stored_does_not_count_as_the_beginning
     assert await drawn(feed, position) == ([4, 5], 5)
 
 
-async def test_what_cannot_be_stored_does_not_count_as_the_beginning_either(site: FollowedSite) -> None:
+async def test_a_feed_does_not_begin_after_an_event_that_cannot_be_stored(site: FollowedSite) -> None:
     await site.store_up_to(3)
     site.disk.rejected = {b'"bad"'}
     refused = site.store.submit([change(LAMP, 4, b'"bad"')])
@@ -278,7 +278,7 @@ async def test_what_cannot_be_stored_does_not_count_as_the_beginning_either(site
     assert await drawn(feed) == ([4], 4)
 
 
-async def test_a_commit_whose_answer_was_lost_is_told_all_the_same(site: FollowedSite) -> None:
+async def test_events_of_a_commit_with_a_lost_result_are_sent(site: FollowedSite) -> None:
     await site.store_up_to(3)
     feed = site.following.feed(LAMP)
     site.disk.loses_answers = True
@@ -289,7 +289,7 @@ async def test_a_commit_whose_answer_was_lost_is_told_all_the_same(site: Followe
     assert await drawn(feed) == ([4], 4)
 
 
-async def test_a_store_that_cannot_be_read_is_asked_again(site: FollowedSite, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreadable_store_is_read_again_later(site: FollowedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
     feed = site.following.feed(LAMP)
     after: Callable[..., Any] = site.store.tail.after
@@ -308,8 +308,8 @@ async def test_a_store_that_cannot_be_read_is_asked_again(site: FollowedSite, mo
     assert len(tries) == 3
 
 
-async def test_what_the_journal_was_made_to_forget_is_not_told_out_of_memory(site: FollowedSite) -> None:
-    """After an erasure nothing of an entity may be handed out that its history has no more."""
+async def test_erased_events_are_not_sent_from_memory(site: FollowedSite) -> None:
+    """After an erasure no event may be sent that the history no longer has."""
     feed = site.following.feed(LAMP)
     await site.store_up_to(3)
     await site.told(LAMP, 3)
@@ -318,10 +318,10 @@ async def test_what_the_journal_was_made_to_forget_is_not_told_out_of_memory(sit
     assert site.disk.pages > 0
 
 
-# the engine upon a feed without an end
+# engine rules on a feed without end
 
 
-async def test_rs_1_01_no_more_than_was_asked_for(site: FollowedSite) -> None:
+async def test_rs_1_01_no_more_than_requested_is_sent(site: FollowedSite) -> None:
     subscriber = site.subscriber(demand=2)
     await site.store_up_to(5)
     await until(lambda: len(subscriber.revisions) == 2)
@@ -349,7 +349,7 @@ async def test_rs_1_07_nothing_follows_a_cancel(site: FollowedSite) -> None:
 
 
 async def test_a_session_is_not_idle_while_nothing_happens(site: FollowedSite) -> None:
-    """Its own lifetime says when it ends."""
+    """The session's own lifetime decides when it ends."""
     subscriber = site.subscriber()
     site.clock.advance(3600)
     site.streams.sweep()
@@ -362,7 +362,7 @@ async def test_a_session_is_not_idle_while_nothing_happens(site: FollowedSite) -
     assert list(site.streams._scopes) == [], "what has ended is forgotten"
 
 
-async def test_nothing_is_drawn_while_the_broker_takes_nothing(site: FollowedSite) -> None:
+async def test_no_page_is_read_while_the_broker_accepts_nothing(site: FollowedSite) -> None:
     subscriber = site.subscriber()
     subscriber.reply.is_stalled = True
     await site.store_up_to(1)
@@ -386,7 +386,7 @@ async def test_a_feed_that_cannot_be_opened_fails_alone(site: FollowedSite) -> N
     await until(lambda: other.revisions == [1])
 
 
-async def test_a_thousand_followers_of_one_event_have_it_once_each(site: FollowedSite) -> None:
+async def test_a_thousand_followers_get_an_event_once_each(site: FollowedSite) -> None:
     subscribers = [site.subscriber() for _ in range(1000)]
     await site.store_up_to(2)
     await until(lambda: all(len(one.revisions) == 2 for one in subscribers))

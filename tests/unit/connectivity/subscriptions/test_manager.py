@@ -1,6 +1,6 @@
-"""Open subscriptions: what reaches the subscriber, in which order, and what ends them.
+"""Open subscriptions: signals to the subscriber, their order, and how subscriptions end.
 
-Case numbers are those of the streaming-subscription cases; the feed is a list, the clock is moved by hand.
+Case numbers are those of the streaming-subscription cases; the feed is a list, and tests set the clock.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def test_case_31_32_and_rs_3_17_unbounded_demand_delivers_everything(deman
 
 
 async def test_rs_3_03_unbounded_demand_over_a_long_history_is_served_page_by_page() -> None:
-    """A demand without bound never draws more than a page at a time, and the stack does not grow."""
+    """Unbounded demand reads one page at a time, and the stack does not grow."""
     bench = Bench(lambda: ListFeed(range(50_000)), page_items=100)
     await bench.request(bench.subscribe(), 2**63 - 1)
     while bench.reply.names[-1] != "Complete":
@@ -207,7 +207,7 @@ async def test_case_56_57_an_unknown_id_is_not_found_and_echoed(command: str) ->
 async def test_case_58_59_a_stranger_can_neither_use_nor_end_a_subscription(
     scope: str, subjects: tuple[str, ...]
 ) -> None:
-    """Another connection, or the same one without a subject in common: the id does not exist."""
+    """For another connection, or other subjects on the same one, the ID does not exist."""
     bench = Bench()
     key = bench.subscribe()
     other = KeepingReply(scope)
@@ -226,7 +226,7 @@ async def test_one_common_subject_is_enough_to_use_a_subscription() -> None:
     assert bench.reply.elements == [1]
 
 
-async def test_case_60_the_entity_of_a_request_is_not_looked_at() -> None:
+async def test_case_60_the_entity_of_a_request_is_ignored() -> None:
     bench = Bench()
     key = bench.subscribe()
     other = EntityId(EntityType.THING, "acme.site", "fan-1")
@@ -250,7 +250,7 @@ async def test_case_62_an_idle_subscription_ends_by_itself() -> None:
     assert bench.failures() == [EndReason.IDLE, EndReason.CANCELLED]
 
 
-async def test_case_63_every_request_starts_the_idle_time_anew() -> None:
+async def test_case_63_every_request_restarts_the_idle_timeout() -> None:
     bench = Bench()
     key = bench.subscribe()
     for _ in range(6):
@@ -260,15 +260,15 @@ async def test_case_63_every_request_starts_the_idle_time_anew() -> None:
     assert len(bench.reply.elements) == 6
 
 
-async def test_case_64_a_store_that_fails_on_the_way_ends_with_an_internal_error() -> None:
+async def test_case_64_a_store_failure_while_reading_ends_with_an_internal_error() -> None:
     bench = Bench(lambda: ListFeed(range(1, 11), StoreUnavailable("disk gone"), error_at=3))
     await bench.request(bench.subscribe(), 10)
     assert bench.reply.elements == [1, 2, 3]
     assert bench.failures() == [INTERNAL_ERROR]
 
 
-async def test_an_older_part_of_a_history_that_cannot_be_read_is_told_as_that() -> None:
-    """An internal error, as clients know it, whose words say what is missing."""
+async def test_an_unavailable_older_part_of_a_history_is_reported_as_such() -> None:
+    """Clients get an internal error whose message names what is missing."""
     bench = Bench(lambda: ListFeed(range(1, 11), HistoryUnavailable("the lake is gone"), error_at=3))
     await bench.request(bench.subscribe(), 10)
     (fault,) = bench.failures()
@@ -278,7 +278,7 @@ async def test_an_older_part_of_a_history_that_cannot_be_read_is_told_as_that() 
     assert "the lake is gone" not in str(fault)
 
 
-async def test_case_65_a_store_that_fails_at_opening_is_told_at_the_first_request() -> None:
+async def test_case_65_a_store_failure_at_opening_fails_at_the_first_request() -> None:
     def broken() -> Feed:
         raise StoreUnavailable("disk gone")
 
@@ -321,7 +321,7 @@ async def test_case_68_events_go_to_the_source_of_the_latest_command() -> None:
     assert second.elements == [1]
 
 
-async def test_case_69_the_subscription_of_a_repeated_subscribe_ends_by_its_idle_time() -> None:
+async def test_case_69_the_subscription_of_a_repeated_subscribe_ends_at_its_idle_timeout() -> None:
     bench = Bench()
     used, unused = bench.subscribe(), bench.subscribe()
     bench.pass_time(40)
@@ -331,7 +331,7 @@ async def test_case_69_the_subscription_of_a_repeated_subscribe_ends_by_its_idle
     assert (failed.key, failed.reason) == (unused, EndReason.IDLE)
 
 
-async def test_case_70_closing_the_connection_ends_its_subscriptions_without_a_word() -> None:
+async def test_case_70_closing_the_connection_ends_its_subscriptions_silently() -> None:
     bench = Bench()
     key = bench.subscribe()
     bench.streams.close_connection("c-1")
@@ -353,10 +353,10 @@ async def test_too_many_subscriptions_of_one_connection_are_refused_without_an_i
     bench.subscribe()
 
 
-async def test_rs_3_13_what_ended_takes_no_memory_until_it_would_have_been_idle() -> None:
-    """However many are opened and cancelled within the idle time, few are held that ended an after-life ago.
+async def test_rs_3_13_an_ended_subscription_is_not_kept_until_its_idle_timeout() -> None:
+    """Many subscriptions opened and cancelled within the idle timeout leave few ended ones in memory.
 
-    Who is there still is looked at in time.
+    Open ones are still checked in time.
     """
     gc.freeze()  # Objects of earlier tests are not looked at.
     bench = Bench(idle_timeout=1000, max_per_connection=10)
@@ -375,7 +375,7 @@ async def test_rs_3_13_what_ended_takes_no_memory_until_it_would_have_been_idle(
     assert (gone.key, gone.reason) == (kept, EndReason.IDLE)
 
 
-async def test_rs_3_13_what_ended_is_forgotten_after_its_after_life() -> None:
+async def test_rs_3_13_an_ended_subscription_is_forgotten_after_its_after_life() -> None:
     bench = Bench()
     for _ in range(20):
         bench.cancel(bench.subscribe())
@@ -390,7 +390,7 @@ async def test_ids_are_unguessable_and_never_repeat() -> None:
     assert min(map(len, keys)) >= 22
 
 
-async def test_the_next_page_is_drawn_when_the_broker_has_taken_the_last_one() -> None:
+async def test_the_next_page_is_read_when_the_broker_has_taken_the_last_one() -> None:
     bench = Bench(page_items=10)
     key = bench.subscribe()
     bench.reply.is_stalled = True
@@ -404,7 +404,7 @@ async def test_the_next_page_is_drawn_when_the_broker_has_taken_the_last_one() -
 
 
 async def test_a_stalled_subscription_never_delays_another() -> None:
-    """One subscriber's broker takes nothing; the other one gets everything all the same."""
+    """One subscriber's broker accepts nothing; the other subscriber still gets everything."""
     bench = Bench(page_items=10)
     stalled = bench.subscribe()
     bench.reply.is_stalled = True
@@ -417,7 +417,7 @@ async def test_a_stalled_subscription_never_delays_another() -> None:
     assert reply.names[-1] == "Complete"
 
 
-async def test_whoever_is_sent_more_at_once_is_read_larger_pages() -> None:
+async def test_a_subscriber_with_larger_batches_reads_larger_pages() -> None:
     bench = Bench(lambda: ListFeed(range(500)), page_items=10)
     replies = [KeepingReply("a"), KeepingReply("b")]
     for reply, at_once in zip(replies, (AT_ONCE, 250), strict=True):
@@ -431,7 +431,7 @@ async def test_whoever_is_sent_more_at_once_is_read_larger_pages() -> None:
 
 
 async def test_pages_of_several_subscriptions_are_sent_in_turns() -> None:
-    """A broker that takes a whole page at once does not make the others wait until it has it."""
+    """A broker that accepts a whole page at once does not delay other subscriptions."""
     bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
     order: list[str] = []
 
@@ -450,7 +450,7 @@ async def test_pages_of_several_subscriptions_are_sent_in_turns() -> None:
     assert [reply.elements for reply in replies] == [list(range(3 * AT_ONCE))] * 2
 
 
-async def test_case_55_what_is_left_of_a_page_does_not_leave_after_cancel() -> None:
+async def test_case_55_the_rest_of_a_page_is_not_sent_after_cancel() -> None:
     bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
     key = bench.subscribe()
     bench.reply.is_stalled = True
@@ -462,7 +462,7 @@ async def test_case_55_what_is_left_of_a_page_does_not_leave_after_cancel() -> N
     assert bench.reply.names == ["Created", "Next"]
 
 
-async def test_waiting_for_a_broker_that_is_away_is_not_idleness() -> None:
+async def test_waiting_for_an_unavailable_broker_is_not_idleness() -> None:
     bench = Bench(page_items=10)
     key = bench.subscribe()
     bench.reply.is_stalled = True
@@ -471,8 +471,8 @@ async def test_waiting_for_a_broker_that_is_away_is_not_idleness() -> None:
     assert bench.failures() == []
 
 
-async def test_the_engine_carries_an_endless_live_feed() -> None:
-    """Nothing yet is no end: elements that arrive later flow as far as there is demand, in order, without a task waiting."""
+async def test_a_live_feed_without_end_is_sent_as_requested() -> None:
+    """An empty page is not the end: later elements are sent by demand, in order, without a waiting task."""
     feed = LiveFeed()
     bench = Bench(lambda: feed)
     key = bench.subscribe()
@@ -493,8 +493,8 @@ async def test_the_engine_carries_an_endless_live_feed() -> None:
     assert bench.reply.elements == ["a", "b", "c", "d"]
 
 
-async def test_the_engine_carries_ids_that_the_client_chooses() -> None:
-    """Ids are unique within a session: two sessions may choose the same one, and one may use it again after its end."""
+async def test_a_client_may_choose_subscription_ids() -> None:
+    """IDs are unique within a session: two sessions may use the same one, and one may reuse it after its end."""
     bench = Bench(lambda: ListFeed([1, 2]))
     one, two = KeepingReply("c-1"), KeepingReply("c-1")
     first, second = Subscriber(one, READER, ("c-1", "reply/one")), Subscriber(two, READER, ("c-1", "reply/two"))
@@ -509,8 +509,8 @@ async def test_the_engine_carries_ids_that_the_client_chooses() -> None:
     assert two.elements == [1, 2, 1, 2]
 
 
-async def test_the_engine_carries_demand_that_comes_with_the_subscribe() -> None:
-    """A protocol whose subscribe brings demand, and whose end needs no request, gets all of it at once."""
+async def test_a_subscribe_may_bring_demand() -> None:
+    """A subscribe with demand, in a protocol whose end needs no request, gets everything at once."""
     bench = Bench(lambda: ListFeed([1, 2, 3]))
     reply = KeepingReply(terminal_needs_request=False)
     peer = Subscriber(reply, READER, "c-1")
@@ -531,8 +531,8 @@ async def test_a_refused_subscribe_of_such_a_protocol_fails_at_once() -> None:
 
 
 @pytest.mark.parametrize("late", [2, 3, 5, 12, 61])
-async def test_a_sweep_that_comes_late_forgets_nobody(late: int) -> None:
-    """However many seconds a sweep skips: what is idle ends, what ended is forgotten."""
+async def test_a_late_sweep_ends_all_subscriptions_that_are_due(late: int) -> None:
+    """If a sweep skips seconds, idle subscriptions still end and ended ones are still forgotten."""
     bench = Bench()
     key = bench.subscribe()
     bench.jump(2)
@@ -544,7 +544,7 @@ async def test_a_sweep_that_comes_late_forgets_nobody(late: int) -> None:
 
 
 async def test_elements_that_the_broker_refuses_end_the_subscription() -> None:
-    """They leave a gap that the client cannot see, so nothing may follow them but the failure."""
+    """A refused element leaves a gap that the client cannot see, so only the failure may follow."""
     bench = Bench(page_items=2)
     key = bench.subscribe()
     bench.reply.is_stalled = True
@@ -557,7 +557,7 @@ async def test_elements_that_the_broker_refuses_end_the_subscription() -> None:
     assert bench.failures() == [refusal.fault]
 
 
-async def test_closing_the_connection_ends_what_waits_for_its_broker() -> None:
+async def test_closing_the_connection_ends_subscriptions_that_wait_for_the_broker() -> None:
     bench = Bench()
     key = bench.subscribe()
     bench.reply.is_stalled = True
@@ -569,8 +569,8 @@ async def test_closing_the_connection_ends_what_waits_for_its_broker() -> None:
     assert pump.cancelled()
 
 
-async def test_case_71_a_request_right_behind_the_subscribe_is_served_after_created() -> None:
-    """A client that chose or guessed the id need not wait for the answer."""
+async def test_case_71_a_request_immediately_after_the_subscribe_is_served_after_created() -> None:
+    """A client that chose or guessed the ID need not wait for `created`."""
     bench = Bench(lambda: ListFeed([1]))
     bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="7"), bench.peer)
     bench.streams.request(Request(SubscriptionKind.HISTORY, "7", 1, {}, LAMP), bench.peer)

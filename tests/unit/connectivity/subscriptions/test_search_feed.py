@@ -1,4 +1,4 @@
-"""Searches over a site without brokers. Case numbers are those of the search cases."""
+"""Searches without brokers. Case numbers are those of the search cases."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OWN_ALL = {"grant": ["READ", "WRITE"], "revoke": []}
 
 
 def entries(**readers: dict[str, Any]) -> dict[str, Any]:
-    """A policy of the owner, and resources for others: `guest={"thing:/": …}`."""
+    """Return a policy of the owner with resources for others: `guest={"thing:/": …}`."""
     found = {
         "OWNER": {
             "subjects": {"acme:owner": {"type": "test"}},
@@ -50,7 +50,7 @@ def site() -> ConnectionHarness:
     return ConnectionHarness(source(), source("guests", "acme:guest"))
 
 
-async def test_case_72_only_what_matches_is_found_and_then_complete(site: ConnectionHarness) -> None:
+async def test_case_72_only_matches_are_sent_and_then_complete(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1", {"attributes": {"counter": 1}})
     await has_thing(site, "lamp-2", {"attributes": {"other": 1}})
     searcher = Searcher(site)
@@ -61,7 +61,7 @@ async def test_case_72_only_what_matches_is_found_and_then_complete(site: Connec
     assert searcher.said(key) == ["created", "next", "complete"]
 
 
-async def test_case_73_pages_have_the_size_that_was_asked_for(site: ConnectionHarness) -> None:
+async def test_case_73_pages_have_the_requested_size(site: ConnectionHarness) -> None:
     for number in range(7):
         await has_thing(site, f"lamp-{number}")
     searcher = Searcher(site)
@@ -90,7 +90,7 @@ async def test_case_74_without_options_a_page_has_25_things(site: ConnectionHarn
     assert [len(page) for page in await searcher.request(key, 5)] == [25, 5]
 
 
-async def test_case_75_nothing_found_is_complete_without_a_page(site: ConnectionHarness) -> None:
+async def test_case_75_without_matches_complete_is_sent_without_a_page(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1")
     searcher = Searcher(site)
     key = await searcher.subscribe("exists(attributes/counter)")
@@ -140,7 +140,7 @@ async def test_case_76_namespaces_are_exact_and_none_means_all(site: ConnectionH
         ),
     ],
 )
-async def test_case_77_to_80_what_cannot_be_understood_fails_at_the_first_request(
+async def test_case_77_to_80_an_invalid_search_fails_at_the_first_request(
     site: ConnectionHarness, filter: str | None, options: str | None, code: str, message: str
 ) -> None:
     searcher = Searcher(site)
@@ -154,7 +154,7 @@ async def test_case_77_to_80_what_cannot_be_understood_fails_at_the_first_reques
     assert message in error["message"]
 
 
-async def test_case_81_what_is_missing_sorts_first_and_last_when_descending(site: ConnectionHarness) -> None:
+async def test_case_81_missing_values_sort_first_and_last_when_descending(site: ConnectionHarness) -> None:
     for name, attributes in {"x": {"n": 2}, "y": {}, "z": {"n": 1}}.items():
         await has_thing(site, name, {"attributes": attributes})
     searcher = Searcher(site)
@@ -163,7 +163,7 @@ async def test_case_81_what_is_missing_sorts_first_and_last_when_descending(site
 
 
 @pytest.mark.parametrize("filter", [None, 'eq(thingId,"acme.site:lamp-1")'], ids=["looked for", "named"])
-async def test_case_82_fields_say_what_is_shown(site: ConnectionHarness, filter: str | None) -> None:
+async def test_case_82_only_the_selected_fields_are_sent(site: ConnectionHarness, filter: str | None) -> None:
     await has_thing(site, "lamp-1", {"attributes": {"room": "hall", "n": 1}, "features": {"lamp": {}}})
     searcher = Searcher(site)
     for fields, shown in {
@@ -180,7 +180,7 @@ async def test_case_82_fields_say_what_is_shown(site: ConnectionHarness, filter:
         assert await searcher.request(key) == [[shown]]
 
 
-async def test_case_83_what_may_not_be_read_is_not_there(site: ConnectionHarness) -> None:
+async def test_case_83_fields_without_read_permission_are_not_sent(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1")
     await has_thing(site, "lamp-2", policy=entries(guest={"thing:/": READ_ALL}))
     guest = Searcher(site, source=1)
@@ -189,7 +189,7 @@ async def test_case_83_what_may_not_be_read_is_not_there(site: ConnectionHarness
 
 
 @pytest.mark.parametrize("named", ["", ',eq(thingId,"acme.site:lamp-2")'], ids=["looked for", "named"])
-async def test_case_84_a_predicate_on_what_may_not_be_read_is_false_and_its_negation_true(
+async def test_case_84_a_predicate_on_an_unreadable_field_is_false_and_its_negation_true(
     site: ConnectionHarness, named: str
 ) -> None:
     resources = {"thing:/": READ_ALL, "thing:/attributes/secret": {"grant": [], "revoke": ["READ"]}}
@@ -211,7 +211,7 @@ async def test_case_84_a_predicate_on_what_may_not_be_read_is_false_and_its_nega
     assert await found("not(exists(attributes/secret))")
 
 
-async def test_a_change_of_a_policy_counts_for_the_next_page(site: ConnectionHarness) -> None:
+async def test_a_change_of_a_policy_applies_to_the_next_page(site: ConnectionHarness) -> None:
     readable = entries(guest={"thing:/": READ_ALL})
     for number in range(4):
         await has_thing(site, f"lamp-{number}", policy=readable)
@@ -233,7 +233,7 @@ async def test_case_85_other_channels_open_nothing(site: ConnectionHarness, chan
 
 
 @pytest.mark.parametrize("demand", [-3, 0, None])
-async def test_case_86_a_demand_of_nothing_fails(site: ConnectionHarness, demand: int | None) -> None:
+async def test_case_86_a_demand_of_zero_fails(site: ConnectionHarness, demand: int | None) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe()
     searcher.ask(key, demand)
@@ -269,7 +269,7 @@ async def test_case_87_parallel_searches_do_not_mix(site: ConnectionHarness) -> 
         assert found == [tag, tag]
 
 
-async def test_case_88_nothing_is_looked_for_before_the_first_request(site: ConnectionHarness) -> None:
+async def test_case_88_nothing_is_read_before_the_first_request(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1")
     searcher = Searcher(site)
     key = await searcher.subscribe()
@@ -301,7 +301,7 @@ async def test_case_90_a_thing_deleted_between_two_pages_is_skipped_and_the_page
     await until(lambda: searcher.end(key) == "complete")
 
 
-async def test_case_91_ids_of_searches_and_histories_never_meet(site: ConnectionHarness) -> None:
+async def test_case_91_ids_of_searches_and_histories_are_separate(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-7")
     searcher = Searcher(site)
     key = await searcher.subscribe()
@@ -330,7 +330,7 @@ async def test_an_unknown_or_foreign_id_is_not_found(site: ConnectionHarness, ac
         }
 
 
-async def test_a_search_that_nobody_asks_times_out_and_later_is_not_found(site: ConnectionHarness) -> None:
+async def test_a_search_without_requests_expires_and_later_is_not_found(site: ConnectionHarness) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe()
     for _ in range(62):
@@ -374,13 +374,13 @@ async def test_too_many_subscriptions_are_refused_with_a_code_of_searches(site: 
         ([1], "json.format.invalid"),
     ],
 )
-async def test_a_value_of_the_wrong_type_opens_nothing(site: ConnectionHarness, value: Any, code: str) -> None:
+async def test_a_value_of_the_wrong_type_opens_no_search(site: ConnectionHarness, value: Any, code: str) -> None:
     answer = await site.ask(searching("subscribe", value))
     assert answer["topic"] == "unknown/unknown/things/twin/errors"
     assert answer["value"]["error"] == code
 
 
-async def test_a_search_that_finds_nothing_in_its_time_fails(site: ConnectionHarness) -> None:
+async def test_a_search_without_matches_at_its_time_limit_fails(site: ConnectionHarness) -> None:
     site.search.error = BudgetExceeded(5)
     searcher = Searcher(site)
     key = await searcher.subscribe()
@@ -389,7 +389,7 @@ async def test_a_search_that_finds_nothing_in_its_time_fails(site: ConnectionHar
     assert (error["status"], error["error"]) == (503, "thing-search:budget.exceeded")
 
 
-async def test_times_are_those_of_the_subscribe_and_equal_filters_share_what_they_mean(site: ConnectionHarness) -> None:
+async def test_times_are_those_of_the_subscribe_and_equal_filters_share_a_predicate(site: ConnectionHarness) -> None:
     def predicate(filter: str) -> Any:
         return site.searching.understand(SearchQuery(filter), ()).question.predicate
 
@@ -411,7 +411,7 @@ async def test_a_page_is_filled_from_several_slices(site: ConnectionHarness) -> 
     assert [len(page) for page in await searcher.request(key, 5)] == [3, 3, 1]
 
 
-async def test_what_was_found_when_the_time_is_over_is_a_page(
+async def test_things_found_until_the_time_limit_are_a_page(
     site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(7):
@@ -432,7 +432,7 @@ async def test_what_was_found_when_the_time_is_over_is_a_page(
     assert [len(each) for each in await searcher.request(key)] == [2, 5]
 
 
-async def test_a_page_is_cut_at_its_bytes(site: ConnectionHarness) -> None:
+async def test_a_page_ends_at_its_limit_of_bytes(site: ConnectionHarness) -> None:
     for number in range(30):
         await has_thing(site, f"lamp-{number:02}", {"attributes": {"text": "x" * 90_000}})
     searcher = Searcher(site)
@@ -444,7 +444,7 @@ async def test_a_page_is_cut_at_its_bytes(site: ConnectionHarness) -> None:
     assert max(len(message.envelope.payload) for message in site.link.published) < 1 << 20
 
 
-async def test_many_pages_are_looked_for_at_once_but_no_more_than_bounded(site: ConnectionHarness) -> None:
+async def test_several_pages_are_read_at_once_up_to_a_limit(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1")
     searcher = Searcher(site)
     for options, wanted in (("size(200)", 400), ("size(1)", AT_ONCE), ("size(25)", 500)):
@@ -452,21 +452,21 @@ async def test_many_pages_are_looked_for_at_once_but_no_more_than_bounded(site: 
         assert site.search.pages[-1].limit == wanted
 
 
-async def test_searches_are_looked_for_in_threads_of_their_own_and_a_named_thing_is_not(
+async def test_searches_run_in_worker_threads_except_for_a_named_thing(
     site: ConnectionHarness,
 ) -> None:
     await has_thing(site, "lamp-1")
     searcher = Searcher(site)
     await searcher.all('eq(thingId,"acme.site:lamp-1")')
     assert site.search.pages == []
-    # Several may be large together.
+    # Several large things may follow each other.
     assert await searcher.all('in(thingId,"acme.site:lamp-1","acme.site:lamp-2")') == ["acme.site:lamp-1"]
     assert len(site.search.pages) == 1
     await searcher.all()
     assert site.search.pages[-1].thread.startswith("search")
 
 
-async def test_a_long_search_holds_up_nobody(site: ConnectionHarness) -> None:
+async def test_a_long_search_does_not_delay_others(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-7")
     searcher = Searcher(site)
     long = await searcher.subscribe()
@@ -482,7 +482,7 @@ async def test_a_long_search_holds_up_nobody(site: ConnectionHarness) -> None:
     assert len(site.search.pages) == 1
 
 
-async def test_what_was_cancelled_before_its_turn_is_not_looked_for(site: ConnectionHarness) -> None:
+async def test_a_search_cancelled_before_its_turn_is_not_executed(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-7")
     searcher = Searcher(site)
     keys = [await searcher.subscribe() for _ in range(4)]
@@ -500,10 +500,10 @@ async def test_what_was_cancelled_before_its_turn_is_not_looked_for(site: Connec
     assert len(site.search.pages) == 3
 
 
-# --- own writes ---------------------------------------------------------------------------------------------------------
+# --- read your writes ---------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_not_durable_yet_is_waited_for() -> None:
+async def test_a_search_waits_for_changes_that_are_not_durable_yet() -> None:
     disk = Disk()
     site = ConnectionHarness(journal=disk)
     await has_thing(site, "lamp-7")
@@ -525,8 +525,8 @@ async def test_what_is_not_durable_yet_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("number", [50, pytest.param(5_000, marks=pytest.mark.soak(shard="properties"))])
-async def test_every_write_that_was_answered_is_found_under_load(tmp_path: Path, number: int) -> None:
-    """Read your writes: a search that is sent after the answer finds the change, by value and by id, while others write."""
+async def test_every_acknowledged_write_is_found_under_load(tmp_path: Path, number: int) -> None:
+    """A search sent after a response finds the change, by value and by ID, while others write."""
     site = ConnectionHarness(journal=Journal.open(tmp_path / "journal.db"))
     await has_thing(site, "lamp-7")
     await has_thing(site, "lamp-8")
@@ -546,7 +546,7 @@ async def test_every_write_that_was_answered_is_found_under_load(tmp_path: Path,
 
 
 async def _keep_writing(site: ConnectionHarness) -> None:
-    """Commits follow one another without a pause."""
+    """Send commands without a pause."""
     number = 0
     while True:
         number -= 1

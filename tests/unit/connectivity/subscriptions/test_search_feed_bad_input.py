@@ -1,4 +1,4 @@
-"""What clients should not send: every search of it is answered with a typed failure, or with what it means, and soon."""
+"""Invalid searches: each fails with its code, or is read literally, within a time limit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def searcher() -> Searcher:
     ],
     ids=lambda filter: filter[:30] or "empty",
 )
-async def test_what_is_no_filter_fails_with_its_code(searcher: Searcher, filter: str) -> None:
+async def test_an_invalid_filter_fails_with_its_code(searcher: Searcher, filter: str) -> None:
     with at_most(2.0):
         key = await searcher.subscribe(filter)
         await searcher.request(key)
@@ -65,7 +65,9 @@ async def test_what_is_no_filter_fails_with_its_code(searcher: Searcher, filter:
     ],
     ids=lambda each: each[:30] if isinstance(each, str) else "",
 )
-async def test_what_only_looks_bad_means_what_it_says(searcher: Searcher, filter: str, is_found: bool) -> None:
+async def test_an_unusual_but_valid_filter_has_its_literal_meaning(
+    searcher: Searcher, filter: str, is_found: bool
+) -> None:
     with at_most(5.0):
         assert await searcher.all(filter) == (["acme.site:lamp-7"] if is_found else [])
 
@@ -74,7 +76,7 @@ async def test_what_only_looks_bad_means_what_it_says(searcher: Searcher, filter
     "options",
     ["size(" + "9" * 5000 + ")", "sort(" + "+attributes/a," * 999 + "+thingId)", "size(1)," * 9999, "limit(1)"],
 )
-async def test_options_that_cannot_be_followed_fail_with_their_code(searcher: Searcher, options: str) -> None:
+async def test_invalid_options_fail_with_their_code(searcher: Searcher, options: str) -> None:
     key = await searcher.subscribe(None, options)
     await searcher.request(key)
     error = searcher.failure(key)
@@ -82,8 +84,8 @@ async def test_options_that_cannot_be_followed_fail_with_their_code(searcher: Se
     assert len(error["message"]) < 1_000
 
 
-async def test_whatever_is_sent_is_answered(searcher: Searcher) -> None:
-    """Random values under the names of a search, and random texts as its filter: created and an end, or an error."""
+async def test_every_random_search_gets_an_answer(searcher: Searcher) -> None:
+    """Random values of search fields and random filters get `created` and an end, or an error."""
     chance, site = dice("bad searches"), searcher.site
     pieces = [
         "eq",

@@ -1,7 +1,7 @@
-"""What searches find and show, against a second evaluation that is slow and obvious: thousands of random questions.
+"""Search results compared with a slow and simple evaluation, for thousands of random searches.
 
-Policies have all that they may have (imports, references, namespaces, expiries), things have no arrays. Every question is
-asked twice: of whoever looks among all things, and of whoever is told their ids.
+Policies use all features (imports, references, namespaces, expiries), things have no arrays. Every search runs twice:
+over all things, and as a lookup by IDs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tests.support.random_policies import NAMESPACES, NOWS, SUBJECTS
 WORLDS, QUESTIONS = examples(40), 20 if THOROUGH else 8
 
 
-# --- the real thing -----------------------------------------------------------------------------------------------------
+# --- the implementation under test --------------------------------------------------------------------------------------
 
 
 def found(search: ThingSearch, question: ThingQuery, rights: ThingRights, limit: int) -> list[tuple[str, Any]]:
-    """Everything that is found, page by page, as it is shown."""
+    """Return all matches of all pages, as they are shown."""
     place, hits = None, []
     while True:
         page = search.page(question, rights, place, limit, Budget(60))
@@ -53,7 +53,7 @@ def found(search: ThingSearch, question: ThingQuery, rights: ThingRights, limit:
         pytest.param("indexed", 50 * WORLDS, marks=pytest.mark.soak(shard="properties")),
     ],
 )
-def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, worlds: int, tmp_path: Path) -> None:
+def test_results_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_path: Path) -> None:
     chance = dice("searching", maker, worlds)
     number = 0
     for world in range(worlds):
@@ -99,8 +99,8 @@ def test_what_is_found_and_shown_agrees_with_the_obvious_rule(maker: str, worlds
     assert number > worlds * QUESTIONS // 2
 
 
-def test_the_dice_fall_on_every_kind_of_reader() -> None:
-    """Whole access, partial access, none: each in a good part of the cases, or the agreement says little."""
+def test_random_policies_include_every_kind_of_access() -> None:
+    """Whole, partial and no access must be frequent enough for the comparison to be meaningful."""
     chance, seen = dice("readers"), dict.fromkeys(("whole", "part", "none"), 0)
     for _ in range(200):
         policies, things = a_world(chance)

@@ -1,4 +1,4 @@
-"""What a thing looks like in a page, and which things share one."""
+"""The bytes of a thing in a page, and how things are distributed over pages."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def test_without_fields_a_thing_is_its_document() -> None:
         ("attributes/none,_policy", {}),
     ],
 )
-def test_fields_say_what_is_shown(fields: str, expected: Any) -> None:
+def test_only_the_selected_fields_are_in_a_page(fields: str, expected: Any) -> None:
     assert shown(fields) == expected
 
 
-def gathered(sizes: list[int], size: int = 3, max_bytes: int = 100) -> list[list[str]]:
+def paged(sizes: list[int], size: int = 3, max_bytes: int = 100) -> list[list[str]]:
     pages = PageBuilder(size, max_bytes)
     for length in sizes:
         pages.add(b'"' + b"x" * (length - 2) + b'"')
@@ -60,10 +60,10 @@ def gathered(sizes: list[int], size: int = 3, max_bytes: int = 100) -> list[list
 
 @pytest.mark.parametrize(("number", "lengths"), [(0, []), (1, [1]), (3, [3]), (7, [3, 3, 1])])
 def test_a_page_is_never_empty_and_full_unless_it_is_the_last(number: int, lengths: list[int]) -> None:
-    assert [len(page) for page in gathered([4] * number)] == lengths
+    assert [len(page) for page in paged([4] * number)] == lengths
 
 
-def test_a_page_knows_what_it_still_takes() -> None:
+def test_a_page_reports_the_things_and_bytes_that_still_fit() -> None:
     pages = PageBuilder(3, 100)
     assert (pages.missing, pages.left, pages.is_open) == (3, 100, False)
     pages.add(b"12345")
@@ -75,7 +75,7 @@ def test_a_page_knows_what_it_still_takes() -> None:
     assert (len(pages.done), pages.missing, pages.left, pages.is_open) == (1, 3, 100, False)
 
 
-def test_what_is_larger_than_a_page_leaves_room_for_something() -> None:
+def test_after_a_thing_larger_than_a_page_at_least_one_byte_is_left() -> None:
     pages = PageBuilder(3, 10)
     pages.add(b"1" * 50)
     assert pages.left == 1

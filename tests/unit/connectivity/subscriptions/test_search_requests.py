@@ -1,4 +1,4 @@
-"""Questions that are answered at once: pages with cursors, counts, and what is refused."""
+"""Searches over HTTP: pages with cursors, counts, plans, and refused searches."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def site() -> ConnectionHarness:
 
 
 @pytest.fixture
-def inquirer(site: ConnectionHarness) -> SearchRequests:
-    return inquirer_of(site)
+def searches(site: ConnectionHarness) -> SearchRequests:
+    return searches_of(site)
 
 
-def inquirer_of(
+def searches_of(
     site: ConnectionHarness, now: Callable[[], datetime] = lambda: NOW, noted: list[AuditEntry] | None = None
 ) -> SearchRequests:
     async def note(entry: AuditEntry) -> None:
@@ -52,11 +52,11 @@ async def lamps(site: ConnectionHarness, number: int) -> None:
         await has_thing(site, f"lamp-{each:03}", {"attributes": {"size": each, "odd": bool(each % 2)}})
 
 
-async def all_pages(inquirer: SearchRequests, inquiry: HttpSearch) -> list[list[Any]]:
-    """Every page, each asked for with the cursor of the one before."""
+async def all_pages(searches: SearchRequests, inquiry: HttpSearch) -> list[list[Any]]:
+    """Return every page, each with the cursor of the one before."""
     options, pages = inquiry.options, []
     while True:
-        found = await inquirer.things(inquiry)
+        found = await searches.things(inquiry)
         pages.append(json.loads(found.items))
         if found.cursor is None:
             return pages
@@ -65,55 +65,57 @@ async def all_pages(inquirer: SearchRequests, inquiry: HttpSearch) -> list[list[
         )
 
 
-async def refused(answer: Any) -> tuple[int, str]:
+async def error_of(answer: Any) -> tuple[int, str]:
     with pytest.raises(OperationRefused) as error:
         await answer
     return error.value.fault.status, error.value.fault.error
 
 
-async def test_cursors_lead_from_page_to_page_to_the_end(site: ConnectionHarness, inquirer: SearchRequests) -> None:
+async def test_each_cursor_leads_to_the_next_page_until_the_last(
+    site: ConnectionHarness, searches: SearchRequests
+) -> None:
     await lamps(site, 7)
-    pages = await all_pages(inquirer, replace(OWNER, options="size(3),sort(-attributes/size)"))
+    pages = await all_pages(searches, replace(OWNER, options="size(3),sort(-attributes/size)"))
     assert [[thing["attributes"]["size"] for thing in page] for page in pages] == [[6, 5, 4], [3, 2, 1], [0]]
 
 
-async def test_without_options_a_page_has_25_things(site: ConnectionHarness, inquirer: SearchRequests) -> None:
+async def test_without_options_a_page_has_25_things(site: ConnectionHarness, searches: SearchRequests) -> None:
     await lamps(site, 26)
-    assert [len(page) for page in await all_pages(inquirer, OWNER)] == [25, 1]
+    assert [len(page) for page in await all_pages(searches, OWNER)] == [25, 1]
 
 
-async def test_a_full_last_page_has_no_cursor(site: ConnectionHarness, inquirer: SearchRequests) -> None:
+async def test_a_full_last_page_has_no_cursor(site: ConnectionHarness, searches: SearchRequests) -> None:
     await lamps(site, 2)
-    assert (await inquirer.things(replace(OWNER, options="size(2)"))).cursor is None
+    assert (await searches.things(replace(OWNER, options="size(2)"))).cursor is None
 
 
-async def test_nothing_found_is_an_empty_page(site: ConnectionHarness, inquirer: SearchRequests) -> None:
+async def test_a_search_without_matches_returns_an_empty_page(
+    site: ConnectionHarness, searches: SearchRequests
+) -> None:
     await lamps(site, 1)
-    assert await inquirer.things(HttpSearch(("acme:stranger",))) == (b"[]", None)
-    assert await inquirer.things(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == (b"[]", None)
+    assert await searches.things(HttpSearch(("acme:stranger",))) == (b"[]", None)
+    assert await searches.things(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == (b"[]", None)
 
 
-async def test_fields_say_what_is_shown(site: ConnectionHarness, inquirer: SearchRequests) -> None:
+async def test_only_the_selected_fields_are_returned(site: ConnectionHarness, searches: SearchRequests) -> None:
     await lamps(site, 1)
-    found = await inquirer.things(replace(OWNER, selection={"thingId": {}, "_revision": {}}))
+    found = await searches.things(replace(OWNER, selection={"thingId": {}, "_revision": {}}))
     assert json.loads(found.items) == [{"thingId": "acme.site:lamp-000", "_revision": 1}]
 
 
-async def test_what_matches_is_counted_in_slices(site: ConnectionHarness, inquirer: SearchRequests) -> None:
+async def test_matches_are_counted_in_slices(site: ConnectionHarness, searches: SearchRequests) -> None:
     await lamps(site, 9)
     site.search.slice = 2
-    assert await inquirer.count(OWNER) == 9
+    assert await searches.count(OWNER) == 9
     assert len(site.search.pages) == 5
-    assert await inquirer.count(replace(OWNER, filter="eq(attributes/odd,true)")) == 4
-    assert await inquirer.count(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == 0
-    assert await inquirer.count(HttpSearch(("acme:stranger",))) == 0
+    assert await searches.count(replace(OWNER, filter="eq(attributes/odd,true)")) == 4
+    assert await searches.count(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == 0
+    assert await searches.count(HttpSearch(("acme:stranger",))) == 0
 
 
-async def test_a_plan_says_how_the_first_page_would_be_come_by(
-    site: ConnectionHarness, inquirer: SearchRequests
-) -> None:
+async def test_a_plan_describes_how_the_first_page_is_found(site: ConnectionHarness, searches: SearchRequests) -> None:
     await lamps(site, 3)
-    found = await inquirer.plan(replace(OWNER, options="size(2)"))
+    found = await searches.plan(replace(OWNER, options="size(2)"))
     assert found == {
         "way": "all things, brought into order",
         "order": "+thingId",
@@ -123,15 +125,15 @@ async def test_a_plan_says_how_the_first_page_would_be_come_by(
         "text": "all things, brought into order; 3 things, order +thingId\nthe index is being built: the states are "
         "searched\nevery thing\ncandidates: too many to be worth a list",
     }
-    assert await refused(inquirer.plan(replace(OWNER, filter="eq("))) == (400, "rql.expression.invalid")
+    assert await error_of(searches.plan(replace(OWNER, filter="eq("))) == (400, "rql.expression.invalid")
 
 
-async def test_all_pages_mean_the_same_now(site: ConnectionHarness) -> None:
-    """`time:now` is that of the first page."""
+async def test_time_now_is_the_same_for_all_pages(site: ConnectionHarness) -> None:
+    """`time:now` has the value of the first page."""
     await lamps(site, 3)
     clock = iter([NOW, NOW + timedelta(days=365), NOW + timedelta(days=730)])
-    inquirer = inquirer_of(site, lambda: next(clock))
-    pages = await all_pages(inquirer, replace(OWNER, filter="gt(_modified,time:now-1h)", options="size(1)"))
+    searches = searches_of(site, lambda: next(clock))
+    pages = await all_pages(searches, replace(OWNER, filter="gt(_modified,time:now-1h)", options="size(1)"))
     assert [len(page) for page in pages] == [1, 1, 1]
     assert next(clock) == NOW + timedelta(days=365)
 
@@ -151,30 +153,30 @@ async def test_all_pages_mean_the_same_now(site: ConnectionHarness) -> None:
         {"options": "size(2),cursor(CURSOR),cursor(CURSOR)"},
     ],
 )
-async def test_a_cursor_goes_with_the_question_that_it_came_with(
-    site: ConnectionHarness, inquirer: SearchRequests, change: dict[str, Any]
+async def test_a_cursor_is_valid_for_its_own_search_only(
+    site: ConnectionHarness, searches: SearchRequests, change: dict[str, Any]
 ) -> None:
     await lamps(site, 5)
     inquiry = replace(OWNER, options="size(2)")
-    cursor = (await inquirer.things(inquiry)).cursor
+    cursor = (await searches.things(inquiry)).cursor
     assert cursor is not None
     other = {"options": "size(2),cursor(CURSOR)", **change}
     other["options"] = other["options"].replace("CURSOR", cursor)
-    assert await refused(inquirer.things(replace(inquiry, **other))) == (400, "thing-search:search.option.invalid")
+    assert await error_of(searches.things(replace(inquiry, **other))) == (400, "thing-search:search.option.invalid")
 
 
-async def test_the_size_of_pages_and_the_fields_may_change_on_the_way(
-    site: ConnectionHarness, inquirer: SearchRequests
+async def test_the_page_size_and_fields_may_change_between_pages(
+    site: ConnectionHarness, searches: SearchRequests
 ) -> None:
     await lamps(site, 5)
-    cursor = (await inquirer.things(replace(OWNER, options="size(2)"))).cursor
-    found = await inquirer.things(replace(OWNER, options=f"cursor({cursor}),size(9)", selection={"thingId": {}}))
+    cursor = (await searches.things(replace(OWNER, options="size(2)"))).cursor
+    found = await searches.things(replace(OWNER, options=f"cursor({cursor}),size(9)", selection={"thingId": {}}))
     assert [thing["thingId"][-1] for thing in json.loads(found.items)] == ["2", "3", "4"]
     assert found.cursor is None
 
 
 @pytest.mark.parametrize(
-    ("inquiry", "told"),
+    ("inquiry", "error"),
     [
         (replace(OWNER, filter="eq("), (400, "rql.expression.invalid")),
         (replace(OWNER, filter="eq(foo,1)"), (400, "rql.expression.invalid")),
@@ -183,68 +185,68 @@ async def test_the_size_of_pages_and_the_fields_may_change_on_the_way(
         (replace(OWNER, options="sort(+foo)"), (400, "thing-search:search.option.invalid")),
     ],
 )
-async def test_what_cannot_be_understood_is_refused_and_nothing_is_looked_at(
-    site: ConnectionHarness, inquirer: SearchRequests, inquiry: HttpSearch, told: tuple[int, str]
+async def test_an_invalid_search_is_refused_without_reading(
+    site: ConnectionHarness, searches: SearchRequests, inquiry: HttpSearch, error: tuple[int, str]
 ) -> None:
-    assert await refused(inquirer.things(inquiry)) == told
-    assert await refused(inquirer.count(inquiry)) == told
+    assert await error_of(searches.things(inquiry)) == error
+    assert await error_of(searches.count(inquiry)) == error
     assert site.search.pages == []
 
 
-async def test_what_stands_in_the_way_is_told(site: ConnectionHarness, inquirer: SearchRequests) -> None:
+async def test_errors_of_a_search_are_returned(site: ConnectionHarness, searches: SearchRequests) -> None:
     site.search.error = BudgetExceeded(5.0)
-    assert await refused(inquirer.things(OWNER)) == (503, "thing-search:budget.exceeded")
-    assert await refused(inquirer.count(OWNER)) == (503, "thing-search:budget.exceeded")
+    assert await error_of(searches.things(OWNER)) == (503, "thing-search:budget.exceeded")
+    assert await error_of(searches.count(OWNER)) == (503, "thing-search:budget.exceeded")
     site.search.error = StoreUnavailable("a bad day")
-    assert await refused(inquirer.things(OWNER)) == (503, "api:store.unavailable")
-    assert await refused(inquirer.count(OWNER)) == (503, "api:store.unavailable")
+    assert await error_of(searches.things(OWNER)) == (503, "api:store.unavailable")
+    assert await error_of(searches.count(OWNER)) == (503, "api:store.unavailable")
 
 
-async def test_who_waits_no_longer_is_told_so(site: ConnectionHarness, inquirer: SearchRequests) -> None:
+async def test_a_search_that_exceeds_its_timeout_is_refused(site: ConnectionHarness, searches: SearchRequests) -> None:
     site.search.gate.clear()
     inquiry = replace(OWNER, seconds=0.01)
     try:
-        for answer in (inquirer.things(inquiry), inquirer.count(inquiry)):
-            assert await refused(answer) == (503, "thing-search:budget.exceeded")
+        for answer in (searches.things(inquiry), searches.count(inquiry)):
+            assert await error_of(answer) == (503, "thing-search:budget.exceeded")
     finally:
         site.search.gate.set()
     await lamps(site, 1)
-    assert await asyncio.wait_for(inquirer.count(OWNER), PATIENCE) == 1
+    assert await asyncio.wait_for(searches.count(OWNER), PATIENCE) == 1
 
 
-async def test_who_asks_while_the_service_stops_is_told_so(site: ConnectionHarness, inquirer: SearchRequests) -> None:
+async def test_a_search_during_shutdown_is_refused(site: ConnectionHarness, searches: SearchRequests) -> None:
     await lamps(site, 1)
     site.search.gate.clear()
-    looking = [asyncio.create_task(inquirer.count(OWNER)) for _ in range(3)]
+    looking = [asyncio.create_task(searches.count(OWNER)) for _ in range(3)]
     await until(lambda: len(site.search.pages) == 2)
     closing = asyncio.create_task(site.searching.close())
-    assert await refused(asyncio.wait_for(looking[2], PATIENCE)) == (503, "api:store.unavailable")
-    assert await refused(inquirer.things(OWNER)) == (503, "api:store.unavailable")
+    assert await error_of(asyncio.wait_for(looking[2], PATIENCE)) == (503, "api:store.unavailable")
+    assert await error_of(searches.things(OWNER)) == (503, "api:store.unavailable")
     site.search.gate.set()
     assert await asyncio.wait_for(asyncio.gather(*looking[:2]), PATIENCE) == [1, 1]
     await closing
 
 
-# --- in whose name
+# --- searches in the name of others
 
 
-async def test_who_asks_in_the_name_of_others_is_noted_once_an_hour(site: ConnectionHarness) -> None:
+async def test_a_search_in_the_name_of_others_is_audited_once_an_hour(site: ConnectionHarness) -> None:
     await lamps(site, 1)
     moment, noted = NOW, list[AuditEntry]()
-    inquirer = inquirer_of(site, lambda: moment, noted)
-    await inquirer.things(OWNER)
+    searches = searches_of(site, lambda: moment, noted)
+    await searches.things(OWNER)
     assert noted == []
     anna = replace(OWNER, subjects=("acme:owner", "acme:guest"), instead="anna")
-    await inquirer.things(anna)
+    await searches.things(anna)
     names = "acme:guest, acme:owner"
     assert noted == [AuditEntry(NOW.isoformat(), "anna", "search in the name of others", "", None, names)]
     moment += timedelta(minutes=59)
-    await inquirer.count(replace(anna, filter="exists(thingId)"))
+    await searches.count(replace(anna, filter="exists(thingId)"))
     assert len(noted) == 1
     moment += timedelta(minutes=1)
-    await inquirer.count(anna)
-    await inquirer.plan(replace(anna, subjects=("acme:owner",)))
-    await inquirer.things(replace(anna, instead="bert"))
+    await searches.count(anna)
+    await searches.plan(replace(anna, subjects=("acme:owner",)))
+    await searches.things(replace(anna, instead="bert"))
     assert [(entry.by, entry.details) for entry in noted[1:]] == [
         ("anna", names),
         ("anna", "acme:owner"),
@@ -252,25 +254,25 @@ async def test_who_asks_in_the_name_of_others_is_noted_once_an_hour(site: Connec
     ]
 
 
-async def test_what_cannot_be_noted_is_not_looked_for(site: ConnectionHarness) -> None:
-    inquirer = inquirer_of(site)
+async def test_a_search_that_cannot_be_audited_is_not_executed(site: ConnectionHarness) -> None:
+    searches = searches_of(site)
     for _ in range(2):
-        assert await refused(inquirer.things(replace(OWNER, instead="anna"))) == (503, "api:store.unavailable")
+        assert await error_of(searches.things(replace(OWNER, instead="anna"))) == (503, "api:store.unavailable")
     assert site.search.pages == []
-    assert json.loads((await inquirer.things(OWNER)).items) == []
+    assert json.loads((await searches.things(OWNER)).items) == []
 
 
-# --- the cursor itself
+# --- the cipher of cursors
 
 
-def test_a_cursor_leads_to_the_place_that_it_was_made_for() -> None:
+def test_a_cursor_leads_to_the_place_it_was_sealed_for() -> None:
     cursors = CursorCipher()
     text = cursors.seal(PLACE, NOW, b"about")
     assert cursors.open(text, b"about", 2) == (NOW, PLACE)
     assert cursors.open(text, b"about", 2)[1][0].rank is TypeRank.NUMBER
 
 
-def test_a_cursor_tells_nothing_and_is_made_by_nobody_else() -> None:
+def test_a_cursor_reveals_nothing_and_cannot_be_forged() -> None:
     cursors = CursorCipher()
     texts = {cursors.seal(PLACE, NOW, b"about") for _ in range(20)}
     assert len(texts) == 20
@@ -281,7 +283,7 @@ def test_a_cursor_tells_nothing_and_is_made_by_nobody_else() -> None:
             cursors.open(text, b"other", 2)
 
 
-def test_every_changed_character_of_a_cursor_is_noticed() -> None:
+def test_every_changed_character_of_a_cursor_is_detected() -> None:
     cursors = CursorCipher()
     text = cursors.seal(PLACE, NOW, b"about")
     for index in range(len(text) - 1):
@@ -295,7 +297,7 @@ def test_values_that_are_too_long_for_a_cursor_are_refused_rather_than_cut() -> 
         CursorCipher().seal((SortValue(TypeRank.TEXT, "x" * 20_000),), NOW, b"")
 
 
-def test_numbers_and_moments_travel_exactly() -> None:
+def test_numbers_and_timestamps_in_cursors_are_exact() -> None:
     now = datetime(2030, 1, 15, 7, 30, 0, 123457, tzinfo=UTC)
     place = (
         SortValue(TypeRank.NUMBER, 2**63 - 1),
@@ -325,5 +327,5 @@ def test_numbers_and_moments_travel_exactly() -> None:
         ("sort(+attributes/cursor(x)", "sort(+attributes/cursor(x)", None),
     ],
 )
-def test_a_cursor_is_taken_out_of_the_options(text: str | None, rest: str | None, cursor: str | None) -> None:
+def test_a_cursor_is_split_from_the_options(text: str | None, rest: str | None, cursor: str | None) -> None:
     assert split_options(text) == (rest, cursor)

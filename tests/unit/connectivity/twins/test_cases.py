@@ -36,7 +36,7 @@ ELSEWHERE = {
     97: ("unit/connectivity/dispatch/test_dispatcher.py", "test_nothing_is_answered_or_settled_before_it_is_durable"),
     101: (
         "unit/connectivity/dispatch/test_dispatcher.py",
-        "test_twin_case_101_who_wants_no_answer_and_no_acknowledgement_is_told_nothing_and_settled",
+        "test_twin_case_101_a_command_that_requests_neither_response_nor_acknowledgement_is_settled_silently",
     ),
     102: (
         "unit/connectivity/dispatch/test_request_reply.py",
@@ -44,7 +44,7 @@ ELSEWHERE = {
     ),
     104: (
         "unit/connectivity/dispatch/test_request_reply.py",
-        "test_a_command_that_fails_ends_the_waiting_with_its_own_error",
+        "test_a_failed_command_is_answered_with_its_own_error",
     ),
     105: (
         "unit/connectivity/dispatch/test_request_reply.py",

@@ -1,4 +1,4 @@
-"""When the store is away, or when we have made a mistake: nobody is answered too early, nobody suffers for another."""
+"""Store failures and internal errors: no early responses, no effect on other deliveries."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from tests.support.in_process.service import (
 pytestmark = pytest.mark.usefixtures("sites")
 
 
-# the store is away
+# the store is unavailable
 
 
-async def handled_again(site: ConnectionHarness) -> list[InboundDelivery]:
-    """What was handed back, when the store has come back; it is taken up again."""
+async def retried(site: ConnectionHarness) -> list[InboundDelivery]:
+    """Return the postponed deliveries, and retry them once the store is available."""
     await until(lambda: site.store.is_available)
     arrivals, site.postponed = site.postponed, []
     site.dispatcher.handle(sorted(arrivals, key=lambda arrival: arrival.number), site.postponed.extend)
@@ -55,14 +55,16 @@ async def test_deliveries_that_cannot_be_stored_are_handed_back_unanswered_and_i
     assert numbers(site.postponed) == ["d2", "d3", "d4", "d5", "d6"]
     assert (site.answers(), site.outcomes) == ([], [])
     site.disk.full = False
-    await handled_again(site)
+    await retried(site)
     await site.settled(5)
     assert site.values() == [1, 2]
     assert [name for name, _ in site.outcomes] == ["d2", "d3", "d4", "d5", "d6"]
 
 
-async def test_while_the_store_is_away_not_even_what_needs_none_is_answered(site: ConnectionHarness) -> None:
-    """An answer now would overtake those that wait, and tell of a past that has not come to be."""
+async def test_while_the_store_is_unavailable_not_even_an_unreadable_delivery_is_answered(
+    site: ConnectionHarness,
+) -> None:
+    """A response now would overtake waiting ones, and report a state that was never stored."""
     site.disk.full = True
     site.deliver(turn(1))
     await until(lambda: not site.store.is_available)
@@ -71,21 +73,21 @@ async def test_while_the_store_is_away_not_even_what_needs_none_is_answered(site
     await until(lambda: len(site.postponed) == 4)
     assert (site.answers(), list(site.streams)) == ([], [])
     site.disk.full = False
-    await handled_again(site)
+    await retried(site)
     await site.settled(4)
     assert len(list(site.streams)) == 1
 
 
-async def test_a_commit_that_was_carried_out_though_it_failed_is_not_carried_out_again(site: ConnectionHarness) -> None:
+async def test_a_commit_that_succeeded_despite_an_error_is_not_repeated(site: ConnectionHarness) -> None:
     site.disk.loses_answers = True
     site.deliver(turn(1, correlation_id="c-1"))
     await until(lambda: site.postponed)
-    await handled_again(site)
+    await retried(site)
     await site.settled(1)
     assert (site.values(), site.statuses(), site.correlations()) == ([1], [201], ["c-1"])
 
 
-async def test_a_redelivery_after_the_store_was_away_is_executed_once(site: ConnectionHarness) -> None:
+async def test_a_redelivery_after_the_store_was_unavailable_is_executed_once(site: ConnectionHarness) -> None:
     site.disk.full = True
     site.deliver(turn(1))
     await until(lambda: site.postponed)
@@ -102,10 +104,10 @@ async def test_a_redelivery_after_the_store_was_away_is_executed_once(site: Conn
     [(turn(2), True), (command("retrieve", name="lamp-8"), True), (command("retrieve", name="lamp-8"), False)],
     ids=["while it is looked for", "while it is looked for, unknown", "while it is decided"],
 )
-async def test_a_store_that_cannot_be_read_is_no_reason_for_an_answer(
+async def test_an_unreadable_store_causes_no_response(
     site: ConnectionHarness, payload: bytes, redelivered: bool
 ) -> None:
-    """What was decided before is stored and answered; from there on everything is handed back."""
+    """Earlier commands are stored and answered; the rest is handed back."""
     await site.ask(turn(0))
     site.forget()
     site.store._cache.clear()
@@ -121,13 +123,13 @@ async def test_a_store_that_cannot_be_read_is_no_reason_for_an_answer(
     assert numbers(site.postponed) == ["again", "d6"]
     assert site.statuses() == [204, 400]
     site.disk.unreadable = False
-    await handled_again(site)
+    await retried(site)
     await until(lambda: len(site.outcomes) == 4)
     assert site.values() == [0, 1, *([2] if payload == turn(2) else []), 3]
 
 
-async def test_what_was_refused_before_it_was_handed_back_is_judged_anew(site: ConnectionHarness) -> None:
-    """Its delivery is not dropped for what is no longer so."""
+async def test_a_command_refused_before_it_was_handed_back_is_decided_again(site: ConnectionHarness) -> None:
+    """Its delivery is not rejected for an outdated decision."""
     site.disk.full = True
     site.deliver(turn(0), turn(1, name="lamp-8"))
     await until(lambda: len(site.postponed) == 2)
@@ -140,8 +142,8 @@ async def test_what_was_refused_before_it_was_handed_back_is_judged_anew(site: C
     assert site.statuses() == [201, 201]
 
 
-async def test_a_cancelled_wait_for_the_disk_answers_nothing(site: ConnectionHarness) -> None:
-    """As when the loop is torn down: whoever asked will ask again."""
+async def test_a_cancelled_commit_causes_no_response(site: ConnectionHarness) -> None:
+    """As when the event loop is closed: the broker will redeliver."""
     site.disk.hold()
     stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     site.store.submit = lambda changes: stored  # type: ignore[method-assign]
@@ -152,20 +154,20 @@ async def test_a_cancelled_wait_for_the_disk_answers_nothing(site: ConnectionHar
     site.disk.release()
 
 
-# mistakes of our own
+# internal errors
 
 
-class Mistaken(Decider):
-    """Fails at one value as no decision should."""
+class FailingDecider(Decider):
+    """Fails at one value with an unexpected error."""
 
     def decide(self, command: Command, subjects: Sequence[str]) -> Decision:
         if command.value == b'"mistake"':
-            raise ZeroDivisionError("a mistake of our own")
+            raise ZeroDivisionError("an internal error")
         return super().decide(command, subjects)
 
 
-async def test_a_mistake_in_a_decision_is_a_500_answer_and_the_next_command_is_served() -> None:
-    site = ConnectionHarness(decider=lambda store: Mistaken(store, now=lambda: NOW))
+async def test_an_internal_error_in_a_decision_is_a_500_response_and_the_next_command_is_served() -> None:
+    site = ConnectionHarness(decider=lambda store: FailingDecider(store, now=lambda: NOW))
     await site.has_lamp()
     with capture_logs() as lines:
         site.deliver(turn(1), turn("mistake", correlation_id="c-1"), turn(2))
@@ -177,47 +179,47 @@ async def test_a_mistake_in_a_decision_is_a_500_answer_and_the_next_command_is_s
     assert site.count("in", "failed") == 1
 
 
-async def tried_until_ended(site: ConnectionHarness, number: int) -> None:
-    """Take up what is handed back, as the source's intake does, until so many deliveries have ended."""
+async def retry_until_ended(site: ConnectionHarness, number: int) -> None:
+    """Retry postponed deliveries like the source's consumer, until so many deliveries have ended."""
     while len(site.outcomes) < number:
         await until(lambda: site.postponed or len(site.outcomes) >= number)
         await site.store.barrier()
         await pause()
-        await handled_again(site)
+        await retried(site)
 
 
-async def test_a_change_that_cannot_be_stored_costs_its_own_command_an_answer_of_500(site: ConnectionHarness) -> None:
-    """Its neighbours are stored in their order, whether in the same batch, behind it, or about the same thing."""
+async def test_a_change_that_cannot_be_stored_is_answered_with_500(site: ConnectionHarness) -> None:
+    """Other changes are stored in order, whether in the same batch, after it, or about the same thing."""
     await site.has_lamp("lamp-8")
     site.disk.rejected.add(b'"bad"')
     with capture_logs() as lines:
         site.deliver(turn(1), turn("bad", correlation_id="c-1"), turn(2), turn(3, name="lamp-8"))
         site.deliver(turn(4))
-        await tried_until_ended(site, 5)
+        await retry_until_ended(site, 5)
     assert sorted(site.statuses()) == [201, 201, 204, 204, 500]
     assert site.values() == [1, 2, 4]
-    told = [line for line in lines if line["event"] == "a change could not be stored"]
-    assert [(line["connection"], line["correlation_id"]) for line in told] == [("site", "c-1")]
+    errors = [line for line in lines if line["event"] == "a change could not be stored"]
+    assert [(line["connection"], line["correlation_id"]) for line in errors] == [("site", "c-1")]
 
 
-async def test_a_neighbour_with_a_key_is_not_told_the_success_of_a_try_that_failed(site: ConnectionHarness) -> None:
-    """Its first try fell with the batch; what is answered rests on the second one, which is stored."""
+async def test_a_command_with_a_key_does_not_get_the_response_of_a_failed_commit(site: ConnectionHarness) -> None:
+    """Its first attempt failed with the batch; the response is that of the second, stored one."""
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
         site.deliver(turn("bad"), turn(2, idempotency_key="k"))
-        await tried_until_ended(site, 2)
+        await retry_until_ended(site, 2)
     assert sorted(site.statuses()) == [201, 500]
     assert site.values() == [2]
 
 
-async def test_what_comes_while_a_batch_fails_does_not_overtake_it(site: ConnectionHarness) -> None:
-    """The store has given up the batch, and nobody has been told yet."""
+async def test_deliveries_during_a_failing_commit_do_not_overtake_it(site: ConnectionHarness) -> None:
+    """The store has given up the batch, and no result was reported yet."""
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
         site.deliver(turn(1), turn("bad"))
         asyncio.get_running_loop().call_soon(lambda: site.deliver(turn(2)))
         await until(lambda: len(site.postponed) == 3)
-        await tried_until_ended(site, 3)
+        await retry_until_ended(site, 3)
     assert site.values() == [1, 2]
 
 
@@ -230,21 +232,21 @@ async def test_a_change_that_cannot_be_stored_alone_is_answered_at_once(site: Co
     assert (await site.ask(turn(1)))["status"] == 201
 
 
-async def test_several_changes_that_cannot_be_stored_cost_nobody_else_anything(site: ConnectionHarness) -> None:
+async def test_several_changes_that_cannot_be_stored_affect_no_other_command(site: ConnectionHarness) -> None:
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
         for number in range(6):
             site.deliver(turn("bad" if number % 3 == 0 else number))
-        await tried_until_ended(site, 6)
+        await retry_until_ended(site, 6)
     assert sorted(site.statuses()) == [201, 204, 204, 204, 500, 500]
     assert site.values() == [1, 2, 4, 5]
 
 
-async def test_a_batch_of_which_nothing_can_be_stored_is_answered_all_the_same(site: ConnectionHarness) -> None:
+async def test_a_batch_without_any_storable_change_is_still_answered(site: ConnectionHarness) -> None:
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
         site.deliver(*[turn("bad", correlation_id=str(number)) for number in range(3)])
-        await tried_until_ended(site, 3)
+        await retry_until_ended(site, 3)
     assert site.statuses() == [500, 500, 500]
     assert site.values() == []
     assert (await site.ask(turn(1)))["status"] == 201
@@ -258,11 +260,11 @@ async def test_a_policys_change_that_cannot_be_stored_is_answered_as_a_policys(s
     assert (answer["status"], answer["topic"]) == (500, "acme.site/desk/policies/errors")
 
 
-async def test_a_mistake_in_a_subscription_is_answered_and_the_next_command_is_served(
+async def test_an_internal_error_in_a_subscription_is_answered_and_the_next_command_is_served(
     site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def subscribe(signal: object, peer: object) -> None:
-        raise ZeroDivisionError("a mistake of our own")
+        raise ZeroDivisionError("an internal error")
 
     monkeypatch.setattr(site.streams, "subscribe", subscribe)
     with capture_logs() as lines:
@@ -272,17 +274,17 @@ async def test_a_mistake_in_a_subscription_is_answered_and_the_next_command_is_s
     assert [(line["connection"], line["correlation_id"]) for line in lines] == [("site", "c-1")]
 
 
-async def test_a_mistake_amid_a_batch_leaves_nothing_decided_that_is_not_stored(
+async def test_an_internal_error_in_a_batch_leaves_no_decided_change_unstored(
     site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The link ends, and the next one brings the batch again: it is answered, and so is what comes behind it."""
-    hold = site.dispatcher._exchange.hold
+    """The link ends, and the next one redelivers the batch: it and later deliveries are answered."""
+    hold = site.dispatcher._request_reply.hold
 
     def failing(*_arguments: object) -> None:
-        monkeypatch.setattr(site.dispatcher._exchange, "hold", hold)
+        monkeypatch.setattr(site.dispatcher._request_reply, "hold", hold)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(site.dispatcher._exchange, "hold", failing)
+    monkeypatch.setattr(site.dispatcher._request_reply, "hold", failing)
     asking = turn(2, requested_acks=["twin-persisted", "other:seen"], timeout="5s")
     batch = [turn(1), asking]
     with pytest.raises(ZeroDivisionError):

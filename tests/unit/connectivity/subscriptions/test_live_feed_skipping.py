@@ -1,4 +1,4 @@
-"""Followers that do not keep up: what they leap over, and that nothing is lost to whoever asks for it."""
+"""Followers that lag: which events they skip, and that clients can still get every event."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ async def site() -> AsyncIterator[FollowedSite]:
         (0, 0, False),
     ],
 )
-def test_too_far_behind_is_a_number_of_events_or_of_bytes(events: int, bytes: int, *, is_over: bool) -> None:
+def test_too_much_lag_is_a_number_of_events_or_of_bytes(events: int, bytes: int, *, is_over: bool) -> None:
     assert LagTolerance().is_over(events, bytes) is is_over
 
 
-async def test_case_b11_what_a_session_is_not_sent_lies_before_the_next_that_it_is_sent(site: FollowedSite) -> None:
+async def test_case_b11_skipped_events_precede_the_next_event_that_is_sent(site: FollowedSite) -> None:
     site.follow_with(LagTolerance(events=4))
     subscriber = site.subscriber(may_leap=True)
     await site.store_up_to(1)
@@ -58,8 +58,8 @@ async def test_case_b11_what_a_session_is_not_sent_lies_before_the_next_that_it_
     assert [figure.values[()] for figure in site.following.figures()] == [1, 1, 5]
 
 
-async def test_a_burst_is_no_reason_to_leave_anything_out(site: FollowedSite) -> None:
-    """However long nothing had come before it."""
+async def test_a_burst_alone_skips_no_events(site: FollowedSite) -> None:
+    """Whatever the pause before it."""
     site.follow_with(LagTolerance(events=4))
     subscriber = site.subscriber(may_leap=True)
     await site.store_up_to(1)
@@ -70,7 +70,7 @@ async def test_a_burst_is_no_reason_to_leave_anything_out(site: FollowedSite) ->
     assert subscriber.revisions == list(range(1, 301))
 
 
-async def test_who_has_demand_for_little_falls_behind_and_leaps_in_bytes_too(site: FollowedSite) -> None:
+async def test_a_follower_with_little_demand_skips_by_bytes_as_well(site: FollowedSite) -> None:
     site.follow_with(LagTolerance(bytes=120))
     subscriber = site.subscriber(demand=1, may_leap=True)
     await site.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(1, 4)])
@@ -92,7 +92,7 @@ async def test_who_has_demand_for_little_falls_behind_and_leaps_in_bytes_too(sit
     assert subscriber.revisions == [1, 2, 3, 7], "too many bytes have waited for two seconds"
 
 
-async def test_who_catches_up_in_between_is_sent_everything_however_long_it_goes_on(site: FollowedSite) -> None:
+async def test_a_follower_that_catches_up_in_between_gets_every_event(site: FollowedSite) -> None:
     site.follow_with(LagTolerance(events=4))
     feed, position, seen = site.following.feed(LAMP, may_leap=True), 0, []
     for last in range(10, 101, 10):
@@ -106,7 +106,7 @@ async def test_who_catches_up_in_between_is_sent_everything_however_long_it_goes
     assert seen == list(range(1, position + 1))
 
 
-async def test_who_may_not_leap_is_sent_everything(site: FollowedSite) -> None:
+async def test_a_follower_that_may_not_skip_gets_every_event(site: FollowedSite) -> None:
     site.follow_with(LagTolerance(events=4))
     await site.store_up_to(50)
     feed = site.following.feed(LAMP, 0)
@@ -116,8 +116,8 @@ async def test_who_may_not_leap_is_sent_everything(site: FollowedSite) -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4), st.sampled_from((0, 1, 3))), max_size=30))
-async def test_a_client_that_asks_for_holes_ends_with_every_event(course: list[tuple[int, int, int]]) -> None:
-    """Some are stored, some are taken, some time passes; at last everything is taken that there is."""
+async def test_a_client_that_requests_gaps_ends_up_with_every_event(course: list[tuple[int, int, int]]) -> None:
+    """Store some events, take some, let time pass; at last take all that are left."""
     site = FollowedSite()
     site.follow_with(LagTolerance(events=3))
     known: list[int] = []
@@ -127,7 +127,7 @@ async def test_a_client_that_asks_for_holes_ends_with_every_event(course: list[t
         nonlocal position
         page = await feed.page(position, limit, MUCH)
         for event in page.elements:
-            # As clients do: what lies between the last one and the predecessor is asked for.
+            # Like a client, request the events between the last one and the predecessor.
             known.extend(range(len(known) + 1, event.revision))
             known.append(event.revision)
         position = page.position

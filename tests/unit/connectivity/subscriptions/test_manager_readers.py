@@ -1,4 +1,4 @@
-"""Subscriptions of those whose going is told: they end with whoever reads their answers, and nobody else's do."""
+"""Subscriptions of readers whose departure is reported: they end with their reader, others continue."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.in_process.subscription_setup import Bench
 from tests.support.wait import wait_until
 
 
-async def test_the_subscriptions_of_whoever_has_gone_end_without_a_word_and_nobody_elses() -> None:
+async def test_only_the_subscriptions_of_a_reader_that_has_gone_end_silently() -> None:
     bench = Bench()
     gone, other = (replace(bench.peer, reader=name) for name in ("peer-1", "peer-2"))
     keys = []
@@ -29,7 +29,7 @@ async def test_the_subscriptions_of_whoever_has_gone_end_without_a_word_and_nobo
     assert bench.failures() == [EndReason.CANCELLED]
 
 
-async def test_a_subscription_that_somebody_else_has_taken_up_stays() -> None:
+async def test_a_subscription_taken_over_by_another_reader_stays() -> None:
     bench = Bench()
     bench.peer, successor = (replace(bench.peer, reader=name) for name in ("peer-1", "peer-2"))
     key = bench.subscribe()
@@ -39,4 +39,4 @@ async def test_a_subscription_that_somebody_else_has_taken_up_stays() -> None:
     assert len(bench.reply.elements) == 2
     bench.streams.leave("c-1", "peer-2")
     await wait_until(lambda: list(bench.streams) == [])
-    assert bench.streams._read_by == {}
+    assert bench.streams._by_reader == {}

@@ -1,4 +1,4 @@
-"""Scripts as operators write them, at work: texts and bytes in, spreadsheets out."""
+"""Example scripts of operators: text and bytes in, CSV out."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def test_a_device_that_sends_json_of_its_own_sets_features(host: ScriptHos
     }
 
 
-async def test_a_message_that_the_script_does_not_want_is_dropped(host: ScriptHost) -> None:
+async def test_a_message_that_the_script_returns_nothing_for_is_dropped(host: ScriptHost) -> None:
     assert await decoded(HostedScripts(Scripts(WEATHER), host), b"x", {"content-type": "text/plain"}) == []
 
 
@@ -94,13 +94,13 @@ async def test_a_device_that_sends_bytes_sets_two_properties_with_one_message(ho
     assert commands[0].headers["response-required"] is False
 
 
-async def test_an_error_of_the_script_carries_its_words(host: ScriptHost) -> None:
+async def test_an_error_of_the_script_has_its_message(host: ScriptHost) -> None:
     with pytest.raises(DecodeError, match="RangeError: out of bound") as caught:
         await decoded(HostedScripts(Scripts(SENSOR), host), b"", {})
     assert caught.value.fault.error == "connectivity:message.mapping.failed"
 
 
-async def test_events_leave_as_lines_of_a_table_and_answers_not_at_all(host: ScriptHost) -> None:
+async def test_events_are_sent_as_csv_lines_and_responses_are_dropped(host: ScriptHost) -> None:
     scripts = HostedScripts(Scripts(outgoing=CSV), host)
     codec = load_codec("JavaScript")
     event = TwinEvent(PUMP, 3, "2030-01-15T07:30:00.250000Z", "modified", "/attributes/note", b'"a \\"b\\""', {})

@@ -1,6 +1,6 @@
-"""Deliveries that change a twin and say something to others: what leaves, leaves once, when the change is durable.
+"""Deliveries that change a twin and forward a signal: it is sent once, when the change is durable.
 
-A mapper reads the same payload twice here: as a command, and as a live message that has the command's text as its value.
+A mapper reads the same payload twice: as a command, and as a live message with the command's text as its value.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ BLINK = {
 }
 
 
-async def reading_twice(headers: dict[str, str] = BLINK, *mapping: str, **more: Any) -> ConnectionHarness:
-    """A site whose second source reads its deliveries as commands and as messages with these headers."""
+async def site_with_two_mappers(headers: dict[str, str] = BLINK, *mapping: str, **more: Any) -> ConnectionHarness:
+    """A site whose second source reads deliveries as commands and as messages with these headers."""
     options = {"incomingMessageHeaders": headers}
     site = ConnectionHarness(
         source(),
@@ -42,16 +42,16 @@ async def reading_twice(headers: dict[str, str] = BLINK, *mapping: str, **more: 
     return site
 
 
-async def taken_up_again(site: ConnectionHarness) -> None:
-    """Wait until the store is back, and take up what was handed back."""
+async def retried(site: ConnectionHarness) -> None:
+    """Wait until the store is available, and retry the postponed deliveries."""
     site.disk.full = site.disk.unreadable = False
     await until(lambda: site.store.is_available)
     arrivals, site.postponed = site.postponed, []
     site.dispatcher.handle(arrivals, site.postponed.extend)
 
 
-async def test_what_a_delivery_says_to_others_leaves_when_its_change_is_durable() -> None:
-    site = await reading_twice()
+async def test_a_forwarded_signal_is_sent_when_the_change_beside_it_is_durable() -> None:
+    site = await site_with_two_mappers()
     other = beside(site, target(MESSAGES))
     site.disk.hold()
     site.deliver(turn(1), source=1)
@@ -68,37 +68,37 @@ def message_answer() -> bytes:
     return message(value="done").replace(b'"path"', b'"status": 200, "path"', 1)
 
 
-async def test_a_delivery_whose_commit_failed_says_what_it_says_once_and_does_not_meet_itself() -> None:
-    site = await reading_twice()
+async def test_a_delivery_retried_after_a_failed_commit_forwards_its_signal_once() -> None:
+    site = await site_with_two_mappers()
     other = beside(site, target(MESSAGES))
     site.disk.full = True
     site.deliver(turn(1), source=1)
     await until(lambda: site.postponed)
     assert (other.answers(), site.link.published, site.dispatcher.held("site")) == ([], [], 0)
-    await taken_up_again(site)
+    await retried(site)
     await until(lambda: other.answers())
     other.deliver(message_answer())
     await site.settled(1)
     assert (len(other.answers()), len(site.link.published), site.values()) == (1, 2, [1])
 
 
-async def test_an_answer_beside_a_change_is_handed_over_when_the_change_is_durable() -> None:
+async def test_a_live_response_beside_a_change_is_passed_on_when_the_change_is_durable() -> None:
     site = ConnectionHarness()
     await site.has_lamp()
-    other = await reading_twice({**BLINK, "status": "200"}, beside=site, id="other", targets=[target(MESSAGES)])
+    other = await site_with_two_mappers({**BLINK, "status": "200"}, beside=site, id="other", targets=[target(MESSAGES)])
     site.deliver(message())
     site.disk.full = True
     other.deliver(turn(1), source=1)
     await until(lambda: other.postponed)
     assert site.answers() == []
-    await taken_up_again(other)
+    await retried(other)
     await other.settled(1)
     await site.settled(1)
     assert (site.statuses(), other.count("in", "unmatched")) == ([200], 0)
 
 
-async def test_an_answer_beside_a_change_that_nobody_waits_for_is_settled_with_it() -> None:
-    site = await reading_twice({**BLINK, "status": "200"})
+async def test_an_unexpected_live_response_beside_a_change_is_acknowledged_with_it() -> None:
+    site = await site_with_two_mappers({**BLINK, "status": "200"})
     with capture_logs() as lines:
         site.deliver(turn(1), source=1)
         await site.settled(1)
@@ -106,21 +106,21 @@ async def test_an_answer_beside_a_change_that_nobody_waits_for_is_settled_with_i
     assert site.count("in", "unmatched") == 1
 
 
-async def test_a_store_that_cannot_be_read_while_a_message_is_sent_costs_nothing(
+async def test_a_store_that_becomes_unreadable_while_a_message_is_sent_has_no_effect(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What is read is read when the message is judged: nothing is answered and then taken up again."""
-    site = await reading_twice()
+    """The state is read when the message is checked: nothing is answered and then retried."""
+    site = await site_with_two_mappers()
     other = beside(site, target(MESSAGES))
 
-    def and_then_no_more(*judged: Any) -> Any:
+    def check_then_break_store(*judged: Any) -> Any:
         fault = may_send(*judged)
         site.store._cache.clear()
         site.store._decided.clear()
         site.disk.unreadable = True
         return fault
 
-    monkeypatch.setattr(request_reply, "may_send", and_then_no_more)
+    monkeypatch.setattr(request_reply, "may_send", check_then_break_store)
     site.handle(site.delivery(turn(1), None), source=1)
     await until(lambda: other.answers())
     site.disk.unreadable = False
@@ -130,8 +130,8 @@ async def test_a_store_that_cannot_be_read_while_a_message_is_sent_costs_nothing
     assert len(site.link.published) == 2
 
 
-async def test_what_could_not_be_sent_in_its_time_is_not_sent_and_its_requester_is_told() -> None:
-    site = await reading_twice({**BLINK, "timeout": "1s"})
+async def test_a_message_past_its_timeout_is_not_sent_and_its_requester_gets_an_error() -> None:
+    site = await site_with_two_mappers({**BLINK, "timeout": "1s"})
     other = beside(site, target(MESSAGES))
     site.disk.hold()
     site.deliver(turn(1), source=1)
@@ -144,8 +144,8 @@ async def test_what_could_not_be_sent_in_its_time_is_not_sent_and_its_requester_
     assert (other.answers(), len(site.link.published)) == ([], 2)
 
 
-async def test_a_change_that_cannot_be_stored_does_not_keep_back_what_its_delivery_says() -> None:
-    site = await reading_twice({**BLINK, "response-required": "false"})
+async def test_a_change_that_cannot_be_stored_does_not_suppress_the_message_beside_it() -> None:
+    site = await site_with_two_mappers({**BLINK, "response-required": "false"})
     other = beside(site, target(MESSAGES))
     site.disk.rejected.add(b'"bad"')
     with capture_logs():
@@ -154,8 +154,8 @@ async def test_a_change_that_cannot_be_stored_does_not_keep_back_what_its_delive
     assert (site.statuses(), len(other.answers())) == ([500], 1)
 
 
-async def test_two_messages_of_one_delivery_do_not_take_each_others_place_when_it_comes_again() -> None:
-    site = await reading_twice(BLINK, "blink", "blink")
+async def test_two_messages_of_one_redelivery_do_not_replace_each_other() -> None:
+    site = await site_with_two_mappers(BLINK, "blink", "blink")
     other = beside(site, target(MESSAGES))
     site.handle(site.delivery(b"on", redelivered=True), source=1)
     await until(lambda: other.answers())
@@ -165,7 +165,7 @@ async def test_two_messages_of_one_delivery_do_not_take_each_others_place_when_i
     assert len(other.answers()) == 1
 
 
-async def test_a_mistake_in_answering_one_delivery_leaves_it_to_the_broker_and_costs_no_other(
+async def test_an_internal_error_in_answering_a_delivery_leaves_it_unacknowledged_and_affects_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     site = ConnectionHarness()
@@ -173,7 +173,7 @@ async def test_a_mistake_in_answering_one_delivery_leaves_it_to_the_broker_and_c
 
     def fail(*_: object, **__: object) -> None:
         monkeypatch.undo()
-        raise ZeroDivisionError("a mistake of our own")
+        raise ZeroDivisionError("an internal error")
 
     monkeypatch.setattr(ResponseRouter, "post", fail)
     with capture_logs() as lines:

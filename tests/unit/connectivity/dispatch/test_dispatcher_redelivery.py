@@ -1,4 +1,4 @@
-"""Deliveries that come again: known by their names or by keys that clients have chosen."""
+"""Redeliveries, recognized by the delivery's name or by the client's idempotency key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_a_redelivered_command_is_answered_again_and_not_executed_again(si
     assert await site.settled(2) == ["d2", "d2"]
 
 
-async def test_an_answer_given_again_goes_to_whoever_asks_now() -> None:
+async def test_a_repeated_response_goes_to_the_current_requester() -> None:
     site = ConnectionHarness(
         source(headerMapping={"reply-to": "{{ header:reply-to }}"}, replyTarget={"address": "{{ header:reply-to }}"})
     )
@@ -67,7 +67,7 @@ async def test_a_command_redelivered_within_one_batch_is_not_executed_again(site
     assert (site.values(), site.statuses()) == ([1], [201, 201])
 
 
-async def test_a_redelivery_after_a_restart_is_known_from_the_journal(tmp_path: Path) -> None:
+async def test_a_redelivery_after_a_restart_is_recognized_from_the_journal(tmp_path: Path) -> None:
     first = ConnectionHarness(journal=Journal.open(tmp_path / "journal.db"))
     await first.has_lamp()
     before = await first.ask(turn(True, correlation_id="c-1"))
@@ -78,7 +78,7 @@ async def test_a_redelivery_after_a_restart_is_known_from_the_journal(tmp_path: 
     await second.store.close()
 
 
-async def test_a_redelivery_that_is_not_known_is_executed(site: ConnectionHarness) -> None:
+async def test_an_unknown_redelivery_is_executed(site: ConnectionHarness) -> None:
     assert (await site.redeliver(turn(True), "never seen"))["status"] == 201
     assert site.values() == [True]
 
@@ -100,7 +100,7 @@ async def test_on_off_on_are_three_commands_also_when_the_third_is_redelivered(s
 async def test_on_off_on_under_one_name_are_three_commands_also_when_the_third_is_marked(
     site: ConnectionHarness,
 ) -> None:
-    """Brokers use their names again; the third was marked because its first transmission was lost with its link."""
+    """Brokers reuse names; the third delivery is marked because its first one was lost with its link."""
     site.handle(site.delivery(turn(True), "7"))
     site.handle(site.delivery(turn(False), "7"))
     await site.settled(2)
@@ -130,21 +130,21 @@ async def test_a_request_and_a_cancel_with_one_key_are_two_commands(site: Connec
     assert [live.key for live in site.streams] == []
 
 
-async def test_what_is_not_marked_is_a_new_command_even_with_the_same_name(site: ConnectionHarness) -> None:
+async def test_a_first_delivery_is_a_new_command_even_with_a_reused_name(site: ConnectionHarness) -> None:
     for _ in range(2):
         site.handle(site.delivery(turn(True), "same"))
     await site.settled(2)
     assert site.values() == [True, True]
 
 
-async def test_what_nothing_names_is_executed_each_time_it_comes(site: ConnectionHarness) -> None:
+async def test_a_command_without_a_name_is_executed_at_each_delivery(site: ConnectionHarness) -> None:
     site.handle(site.delivery(turn(True), None))
     site.handle(site.delivery(turn(True), None, redelivered=True))
     await site.settled(2)
     assert site.values() == [True, True]
 
 
-async def test_a_refused_command_is_judged_anew_when_it_comes_again() -> None:
+async def test_a_refused_command_is_decided_again_at_its_redelivery() -> None:
     site = ConnectionHarness()
     assert (await site.ask(turn(True)))["status"] == 404
     assert await site.ended(1) == [Outcome.DROPPED]
@@ -153,25 +153,27 @@ async def test_a_refused_command_is_judged_anew_when_it_comes_again() -> None:
     assert (await site.redeliver(turn(True), "d1"))["status"] == 201
 
 
-# keys that clients choose
+# idempotency keys
 
 
 @pytest.mark.parametrize("spelling", ["idempotency_key", "Idempotency_Key"])
-async def test_an_idempotency_key_makes_a_command_once_without_any_mark(site: ConnectionHarness, spelling: str) -> None:
+async def test_an_idempotency_key_executes_a_command_once_even_at_first_deliveries(
+    site: ConnectionHarness, spelling: str
+) -> None:
     site.deliver(turn(True, correlation_id="c-1", **{spelling: "k"}))
     site.handle(site.delivery(turn(True, correlation_id="c-1", **{spelling: "k"}), None))
     await site.settled(2)
     assert (site.values(), site.statuses()) == ([True], [201, 201])
 
 
-async def test_an_idempotency_key_may_stand_beside_the_payload(site: ConnectionHarness) -> None:
+async def test_an_idempotency_key_may_be_a_transport_header(site: ConnectionHarness) -> None:
     site.deliver(turn(True), turn(True), idempotency_key="k")
     await site.settled(2)
     assert site.values() == [True]
 
 
-async def test_a_key_belongs_to_its_sender_and_its_place() -> None:
-    """Devices that count their commands from one do not answer for each other."""
+async def test_a_key_is_valid_for_its_sender_and_its_path_only() -> None:
+    """Devices that number their commands from one do not affect each other."""
     site = ConnectionHarness(source("in", "{{ header:device }}"))
     await_lamps = [site.delivery(creation(name, "acme:a", "acme:b"), device="acme:a") for name in ("lamp-7", "lamp-8")]
     site.handle(*await_lamps)
@@ -186,7 +188,7 @@ async def test_a_key_belongs_to_its_sender_and_its_place() -> None:
     assert site.values(EntityId(EntityType.THING, "acme.site", "lamp-8")) == [3]
 
 
-async def test_a_key_counts_for_one_command_of_a_source_not_for_another_key(site: ConnectionHarness) -> None:
+async def test_each_key_identifies_one_command_of_a_source(site: ConnectionHarness) -> None:
     site.deliver(turn(1, idempotency_key="k-1"), turn(2, idempotency_key="k-2"))
     await site.settled(2)
     assert site.values() == [1, 2]
