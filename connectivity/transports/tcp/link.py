@@ -1,7 +1,7 @@
-"""The link of a TCP door: pieces of its peers' streams are delivered, and octets are sent to one peer.
+"""The link of a TCP listener: delivers pieces of the peers' byte streams and sends bytes to one peer.
 
-A peer is told of as soon as it is there, by a delivery without octets: who has said nothing yet can be spoken to. How the
-link holds its peers is as at every door (`connectivity.transports.listener.link`).
+A new peer is reported at once by a delivery with an empty payload, so that the service can send first. The handling of
+peers is shared by all listeners (`connectivity.transports.listener.link`).
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from connectivity.transports.listener.timeouts import TimeoutOptions
 from mappings.model.envelope import Envelope
 
 PIECE = 64 * 1024
-"""Octets that are handed on together, at most."""
+"""The maximum number of bytes that are delivered together."""
 
 
 class PeerRegistry(SocketOwner, Protocol):
-    """What a peer belongs to."""
+    """The owner of the peers: the link, as the peers see it."""
 
     def entered(self, peer: TcpPeer, /) -> None:
-        """The peer is there."""
+        """Called when a peer is connected."""
 
     def took(self, peer: TcpPeer, octets: bytes, /) -> None:
-        """A piece has come."""
+        """Called when a piece of the stream has arrived."""
 
 
 class TcpPeer(Socket):
-    """One socket that was accepted."""
+    """One accepted socket."""
 
     def __init__(self, door: PeerRegistry) -> None:
         super().__init__(door)
         self.user: str | None = None
-        """The common name in its certificate, if it has shown one."""
+        """The common name in its client certificate, if there is one."""
         self._door = door
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class TcpPeer(Socket):
         self.times.is_open = True
         self.user = common_name(transport.get_extra_info("peercert"))
         if (own := transport.get_extra_info("socket")) is not None:
-            # A peer may be silent for as long as it likes: the system finds out whether its machine is still there.
+            # A peer may be silent for any time: TCP keep-alive detects a dead host.
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._door.entered(self)
         self._door.took(self, b"")
@@ -71,7 +71,7 @@ class TcpPeer(Socket):
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def part(self, octets: bytes, done: Done) -> None:
-        """Say the last word, unless it is empty, and hear nothing more."""
+        """Send the last bytes, unless they are empty, and close without reading more."""
         if octets:
             self.send(octets, done)
         else:
@@ -90,12 +90,12 @@ USER = "tcp.user"
 
 
 class TcpLink(ListenerLink[TcpPeer]):
-    """See `connectivity.transports.base.Link`. There is one source; `address` is what it is called."""
+    """A `connectivity.transports.base.Link` for TCP peers. There is one source, named by `address`."""
 
     def __init__(
         self, connection_id: str, address: str, *, output_timeout: float, max_peers: int, max_unsettled: int
     ) -> None:
-        # Whether a silent peer is still there, and for how long it may be silent, the wire protocol says.
+        # Pings and idle timeouts are left to the wire protocol.
         bounds = TimeoutOptions(ping=float("inf"), output=output_timeout)
         super().__init__(connection_id, 1, bounds, max_peers=max_peers, max_unsettled=max_unsettled)
         self._address = address
@@ -119,7 +119,7 @@ class TcpLink(ListenerLink[TcpPeer]):
         peer.farewell()
 
     def took(self, peer: TcpPeer, octets: bytes) -> None:
-        """A piece has come, or the peer itself."""
+        """Deliver a piece of the stream; an empty one reports the new peer."""
         self.deliver(peer, Envelope(octets, self._headers[peer.id]), self._address, (0,))
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
