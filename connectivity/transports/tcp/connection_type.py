@@ -46,7 +46,7 @@ class Options(BaseModel):
     )
 
 
-async def listen(connection: Connection, client: int = 0) -> TcpLink:  # a listener has one client
+async def listen(connection: Connection, client: int = 0) -> TcpLink:  # noqa: ARG001 - a listener has one client
     """Open the listener. Raises NotConnected, ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     context = context_of(connection)
@@ -69,7 +69,7 @@ def context_of(connection: Connection) -> ssl.SSLContext | None:
     return context
 
 
-async def examine(connection: Connection, name: str) -> ProbeReport:  # a listener has no client name
+async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - a listener has no client name
     """Check whether the port is free, without accepting connections (see `base.Probe`)."""
     context_of(connection)
     return await look_at_port(connection)

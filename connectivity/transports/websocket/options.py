@@ -1,6 +1,6 @@
-"""The `specificConfig` of WebSocket doors. Values are texts.
+"""The `specificConfig` of WebSocket listeners.
 
-Durations have a unit (`20s`, `5m`); sizes too (`512KiB`, `2MiB`).
+Values are texts. Durations have a unit (`20s`, `5m`), and so have sizes (`512KiB`, `2MiB`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _readable_origins(text: str) -> str:
 
 
 class Options(BaseModel):
-    """What `specificConfig` may say."""
+    """The options in `specificConfig`."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
