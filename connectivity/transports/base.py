@@ -103,7 +103,7 @@ class OutboundMessage(msgspec.Struct, frozen=True):
 
 
 Done = Callable[[ConnectivityError | None], None]
-"""A callback, called once: with None when the broker has confirmed, with PublishFailed when it refused."""
+"""A callback, called once: with None after the broker's confirm, with PublishFailed after a refusal."""
 
 
 def unobserved(_error: Exception | None) -> None:
@@ -188,11 +188,9 @@ class Probe(Protocol):
     """Checks the addresses of a connection."""
 
     async def __call__(self, connection: Connection, name: str) -> ProbeReport:
-        """Log in, check the addresses and disconnect. Raises NotConnected or ConnectionRefused.
+        """A connection type: the options of its documents, and how to connect.
 
-        The connection may be running here or elsewhere: no delivery is taken from another client or marked as
-        redelivered, and no session, group, offset, queue or topic is created or changed. `name` is a unique client name,
-        where the protocol has one.
+        `connect` is None if this version of the service can only validate documents of the type.
         """
 
 
@@ -228,11 +226,11 @@ FILLED_LATER = "its placeholders are filled for each message"
 """The note on an address that cannot be checked before there is a message."""
 
 LONGEST_LIST = 500
-"""Deliveries that a source takes at once, at most."""
+"""The maximum number of deliveries that a source takes at once."""
 
 
 class Inbox:
-    """What has arrived for one source and was not taken yet."""
+    """The deliveries that have arrived for one source and were not taken yet."""
 
     __slots__ = ("_is_over", "_loop", "_waiter", "waiting")
 

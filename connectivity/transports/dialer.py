@@ -22,7 +22,7 @@ from connectivity.security.tls import load_client_certificate
 _OLD_VERSIONS = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"})
 _CERTIFICATE_ALERTS = ("CERTIFICATE", "UNKNOWN_CA")
 _CERTIFICATE_WANTED = "CERTIFICATE_REQUIRED"
-"""The alert of TLS 1.3. A server of TLS 1.2 only says that the handshake has failed."""
+"""The alert of TLS 1.3. A server with TLS 1.2 only reports that the handshake has failed."""
 
 T = TypeVar("T")
 
@@ -64,10 +64,9 @@ async def run_in_thread(name: str, work: Callable[[], T], undo: Callable[[T | No
 
 
 def judged_addresses(host: str, port: int) -> list[str]:
-    """The addresses that a host's name leads to; it blocks.
+    """Return the addresses that a host name resolves to; blocks.
 
-    Raises RefusedAddress if connections may not reach one of them, whatever the others are; OSError, UnicodeError for what
-    is no name of a host.
+    Raises RefusedAddress if connections must not reach one of them; OSError or UnicodeError for an invalid host name.
     """
     found = [str(place[4][0]) for place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in dict.fromkeys(found):
@@ -152,7 +151,7 @@ def dial_error(error: Exception) -> LinkError:
 
 
 def handshake_error(error: OSError) -> LinkError:
-    """Return the error for a failure between connecting to the broker's port and the end of the TLS handshake.
+    """Return the error for a failure during the TLS handshake with the broker.
 
     A port without TLS closes the connection, which the system reports in several ways.
     """

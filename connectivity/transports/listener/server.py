@@ -66,7 +66,7 @@ def tls_context(connection: Connection, *, is_certificate_needed: bool) -> ssl.S
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         if own is None or not own.cert or own.key is None:
-            raise ValueError("the door has none; expected credentials with cert and key")
+            raise ValueError("the listener has none; expected credentials with cert and key")
         load_client_certificate(context, own.cert, own.key.get_secret_value())
         if connection.ca is not None:
             context.load_verify_locations(cadata=connection.ca)
@@ -98,7 +98,7 @@ async def look_at_port(connection: Connection) -> ProbeReport:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise listen_error(error, uri.host, uri.port) from error
-        note = f"somebody listens at port {uri.port} already, which may be this connection itself"
+        note = f"port {uri.port} is already in use, which may be this connection itself"
     else:
         server.close()
     return ProbeReport(
@@ -120,12 +120,12 @@ def check_door(connection: Connection) -> Iterator[Problem]:
     """Yield the problems of any listener's document: certificate and number of clients."""
     yield from _check_certificate(connection)
     if connection.client_count != 1:
-        yield Problem("clientCount", str(connection.client_count), "1, since there is one door")
+        yield Problem("clientCount", str(connection.client_count), "1, since a listener has one client")
 
 
 def _check_certificate(connection: Connection) -> Iterator[Problem]:
     uri, own = connection.broker_uri, connection.credentials
-    expected = f"the certificate that the door shows, since the uri is {uri.scheme}"
+    expected = f"the certificate that the listener presents, since the uri is {uri.scheme}"
     if not uri.is_secure:
         if own is not None:
             yield Problem("credentials", "a certificate", f"none, since the uri is {uri.scheme}, which is without TLS")
@@ -135,4 +135,4 @@ def _check_certificate(connection: Connection) -> Iterator[Problem]:
         if own.cert is None:
             yield Problem("credentials.cert", "nothing", expected)
         if own.key is None:
-            yield Problem("credentials.key", "nothing", "the key of the certificate that the door shows")
+            yield Problem("credentials.key", "nothing", "the key of the certificate that the listener presents")

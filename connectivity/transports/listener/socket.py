@@ -182,13 +182,13 @@ class Socket(asyncio.Protocol, ABC):
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, octets: bytes, done: Done | None) -> None:
+    def send(self, data: bytes, done: Done | None) -> None:
         """Write a message; `done` is called when little output waits, or with an error if the peer is gone."""
         if self._transport is None or not self.is_talking:
             if done is not None:
                 done(gone_error())
             return
-        self.write(octets)
+        self.write(data)
         if done is None:
             return
         if self._is_full:

@@ -26,7 +26,7 @@ from connectivity.transports.mqtt.errors import connack_error, reason_words, sub
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 
 READ_SIZE = 65536
-"""Bytes of one read; more than a TLS record, so that TLS buffers nothing that the system cannot report."""
+"""Bytes of one read; more than a TLS record, so that TLS buffers nothing the system cannot report."""
 
 READS_PER_TURN = 4
 GOODBYE = 1.0

@@ -12,7 +12,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
 
 BUSY = frozenset({136, 137, 151, 159})
-"""Temporary CONNACK reasons: server unavailable, server busy, quota exceeded, connection rate exceeded."""
+"""Temporary CONNACK reasons: unavailable, busy, quota exceeded, connection rate exceeded."""
 
 CONNECT_DETAILS = {
     134: Detail.BAD_CREDENTIALS,

@@ -130,7 +130,7 @@ class Options(BaseModel):
     )
     reconnect_for_redelivery: Switch = Field(
         default=False,
-        description="Reconnect after a delivery was given back, so that the broker delivers it again at once and not only "
+        description="Reconnect after a delivery was rejected, so that the broker delivers it again at once and not only "
         "after the next reconnect. Useful with `cleanSession` `false` and QoS 1.",
         examples=["true"],
     )

@@ -1,24 +1,8 @@
 """paho-mqtt without its input and output: bytes in by `feed`, packets out in `unsent`.
 
-paho keeps what is intricate (CONNECT with will and TLS, CONNACK, SUBSCRIBE, keep-alive, DISCONNECT, QoS 2). What is done for
-every message is done here, because paho's own way costs a system call per packet, a dictionary, five locks and a condition
-variable per message. Its private names that are used here belong to the installed version; `test_client.py` looks whether
-they are still there and still called.
-
-| overridden | instead | processor time for a message of 400 bytes |
-|---|---|---|
-| `_packet_queue` | packets are collected and leave in one write per turn of the loop | 2.3 µs → 0.2 µs |
-| `publish` → `send` | no message object, no table beside the link's own | 4.6 µs → 0.9 µs |
-| `loop_read` → `feed` | one large read, packets are cut from it | 9.8 µs → 5.7 µs |
-| `_handle_publish` → `_publish_came` | no message object, no table of callbacks | 5.7 µs → 1.0 µs |
-| `_handle_pubackcomp` → `_take_packet` | a confirm goes straight to the link | 13.8 µs → 0.3 µs |
-| `_handle_pubrec`, `_handle_pubrel` | refusals of MQTT 5 end a message; we acknowledge by hand | correctness |
-| `_handle_connack` | two refusals that paho would answer by trying another way are told | correctness |
-| `_create_socket_connection` | refused addresses, TCP_NODELAY | correctness |
-| `_ssl_wrap_socket` | a failed handshake leaves no socket open | correctness |
-
-All in all a published message costs the whole link 4 to 12 µs, by how many go at once, where paho in a thread of its own
-takes 36 to 44 µs (`tests/bench/mqtt_link.py`).
+paho handles the rare packets (CONNECT, CONNACK, SUBSCRIBE, keep-alive, DISCONNECT, QoS 2). The code
+that runs for each message is overridden: paho needs a system call, a dictionary, five locks and a condition variable.
+The private names used here belong to the installed version; `test_paho_client.py` checks that they still exist.
 """
 
 from __future__ import annotations
@@ -52,6 +36,20 @@ _LENGTH = Struct("!H")
 _ACK = Struct("!BBH")
 
 
+# | overridden | instead | processor time for a message of 400 bytes |
+# |---|---|---|
+# | `_packet_queue` | packets are collected and leave in one write per turn of the loop | 2.3 µs → 0.2 µs |
+# | `publish` → `send` | no message object, no table beside the link's own | 4.6 µs → 0.9 µs |
+# | `loop_read` → `feed` | one large read, packets are cut from it | 9.8 µs → 5.7 µs |
+# | `_handle_publish` → `_publish_came` | no message object, no table of callbacks | 5.7 µs → 1.0 µs |
+# | `_handle_pubackcomp` → `_take_packet` | a confirm goes straight to the link | 13.8 µs → 0.3 µs |
+# | `_handle_pubrec`, `_handle_pubrel` | refusals of MQTT 5 end a message; the link acknowledges | correctness |
+# | `_handle_connack` | two refusals that paho would answer with another attempt are reported | correctness |
+# | `_create_socket_connection` | refused addresses, TCP_NODELAY | correctness |
+# | `_ssl_wrap_socket` | a failed handshake leaves no socket open | correctness |
+#
+# All in all a published message costs the whole link 4 to 12 µs, by how many go at once, where paho in a thread of its own
+# takes 36 to 44 µs (`tests/bench/mqtt_link.py`).
 class SansIoPahoClient(Client):
     """One MQTT session. All methods but `connect` are called on the event loop, and none blocks.
 

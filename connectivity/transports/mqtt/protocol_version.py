@@ -1,4 +1,4 @@
-"""The differences between MQTT 3.1.1 and 5 for the link: headers, and properties of CONNECT and SUBSCRIBE."""
+"""The differences between MQTT 3.1.1 and 5: headers, and properties of CONNECT and SUBSCRIBE."""
 
 from __future__ import annotations
 

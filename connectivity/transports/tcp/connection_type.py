@@ -31,7 +31,9 @@ class Options(BaseModel):
     )
 
     max_peers: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=10_000, description="Peers that may be connected at once; others are hung up on.", examples=["500"]
+        default=10_000,
+        description="Peers that may be connected at once; further connections are closed.",
+        examples=["500"],
     )
     max_unsettled: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=16,
@@ -61,7 +63,7 @@ async def listen(connection: Connection, client: int = 0) -> TcpLink:  # noqa: A
 
 
 def context_of(connection: Connection) -> ssl.SSLContext | None:
-    """Return the TLS context; a listener with a `ca` requires client certificates. Raises ConnectionRefused."""
+    """Return the TLS context; a `ca` makes client certificates required. Raises ConnectionRefused."""
     context = tls_context(connection, is_certificate_needed=True)
     if context is not None:
         codecs = codecs_of(connection, connection.sources[0].payload_mapping)
@@ -103,12 +105,12 @@ def _check_source(connection: Connection) -> Iterator[Problem]:
         for position, address in enumerate(source.addresses):
             yield from check_without_placeholders(f"{path}[{position}]", address)
         if len(source.payload_mapping) > 1:
-            expected = "one, since a stream of octets means one thing"
+            expected = "one, since a byte stream has one wire protocol"
             place = json_path("sources", index, "payloadMapping")
             yield Problem(place, f"{len(source.payload_mapping)} payload mappings", expected)
         reply = source.reply_target
         if reply.enabled and not _TO_THE_PEER.fullmatch(reply.address):
-            expected = f"{{{{ header:{REPLY_TO} }}}}: there is nobody else to be answered"
+            expected = f"{{{{ header:{REPLY_TO} }}}}: replies can only go to the peer that sent the request"
             yield Problem(json_path("sources", index, "replyTarget", "address"), show(reply.address), expected)
     if connection.targets:
         yield Problem("targets", f"{len(connection.targets)} targets", "none: peers are sent what they have asked for")

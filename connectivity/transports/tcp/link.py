@@ -26,18 +26,18 @@ class PeerRegistry(SocketOwner, Protocol):
     def entered(self, peer: TcpPeer, /) -> None:
         """Called when a peer is connected."""
 
-    def took(self, peer: TcpPeer, octets: bytes, /) -> None:
+    def took(self, peer: TcpPeer, data: bytes, /) -> None:
         """Called when a piece of the stream has arrived."""
 
 
 class TcpPeer(Socket):
     """One accepted socket."""
 
-    def __init__(self, door: PeerRegistry) -> None:
-        super().__init__(door)
+    def __init__(self, owner: PeerRegistry) -> None:
+        super().__init__(owner)
         self.user: str | None = None
         """The common name in its client certificate, if there is one."""
-        self._door = door
+        self._owner = owner
 
     def __repr__(self) -> str:
         state = "gone" if self._transport is None else "parting" if self.times.closing is not None else "open"
@@ -54,8 +54,8 @@ class TcpPeer(Socket):
         if (own := transport.get_extra_info("socket")) is not None:
             # A peer may be silent for any time: TCP keep-alive detects a dead host.
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._door.entered(self)
-        self._door.took(self, b"")
+        self._owner.entered(self)
+        self._owner.took(self, b"")
 
     def data_received(self, data: bytes) -> None:
         if self.is_talking:
@@ -66,14 +66,14 @@ class TcpPeer(Socket):
     def advance(self) -> None:
         while self._unread and self.may_take:
             piece, self._unread = self._unread[:PIECE], self._unread[PIECE:]
-            self._door.took(self, piece)
+            self._owner.took(self, piece)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def part(self, octets: bytes, done: Done) -> None:
+    def part(self, data: bytes, done: Done) -> None:
         """Send the last bytes, unless they are empty, and close without reading more."""
-        if octets:
-            self.send(octets, done)
+        if data:
+            self.send(data, done)
         else:
             done(None)
         if self.times.closing is None:
@@ -118,9 +118,9 @@ class TcpLink(ListenerLink[TcpPeer]):
     def idle(self, peer: TcpPeer) -> None:
         peer.farewell()
 
-    def took(self, peer: TcpPeer, octets: bytes) -> None:
+    def took(self, peer: TcpPeer, data: bytes) -> None:
         """Deliver a piece of the stream; an empty one reports the new peer."""
-        self.deliver(peer, Envelope(octets, self._headers[peer.id]), self._address, (0,))
+        self.deliver(peer, Envelope(data, self._headers[peer.id]), self._address, (0,))
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
         if self.is_over:

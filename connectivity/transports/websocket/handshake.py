@@ -52,7 +52,7 @@ _MOST_MEMBERS = 100
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a listener requires of clients.
+    """The requirements for clients of a listener.
 
     `tokens`: hash → name; `paths`: the addresses of sources and targets.
     """
@@ -153,8 +153,10 @@ def _user(rules: Rules, certified: str | None, authorization: str | None, in_que
 
 
 def _wanted(rules: Rules) -> str:
-    ways = ["a certificate that the door trusts"] if rules.wants_certificate else []
+    ways = ["a certificate that the listener trusts"] if rules.wants_certificate else []
     ways += (
-        [f"`Authorization: Bearer …` or `?{ACCESS_TOKEN}=…` with a token that the door knows"] if rules.tokens else []
+        [f"`Authorization: Bearer …` or `?{ACCESS_TOKEN}=…` with a token that the listener knows"]
+        if rules.tokens
+        else []
     )
     return f"Expected {' or '.join(ways)}."

@@ -55,17 +55,17 @@ class PeerRegistry(SocketOwner, Protocol):
 class WebSocketPeer(Socket):
     """One accepted socket."""
 
-    def __init__(self, door: PeerRegistry) -> None:
-        super().__init__(door)
+    def __init__(self, owner: PeerRegistry) -> None:
+        super().__init__(owner)
         self.path = ""
         self.text_headers: dict[str, str] = {}
         self.binary_headers: dict[str, str] = {}
-        self._door = door
+        self._owner = owner
         self._engine = ServerProtocol(
-            extensions=door.extensions or None,
+            extensions=owner.extensions or None,
             # The library binds a plain function as a method of its own, hence the lambda with `_engine`.
             select_subprotocol=lambda _engine, offered: self._agree(offered),
-            max_size=door.max_frame,
+            max_size=owner.max_frame,
             logger=_log,
         )
         self._subprotocols: frozenset[str] = frozenset()
@@ -87,7 +87,7 @@ class WebSocketPeer(Socket):
 
     def data_received(self, data: bytes) -> None:
         if not self._has_begun and data[0] == TLS_HELLO:
-            self._door.turned_away("they speak TLS, and the door does not: its uri is ws and not wss")
+            self._owner.turned_away("the client uses TLS, but the uri of the listener is ws and not wss")
             self.abort()
             return
         self._has_begun = True
@@ -110,7 +110,7 @@ class WebSocketPeer(Socket):
             while self._messages and self.may_take:
                 payload, is_text = self._messages.popleft()
                 self.times.spoke = self._loop.time()
-                self._door.took(self, payload, is_text=is_text)
+                self._owner.took(self, payload, is_text=is_text)
             # After our close frame nothing more is processed, so nothing is kept until there is room.
             if not self._unread or (self.is_talking and (self._messages or not self.may_take)):
                 break
@@ -138,7 +138,7 @@ class WebSocketPeer(Socket):
             return
         certificate = self._transport.get_extra_info("peercert") or {}
         asked = HandshakeRequest(request.path, request.headers.raw_items(), common_name(certificate))
-        decided = self._door.admit(asked)
+        decided = self._owner.admit(asked)
         if isinstance(decided, RefusedHandshake):
             response = self._engine.reject(decided.status, f"{decided.text}\n")
             if decided.status is HTTPStatus.UNAUTHORIZED:
@@ -154,7 +154,7 @@ class WebSocketPeer(Socket):
             self.times.is_open = True
             self.path = decided.path
             self.text_headers, self.binary_headers = dict(decided.headers), dict(decided.headers)
-            self._door.entered(self)
+            self._owner.entered(self)
 
     def _agree(self, offered: Sequence[Subprotocol]) -> Subprotocol | None:
         """Return the first offered subprotocol that is spoken at the peer's path."""
@@ -242,7 +242,7 @@ class WebSocketPeer(Socket):
         self.move()
 
     def farewell(self) -> None:
-        self.close(CloseCode.GOING_AWAY, "the door is being closed")
+        self.close(CloseCode.GOING_AWAY, "the listener is being closed")
 
 
 @lru_cache(maxsize=1024)
