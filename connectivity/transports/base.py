@@ -30,8 +30,8 @@ class Outcome(Enum):
     """How a delivery ends: acknowledged, or rejected with or without redelivery."""
 
     SETTLED = "settled"
-    REDELIVER = "rejected, again please"
-    DROPPED = "rejected, never again"
+    REDELIVER = "rejected, to be redelivered"
+    DROPPED = "rejected, not to be redelivered"
 
 
 @dataclass(slots=True, eq=False)
@@ -65,10 +65,10 @@ AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
 class ReaderStatus(Enum):
     """Whether anyone received a message that was published to an address."""
 
-    HEARD = "somebody received it"
-    UNHEARD = "nobody received it, though the broker took it or sent it back"
+    HEARD = "at least one reader received it"
+    UNHEARD = "no reader received it, though the broker took or returned it"
     REFUSED = "the broker lets nothing be sent there"
-    GONE = "whoever read there has left for good"
+    GONE = "the reader has left for good"
 
 
 Readers = Callable[[str, ReaderStatus], None]
@@ -82,9 +82,9 @@ def nobody_asks(_address: str, _sign: ReaderStatus) -> None:
 class CloseReason(Enum):
     """Why the peer is disconnected after a message."""
 
-    DONE = "all is said"
-    MALFORMED = "what was heard breaks the protocol"
-    UNFIT = "what was heard is of a kind that is not taken here"
+    DONE = "done"
+    MALFORMED = "the input violates the protocol"
+    UNFIT = "the input is of an unsupported kind"
 
 
 class OutboundMessage(msgspec.Struct, frozen=True):

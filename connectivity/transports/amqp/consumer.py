@@ -72,7 +72,7 @@ class UnsettledNames:
 
 
 class _Taken(Delivery):
-    """A delivery with its tag and the common part of its name (None: it has a message ID)."""
+    """A delivery with its tag and the common part of its name (None: not needed)."""
 
     __slots__ = ("common", "tag")
 

@@ -87,7 +87,7 @@ class KafkaConsumer:
         self._begins_at_end, self._throttle = begins_at_end, Throttle(limit)
         self._on_records, self._on_dropped = on_records, on_dropped
         self._on_error, self._on_ended = on_error, on_ended
-        self._consumer = Consumer({**settings, "error_cb": lambda error: self._tell(on_error, error, "")})
+        self._consumer = Consumer({**settings, "error_cb": lambda error: self._call_on_loop(on_error, error, "")})
         self._partitions: dict[Key, Partition] = {}
         self._rejected: deque[Partition] = deque()
         self._waiting: list[tuple[float, Partition]] = []
@@ -139,11 +139,11 @@ class KafkaConsumer:
                 self._turn()
             self._store(self._partitions.values())
         except KafkaException as failure:
-            self._tell(self._on_ended, link_error(failure.args[0], ", ".join(self._topics)))
+            self._call_on_loop(self._on_ended, link_error(failure.args[0], ", ".join(self._topics)))
         except TimeoutError:
-            self._tell(self._on_ended, NotConnected(Detail.TIMEOUT, "no answer about partitions and offsets"))
+            self._call_on_loop(self._on_ended, NotConnected(Detail.TIMEOUT, "no answer about partitions and offsets"))
         except Exception as failure:  # an internal error: a consumer that ends silently would be worse
-            self._tell(self._on_ended, NotConnected(Detail.CONNECTING, f"consuming has ended: {failure!r}"))
+            self._call_on_loop(self._on_ended, NotConnected(Detail.CONNECTING, f"consuming has ended: {failure!r}"))
         finally:
             # A consumer that is already closed raises errors of no interest.
             with contextlib.suppress(KafkaException, RuntimeError):
@@ -151,7 +151,7 @@ class KafkaConsumer:
             self.gone.set_result(None)
 
     def _turn(self) -> None:
-        self._see_to_rejected()
+        self._read_rejected_again()
         if (now := time.monotonic()) >= self._stored_at + STORED_EVERY:
             self._stored_at = now
             self._store(self._partitions.values())
@@ -193,7 +193,7 @@ class KafkaConsumer:
         for message in messages:
             topic = message.topic() or ""
             if (error := message.error()) is not None:
-                self._tell(self._on_error, error, topic)
+                self._call_on_loop(self._on_error, error, topic)
                 continue
             # Absent: it was taken away while this batch was on its way.
             if (partition := self._partitions.get((topic, message.partition() or 0))) is not None:
@@ -210,7 +210,7 @@ class KafkaConsumer:
         self._is_waking = False
         self._on_records()
 
-    def _see_to_rejected(self) -> None:
+    def _read_rejected_again(self) -> None:
         now = time.monotonic()
         while self._rejected:
             partition = self._rejected.popleft()
@@ -297,7 +297,7 @@ class KafkaConsumer:
                 partition.is_ours = False
                 if is_stored:
                     self._store([partition])
-                self._tell(self._on_dropped, partition)
+                self._call_on_loop(self._on_dropped, partition)
 
     def _store(self, partitions: Iterable[Partition]) -> None:
         """Store the settled offsets; the library commits within a second, and on revocation."""
@@ -313,7 +313,7 @@ class KafkaConsumer:
 
     # towards the loop
 
-    def _tell(self, what: Callable[..., None], *arguments: object) -> None:
+    def _call_on_loop(self, what: Callable[..., None], *arguments: object) -> None:
         self._call(lambda: what(*arguments))
 
     def _call(self, what: Callable[[], None]) -> None:

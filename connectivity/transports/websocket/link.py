@@ -119,12 +119,12 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
             else:
                 peer.send(peer.encode(payload, is_text=is_text), done)
         elif message.address.startswith("/"):
-            self._tell_all(message.address, payload, is_text=is_text)
+            self._send_to_all(message.address, payload, is_text=is_text)
             done(None)
         else:
             self.nobody_there(message.address, done)
 
-    def _tell_all(self, path: str, payload: bytes, *, is_text: bool) -> None:
+    def _send_to_all(self, path: str, payload: bytes, *, is_text: bool) -> None:
         """Send a message, encoded once, to all peers at a path; peers that read too slowly are closed."""
         plain: bytes | None = None
         for peer in list(self._at.get(path, ())):
