@@ -62,7 +62,7 @@ def _exchanges(connection: Connection) -> Iterator[str]:
                 continue
 
 
-UNTOLD = "it is there; whether messages may be sent to it shows when one is"
+UNTOLD = "it exists; the permission to publish is checked only when a message is sent"
 
 
 async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - AMQP clients have no name

@@ -22,7 +22,7 @@ from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.options import Options
 from connectivity.transports.kafka.records import split_address
 
-UNTOLD = "it is there; the cluster does not say what may be done with it"
+UNTOLD = "it exists; the cluster does not report the permitted operations"
 _VERBS = {AclOperation.READ: "read", AclOperation.WRITE: "write"}
 
 

@@ -26,7 +26,7 @@ SHARED = "$share/"
 WINDOW = 1
 """Deliveries that a broker of MQTT 5 may send; they are not acknowledged."""
 
-UNTOLD = "an MQTT broker says whether it takes messages here when it is sent one"
+UNTOLD = "an MQTT broker checks the permission to publish only when a message is sent"
 
 
 async def examine(
