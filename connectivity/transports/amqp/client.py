@@ -215,7 +215,7 @@ class AmqpClient:
         """
 
         def consume(channel: AbstractChannel) -> Awaitable[object]:
-            arguments: dict[str, FieldValue] = {"x-priority": "that of a connection test, which is no number"}
+            arguments: dict[str, FieldValue] = {"x-priority": "that of a trial, which is no number"}
             return channel.basic_consume(queue, _nobody, arguments=arguments, timeout=self.patience)
 
         reason = await self._refusal(consume)

@@ -153,9 +153,9 @@ def _user(rules: Rules, certified: str | None, authorization: str | None, in_que
 
 
 def _wanted(rules: Rules) -> str:
-    ways = ["a certificate that the listener trusts"] if rules.wants_certificate else []
+    ways = ["a certificate that the door trusts"] if rules.wants_certificate else []
     ways += (
-        [f"`Authorization: Bearer …` or `?{ACCESS_TOKEN}=…` with a token that the listener knows"]
+        [f"`Authorization: Bearer …` or `?{ACCESS_TOKEN}=…` with a token that the door knows"]
         if rules.tokens
         else []
     )

@@ -75,7 +75,7 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
     def admit(self, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
         """Decide about an opening request (see `connectivity.transports.websocket.handshake`)."""
         if self.is_over:
-            return RefusedHandshake(HTTPStatus.SERVICE_UNAVAILABLE, "The listener is being closed.")
+            return RefusedHandshake(HTTPStatus.SERVICE_UNAVAILABLE, "The door is being closed.")
         decided = accept_handshake(asked, self._rules, len(self.peers))
         if isinstance(decided, RefusedHandshake):
             self.turned_away(f"{decided.status.value} {decided.text}")

@@ -242,7 +242,7 @@ class WebSocketPeer(Socket):
         self.move()
 
     def farewell(self) -> None:
-        self.close(CloseCode.GOING_AWAY, "the listener is being closed")
+        self.close(CloseCode.GOING_AWAY, "the door is being closed")
 
 
 @lru_cache(maxsize=1024)
