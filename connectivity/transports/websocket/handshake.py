@@ -155,8 +155,6 @@ def _user(rules: Rules, certified: str | None, authorization: str | None, in_que
 def _wanted(rules: Rules) -> str:
     ways = ["a certificate that the door trusts"] if rules.wants_certificate else []
     ways += (
-        [f"`Authorization: Bearer …` or `?{ACCESS_TOKEN}=…` with a token that the door knows"]
-        if rules.tokens
-        else []
+        [f"`Authorization: Bearer …` or `?{ACCESS_TOKEN}=…` with a token that the door knows"] if rules.tokens else []
     )
     return f"Expected {' or '.join(ways)}."
