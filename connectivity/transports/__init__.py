@@ -1,4 +1,4 @@
-"""Connection types: how messages travel. The package of each transport declares its own in `CONNECTION_TYPES`."""
+"""Connection types and their registry; each transport package declares its own in `CONNECTION_TYPES`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ def _declared() -> Iterator[tuple[str, str]]:
 
 
 MODULES = dict(_declared())
-"""The module that defines a connection type as `CONNECTION_TYPE`, by the type's name in documents. It is imported when a
-connection needs it, with the library of its broker."""
+"""The module that defines each connection type as `CONNECTION_TYPE`, by the type's name in documents.
+
+It is imported when a connection needs it, together with the client library of its broker.
+"""
 
 
 def connection_types() -> tuple[str, ...]:
-    """The connection types that the service knows: `amqp-091`, `kafka`, …"""
+    """Return the names of the known connection types: `amqp-091`, `kafka`, …"""
     return tuple(sorted(MODULES))
 
 
 def load_connection_type(name: str) -> ConnectionType:
-    """The connection type of this name. Raises LookupError, which names the nearest known one."""
+    """Return the connection type of this name. Raises LookupError, which suggests the nearest known one."""
     if name not in MODULES:
         nearest = get_close_matches(name, MODULES, 1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""

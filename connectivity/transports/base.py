@@ -1,9 +1,9 @@
-"""What a broker is to the rest of the service.
+"""The interface between a broker and the rest of the service: connection types, links and deliveries.
 
-A broker file says how documents of its type look (`ConnectionType.options`, `.check`) and makes links (`.connect`). A `Link`
-is one live connection: it consumes, publishes, settles, and dies once. Reconnecting is the supervisor's business; a dead
-link is thrown away. Everything is called on the event loop; a client library's threads and types end in the broker's file.
-`.examine` looks at a connection's addresses for a trial, in a way that nobody else who uses the broker notices.
+Each connection type defines its options and checks (`ConnectionType.options`, `.check`) and creates links (`.connect`).
+A `Link` is one live connection: it consumes, publishes and acknowledges until it ends, once. The supervisor reconnects
+with a new link. Everything is called on the event loop; threads and types of a client library stay inside the broker's
+package. `.examine` checks a connection's addresses for a connection test without affecting other clients of the broker.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 
 class Outcome(Enum):
-    """What becomes of a delivery."""
+    """How a delivery ends: acknowledged, or rejected with or without redelivery."""
 
     SETTLED = "settled"
-    REDELIVER = "rejected, again please"
-    DROPPED = "rejected, never again"
+    REDELIVER = "rejected, to be redelivered"
+    DROPPED = "rejected, not to be redelivered"
 
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One envelope as received, with the means to settle it. Exactly one of `settle` and `reject` is called, once.
+    """One received envelope that is acknowledged by `settle` or rejected by `reject`: one call, once.
 
-    `name` is what the broker calls the delivery, the same when it comes again (None: nothing names it); `redelivered` is
-    the broker's own mark. `address` is the concrete address it arrived on. `reader` is the address of who has sent it and
-    reads the answers, where the link tells when that one has gone (`ReaderStatus.GONE`).
+    `name` is the broker's identifier of the delivery, equal after a redelivery (None: there is no identifier);
+    `redelivered` is the broker's own flag. `address` is the concrete address it arrived on. `reader` is the address of
+    the sender, which reads the replies there, if the link reports when the sender leaves (`ReaderStatus.GONE`).
 
-    A door may tell of a peer before that one has said anything: by a delivery without octets.
+    A listener may report a new peer before it has sent anything, by a delivery with an empty payload.
     """
 
     envelope: Envelope
@@ -63,36 +63,36 @@ AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)
 
 
 class ReaderStatus(Enum):
-    """What is to be seen of those who read at an address that something was published to."""
+    """Whether anyone received a message that was published to an address."""
 
-    HEARD = "somebody received it"
-    UNHEARD = "nobody received it, though the broker took it or sent it back"
+    HEARD = "at least one reader received it"
+    UNHEARD = "no reader received it, though the broker took or returned it"
     REFUSED = "the broker lets nothing be sent there"
-    GONE = "whoever read there has left for good"
+    GONE = "the reader has left for good"
 
 
 Readers = Callable[[str, ReaderStatus], None]
-"""Told of an address, and of a sign of those who read there."""
+"""A callback with an address and the status of the readers at this address."""
 
 
 def nobody_asks(_address: str, _sign: ReaderStatus) -> None:
-    """What links tell whom before anybody wants to know."""
+    """Ignore the status of readers; the value of `Link.readers` until a callback is set."""
 
 
 class CloseReason(Enum):
-    """Why nothing follows a message."""
+    """Why the peer is disconnected after a message."""
 
-    DONE = "all is said"
-    MALFORMED = "what was heard breaks the protocol"
-    UNFIT = "what was heard is of a kind that is not taken here"
+    DONE = "done"
+    MALFORMED = "the input violates the protocol"
+    UNFIT = "the input is of an unsupported kind"
 
 
 class OutboundMessage(msgspec.Struct, frozen=True):
-    """One envelope on its way to `address`. `qos` is the quality of service of the source that it answers.
+    """One envelope to publish to `address`. `qos` is the quality of service of the source it replies to.
 
-    Messages with the same `order` stay in their order also where one address is several queues. Behind a message with a
-    `parting` a door lets go of the peer, and says why as far as it has words for that; one without octets is not sent
-    there. To brokers it means nothing.
+    Messages with the same `order` keep their order even if one address maps to several queues. After a message with a
+    `parting`, a listener disconnects the peer, with the reason if the protocol can express it; an empty payload is then
+    not sent. Brokers ignore `parting`.
     """
 
     address: str
@@ -103,7 +103,7 @@ class OutboundMessage(msgspec.Struct, frozen=True):
 
 
 Done = Callable[[ConnectivityError | None], None]
-"""Called once: with None when the broker has confirmed, with PublishFailed when it has refused."""
+"""A callback, called once: with None after the broker's confirm, with PublishFailed after a refusal."""
 
 
 def unobserved(_error: Exception | None) -> None:
@@ -114,51 +114,55 @@ class Link(Protocol):
     """One live connection to a broker."""
 
     window: int
-    """The most messages that may be published and not yet done."""
+    """The maximum number of published messages whose `Done` was not called yet."""
 
     lost: asyncio.Future[LinkError]
-    """Resolved (never raising) when the link has died by itself. After that no `Done` is called any more."""
+    """Resolved (never raising) when the link ends unexpectedly. After that no `Done` is called."""
 
     readers: Readers
-    """Set by whoever wants to know who reads: told what the broker says with each message's end, before its `Done`, and of
-    those who leave. A broker that does not know says nothing. `nobody_asks` until then."""
+    """A callback for the status of readers; `nobody_asks` until it is set.
+
+    It is called before the `Done` of a message with the status that the broker reports, and when a reader leaves. Some
+    brokers report nothing.
+    """
 
     @property
     def condition(self) -> str | None:
-        """What keeps the living link from its work just now, as status details say it; None: nothing does."""
+        """Why the link cannot work at present, as a text for the status details; None: it works."""
 
     @property
     def throttled(self) -> int:
-        """In how many minutes a limit on its rate, if it has one, has held the link back."""
+        """The number of minutes in which a rate limit, if there is one, has delayed the link."""
 
     def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
-        """What arrives for the source with this index: whatever is ready, never empty, at most some hundreds.
+        """Yield lists of deliveries for the source with this index: never empty, at most some hundreds.
 
-        Unsettled deliveries are bounded by the link; at the bound it stops taking from the broker. Ends when the link ends.
+        The link limits the number of unsettled deliveries; at the limit it stops consuming from the broker. Ends when
+        the link ends.
         """
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
-        """Hand a message to the broker, in order. Never blocks, never raises: the outcome comes to `done`."""
+        """Hand a message to the broker, in order; never blocks or raises, the outcome is passed to `done`."""
 
     async def close(self) -> None:
-        """Leave the broker in an orderly way; unsettled deliveries stay the broker's. Safe to call twice."""
+        """Disconnect from the broker in order; it keeps unsettled deliveries. Safe to call twice."""
 
 
 class Connector(Protocol):
-    """Makes links."""
+    """Creates links."""
 
     async def __call__(self, connection: Connection, client: int = 0) -> Link:
-        """A link with every source subscribed. Raises NotConnected or ConnectionRefused, nothing else.
+        """Return a link with every source subscribed. Raises only NotConnected or ConnectionRefused.
 
-        `client`: which of the connection's clients (`clientCount`) the link is for, from 0. The sources are consumed by all
-        of them together, each message by one.
+        `client`: the index of the connection's client (`clientCount`) that the link is for, from 0. All clients consume
+        the sources together; each message goes to one of them.
         """
 
 
 class AddressCheck(NamedTuple):
-    """What a broker says about one address: that it is fine, why it is not, or nothing.
+    """The result of checking one address: valid, an error, or unknown.
 
-    `note` is told besides; with `is_known` False it says what nobody can tell before the address is used.
+    `note` is additional information; if `is_known` is False, it says what cannot be checked before the address is used.
     """
 
     address: str
@@ -168,8 +172,11 @@ class AddressCheck(NamedTuple):
 
 
 class ProbeReport(NamedTuple):
-    """What was found at the addresses of a connection: of each source in the order of its addresses, of each source's
-    reply-target, of each target. `note`: what the broker does otherwise than the document may expect."""
+    """The checks of all addresses of a connection: of sources, reply targets and targets.
+
+    `sources` has one sequence for each source in the order of its addresses. `note`: how the broker differs from what
+    the document may expect.
+    """
 
     sources: Sequence[Sequence[AddressCheck]]
     replies: Sequence[AddressCheck]
@@ -178,14 +185,12 @@ class ProbeReport(NamedTuple):
 
 
 class Probe(Protocol):
-    """Looks at the addresses of a connection."""
+    """Checks the addresses of a connection."""
 
     async def __call__(self, connection: Connection, name: str) -> ProbeReport:
-        """Log in, look, and leave. Raises NotConnected or ConnectionRefused where the broker does not let us in.
+        """A connection type: the options of its documents, and how to connect.
 
-        The connection may run meanwhile, here or elsewhere: no delivery is taken from anybody or marked as redelivered,
-        no session, group, offset, queue or topic is made or touched. `name` is what to go by, where a client has a name:
-        nobody else has it.
+        `connect` is None if this version of the service can only validate documents of the type.
         """
 
 
@@ -204,34 +209,34 @@ class ConnectionType:
     has_headers: bool
     connect: Connector | None
     examine: Probe | None = None
-    """How addresses are looked at for a trial; None where `connect` is None."""
+    """Checks addresses for a connection test; None if `connect` is None."""
     confirmed_status: int = 200
     """The status of the acknowledgement that a target issues when the broker has confirmed."""
     matches: Callable[[str, str], bool] = operator.eq
-    """Whether what arrives at the second address was asked for by the first, which is one of a source."""
+    """Whether an address that a message arrived on (second) matches an address of a source (first)."""
     parts_by_key: bool = False
-    """Whether several consumers of an address part it by the keys of messages, so that those of one key keep their order."""
+    """Whether several consumers of an address are assigned messages by key, so that keys keep their order."""
     is_listener: bool = False
-    """Whether the service listens at the `uri` and its peers connect, so that no broker stands in between."""
+    """Whether the service listens at the `uri` and peers connect to it, without a broker."""
     is_stream: bool = False
-    """Whether its deliveries are pieces of streams of octets, one stream from each peer, and no messages."""
+    """Whether deliveries are pieces of byte streams, one stream from each peer, instead of messages."""
 
 
 FILLED_LATER = "its placeholders are filled for each message"
-"""What can be said of an address before there is a message."""
+"""The note on an address that cannot be checked before there is a message."""
 
 LONGEST_LIST = 500
-"""Deliveries that a source takes at once, at most."""
+"""The maximum number of deliveries that a source takes at once."""
 
 
 class Inbox:
-    """What has arrived for one source and was not taken yet."""
+    """The deliveries that have arrived for one source and were not taken yet."""
 
     __slots__ = ("_is_over", "_loop", "_waiter", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[Delivery] = deque()
-        """Whoever adds to it calls `wake`, once for as many as are there."""
+        """Callers that append to it call `wake` once after a batch."""
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._is_over = False
@@ -255,14 +260,14 @@ class Inbox:
             self._waiter.set_result(None)
 
     def end(self) -> None:
-        """Hand nothing over any more."""
+        """Stop yielding deliveries and discard those that are waiting."""
         self._is_over = True
         self.waiting.clear()
         self.wake()
 
 
 class SharedDelivery(Generic[AnyDelivery]):
-    """One message in the hands of several sources: it has ended when each of them has ended its copy."""
+    """A message shared by several sources; it ends when each source has ended its copy."""
 
     __slots__ = ("first", "open", "outcome")
 
@@ -270,7 +275,10 @@ class SharedDelivery(Generic[AnyDelivery]):
         self.first, self.open, self.outcome = first, count, Outcome.SETTLED
 
     def ended(self, outcome: Outcome) -> bool:
-        """One copy has ended so; whether it was the last. The message comes again if any of them is to come again."""
+        """Record the outcome of one copy and return whether it was the last.
+
+        The message is redelivered if any source rejects its copy for redelivery.
+        """
         self.open -= 1
         if outcome is Outcome.REDELIVER:
             self.outcome = outcome
@@ -278,9 +286,10 @@ class SharedDelivery(Generic[AnyDelivery]):
 
 
 class InOrderSettlement:
-    """Settles in the order of arrival: an outcome is passed on once everything before it has one.
+    """Reports outcomes in the order of arrival: each after those of all earlier deliveries.
 
-    Brokers want acknowledgements in order (MQTT 4.6.0-2) or in multiples, and an offset may only move over what is done.
+    Brokers require acknowledgements in order (MQTT 4.6.0-2) or for several deliveries at once, and an offset can only
+    move past processed records.
     """
 
     __slots__ = ("_outcomes", "_waiting")
@@ -296,7 +305,7 @@ class InOrderSettlement:
         self._waiting.append(delivery)
 
     def ended(self, delivery: Delivery, outcome: Outcome) -> list[tuple[Delivery, Outcome]]:
-        """Note an outcome; what may be passed to the broker now, oldest first."""
+        """Record an outcome and return what can be reported to the broker now, oldest first."""
         self._outcomes[id(delivery)] = outcome
         ready = []
         while self._waiting and (first := self._outcomes.pop(id(self._waiting[0]), None)) is not None:

@@ -1,7 +1,7 @@
-"""Reaching a broker, whatever its protocol: what blocks runs in a thread, TLS, and what each failure is called.
+"""Connects to a broker's host: name resolution, sockets, TLS, and the errors for each failure.
 
-Names, sockets and certificates block, so a thread of its own takes them (the loop's pool would let a few dead name servers
-stop everybody). Whoever waits for it may leave at any time; then the thread cleans up when it is done.
+Name resolution, sockets and certificates block, so each call runs in a thread of its own: a few dead name servers would
+block all threads of the event loop's pool. A caller can be canceled at any time; the thread then cleans up.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from connectivity.security.tls import load_client_certificate
 _OLD_VERSIONS = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"})
 _CERTIFICATE_ALERTS = ("CERTIFICATE", "UNKNOWN_CA")
 _CERTIFICATE_WANTED = "CERTIFICATE_REQUIRED"
-"""The alert of TLS 1.3. A server of TLS 1.2 only says that the handshake has failed."""
+"""The alert of TLS 1.3. A server with TLS 1.2 only reports that the handshake has failed."""
 
 T = TypeVar("T")
 
 
 class RefusedAddress(OSError):
-    """The host's name leads to an address that connections may never reach."""
+    """The host name resolves to an address that connections must not reach."""
 
 
 async def run_in_thread(name: str, work: Callable[[], T], undo: Callable[[T | None], None] = lambda _: None) -> T:
     """Run `work` in a thread of its own and raise what it raises.
 
-    The event loop's pool would not do: a few dead name servers would keep all of its threads. If nobody waits for `work`
-    any more when it ends, `undo` gets what it has made (None if it failed).
+    The event loop's pool is not used because a few dead name servers would occupy all of its threads. If the caller was
+    canceled before `work` ends, `undo` is called with its result (None if it failed).
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -64,10 +64,9 @@ async def run_in_thread(name: str, work: Callable[[], T], undo: Callable[[T | No
 
 
 def judged_addresses(host: str, port: int) -> list[str]:
-    """The addresses that a host's name leads to; it blocks.
+    """Return the addresses that a host name resolves to; blocks.
 
-    Raises RefusedAddress if connections may not reach one of them, whatever the others are; OSError, UnicodeError for what
-    is no name of a host.
+    Raises RefusedAddress if connections must not reach one of them; OSError or UnicodeError for an invalid host name.
     """
     found = [str(place[4][0]) for place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in dict.fromkeys(found):
@@ -76,9 +75,10 @@ def judged_addresses(host: str, port: int) -> list[str]:
 
 
 def reach(host: str, port: int, patience: float | None) -> socket.socket:
-    """A socket to the host; it blocks. Only addresses that were judged are reached for, and what is reached is judged again.
+    """Return a socket connected to the host; blocks.
 
-    Raises RefusedAddress, OSError, UnicodeError.
+    Only allowed addresses are tried, and the connected address is checked again. Raises RefusedAddress, OSError,
+    UnicodeError.
     """
     failure: OSError | None = None
     for address in judged_addresses(host, port):
@@ -93,9 +93,10 @@ def reach(host: str, port: int, patience: float | None) -> socket.socket:
 
 
 def check_peer(made: socket.socket, host: str) -> None:
-    """Judge the address that a socket has really reached, and let small packets leave at once.
+    """Check the address that a socket is connected to, and set TCP_NODELAY.
 
-    Closes the socket and raises RefusedAddress for one that connections may not reach, OSError for one that is gone.
+    Closes the socket and raises RefusedAddress for an address that connections must not reach, OSError for a closed
+    connection.
     """
     try:
         _judge(host, str(made.getpeername()[0]))
@@ -112,12 +113,12 @@ def _judge(host: str, address: str) -> None:
 
 
 def tls_context(connection: Connection, *, client_certificate: bool = True) -> ssl.SSLContext:
-    """What to trust and what to show. A `ca` adds to the system's; only `validateCertificates: false` turns checks off.
+    """Return the TLS context for a connection. Raises ConnectionRefused for an unusable certificate.
 
-    Raises ConnectionRefused for a client certificate that cannot be used.
+    A `ca` is trusted in addition to the system's authorities; only `validateCertificates: false` turns checks off.
     """
     context = ssl.create_default_context()
-    # Whatever the system's own settings for TLS say.
+    # Overrides the system's TLS settings.
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if not connection.validate_certificates:
         context.check_hostname = False
@@ -133,7 +134,7 @@ def tls_context(connection: Connection, *, client_certificate: bool = True) -> s
 
 
 def dial_error(error: Exception) -> LinkError:
-    """What went wrong on the way to the broker, in the system's words."""
+    """Return the error for a failure to reach the broker, with the system's error text."""
     if isinstance(error, LinkError):
         return error
     if isinstance(error, RefusedAddress):
@@ -150,9 +151,9 @@ def dial_error(error: Exception) -> LinkError:
 
 
 def handshake_error(error: OSError) -> LinkError:
-    """What went wrong between reaching the broker's port and talking there over TLS.
+    """Return the error for a failure during the TLS handshake with the broker.
 
-    A port that does not speak TLS hangs up, which the system may tell in several ways.
+    A port without TLS closes the connection, which the system reports in several ways.
     """
     if isinstance(error, ssl.SSLError | TimeoutError):
         return dial_error(error)
@@ -170,7 +171,7 @@ def tls_error(error: ssl.SSLError) -> LinkError:
 
 
 def lost_error(error: Exception) -> LinkError:
-    """What ended a link that was there."""
+    """Return the error that ended an established link."""
     if isinstance(error, ssl.SSLError):
         return tls_error(error)
     return NotConnected(Detail.CONNECTING, f"the link broke: {_words(error)}")

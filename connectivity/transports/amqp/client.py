@@ -1,7 +1,7 @@
-"""One connection to a broker on aiormq: reached, logged in, written to, watched, closed.
+"""One connection to an AMQP broker on aiormq: connecting, login, writing, heartbeats, closing.
 
-Everything that is to leave in one turn of the loop leaves in one write. A timer looks after the silence: AMQP 0.9.1 §4.2.7
-has both sides send something at least every so many seconds, and twice as long without a byte is a dead link.
+All frames of one turn of the loop leave in one write. A timer checks the heartbeats: by AMQP 0.9.1 §4.2.7 both sides
+send something in each heartbeat interval, and a link is dead after two intervals without a byte.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from connectivity.transports.amqp.frames import Reason
 from connectivity.transports.amqp.options import Options, seconds, virtual_host
 from connectivity.transports.dialer import dial_error, handshake_error, lost_error, reach, run_in_thread, tls_context
 
-# Whatever goes wrong comes to the supervisor with the broker's own words; the library would say it a second time.
+# The supervisor reports failures with the broker's text; the library would log them a second time.
 logging.getLogger("aiormq").setLevel(logging.CRITICAL)
 
 T = TypeVar("T")
 
 LONGEST_SILENCE = 2
-"""Heartbeats' time without a byte after which a link is dead."""
+"""The number of heartbeat intervals without a byte after which a link is dead."""
 
 
 class GivenTransport(TransportFactory):
-    """Hands the library the transport that is there already."""
+    """A transport factory that returns an existing transport to the library."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._streams = reader, writer
@@ -48,7 +48,10 @@ class GivenTransport(TransportFactory):
 
 
 class CallFailed(Exception):
-    """The library gave up a call. Why the broker refused it, if it did, is known to whoever has the channel."""
+    """A failed call on the library.
+
+    The handler of the channel knows the broker's reason for a refusal, if there is one.
+    """
 
     @property
     def is_timeout(self) -> bool:
@@ -58,7 +61,7 @@ class CallFailed(Exception):
 async def call(work: Awaitable[T]) -> T:
     """Wait for a call on the library. Raises CallFailed.
 
-    When a connection ends, the library cancels the calls on it, which is no cancellation of whoever waits for them.
+    When a connection ends, the library cancels the calls on it, which must not cancel the caller.
     """
     try:
         return await work
@@ -72,7 +75,10 @@ async def call(work: Awaitable[T]) -> T:
 
 
 class AmqpClient:
-    """`on_lost` is called once if the connection dies by itself, `on_blocked` as `FrameDemultiplexer.on_blocked`."""
+    """One AMQP connection.
+
+    `on_lost` is called once if it ends unexpectedly, `on_blocked` as `FrameDemultiplexer.on_blocked`.
+    """
 
     def __init__(self, connection: Connection, options: Options) -> None:
         self._loop = asyncio.get_running_loop()
@@ -99,7 +105,7 @@ class AmqpClient:
     # ── the beginning ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def connect(self) -> None:
-        """Reach the broker and log in. Raises NotConnected, ConnectionRefused."""
+        """Connect to the broker and log in. Raises NotConnected, ConnectionRefused."""
         try:
             await self._dial()
             await self._login()
@@ -126,7 +132,7 @@ class AmqpClient:
                     "amqp connect", work, lambda late: late[0].close() if late else None
                 )
                 name = uri.host if context else None
-                # No part of the loop closes a socket that it was not given in the end.
+                # The event loop does not close a socket that it has not taken over.
                 with contextlib.ExitStack() as until_given:
                     until_given.callback(made.close)
                     try:
@@ -173,7 +179,7 @@ class AmqpClient:
     # ── channels ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def channel(self, *, confirms: bool = False) -> AbstractChannel:
-        """A new channel. Raises NotConnected."""
+        """Open a channel. Raises NotConnected."""
         assert self._library is not None
         try:
             return await call(self._library.channel(publisher_confirms=confirms, timeout=self.patience))
@@ -186,13 +192,13 @@ class AmqpClient:
         return seconds(self._options.channel_rpc_timeout)
 
     def gone(self, failed: CallFailed) -> NotConnected:
-        """Why a call failed that the broker has not refused."""
+        """Return the error for a call that failed without a refusal by the broker."""
         if failed.is_timeout:
             return NotConnected(Detail.TIMEOUT, f"no answer on a channel within {self.patience:g} s")
         return NotConnected(*self._last_words(None))
 
     async def missing(self, what: str, name: str) -> Reason | None:
-        """Why there is no queue or exchange (`what`) of this name for us, or None. Raises NotConnected."""
+        """Return why a queue or exchange (`what`) is missing or inaccessible, or None. Raises NotConnected."""
 
         def declare(channel: AbstractChannel) -> Awaitable[object]:
             ask = channel.queue_declare if what == "queue" else channel.exchange_declare
@@ -201,10 +207,11 @@ class AmqpClient:
         return await self._refusal(declare)
 
     async def unreadable(self, queue: str) -> Reason | None:
-        """Why we may not consume from a queue, or None. No message is taken from it. Raises NotConnected.
+        """Return why consuming from a queue is refused, or None. Raises NotConnected.
 
-        Rights are looked at before arguments, so a consumer with an argument that cannot be is refused for it only where it
-        would be let in otherwise. A broker that does not mind the argument has it taken back at once.
+        No message is taken from it. Brokers check permissions before arguments, so a consumer with an invalid argument
+        is refused for the argument only if the permission exists. A consumer that the broker accepts anyway is canceled
+        at once.
         """
 
         def consume(channel: AbstractChannel) -> Awaitable[object]:
@@ -215,7 +222,7 @@ class AmqpClient:
         return None if reason is None or reason.code == PRECONDITION_FAILED else reason
 
     async def _refusal(self, ask: Callable[[AbstractChannel], Awaitable[object]]) -> Reason | None:
-        """Why the broker closes a channel on which it is asked something, or None. Raises NotConnected."""
+        """Return why the broker closes a channel after a request, or None. Raises NotConnected."""
         asking = await self.channel()
         listener = _Listener()
         self.traffic.takers[asking.number] = listener
@@ -231,19 +238,19 @@ class AmqpClient:
         return listener.reason
 
     async def settled(self, channel: AbstractChannel) -> None:
-        """Wait until the library has done with a channel that the broker has closed: its number is free then."""
+        """Wait until the library has released the number of a channel that the broker has closed."""
         if not channel.is_closed:
             await asyncio.wait((channel.closing,))
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, frames: bytes) -> None:
-        """Let these frames leave with everything else of this turn of the loop."""
+        """Send frames together with all others of this turn of the loop."""
         self._unsent.append(frames)
         self._schedule()
 
     def before_sending(self, fill: Callable[[], None]) -> None:
-        """Call `fill` when this turn's frames are about to leave: it may still add its own."""
+        """Call `fill` before this turn's frames are written: it may add its own."""
         self._before_sending.append(fill)
         self._schedule()
 
@@ -264,7 +271,7 @@ class AmqpClient:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
-        """Send what is to be sent, say goodbye and give the broker a moment to hear it."""
+        """Send queued frames, close the connection and give the broker time to read it."""
         if not self._is_over:
             self._flush()
             self._end()
@@ -273,7 +280,7 @@ class AmqpClient:
         await asyncio.shield(self._farewell)
 
     async def _leave(self) -> None:
-        """Let the library say goodbye, or notice that its connection is gone."""
+        """Let the library close the connection, or notice that it is closed."""
         if self._library is not None:
             with contextlib.suppress(TimeoutError, CallFailed):
                 async with asyncio.timeout(seconds(self._options.shutdown_timeout)):
@@ -281,7 +288,7 @@ class AmqpClient:
         self.traffic.abort()
 
     def abandon(self) -> None:
-        """Close without a word."""
+        """Close the socket without a closing handshake."""
         self._end()
         self.traffic.abort()
 
@@ -293,7 +300,7 @@ class AmqpClient:
             self._silence.cancel()
 
     def die(self, error: LinkError) -> None:
-        """End without having been asked to."""
+        """End after a failure."""
         if not self._is_over:
             self.abandon()
             self._farewell = self._loop.create_task(self._leave())
@@ -325,7 +332,7 @@ class AmqpClient:
 
 
 class _Listener:
-    """Hears why the broker closes a channel, and takes nothing."""
+    """Records why the broker closes a channel, and handles no frames."""
 
     reason: Reason | None = None
 
@@ -337,7 +344,7 @@ class _Listener:
 
 
 async def _nobody(_message: object) -> None:
-    """The library's own consumer, to which nothing comes."""
+    """The consumer callback required by the library, which is never called."""
 
 
 def _nothing(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""The connection type `amqp-091`: what its documents may say, and how to connect."""
+"""The connection type `amqp-091`: its options, its validation, and how to connect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mappings.placeholders.template import Scope
 
 
 def check(connection: Connection) -> Sequence[Problem]:
-    """The rules of AMQP 0.9.1."""
+    """Return the problems of a document for AMQP 0.9.1."""
     return [
         *_check_virtual_host(connection),
         *check_source_addresses_without_placeholders(connection),

@@ -1,8 +1,7 @@
-"""From a connection document to a link: reach, log in, look for queues and exchanges, consume.
+"""Opens AMQP links: connecting, login, checks of queues and exchanges, consumers.
 
-All queues must be there; those that are not are named together, and the connection is misconfigured until they are. The
-exchanges of targets and reply-targets are looked for too; a missing one is logged and keeps nobody waiting, since publishing
-works as soon as it exists.
+All queues must exist; an error names all missing ones, and the connection is misconfigured until they exist. A missing
+exchange of a target or reply target is only logged, since publishing works as soon as it exists.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from connectivity.transports.base import FILLED_LATER, AddressCheck, ProbeReport
 
 
 async def connect(connection: Connection) -> AmqpLink:
-    """Make a link with every source consuming. Raises NotConnected or ConnectionRefused."""
+    """Return a link with every source consuming. Raises NotConnected or ConnectionRefused."""
     link = AmqpLink(connection, Options.model_validate(connection.own_options))
     try:
         await link.client.connect()
@@ -51,7 +50,7 @@ async def _look_for_queues(link: AmqpLink, connection: Connection) -> None:
 
 
 def _exchanges(connection: Connection) -> Iterator[str]:
-    """The exchanges that stand in the document as they are."""
+    """Yield the exchanges of addresses that have no placeholder in the exchange."""
     addresses = [target.address for target in connection.targets]
     addresses += [source.reply_target.address for source in connection.sources if source.reply_target is not None]
     for address in addresses:
@@ -63,11 +62,11 @@ def _exchanges(connection: Connection) -> Iterator[str]:
                 continue
 
 
-UNTOLD = "it is there; whether messages may be sent to it shows when one is"
+UNTOLD = "it exists; the permission to publish is checked only when a message is sent"
 
 
-async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - here nobody has a name
-    """See `connectivity.transports.base.Probe`."""
+async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - AMQP clients have no name
+    """Check the addresses of a connection (see `connectivity.transports.base.Probe`)."""
     client = AmqpClient(connection, Options.model_validate(connection.own_options))
     try:
         await client.connect()
@@ -90,7 +89,7 @@ async def _queue(client: AmqpClient, queue: str) -> AddressCheck:
 
 
 async def _published(client: AmqpClient, address: str) -> AddressCheck:
-    """What is known of an address before there is a message: whether its exchange is there, or else its queue."""
+    """Check an address to publish to: whether its exchange, or its queue, exists."""
     exchange, slash, key = address.partition("/")
     if has_expression(exchange) or not slash or (not exchange and has_expression(key)):
         return AddressCheck(address, note=FILLED_LATER, is_known=False)

@@ -1,10 +1,9 @@
 """The deliveries of one source: a channel with a consumer for each of its queues.
 
-At most `IN_FLIGHT` deliveries of a source are unsettled; there the broker holds back (prefetch). Outcomes go to the broker
-in the order of arrival, many in one frame: all that have the same outcome and follow each other are one acknowledgement, or
-one rejection, "up to this one".
+At most `IN_FLIGHT` deliveries of a source are unsettled (prefetch). Outcomes go to the broker in the order of arrival;
+consecutive equal outcomes are sent as one `basic.ack` or `basic.nack` with `multiple`.
 
-A delivery without a message id is named by its correlation id and its bytes (`UnsettledNames`).
+A delivery without a message ID is named by its correlation ID and payload (`UnsettledNames`).
 """
 
 from __future__ import annotations
@@ -40,24 +39,23 @@ IN_FLIGHT = 1000
 
 
 class UnsettledNames:
-    """The names of unsettled deliveries that have a correlation id and no message id.
+    """The names of unsettled deliveries that have a correlation ID and no message ID.
 
-    One correlation id may stand for several commands, so the bytes count too; and of several unsettled ones that are the
-    same in both, the second and every further one is numbered. When they come again, they do so in their order, and get
-    the same names.
+    One correlation ID may occur in several commands, so the payload is part of the name; of several unsettled deliveries
+    with the same ID and payload, all but the first are numbered. They are redelivered in order and get the same names.
     """
 
     __slots__ = ("_counts",)
 
     def __init__(self) -> None:
         self._counts: dict[str, list[int]] = {}
-        """What is common → how many have come since none was unsettled, and how many are."""
+        """Common part of the name → number of deliveries since all were settled, number of unsettled ones."""
 
     def __len__(self) -> int:
         return len(self._counts)
 
     def given(self, correlation: str, payload: bytes) -> tuple[str, str]:
-        """What the delivery has in common with others, and its own name."""
+        """Return the part of the name shared with equal deliveries, and the delivery's own name."""
         digest = blake2b(payload, digest_size=16).hexdigest()
         common = f"amqp:{correlation}:{digest}"
         counts = self._counts.setdefault(common, [0, 0])
@@ -66,7 +64,7 @@ class UnsettledNames:
         return common, f"{common}:{counts[0]}" if counts[0] > 1 else common
 
     def ended(self, common: str) -> None:
-        """One of these deliveries is settled, or goes back to its queue."""
+        """Record that one of these deliveries is settled or requeued."""
         counts = self._counts[common]
         counts[1] -= 1
         if not counts[1]:
@@ -74,7 +72,7 @@ class UnsettledNames:
 
 
 class _Taken(Delivery):
-    """A delivery that knows its tag, and what its name has in common with others (None: it has a name of its own)."""
+    """A delivery with its tag and the common part of its name (None: not needed)."""
 
     __slots__ = ("common", "tag")
 
@@ -83,7 +81,7 @@ class _Taken(Delivery):
 
 
 class AmqpConsumer:
-    """`on_lost` is called when the broker ends a consumer or the channel."""
+    """The consumers of one source; `on_lost` is called when the broker ends one or the channel."""
 
     def __init__(self, client: AmqpClient, source: Source, on_lost: Callable[[LinkError], None]) -> None:
         self._client, self._source, self._on_lost = client, source, on_lost
@@ -105,7 +103,7 @@ class AmqpConsumer:
         return len(self._watermark)
 
     async def open(self) -> None:
-        """Begin to consume. Raises NotConnected, ConnectionRefused."""
+        """Start consuming. Raises NotConnected, ConnectionRefused."""
         channel = await self._client.channel()
         self._channel = channel.number
         self._client.traffic.takers[channel.number] = self
@@ -113,7 +111,7 @@ class AmqpConsumer:
         queue = ""
         patience = self._client.patience
         try:
-            # For each consumer by itself: quorum queues know no bound for a whole channel.
+            # A limit for each consumer: quorum queues do not support a limit for a channel.
             await call(channel.basic_qos(prefetch_count=max(1, IN_FLIGHT // len(queues)), timeout=patience))
             for number, queue in enumerate(queues):
                 tag = f"{number}"
@@ -128,7 +126,7 @@ class AmqpConsumer:
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, kind: int, payload: bytes) -> bool:
-        """See `connectivity.transports.amqp.demultiplexer.FrameHandler`."""
+        """Handle a frame (see `connectivity.transports.amqp.demultiplexer.FrameHandler`)."""
         if kind == METHOD:
             method = METHOD_ID.unpack_from(payload)
             if method == DELIVER:
@@ -150,7 +148,7 @@ class AmqpConsumer:
         return True
 
     def closed(self, reason: Reason) -> None:
-        """See `connectivity.transports.amqp.demultiplexer.FrameHandler`."""
+        """Handle the end of the channel (see `connectivity.transports.amqp.demultiplexer.FrameHandler`)."""
         self._reason = reason
         if self._is_open:
             self._on_lost(NotConnected(Detail.REFUSED_BY_BROKER, reason.words))
@@ -176,10 +174,10 @@ class AmqpConsumer:
         self._inbox.wake()
 
     async def consume(self) -> AsyncIterator[list[Delivery]]:
-        """See `connectivity.transports.base.Link.consume`.
+        """Yield lists of deliveries (see `connectivity.transports.base.Link.consume`).
 
-        What is left of a link that the broker has ended goes back to its queue, and has often come again, marked, over
-        another link already. Its first copies are not marked: to take them as well would be to carry them out twice.
+        When the broker ends a link, it requeues unsettled deliveries and often redelivers them on another link at once.
+        The copies still waiting here lack the redelivered flag, so they are discarded: each would be processed twice.
         """
         async for ready in self._inbox.lists():
             if not self._client.traffic.has_parted:
@@ -214,7 +212,7 @@ class AmqpConsumer:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def end(self) -> None:
-        """Hand nothing over any more."""
+        """Stop yielding deliveries."""
         self._is_over = True
         self._inbox.end()
 
@@ -225,4 +223,4 @@ class AmqpConsumer:
 
 
 async def _nobody(_message: DeliveredMessage) -> None:
-    """The library's own consumer, to which nothing comes."""
+    """The consumer callback required by the library, which is never called."""

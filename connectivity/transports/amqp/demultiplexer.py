@@ -1,11 +1,10 @@
-"""A link's bytes, parted: our frames to us, the rest to the client library.
+"""Splits a link's received frames between the service's own handlers and aiormq.
 
-The library reads each frame with several awaits and makes a task for each delivery; for the few frames of login, channels
-and consumers that is fine. Deliveries, returns and confirms are taken out here as they arrive, many in one call, and given
-to whoever has the channel. What is for everybody is looked at in passing: why the broker closes a link or a channel, that it
-takes no messages now, what it offers for frames and channels.
+aiormq reads each frame with several awaits and creates a task for each delivery, which is fast enough only for login,
+channels and consumers. Deliveries, returns and confirms go straight to the handler of their channel. Frames for aiormq
+are inspected for close reasons, blocked notifications, and the offered frame size and channel number.
 
-The library counts the link as dead when it sees nothing for long, so now and then a heartbeat stands for what was taken out.
+aiormq considers a silent link dead, so it is sent a heartbeat now and then in place of the frames it does not see.
 """
 
 from __future__ import annotations
@@ -40,43 +39,49 @@ from connectivity.transports.amqp.frames import (
 KINDS = frozenset({METHOD, HEADER, BODY, HEARTBEAT})
 SMALLEST_FRAME_MAX = 4096
 LARGEST_CONTROL_FRAME = 1 << 20
-"""A frame of more bytes than this and more than was agreed upon is none: whoever talks there does not speak AMQP."""
+"""The size limit of a frame, unless a larger one was agreed; a larger frame is not AMQP."""
 
 _ENDED = getattr(select, "POLLRDHUP", select.POLLHUP)
-"""The other side has ended the stream, whatever of it is still unread; elsewhere than on Linux only when both have."""
+"""The poll event for a closed input, even if bytes are unread.
+
+Elsewhere than on Linux it only reports that both directions are closed.
+"""
 
 STAND_IN_PAUSE = 1.0
-"""Seconds between the heartbeats that stand for frames that were taken out."""
+"""Seconds between the heartbeats sent to aiormq in place of other frames."""
 
 
 class FrameHandler(Protocol):
-    """Who takes the frames of a channel."""
+    """A handler of the frames of a channel."""
 
     def take(self, kind: int, payload: bytes) -> bool:
-        """Whether this frame was for the taker; the library gets it otherwise."""
+        """Handle a frame; return False to pass it to the library."""
 
     def closed(self, reason: Reason) -> None:
-        """The broker closes the channel."""
+        """Called when the broker closes the channel."""
 
 
 class FrameDemultiplexer(asyncio.StreamReaderProtocol):
-    """The transport's protocol; the library reads from `reader`. All callbacks are called on the event loop."""
+    """The protocol of the transport; the library reads from `reader`.
+
+    All callbacks are called on the event loop.
+    """
 
     def __init__(self, *, channel_max: int, frame_max: int) -> None:
-        """The most channels and bytes of a frame to ask for; 0: what the broker offers."""
+        """`channel_max`, `frame_max`: the limits to ask for; 0 accepts the broker's offer."""
         self.loop = asyncio.get_running_loop()
         self.reader = asyncio.StreamReader(loop=self.loop)
         super().__init__(self.reader, loop=self.loop)
         self.takers: dict[int, FrameHandler] = {}
         self.on_lost: Callable[[Exception | None], None] = _nothing
         self.on_blocked: Callable[[str | None], None] = _nothing
-        """Called with the broker's reason for taking no messages, and with None when it takes them again."""
+        """Called with the broker's reason when it blocks publishing, and with None when it unblocks it."""
         self.closed: Reason | None = None
-        """Why the broker has closed the link, if it has said so."""
+        """The broker's reason for closing the link, if it sent one."""
         self.fault: str | None = None
-        """What was wrong with the bytes that came."""
+        """Why the received bytes are not AMQP 0.9.1, or None."""
         self.heard = self.loop.time()
-        """When the last bytes came."""
+        """When bytes were last received."""
         self.channel_max, self.frame_max = channel_max, frame_max
         self._carrier: asyncio.BaseTransport | None = None
         self._ends = select.poll()
@@ -86,7 +91,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
 
     @property
     def has_parted(self) -> bool:
-        """Whether the broker has ended the link, though what it said before that may still have to be read."""
+        """Whether the broker has closed its side, even if earlier bytes are unread."""
         return self._carrier is not None and (self._carrier.is_closing() or bool(self._ends.poll(0)))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -96,7 +101,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
         super().connection_made(transport)
 
     def eof_received(self) -> bool:
-        """The broker has said all; nobody listens to us any more, so the transport may close itself."""
+        """Let the transport close itself: the broker has closed its side."""
         super().eof_received()
         return False
 
@@ -107,7 +112,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
     def data_received(self, data: bytes) -> None:
         self.heard = self.loop.time()
         if self._tail:
-            # Joined only when a frame is whole, so that a large one does not cost its square.
+            # Joined only when a frame is complete, so that a large frame does not take quadratic time.
             self._tail += data
             if len(self._tail) < self._needed:
                 return
@@ -146,7 +151,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
             self._told = self.heard
 
     def _seen(self, kind: int, channel: int, payload: bytes) -> bytes:
-        """Look at a frame in passing; the frame that the library gets."""
+        """Inspect a frame and return the frame for the library."""
         if channel == 0 and kind == METHOD:
             method = METHOD_ID.unpack_from(payload)
             if method == TUNE:
@@ -160,19 +165,19 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
         return frame(kind, channel, payload)
 
     def _tune(self, channels: int, frame_max: int, heartbeat: int) -> bytes:
-        """The broker's offer, narrowed to what is asked for; 0 stands for no bound on either side."""
+        """Return the broker's offer narrowed to the requested limits; 0 is no limit on either side."""
         self.channel_max = _least(self.channel_max, channels)
         self.frame_max = max(SMALLEST_FRAME_MAX, _least(self.frame_max, frame_max) or LARGEST_CONTROL_FRAME)
         return TUNING.pack(self.channel_max, self.frame_max, heartbeat)
 
     def _reject(self, data: bytes) -> None:
-        """What came is no frame: a version that the broker wants instead, or another protocol."""
+        """Record that the bytes are not a frame: another protocol, or the version the broker requires."""
         said = data[:40].decode("ascii", errors="backslashreplace")
         self.fault = f"an answer that is not AMQP 0.9.1: {said!r}"
         self.abort()
 
     def abort(self) -> None:
-        """Close the transport without a word."""
+        """Close the transport without a closing handshake."""
         if isinstance(self._carrier, asyncio.WriteTransport):
             self._carrier.abort()
 

@@ -1,7 +1,4 @@
-"""What an AMQP broker's refusals are called.
-
-AMQP 0.9.1 §1.2 (reply codes). RabbitMQ uses a few codes for many things, so its words decide where the code does not.
-"""
+"""Errors for an AMQP broker's reply codes."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ CHANNEL_DETAILS = {
     NOT_FOUND: Detail.MISSING_ADDRESS,
     LOCKED: Detail.NOT_AUTHORIZED,
 }
-"""Why a queue cannot be consumed, or a message not be published; other codes are refusals without a name."""
+"""The details of refusals to consume or publish, by reply code."""
 
 READER_SIGNS = {ACCESS_REFUSED: ReaderStatus.REFUSED, NOT_FOUND: ReaderStatus.UNHEARD}
-"""What a refusal to publish says about those who would read the message."""
+"""The status of readers for refusals to publish, by reply code."""
 
 PASSING = frozenset({FORCED, 506, 541})
-"""Codes of a closed link that pass: an operator's or a shutdown's doing, a lack of resources, an internal error."""
+"""Temporary reply codes of a closed link, such as those of an operator or a shutdown."""
 
 
 def login_error(reason: Reason) -> LinkError:

@@ -1,7 +1,7 @@
-"""The frames that come and go by the thousand: publish, deliver, return, ack, nack, and what they carry.
+"""Reads and writes the frequent frames: publish, deliver, return, ack, nack and their content.
 
 AMQP 0.9.1 §4.2.3 (frames), §1.8 (the methods of `basic`). A frame is a type, a channel, a length, a payload and an end
-mark; a message is a method frame, a content header, and as many body frames as its size asks for.
+mark; a message is a method frame, a content header and as many body frames as needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONTENT = Struct(">HHQ")
 """Class, weight, size of the body; the properties follow."""
 
 TUNING = Struct(">HIH")
-"""Channels, bytes of a frame, seconds between heartbeats."""
+"""Maximum number of channels, bytes of a frame, seconds between heartbeats."""
 
 _CODE = Struct(">H")
 _TAG = Struct(">QB")
@@ -51,7 +51,7 @@ _SETTLEMENT_SIZE = 13
 
 
 class Reason(NamedTuple):
-    """Why the broker closes or returns something: its code and its own words."""
+    """The broker's reply code and text for a closed channel or link, or a returned message."""
 
     code: int
     words: str
@@ -61,32 +61,32 @@ class Reason(NamedTuple):
 
 
 def read_short(data: bytes, at: int) -> tuple[bytes, int]:
-    """A short string at this position, and the position after it."""
+    """Return the short string at this position and the next position."""
     end = at + 1 + data[at]
     return data[at + 1 : end], end
 
 
 def read_reason(data: bytes, at: int) -> Reason:
-    """The code and words at the beginning of a close or a return."""
+    """Return the code and text at the beginning of a close or a return."""
     words, _ = read_short(data, at + 2)
     return Reason(_CODE.unpack_from(data, at)[0], words.decode(errors="replace"))
 
 
 def read_confirm(data: bytes, at: int) -> tuple[int, bool]:
-    """Number and `multiple` of an ack or nack."""
+    """Return the delivery tag and the `multiple` flag of an ack or nack."""
     tag, bits = _TAG.unpack_from(data, at)
     return tag, bool(bits & _MULTIPLE)
 
 
 def read_delivery(data: bytes, at: int) -> tuple[bytes, int, bool]:
-    """Consumer tag, delivery tag and the mark "redelivered"; exchange and routing key are nobody's business here."""
+    """Return consumer tag, delivery tag and redelivered flag; exchange and routing key are not needed."""
     consumer, at = read_short(data, at)
     tag, bits = _DELIVERY.unpack_from(data, at)
     return consumer, tag, bool(bits & 1)
 
 
 def read_return(data: bytes, at: int) -> tuple[Reason, bytes, bytes]:
-    """Why a message comes back, and the exchange and routing key that it was published to."""
+    """Return why a message is returned, and its exchange and routing key."""
     reason = read_reason(data, at)
     _, at = read_short(data, at + 2)
     exchange, at = read_short(data, at)
@@ -102,7 +102,7 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 def pack_publish(channel: int, exchange: str, key: str) -> bytes:
-    """The method frame of a message that must find a queue. Raises ValueError for names that do not fit."""
+    """Pack the method frame of a mandatory message. Raises ValueError for invalid names."""
     parts = [_PUBLISH.pack(_BASIC, _PUBLISH_METHOD, 0)]
     for what, text in (("exchange", exchange), ("routing key", key)):
         try:
@@ -116,7 +116,7 @@ def pack_publish(channel: int, exchange: str, key: str) -> bytes:
 
 
 def pack_content(channel: int, properties: bytes, body: bytes, frame_max: int) -> bytes:
-    """Content header and body frames. Raises ValueError for properties that do not fit into one frame."""
+    """Pack content header and body frames. Raises ValueError for properties too large for one frame."""
     size, most = len(body), frame_max - OVERHEAD
     if CONTENT.size + len(properties) > most:
         raise ValueError(f"the headers have {len(properties)} bytes, expected at most {most - CONTENT.size}")
@@ -130,11 +130,11 @@ def pack_content(channel: int, properties: bytes, body: bytes, frame_max: int) -
 
 
 def pack_ack(channel: int, tag: int) -> bytes:
-    """Settle everything up to this delivery."""
+    """Pack an acknowledgement of all deliveries up to this one."""
     return _SETTLEMENT.pack(METHOD, channel, _SETTLEMENT_SIZE, *ACK, tag, _MULTIPLE, END)
 
 
 def pack_nack(channel: int, tag: int, *, requeue: bool) -> bytes:
-    """Reject everything up to this delivery."""
+    """Pack a rejection of all deliveries up to this one."""
     bits = _MULTIPLE | (_REQUEUE if requeue else 0)
     return _SETTLEMENT.pack(METHOD, channel, _SETTLEMENT_SIZE, *NACK, tag, bits, END)

@@ -1,7 +1,7 @@
 """A link to an AMQP broker: one connection, a channel for each source, one for publishing.
 
-`intake.py` and `publisher.py` say how deliveries and messages travel. Deliveries that are to come again go back to the
-broker at once, and it delivers them again, marked, on this link or to another consumer of the queue.
+`consumer.py` handles deliveries, `publisher.py` messages. Deliveries rejected for redelivery are requeued at once; the
+broker redelivers them on this link or to another consumer of the queue.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOW = 500
 
 
 class AmqpLink:
-    """See `connectivity.transports.base.Link`."""
+    """A `connectivity.transports.base.Link` to an AMQP broker."""
 
     window: int
     lost: asyncio.Future[LinkError]
@@ -45,7 +45,7 @@ class AmqpLink:
 
     @property
     def condition(self) -> str | None:
-        """A broker that is out of memory or disk delivers as before and takes nothing."""
+        """The broker's reason for blocking publishing (memory or disk alarm); it still delivers."""
         if (reason := self.publisher.blocked_because) is None:
             return None
         return f"{Detail.REFUSED_BY_BROKER.value}: the broker takes no messages now: {reason}"
@@ -61,7 +61,7 @@ class AmqpLink:
         await self.client.close()
 
     def abandon(self) -> None:
-        """Close without a word: connecting has failed."""
+        """Close without a closing handshake, after a failed attempt to connect."""
         self._end()
         self.client.abandon()
 

@@ -1,4 +1,7 @@
-"""The `specificConfig` of AMQP 0.9.1 connections. Values are texts; times are milliseconds unless they say otherwise."""
+"""The `specificConfig` of AMQP 0.9.1 connections.
+
+Values are texts; times are milliseconds unless described otherwise.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _DIGITS = re.compile(r"[0-9]{1,18}")
 
 
 def _read_digits(value: object) -> object:
-    """Of a number nothing but its digits, where the library would take spaces and `_` too."""
+    """Accept only digits: the library would also accept spaces and `_`."""
     if isinstance(value, str) and not _DIGITS.fullmatch(value):
         raise ValueError("a whole number")
     return value
@@ -31,7 +34,7 @@ Switch = Annotated[bool, BeforeValidator(_read_switch)]
 
 
 class Options(BaseModel):
-    """What `specificConfig` may say."""
+    """The options in `specificConfig`."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
@@ -84,16 +87,16 @@ class Options(BaseModel):
 
 
 def seconds(milliseconds: int) -> float | None:
-    """As timeouts are given to the event loop: None for never."""
+    """Return a timeout for the event loop: None for none."""
     return milliseconds / 1000 if milliseconds else None
 
 
 MOST_BYTES = 255
-"""The longest name or routing key, in bytes of UTF-8: AMQP writes its length in one byte."""
+"""The longest name or routing key in bytes of UTF-8: its length is one byte."""
 
 
 def split_address(address: str) -> tuple[str, str]:
-    """`exchange/routingKey` → both. Raises ValueError that says what was expected."""
+    """Split `exchange/routingKey`. Raises ValueError that says what was expected."""
     exchange, *keys = address.rstrip("/").split("/")
     if len(keys) != 1:
         raise ValueError("the format exchange/routingKey, or /queue for a queue by its name")
@@ -101,7 +104,7 @@ def split_address(address: str) -> tuple[str, str]:
 
 
 def virtual_host(path: str) -> str:
-    """The virtual host named by the path of a `uri`. Raises ValueError for more than one segment."""
+    """Return the virtual host in the path of a `uri`. Raises ValueError for more than one segment."""
     if "/" in path[1:]:
         raise ValueError("at most one path segment, the virtual host, with %2F for a slash in it")
     return unquote(path[1:]) or "/"

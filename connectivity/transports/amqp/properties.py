@@ -1,12 +1,11 @@
-"""The properties of an AMQP message: theirs → headers, headers → theirs.
+"""Converts between the properties of AMQP messages and headers.
 
-AMQP 0.9.1 §4.2.5 and §4.2.6 (fields, content headers), with the field types as RabbitMQ has them. A table holds typed
-values, an envelope only texts, so what comes in is written as text: whole numbers and decimals as such, `true` and `false`,
-times in UTC (`2030-01-15T07:30:00Z`), byte arrays as text where they are UTF-8 and else in base64, nested tables and lists
-as JSON; a void field is no header. What goes out is a long string.
+AMQP 0.9.1 §4.2.5 and §4.2.6, with RabbitMQ's field types. A table holds typed values, an envelope texts: numbers are
+written in decimal, booleans as `true` and `false`, times in UTC (`2030-01-15T07:30:00Z`), byte arrays as UTF-8 or else
+base64, nested tables and lists as JSON; void fields are left out. Published headers are long strings.
 
-Whoever publishes may put anything there, and a broker passes it on. So nothing that comes in is an error: what cannot be
-read ends the reading, and what was read before it counts.
+Publishers may send malformed properties, so reading never fails: it stops at the first unreadable field and keeps those
+before it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from connectivity.transports.amqp.options import MOST_BYTES
 CONTENT_TYPE, CORRELATION, REPLY_TO, MESSAGE_ID = "content-type", "correlation-id", "reply-to", "message-id"
 
 DEEPEST = 32
-"""Tables and lists inside each other, at most."""
+"""The maximum depth of nested tables and lists."""
 
 CACHED_NAMES = 4096
 LONG_TEXT = ord("S")
@@ -56,7 +55,7 @@ NUMBERS: dict[int, Struct] = {
         "d": "d",
     }.items()
 }
-"""Field type → how the number is packed."""
+"""Field type → the struct of its number."""
 
 
 class Unreadable(ValueError):
@@ -64,17 +63,17 @@ class Unreadable(ValueError):
 
 
 class ReceivedProperties(NamedTuple):
-    """The headers of a message, and what names it: its `message-id`, or None."""
+    """The headers of a message, and its `message-id` or None."""
 
     headers: dict[str, str]
     name: str | None
 
 
-# ── theirs → headers ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_properties(packed: bytes) -> ReceivedProperties:
-    """Read the flags and properties of a content header. Never raises for anything that a publisher can write."""
+    """Read the flags and properties of a content header. Never raises for malformed input."""
     headers: dict[str, str] = {}
     with suppress(Unreadable, IndexError, error):
         _read_properties(packed, headers)
@@ -108,12 +107,12 @@ def _read_properties(packed: bytes, headers: dict[str, str]) -> None:
         if flags & _MESSAGE_ID:
             found[MESSAGE_ID], at = _read_short(packed, at)
     finally:
-        # The properties are the broker's own words for it; a table header of the same name is anybody's.
+        # Properties take precedence over table headers of the same name.
         headers.update(found)
 
 
 def _read_headers(packed: bytes, at: int, headers: dict[str, str]) -> int:
-    """Put the fields of the table into `headers`, in any state of the table; the position after it."""
+    """Put the fields of the table into `headers`, even if it is malformed; return the next position."""
     end: int = at + 4 + _LENGTH.unpack_from(packed, at)[0]
     at += 4
     if end > len(packed):
@@ -143,7 +142,7 @@ def _read_short(packed: bytes, at: int) -> tuple[str, int]:
 
 
 def _read_field(packed: bytes, at: int, end: int, depth: int) -> tuple[Any, int]:
-    """The value of the field at this position and the position after it."""
+    """Return the value of the field at this position and the next position."""
     kind = packed[at]
     at += 1
     if (number := NUMBERS.get(kind)) is not None:
@@ -206,7 +205,7 @@ def _read_table(packed: bytes, at: int, depth: int) -> tuple[dict[str, Any], int
 
 
 def _open(packed: bytes, at: int, depth: int) -> tuple[int, int]:
-    """Where a list or table begins and ends."""
+    """Return where the content of a list or table begins and ends."""
     end = at + 4 + _LENGTH.unpack_from(packed, at)[0]
     if depth >= DEEPEST or end > len(packed):
         raise Unreadable("tables too deep inside each other, or longer than the properties")
@@ -234,7 +233,7 @@ def _text_of(value: bytes) -> str:
 
 
 def _written(value: Any) -> str:
-    """A field's value as a header's text."""
+    """Return a field's value as a header's text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict | list):
@@ -242,13 +241,13 @@ def _written(value: Any) -> str:
     return str(value)
 
 
-# ── headers → theirs ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def pack_properties(headers: Mapping[str, str]) -> bytes:
-    """Flags and properties of a persistent message with these headers.
+    """Pack the flags and properties of a persistent message with these headers.
 
-    All of them go into the table; four are properties besides. Raises ValueError, which says what does not fit.
+    All headers go into the table; four are also properties. Raises ValueError for headers that do not fit.
     """
     flags = _DELIVERY_MODE
     content_type = correlation = reply_to = message_id = b""
@@ -286,7 +285,7 @@ def pack_properties(headers: Mapping[str, str]) -> bytes:
 
 @lru_cache(maxsize=CACHED_NAMES)
 def _pack_name(name: str) -> bytes:
-    """A field's name, and that a long string follows."""
+    """Pack a field's name and the type mark of a long string."""
     try:
         encoded = name.encode()
     except UnicodeEncodeError as fault:

@@ -1,16 +1,14 @@
-"""Messages on their way out: numbered, confirmed, returned.
+"""Publishes messages in confirm mode and handles confirms and returned messages.
 
-One channel in confirm mode; the broker numbers what it gets, and so do we. `publish` packs a message and lets it leave with
-the others of the turn. Three things hold messages back, in their order: the broker takes none now (memory or disk alarm), an
-exchange is not known to exist yet, the channel is being opened again.
+One channel; broker and publisher number the messages alike. Messages wait while the broker blocks publishing (memory or
+disk alarm), an exchange is being checked, or the channel is being reopened.
 
-**A missing exchange** makes the broker close the channel, with all that is on it. So an exchange is asked for before its
-first message; a missing one fails its messages by name, and is asked for again a little later. The same for one that we may
-not publish to, or that vanishes later: the channel is opened again, and what was not confirmed is sent again one by one, so
-that the culprit shows itself; each other message may arrive twice, and none is lost.
+**A missing exchange** makes the broker close the channel. So each exchange is checked before its first message; if it is
+missing, its messages fail, and it is checked again later. If publishing closes the channel anyway, the unconfirmed
+messages are sent again one by one to find the failing one: others may arrive twice.
 
-**An unroutable message** comes back before its confirm. It carries no number, so it is the oldest unconfirmed message that
-looks the same; two that look the same in every byte may stand for each other.
+**An unroutable message** is returned before its confirm, without a number, so it is matched to the oldest equal
+unconfirmed message.
 """
 
 from __future__ import annotations
@@ -51,14 +49,14 @@ log = structlog.get_logger(__name__)
 
 
 MISSING_FOR = 1.0
-"""Seconds until a missing exchange is asked for again."""
+"""Seconds until a missing exchange is checked again."""
 
 MOST_ADDRESSES = 4096
-"""Packed addresses that are remembered; reply addresses may be many."""
+"""The maximum number of cached packed addresses; there may be many reply addresses."""
 
 
 class UnconfirmedMessage(NamedTuple):
-    """A message that the broker has not confirmed. `properties` as they were packed."""
+    """A message that the broker has not confirmed, with its packed properties."""
 
     message: OutboundMessage
     done: Done
@@ -68,7 +66,7 @@ class UnconfirmedMessage(NamedTuple):
 
 
 class Publisher:
-    """Publishes for one link."""
+    """The publisher of one link."""
 
     def __init__(self, client: AmqpClient, connection_id: str, readers: Readers) -> None:
         self._loop = asyncio.get_running_loop()
@@ -83,7 +81,7 @@ class Publisher:
         self._returned: dict[int, PublishFailed] = {}
         self._held: deque[tuple[OutboundMessage, Done]] = deque()
         self._suspects = 0
-        """How many of the messages that are sent next are sent one by one."""
+        """The number of messages that are to be sent one by one."""
         self._known = {""}
         self._missing: dict[str, tuple[float, PublishFailed]] = {}
         self._blocked: str | None = None
@@ -98,25 +96,25 @@ class Publisher:
 
     @property
     def blocked_because(self) -> str | None:
-        """The broker's reason for taking no messages now; None: it takes them."""
+        """The broker's reason for blocking publishing; None: not blocked."""
         return self._blocked
 
     async def open(self) -> None:
-        """Make the channel. Raises NotConnected."""
+        """Open the channel. Raises NotConnected."""
         channel = self._own = await self._client.channel(confirms=True)
         self._channel, self._number = channel.number, 0
         self._addresses.clear()
         self._client.traffic.takers[channel.number] = self
 
     async def look_for(self, exchanges: set[str]) -> None:
-        """Ask for exchanges before anybody needs them, and say which are missing. Raises NotConnected."""
+        """Check exchanges in advance and log those that are missing. Raises NotConnected."""
         for exchange in sorted(exchanges - self._known):
             await self._ask(exchange)
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
-        """See `connectivity.transports.base.Link.publish`."""
+        """Publish a message (see `connectivity.transports.base.Link.publish`)."""
         if self._is_over:
             return
         if self._held or self._is_holding():
@@ -128,7 +126,7 @@ class Publisher:
         return self._blocked is not None or self._task is not None or bool(self._suspects and self._unconfirmed)
 
     def _go_on(self) -> None:
-        """Send what was held back, as far as it may go."""
+        """Send waiting messages as far as possible."""
         if self._is_sending:
             return  # a message that fails at once calls back, and the caller publishes the next one
         self._is_sending = True
@@ -155,7 +153,7 @@ class Publisher:
         self._client.send(method + content)
 
     def _pack_address(self, address: str) -> tuple[str, str, bytes]:
-        """Exchange, key and method frame. Raises ValueError for what is no address."""
+        """Return exchange, routing key and method frame. Raises ValueError for an invalid address."""
         try:
             exchange, key = split_address(address)
         except ValueError as error:
@@ -166,14 +164,14 @@ class Publisher:
         return packed
 
     def _fail(self, done: Done, error: PublishFailed) -> None:
-        """Tell that a message has not been sent at all."""
+        """Report that a message was not sent at all."""
         self._suspects = max(0, self._suspects - 1)
         done(error)
 
     # ── exchanges ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _is_there(self, exchange: str, message: OutboundMessage, done: Done) -> bool:
-        """Whether an exchange that is not known is there; False has failed the message or put it back."""
+        """Whether an exchange not checked yet exists; if False, the message has failed or waits."""
         if (found := self._missing.get(exchange)) is not None:
             until, error = found
             if time.monotonic() < until:
@@ -191,10 +189,10 @@ class Publisher:
             self._log.warning("an exchange is missing", exchange=exchange, reason=reason.words)
             self._missing[exchange] = time.monotonic() + MISSING_FOR, refused_message(reason)
         else:
-            self._known.add(exchange)  # whatever else is the matter with it, publishing will show
+            self._known.add(exchange)  # other problems of the exchange show when publishing
 
     def _start(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Hold everything until this, and what was begun before it, is done."""
+        """Hold all messages until this task, and those before it, are done."""
         self._works.append(work)
         if self._task is None:
             self._task = self._loop.create_task(self._work())
@@ -212,7 +210,7 @@ class Publisher:
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, kind: int, payload: bytes) -> bool:
-        """See `connectivity.transports.amqp.demultiplexer.FrameHandler`."""
+        """Handle a frame (see `connectivity.transports.amqp.demultiplexer.FrameHandler`)."""
         if kind == METHOD:
             method = METHOD_ID.unpack_from(payload)
             if method == ACK:
@@ -258,7 +256,7 @@ class Publisher:
             self._go_on()
 
     def _came_back(self, reason: Reason, exchange: bytes, key: bytes) -> None:
-        """Note which message is the unroutable one: its confirm follows."""
+        """Record which message is unroutable: its confirm follows."""
         place = exchange.decode(errors="replace"), key.decode(errors="replace")
         body, look_alike = bytes(self._body), None
         for number, sent in self._unconfirmed.items():
@@ -273,7 +271,7 @@ class Publisher:
             self._returned[look_alike] = returned_message(reason, *place)
 
     def closed(self, reason: Reason) -> None:
-        """The broker has closed the channel: one of the unconfirmed messages was the reason."""
+        """Handle a channel closed by the broker because of one of the unconfirmed messages."""
         self._client.traffic.takers.pop(self._channel, None)
         self._coming = None
         self._returned.clear()
@@ -301,7 +299,7 @@ class Publisher:
     # ── alarms ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def blocked(self, reason: str | None) -> None:
-        """The broker takes no messages now, or (None) takes them again."""
+        """Handle the broker blocking publishing, or (None) unblocking it."""
         self._blocked = reason
         if reason is not None:
             self._log.warning("the broker takes no messages now", reason=reason)
@@ -310,7 +308,7 @@ class Publisher:
             self._go_on()
 
     def end(self) -> None:
-        """Tell nobody anything any more."""
+        """Stop all reports."""
         self._is_over = True
         if self._task is not None:
             self._task.cancel()

@@ -1,12 +1,11 @@
-"""From a connection document to the settings of librdkafka: brokers, login, TLS, consumer, producer.
+"""Builds the settings of librdkafka from a connection document: brokers, login, TLS, clients.
 
-**Trust.** A connection's `ca` is trusted in addition to the system's authorities and leaves the check of host names on;
-only `validateCertificates: false` turns checks off.
+**Trust.** A connection's `ca` is trusted in addition to the system's authorities, and host names are still checked; only
+`validateCertificates: false` turns checks off.
 
-**Group.** Each consumer of a connection is a member of its group by name (a static member, Kafka 2.3 and later): after a
-crash or a cut its next link takes up the same partitions at once, and whatever is left of the former link is shut out by
-the broker. The first consumer of the first client is called like the connection, so that more of them change nothing for
-it.
+**Group.** Each consumer is a static member of its group (Kafka 2.3 and later): after a crash its next link resumes the
+same partitions at once, and the broker fences the former link. The first consumer of the first client has the
+connection's name, so that adding others does not change it.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ COMMIT_INTERVAL = 1_000
 PREFETCHED_RECORDS, PREFETCHED_KIB = 10_000, 16_384
 
 BATCH_BYTES = 131_072
-"""A batch that a broker finds too large fails as a whole: small batches keep small messages apart from large ones."""
+"""The batch size: a batch that a broker finds too large fails as a whole, so batches are small."""
 
 LINGER_MS = 0.5
-"""Milliseconds that a message waits for others to go with it."""
+"""Milliseconds that a message waits for others in its batch."""
 
 LARGEST_MESSAGE = 64 << 20
-"""Far above what brokers take (1 MiB by default), so that the broker says what is too large."""
+"""Bytes, far above the limit of brokers (1 MiB by default), so that the broker decides."""
 
 MISSING_TOPIC_KNOWN_AFTER = 3_000
-"""Milliseconds until a message to a topic that does not exist is given up."""
+"""Milliseconds until a message to a missing topic fails."""
 
 
 def servers(connection: Connection, options: Options) -> list[tuple[str, int]]:
-    """Host and port of the brokers to begin with: the `uri`'s own, then `bootstrapServers`."""
+    """Return host and port of the bootstrap brokers: the `uri`'s own, then `bootstrapServers`."""
     uri = connection.broker_uri
     pairs = [(uri.host, uri.port)]
     for server in options.bootstrap_servers.split(","):
@@ -56,12 +55,12 @@ def servers(connection: Connection, options: Options) -> list[tuple[str, int]]:
 
 
 def common_settings(connection: Connection, options: Options) -> Settings:
-    """What all clients of a connection share."""
+    """Return the settings that all clients of a connection share."""
     hosts = [(f"[{host}]" if ":" in host else host, port) for host, port in servers(connection, options)]
     settings = {
         "bootstrap.servers": ",".join(f"{host}:{port}" for host, port in hosts),
         "client.id": connection.id,
-        # What is worth saying comes through the error callback; the library would write the worst to the terminal.
+        # Errors are reported by the error callback; the library would also write them to the terminal.
         "log_level": 0,
         "logger": _NOBODY,
         "socket.timeout.ms": SOCKET_TIMEOUT,
@@ -76,32 +75,32 @@ def common_settings(connection: Connection, options: Options) -> Settings:
 
 
 def group_of(connection: Connection, options: Options) -> str:
-    """The group that the connection's consumers are in."""
+    """Return the consumer group of the connection."""
     return with_connection_id(options.group_id, connection.id) if options.group_id else connection.id
 
 
 def consumer_settings(connection: Connection, options: Options, client: int = 0, member: int = 0) -> Settings:
-    """For one consumer (`member`, from 0) of one of the connection's clients."""
+    """Return the settings of one consumer (`member`, from 0) of one of the connection's clients."""
     name = connection.id if (client, member) == (0, 0) else f"{connection.id}.{client}.{member}"
     return {
         **common_settings(connection, options),
         "client.id": f"{name}-consumer",
         "group.id": group_of(connection, options),
         "group.instance.id": name,
-        # Partitions that stay with a member flow on while others move.
+        # Partitions that stay with a member are consumed during a rebalance.
         "partition.assignment.strategy": "cooperative-sticky",
         "session.timeout.ms": SESSION_TIMEOUT,
         "heartbeat.interval.ms": HEARTBEAT,
         "enable.auto.commit": True,
         "enable.auto.offset.store": False,
         "auto.commit.interval.ms": COMMIT_INTERVAL,
-        # Where a group without offsets begins is decided at assignment. This is about offsets whose records are gone.
+        # For offsets whose records are deleted. The start of a group without offsets is decided at assignment.
         "auto.offset.reset": "earliest",
-        # How late a deleted topic is noticed, which the broker tells of only when it is asked.
+        # The maximum delay until a deleted topic is noticed.
         "topic.metadata.refresh.interval.ms": 10_000,
         "queued.min.messages": PREFETCHED_RECORDS,
         "queued.max.messages.kbytes": PREFETCHED_KIB,
-        # With that much read ahead it looks again after a second by default, and would run dry meanwhile.
+        # By default fetching pauses for 1 s when the queue is full, and the queue would run empty.
         "fetch.queue.backoff.ms": 10,
         "fetch.error.backoff.ms": 100,
     }
@@ -113,9 +112,9 @@ def producer_settings(connection: Connection, options: Options) -> Settings:
         "client.id": f"{connection.id}-producer",
         "enable.idempotence": True,
         "acks": "all",
-        # Messages that cannot be delivered wait for the end of the link, after which they are sent again in order.
+        # Undelivered messages wait for the end of the link and are sent again in order on the next one.
         "message.timeout.ms": 0,
-        # Without it the library's thread is woken for every message, and sends them almost one by one.
+        # Without it the library's thread wakes up for every message and sends them almost one by one.
         "linger.ms": LINGER_MS,
         "batch.size": BATCH_BYTES,
         "message.max.bytes": LARGEST_MESSAGE,
@@ -138,8 +137,10 @@ def _security_settings(connection: Connection, options: Options) -> Settings:
 
 
 CIPHERS = "DEFAULT:@SECLEVEL=2"
-"""What the library agrees to: at this level there is no TLS below 1.2, whatever the settings of the system say. It has no
-setting of its own for versions."""
+"""The OpenSSL ciphers; this security level excludes TLS below 1.2.
+
+The library has no setting for TLS versions.
+"""
 
 
 def _tls_settings(connection: Connection) -> Settings:
@@ -163,7 +164,7 @@ def _tls_settings(connection: Connection) -> Settings:
 
 
 def _system_authorities() -> str | None:
-    """The file or folder that this system keeps its authorities in; the library's own default knows fewer places."""
+    """Return the file or folder of the system's authorities; the library's default knows fewer paths."""
     paths = ssl.get_default_verify_paths()
     places = (paths.cafile, paths.capath)
     return next((place for place in places if place and Path(place).exists()), None)

@@ -1,4 +1,4 @@
-"""The connection type `kafka`: what its documents may say, and how to connect."""
+"""The connection type `kafka`: its options, its validation, and how to connect."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GROUP_ID = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check(connection: Connection) -> Sequence[Problem]:
-    """The rules of Kafka."""
+    """Return the problems of a document for Kafka."""
     return [
         *_check_tunnel(connection),
         *check_source_addresses_without_placeholders(connection),
@@ -69,13 +69,13 @@ def _check_published_addresses(connection: Connection) -> Iterator[Problem]:
 
 
 def _check_published(path: str, text: str) -> Iterator[Problem]:
-    """Placeholders stand for one letter here, since what they bring in is judged when it is there."""
+    """Check an address to publish to, with one letter in place of each placeholder."""
     address = split_address(with_dummies(text))
     if not TOPIC_NAME.fullmatch(address.topic):
         yield Problem(path, show(text), f"topic, topic/key or topic#partition, with {TOPIC_EXPECTED}")
     if address.key == "":
         yield Problem(path, show(text), "a key after the slash")
-    # A digit stands for an expression here, so that letters beside one are seen.
+    # A digit in place of each placeholder, so that letters beside one are found.
     partition = split_address(with_dummies(text, "0")).partition
     if partition is not None and not (_PARTITION.fullmatch(partition) and int(partition) <= LARGEST_PARTITION):
         yield Problem(path, show(text), "a whole number, the partition, after the #")

@@ -1,8 +1,7 @@
-"""From a connection document to a link: names looked up, brokers asked, topics found, the group joined.
+"""Opens Kafka links: name resolution, brokers, topics, joining the group.
 
-Each step has an end in time. A broker is greeted before the library is set to work (`greeting`), and the first word of the
-library that no broker can be reached ends the attempt: with its own reason if that says something, else with what another
-greeting finds.
+Each step has a timeout. A broker is probed (`handshake`) before librdkafka starts. The library's first report that no
+broker can be reached ends the attempt, with its reason if that is specific, else with the result of another probe.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ PATIENCE = 10.0
 """Seconds for reaching a broker, and again for its answer about topics."""
 
 JOINED_WITHIN = 30.0
-"""Seconds for joining the group, which may have to wait until it notices that a member is gone."""
+"""Seconds for joining the group, which may first wait for the timeout of a former member."""
 
 REASON_WITHIN = 5.0
-"""Seconds that the library has to tell why a question of ours has failed."""
+"""Seconds that the library has to report why a request has failed."""
 
 Answer = TypeVar("Answer")
 
@@ -43,7 +42,7 @@ Answer = TypeVar("Answer")
 async def connect(
     connection: Connection, client: int = 0, *, patience: float = PATIENCE, mended_within: float = MENDED_WITHIN
 ) -> KafkaLink:
-    """Make a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
+    """Return a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     link = KafkaLink([source.addresses for source in connection.sources], mended_within)
     places = servers(connection, options)
@@ -67,11 +66,11 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, clien
             admin := AdminClient(client_config.common_settings(connection, options)),
         )
     except KafkaException as failure:
-        # Nothing was sent yet: the settings themselves are wrong, and nothing of them is right but certificates.
+        # Nothing was sent yet, so a setting is invalid, and validation leaves only certificates.
         raise _refused_settings(failure) from failure
     nodes = await answer_of(link, run_in_thread("kafka connect", partial(list_brokers, admin, patience)), patience)
     await _check_hosts(nodes, patience)
-    # From here on the library goes where the brokers say that they are.
+    # From here on the library connects to the brokers' advertised addresses.
     link.asked = partial(handshake, connection, nodes, options.sasl_mechanism.upper())
     topics = _topics(connection)
     if not topics:
@@ -100,7 +99,7 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, clien
 
 
 def _topics(connection: Connection, member: int = 0) -> dict[str, bool]:
-    """The topics that this member of the client consumes, and whether a source wants their records at least once."""
+    """Return the topics of this member: topic → whether a source needs at-least-once delivery."""
     topics: dict[str, bool] = {}
     for source in connection.sources:
         for topic in source.addresses:
@@ -113,12 +112,15 @@ def _topics(connection: Connection, member: int = 0) -> dict[str, bool]:
 
 
 def share_of(limit: int | None, number: int, member: int) -> int | None:
-    """What one of so many members may take of a client's limit."""
+    """Return the share of one member in a client's limit."""
     return None if limit is None else max(1, (limit + number - 1 - member) // number)
 
 
 async def _known_partitions(link: KafkaLink, admin: AdminClient, topics: list[str], patience: float) -> list[Key]:
-    """The partitions that there are. Raises ConnectionRefused for a topic that is missing, or kept from us."""
+    """Return the existing partitions.
+
+    Raises ConnectionRefused for a topic that is missing or not permitted.
+    """
     known = []
     answers = admin.describe_topics(TopicCollection(topics), request_timeout=patience)
     for name, answer in answers.items():
@@ -128,13 +130,13 @@ async def _known_partitions(link: KafkaLink, admin: AdminClient, topics: list[st
 
 
 async def answer_of(link: KafkaLink, answer: Awaitable[Any], patience: float, topic: str = "") -> Any:
-    """What a broker answers. Raises LinkError where it does not, or refuses."""
+    """Wait for a broker's answer. Raises LinkError if there is none or a refusal."""
     try:
         return await _or_down(link, asyncio.ensure_future(answer), patience)
     except KafkaException as failure:
         error: KafkaError = failure.args[0]
         if error.code() in VAGUE or error.code() == ALL_DOWN:
-            # The reason comes another way, and perhaps a moment later.
+            # The reason arrives by a callback, perhaps a moment later.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(REASON_WITHIN):
                     await link.down.wait()
@@ -143,7 +145,7 @@ async def answer_of(link: KafkaLink, answer: Awaitable[Any], patience: float, to
 
 
 async def _or_down(link: KafkaLink, future: asyncio.Future[Answer], patience: float) -> Answer:
-    """Wait for `future`, or for the word that no broker can be reached. Raises LinkError."""
+    """Wait for `future`, or until no broker can be reached. Raises LinkError."""
     down = asyncio.ensure_future(link.down.wait())
     try:
         ends: list[asyncio.Future[Any]] = [future, down]
@@ -162,7 +164,10 @@ def _refused_settings(failure: KafkaException) -> ConnectionRefused:
 
 
 async def _check_hosts(places: Sequence[tuple[str, int]], patience: float) -> None:
-    """Look the names up before the library does. One that is found is enough; none may lead where nobody may go."""
+    """Resolve host names before the library does.
+
+    One that resolves is enough; none may resolve to a forbidden address.
+    """
     found, unknown = 0, ""
     for host, port in dict.fromkeys(places):
         try:

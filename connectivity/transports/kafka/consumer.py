@@ -1,16 +1,13 @@
-"""The consumer and its thread: takes records, follows assignments, holds back, stores offsets, reads again.
+"""The consumer and its thread: reads records, follows rebalances, pauses, stores offsets.
 
-The thread alone touches the consumer: another one that stored an offset while it polls would wait for ever. Records cross
-to the loop in batches, a deque and one wake for as many as are there; back come only numbers, how far each partition is
-done, which the thread reads every now and then. Rebalances come to the thread inside a poll.
+Only the thread uses the consumer: another thread that stored an offset during a poll would block. Records reach the
+event loop in batches with one wake-up each; only numbers come back. Rebalances happen inside a poll.
 
-**Bound.** At `IN_FLIGHT` records that nobody has ended the thread takes no more. It waits a moment, since room comes soon as
-a rule; only then it pauses all partitions and polls on, without which the group would think it dead. (To pause throws away
-what the library has read ahead, so it is not done lightly.)
+**Bound.** At `IN_FLIGHT` unsettled records the thread takes no more. It first waits briefly, since pausing discards the
+library's read-ahead, then pauses all partitions and polls on to stay in the group.
 
-**Where to begin.** A group that has an offset goes on from there. One without begins at the end (`latest`) or at the
-beginning (`earliest`); partitions that were made later than the link are read from their beginning in any case. An end that
-was found is committed at once: what comes after it is ours, even if no record is ever settled before the next link.
+**Start.** A group continues at its offset; without one it starts at the end (`latest`) or beginning (`earliest`), and
+partitions created later start at the beginning. A start at the end is committed at once.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ from connectivity.transports.kafka.partition import Partition
 IN_FLIGHT = 1000
 LONGEST_BATCH = 500
 POLL = 0.1
-"""Seconds that one poll waits: how late the thread may notice what the loop wants."""
+"""Seconds that one poll waits: the maximum delay until the thread notices requests of the event loop."""
 
 STORED_EVERY = 0.1
 PAUSED_AFTER = 1.0
@@ -56,9 +53,11 @@ Records = list[tuple[Partition, Message]]
 
 
 class KafkaConsumer:
-    """One member of the group. `on_records` is called on the loop when `records` is no longer empty, `on_dropped` with a
-    partition that is not ours any more, `on_error` with an error and the topic that it is about (or ""), `on_ended` when
-    the thread has ended without being told to."""
+    """One member of the group.
+
+    `on_records` is called on the event loop when `records` is no longer empty, `on_dropped` with a partition that was
+    taken away, `on_error` with an error and its topic (or ""), `on_ended` when the thread has ended unexpectedly.
+    """
 
     def __init__(
         self,
@@ -74,28 +73,30 @@ class KafkaConsumer:
         on_error: Callable[[KafkaError, str], None],
         on_ended: Callable[[LinkError], None],
     ) -> None:
-        """`topics`: whether their records are wanted at least once. `known`: the partitions there are when the link is
-        made. `limit`: the most records in a second."""
+        """`topics`: topic → whether its records need at-least-once delivery.
+
+        `known`: the partitions that exist when the link is made. `limit`: the maximum number of records per second.
+        """
         self.records: deque[Records] = deque()
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = 0
-        """How many of the records taken have ended; counted by the loop."""
+        """The number of records that have ended; counted by the event loop."""
         self._taken = 0
         self._loop = asyncio.get_running_loop()
         self._admin, self._topics, self._known = admin, topics, frozenset(known)
         self._begins_at_end, self._throttle = begins_at_end, Throttle(limit)
         self._on_records, self._on_dropped = on_records, on_dropped
         self._on_error, self._on_ended = on_error, on_ended
-        self._consumer = Consumer({**settings, "error_cb": lambda error: self._tell(on_error, error, "")})
+        self._consumer = Consumer({**settings, "error_cb": lambda error: self._call_on_loop(on_error, error, "")})
         self._partitions: dict[Key, Partition] = {}
         self._rejected: deque[Partition] = deque()
         self._waiting: list[tuple[float, Partition]] = []
-        """Partitions to be read again, each with its time; the thread's."""
+        """Partitions to read again and the time for each; used by the thread only."""
         self._stored_at = 0.0
         self._wanted = threading.Event()
-        """Set when there is room again, or something else for the thread to see to."""
+        """Set when there is room again, or another request for the thread."""
         self._failure: Exception | None = None
-        """What went wrong while partitions were taken over."""
+        """The error that occurred while partitions were assigned."""
         self._is_stopping = self._is_paused = self._is_waking = False
         self.gone: Future[None] = Future()
         """Done when the thread has ended and the consumer is closed."""
@@ -106,24 +107,24 @@ class KafkaConsumer:
 
     @property
     def throttled(self) -> int:
-        """In how many minutes the limit has held the thread back."""
+        """The number of minutes in which the rate limit has delayed the thread."""
         return self._throttle.minutes
 
     # ── on the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def has_ended(self, count: int) -> None:
-        """Records have ended, or were dropped: there is room again."""
+        """Record that records have ended or were dropped, so that there is room again."""
         self.ended += count
         if not self._wanted.is_set() and self._taken - self.ended <= IN_FLIGHT // 2:
             self._wanted.set()
 
     def read_again(self, partition: Partition) -> None:
-        """Read a partition again from its first record that is not done, after its delay."""
+        """Read a partition again from its first unsettled record, after its delay."""
         self._rejected.append(partition)
         self._wanted.set()
 
     def stop(self) -> None:
-        """End the thread and leave; see `gone`. What has been settled until now is committed."""
+        """End the thread and leave the group (see `gone`); offsets settled so far are committed."""
         self._is_stopping = True
         self._wanted.set()
 
@@ -138,19 +139,19 @@ class KafkaConsumer:
                 self._turn()
             self._store(self._partitions.values())
         except KafkaException as failure:
-            self._tell(self._on_ended, link_error(failure.args[0], ", ".join(self._topics)))
+            self._call_on_loop(self._on_ended, link_error(failure.args[0], ", ".join(self._topics)))
         except TimeoutError:
-            self._tell(self._on_ended, NotConnected(Detail.TIMEOUT, "no answer about partitions and offsets"))
-        except Exception as failure:  # a mistake of ours: a consumer that is silently gone would be worse
-            self._tell(self._on_ended, NotConnected(Detail.CONNECTING, f"consuming has ended: {failure!r}"))
+            self._call_on_loop(self._on_ended, NotConnected(Detail.TIMEOUT, "no answer about partitions and offsets"))
+        except Exception as failure:  # an internal error: a consumer that ends silently would be worse
+            self._call_on_loop(self._on_ended, NotConnected(Detail.CONNECTING, f"consuming has ended: {failure!r}"))
         finally:
-            # Whoever is gone already has nothing to say any more.
+            # A consumer that is already closed raises errors of no interest.
             with contextlib.suppress(KafkaException, RuntimeError):
                 self._consumer.close()
             self.gone.set_result(None)
 
     def _turn(self) -> None:
-        self._see_to_rejected()
+        self._read_rejected_again()
         if (now := time.monotonic()) >= self._stored_at + STORED_EVERY:
             self._stored_at = now
             self._store(self._partitions.values())
@@ -176,14 +177,14 @@ class KafkaConsumer:
             raise self._failure
         if first is None:
             return
-        # `consume` with a timeout waits until it has as many as it was asked for, so the first one is waited for alone.
+        # `consume` waits until it has as many records as requested, so only the first one is waited for.
         more = self._consumer.consume(min(room, LONGEST_BATCH) - 1, 0) if room > 1 else []
         self._hand_over([first, *more])
 
     def _has_waited(self, seconds: float) -> bool:
-        """Wait for room, or for something else that is wanted. False: nothing came."""
+        """Wait for room or another request. Return False after a timeout."""
         self._wanted.clear()
-        # What came before the flag was cleared has to be looked for.
+        # A request from before the event was cleared must be checked for.
         is_wanted = self._is_stopping or bool(self._rejected) or self._taken - self.ended <= IN_FLIGHT // 2
         return is_wanted or self._wanted.wait(seconds)
 
@@ -192,7 +193,7 @@ class KafkaConsumer:
         for message in messages:
             topic = message.topic() or ""
             if (error := message.error()) is not None:
-                self._tell(self._on_error, error, topic)
+                self._call_on_loop(self._on_error, error, topic)
                 continue
             # Absent: it was taken away while this batch was on its way.
             if (partition := self._partitions.get((topic, message.partition() or 0))) is not None:
@@ -209,7 +210,7 @@ class KafkaConsumer:
         self._is_waking = False
         self._on_records()
 
-    def _see_to_rejected(self) -> None:
+    def _read_rejected_again(self) -> None:
         now = time.monotonic()
         while self._rejected:
             partition = self._rejected.popleft()
@@ -236,11 +237,11 @@ class KafkaConsumer:
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         try:
             self._take_over(consumer, places)
-        except Exception as failure:  # raised by the turn that polls: the library hands it on as something else
+        except Exception as failure:  # raised by `_turn`, since the library would raise another exception
             self._failure = failure
 
     def _take_over(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        """Begin with partitions that are ours now. Raises KafkaException, and TimeoutError where nobody answers."""
+        """Start with newly assigned partitions. Raises KafkaException, and TimeoutError without an answer."""
         found = self._found(places)
         begun = [partition for partition, is_new in found if is_new and partition.settled >= 0]
         if begun:
@@ -257,7 +258,10 @@ class KafkaConsumer:
             self.joined.set_result(None)
 
     def _found(self, places: list[TopicPartition]) -> list[tuple[Partition, bool]]:
-        """The partitions, each with its start, and whether the group has no offset of it. Raises KafkaException."""
+        """Return the partitions with their starts, and whether the group has no offset.
+
+        Raises KafkaException.
+        """
         if not places:
             return []
         topics = self._admin.describe_topics(TopicCollection(list({place.topic for place in places})))
@@ -284,7 +288,7 @@ class KafkaConsumer:
         self._take_away(places, is_stored=True)
 
     def _lost(self, _: Consumer, places: list[TopicPartition]) -> None:
-        """Others may have the partitions already."""
+        """Handle lost partitions, which other members may have already."""
         self._take_away(places, is_stored=False)
 
     def _take_away(self, places: list[TopicPartition], *, is_stored: bool) -> None:
@@ -293,23 +297,23 @@ class KafkaConsumer:
                 partition.is_ours = False
                 if is_stored:
                     self._store([partition])
-                self._tell(self._on_dropped, partition)
+                self._call_on_loop(self._on_dropped, partition)
 
     def _store(self, partitions: Iterable[Partition]) -> None:
-        """Keep how far these are done; the library commits it within a second, and when a partition goes."""
+        """Store the settled offsets; the library commits within a second, and on revocation."""
         places = []
         for partition in partitions:
             if (settled := partition.settled) > partition.stored:
                 partition.stored = settled
                 places.append(_place(partition, settled))
         if places:
-            # One may be on its way to somebody else: then its last records come again, there.
+            # A revoked partition cannot be stored: its last records are redelivered to another member.
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=places)
 
     # towards the loop
 
-    def _tell(self, what: Callable[..., None], *arguments: object) -> None:
+    def _call_on_loop(self, what: Callable[..., None], *arguments: object) -> None:
         self._call(lambda: what(*arguments))
 
     def _call(self, what: Callable[[], None]) -> None:
@@ -318,7 +322,7 @@ class KafkaConsumer:
 
 
 class Throttle:
-    """At most so many in each second. `minutes`: in how many minutes that has held somebody back."""
+    """Limits the records per second. `minutes`: the number of minutes in which that caused a delay."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -328,7 +332,7 @@ class Throttle:
         self.room = FOR_EVER if limit is None else limit
 
     def pause(self) -> float:
-        """Seconds until more may be taken."""
+        """Return the seconds until more records may be taken."""
         if self._limit is None:
             return 0.0
         if (now := time.monotonic()) >= self._until:

@@ -1,4 +1,4 @@
-"""What the client library's errors mean for a link and for a message."""
+"""Converts the client library's errors into errors of links and messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSALS = {
     KafkaError.UNSUPPORTED_VERSION: Detail.REFUSED_BY_BROKER,
     KafkaError._UNSUPPORTED_FEATURE: Detail.REFUSED_BY_BROKER,
 }
-"""Errors that an operator has to see to."""
+"""Errors that an operator has to fix."""
 
 PRODUCER_LOST = {
     KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -31,7 +31,7 @@ PRODUCER_LOST = {
     KafkaError.PRODUCER_FENCED,
     KafkaError._FENCED,
 }
-"""The broker has lost count of an idempotent producer, as after a restart that cost it records. A new one may go on."""
+"""The broker has lost the state of an idempotent producer, as after data loss; a new one may continue."""
 
 ENDS = {
     KafkaError._FATAL,
@@ -40,11 +40,13 @@ ENDS = {
     *PRODUCER_LOST,
     *REFUSALS,
 }
-"""Errors that the library does not get over by itself. These say what is the matter; of all others a greeting tells more
-(`connectivity.transports.kafka.handshake`)."""
+"""Errors that the library does not recover from, with a specific reason.
+
+For all others a probe finds more (`connectivity.transports.kafka.handshake`).
+"""
 
 VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
-"""Errors that follow from others: a refused login or certificate ends in one of these too."""
+"""Errors that follow from others, such as a refused login or certificate."""
 
 WITHDRAWN = {
     KafkaError._PURGE_QUEUE,
@@ -53,7 +55,7 @@ WITHDRAWN = {
     KafkaError._DESTROY,
     *PRODUCER_LOST,
 }
-"""Outcomes of messages that say something about the link and nothing about the message."""
+"""Errors of messages that are caused by the link and not by the message."""
 
 SIZES = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
 
@@ -61,7 +63,7 @@ _CERTIFICATE_WORDS = ("certificate", "unknown ca", "unknown_ca", "verify", "host
 
 
 def link_error(error: KafkaError, subject: str = "") -> LinkError:
-    """Why a link could not be made, or has ended. `subject` is the topic that it is about."""
+    """Return the error of a failed or lost link. `subject` is the topic that it is about."""
     words = f"{subject}: {error.str()}" if subject else error.str()
     code = error.code()
     if code == KafkaError._SSL:
@@ -82,10 +84,10 @@ def link_error(error: KafkaError, subject: str = "") -> LinkError:
 
 
 def telling(error: KafkaError) -> int:
-    """How much an error says of why no broker is reached; of two the one that says more, or else the later, is kept.
+    """Return how specific an error is; of two the more specific, or else the later, is kept.
 
-    A cut shows as "disconnected" first and as what became of the broker after that; a refused login or certificate
-    shows as itself first and as mere disconnects after that.
+    A lost link first shows as "disconnected" and then with the broker's state; a refused login or certificate first
+    shows as itself and then as disconnects.
     """
     if error.code() not in VAGUE:
         return 2
@@ -93,7 +95,7 @@ def telling(error: KafkaError) -> int:
 
 
 def message_error(error: KafkaError, topic: str) -> PublishFailed:
-    """Why the broker did not take a message."""
+    """Return the error for a message that the broker refused."""
     words = f"topic {topic}: {error.str()}"
     if error.code() in SIZES:
         return PublishFailed(words, status=413)

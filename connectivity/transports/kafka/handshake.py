@@ -1,13 +1,12 @@
-"""What a Kafka broker says to a greeting of our own: why it cannot be talked to, in words that are always the same.
+"""Probes a Kafka broker with a socket of its own to find why it cannot be used.
 
-The client library reports one and the same fault in several words, by what happens to be noticed first, and most of them
-come down to "disconnected". So before it is set to work, and again when a link is lost for no reason that it knows, one
-socket of ours goes the same way: name, port, TLS, the broker's answer to ApiVersions (which every broker gives, before any
-login), and to SaslHandshake, which tells whether one may or has to log in, and by which mechanisms. What is then left to the
-library are passwords, rights, topics and groups, and these it names.
+librdkafka reports the same fault in several texts, most of them "disconnected". So before it starts, and after an
+unexplained loss, a socket takes the same steps: name, port, TLS, ApiVersions (answered before any login), and
+SaslHandshake, which shows whether a login is possible or required, and its mechanisms. Faults of passwords, permissions,
+topics and groups are left to the library.
 
-Kafka protocol guide: requests are length, api key, version, correlation id and client id; responses length, correlation
-id and body. ApiVersions is key 18, SaslHandshake key 17.
+Kafka protocol guide: requests are length, API key, version, correlation ID and client ID; responses length, correlation
+ID and body. ApiVersions is key 18, SaslHandshake key 17.
 """
 
 from __future__ import annotations
@@ -31,33 +30,33 @@ TELLING_VERSION = 0
 HANDSHAKE_VERSION = 1
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE = 33, 34
 LONGEST_ANSWER = 65_536
-"""Bytes. Whatever says that it sends more than this in answer to a greeting does not speak Kafka."""
+"""The maximum length of an answer in bytes; a peer that announces more does not speak Kafka."""
 
 TLS_ALERT = b"\x15\x03"
-"""How a record begins with which TLS says that it does not understand."""
+"""The beginning of a TLS alert record."""
 
 _HEAD = Struct(">hhih")
 _SIZE, _SHORT = Struct(">i"), Struct(">h")
 
 RANKS = (Detail.CERTIFICATE, Detail.NOT_AUTHORIZED, Detail.BAD_CREDENTIALS, Detail.REFUSED_BY_BROKER)
-"""Which of several brokers' reasons tells most: the one that says something about the connection itself."""
+"""Details by how specific they are for the connection, the most specific one first."""
 
 
 class _HungUp(Exception):
-    """The broker closed the link instead of answering."""
+    """The broker closed the connection instead of answering."""
 
 
 class LoginOffer(NamedTuple):
-    """What a broker says about logging in; `mechanisms` is empty where none is possible."""
+    """Whether a broker offers a login; `mechanisms` is empty if none is possible."""
 
     code: int
     mechanisms: tuple[str, ...]
 
 
 async def handshake(connection: Connection, places: Sequence[tuple[str, int]], mechanism: str, patience: float) -> None:
-    """Return as soon as one of these brokers answers. Raises LinkError: the most telling reason, if there are several.
+    """Return as soon as one of these brokers answers. Raises LinkError with the most specific reason.
 
-    `mechanism` is how the connection logs in, if it does.
+    `mechanism` is the SASL mechanism of the connection, if it logs in.
     """
     asked = [asyncio.ensure_future(_greet_one(connection, place, mechanism, patience)) for place in places]
     errors: list[LinkError] = []
@@ -96,7 +95,7 @@ async def _greet_one(connection: Connection, place: tuple[str, int], mechanism: 
 
 
 def _talk(connection: Connection, host: str, port: int, mechanism: str, patience: float) -> None:
-    """The conversation; it blocks. Raises LinkError, OSError."""
+    """Exchange the probe's requests; blocks. Raises LinkError, OSError."""
     uri = connection.broker_uri
     context = tls_context(connection) if uri.is_secure else None
     with contextlib.ExitStack() as until_done:
@@ -114,12 +113,12 @@ def _talk(connection: Connection, host: str, port: int, mechanism: str, patience
         try:
             said = _ask(made, SASL_HANDSHAKE, HANDSHAKE_VERSION, _SHORT.pack(len(wish)) + wish)
         except _HungUp:
-            return  # it talks Kafka, and not about this: the library will see
+            return  # it speaks Kafka, but not this request: the library will find out
     _judge(read_login(said), mechanism, has_login=uri.username is not None and uri.password is not None)
 
 
 def _judge(login: LoginOffer, mechanism: str, *, has_login: bool) -> None:
-    """Raises ConnectionRefused where logging in as the connection wants to cannot succeed."""
+    """Raise ConnectionRefused if the connection's login cannot succeed."""
     offered = ", ".join(login.mechanisms)
     if has_login and login.code == UNSUPPORTED_MECHANISM:
         raise ConnectionRefused(Detail.BAD_CREDENTIALS, f"the broker takes logins by {offered}, not by {mechanism}")
@@ -130,18 +129,18 @@ def _judge(login: LoginOffer, mechanism: str, *, has_login: bool) -> None:
 
 
 def _hung_up(connection: Connection) -> LinkError:
-    """Why a broker hangs up upon a greeting. It never says so, and this is what it means as a rule."""
+    """Return the usual reason for a broker that closes the connection without an answer."""
     if not connection.broker_uri.is_secure:
         return NotConnected(Detail.REFUSED_BY_BROKER, "it hung up upon a greeting; this port may want TLS")
     if connection.credentials is None:
-        # With TLS 1.3 the handshake is over for us before the broker looks for a certificate; its word gets lost easily.
+        # With TLS 1.3 the client's handshake ends before the broker checks for a certificate; its alert is easily lost.
         words = "it hung up after the handshake; this port may want a client certificate"
         return CertificateWanted(Detail.CERTIFICATE, words)
     return NotConnected(Detail.REFUSED_BY_BROKER, "it hung up upon a greeting")
 
 
 def _ask(made: socket.socket, key: int, version: int, body: bytes) -> bytes:
-    """Send a request and read the body of its answer. Raises LinkError, _HungUp, OSError."""
+    """Send a request and return the body of its answer. Raises LinkError, _HungUp, OSError."""
     try:
         made.sendall(request(key, version, body))
         head = _exactly(made, _SIZE.size)
@@ -169,12 +168,12 @@ def _exactly(made: socket.socket, size: int) -> bytes:
 
 
 def request(key: int, version: int, body: bytes) -> bytes:
-    """A request without a client id, ready to send."""
+    """Return a request without a client ID, ready to send."""
     return _SIZE.pack(_HEAD.size + len(body)) + _HEAD.pack(key, version, 0, -1) + body
 
 
 def read_login(body: bytes) -> LoginOffer:
-    """The answer to a SaslHandshake; what cannot be read says nothing about logging in."""
+    """Return the login offer in the answer to a SaslHandshake."""
     try:
         [code], [count] = _SHORT.unpack_from(body), _SIZE.unpack_from(body, _SHORT.size)
         at, mechanisms = _SHORT.size + _SIZE.size, []
@@ -189,9 +188,9 @@ def read_login(body: bytes) -> LoginOffer:
 
 
 def list_brokers(admin: AdminClient, patience: float) -> list[tuple[str, int]]:
-    """Host and port of every broker; blocks for up to `patience` seconds.
+    """Return host and port of every broker; blocks for up to `patience` seconds.
 
-    Raises KafkaException where no broker answers in time, or where the one that does knows of none.
+    Raises KafkaException if no broker answers in time, or if the one that answers knows of none.
     """
-    # The library's types leave open what a host is.
+    # The library's types do not declare the type of a host.
     return [(str(broker.host), broker.port) for broker in admin.list_topics(timeout=patience).brokers.values()]

@@ -1,12 +1,12 @@
-"""A link to Kafka: deliveries in, messages out, offsets that follow what is done.
+"""A link to Kafka: deliveries, messages, and offsets that follow settled records.
 
-**Settling.** A record's offset is stored when it and everything before it in its partition has ended. One that is to come
-again is read again, and everything behind it with it, after a pause that grows from 0.1 s to a minute. What a rebalance
-takes away is dropped, and late outcomes of it are ignored: whoever has the partition now reads it.
+**Settling.** An offset is stored when its record and all earlier ones in the partition have ended. A record rejected for
+redelivery is read again with all that follow, after a delay from 0.1 s to 1 min. Records of a revoked partition are
+dropped and their outcomes ignored: the new owner reads them.
 
-**Cuts.** The library mends small ones by itself, and nobody notices. The link is lost when no broker can be reached for
-`MENDED_WITHIN` seconds, when nothing is confirmed for half a minute, and at once for what does not mend itself: a login
-refused, rights taken away, a topic that is gone, another client in our place.
+**Lost connections.** The library reconnects by itself. The link is lost when no broker can be reached for
+`MENDED_WITHIN` seconds, when nothing is confirmed for 30 s, and at once for permanent errors: a refused login, revoked
+permissions, a missing topic, a fenced client.
 """
 
 from __future__ import annotations
@@ -44,25 +44,28 @@ MENDED_WITHIN = 5.0
 ASKED_EVERY = 0.1
 GONE_WITHIN = 5.0
 ANSWER_WITHIN = 2.0
-"""Seconds for a broker that the library cannot reach to answer a greeting, and so to be told from one that is gone."""
+"""Seconds for a broker to answer a probe, before it is considered unreachable."""
 
 Asked = Callable[[float], Awaitable[None]]
 
 
 class KafkaLink:
-    """See `connectivity.transports.base.Link`."""
+    """A `connectivity.transports.base.Link` to a Kafka cluster."""
 
     window: int
     lost: asyncio.Future[LinkError]
 
     def __init__(self, topics: Sequence[Sequence[str]], mended_within: float = MENDED_WITHIN) -> None:
-        """`topics`: those of each source. `mended_within`: seconds that the library has to reach a broker again."""
+        """`topics`: the topics of each source.
+
+        `mended_within`: seconds that the library has to reach a broker again.
+        """
         self._loop = asyncio.get_running_loop()
         self.window = WINDOW
         self.lost = self._loop.create_future()
         self.readers: Readers = nobody_asks
         self.down = asyncio.Event()
-        """Set when the library has said that no broker can be reached."""
+        """Set when the library has reported that no broker can be reached."""
         self._sources: dict[str, tuple[int, ...]] = {}
         for index, names in enumerate(topics):
             for name in names:
@@ -74,7 +77,7 @@ class KafkaLink:
         self._admin: AdminClient | None = None
         self._probe: asyncio.Task[None] | None = None
         self.asked: Asked | None = None
-        """Greets the brokers, within so many seconds; raises LinkError if none of them answers."""
+        """Probes the brokers within so many seconds; raises LinkError if none of them answers."""
         self._last_error: KafkaError | None = None
         self._ending: LinkError | None = None
         self._is_made = self._is_over = False
@@ -86,13 +89,13 @@ class KafkaLink:
         return f"<KafkaLink {state}, {unconfirmed} messages unconfirmed>"
 
     def begin(self, publishing: KafkaProducer, admin: AdminClient) -> None:
-        """Put the clients to this link's service that need no group."""
+        """Set the clients of this link that need no group."""
         self._publishing, self._admin = publishing, admin
         publishing.start()
 
     @property
     def admin(self) -> AdminClient:
-        """Asks the cluster about itself. There from `begin` on."""
+        """The admin client of the cluster; available after `begin`."""
         assert self._admin is not None
         return self._admin
 
@@ -101,23 +104,23 @@ class KafkaLink:
         member.start()
 
     def made(self) -> None:
-        """The group has let us in, or there is nothing to consume: the link is there."""
+        """Start the link after it has joined the group, or without sources."""
         self._is_made = True
         if self.down.is_set():
             self._look_again()
 
     @property
     def condition(self) -> str | None:
-        """While the library looks for a broker, nothing comes and nothing goes."""
+        """The reason while the library looks for a broker, or None."""
         return str(self._said()) if self._is_made and self.down.is_set() else None
 
     @property
     def throttled(self) -> int:
-        """See `connectivity.transports.base.Link`."""
+        """The number of minutes with throttling (see `connectivity.transports.base.Link`)."""
         return max((member.throttled for member in self._members), default=0)
 
     async def reason(self, patience: float) -> LinkError:
-        """Why no broker can be reached: as the library says it, where its words tell something, else as a greeting finds."""
+        """Return why no broker can be reached: the library's reason if specific, else that of a probe."""
         if self._ending is not None:
             return self._ending
         if self._last_error is not None and self._last_error.code() in ENDS:
@@ -127,11 +130,11 @@ class KafkaLink:
                 await self.asked(patience)
             except LinkError as error:
                 return error
-        # Whatever it was is over, or it is nothing that a greeting meets.
+        # The fault is over, or a probe does not meet it.
         return self._said()
 
     def _said(self) -> LinkError:
-        """The library's own reason."""
+        """Return the library's own reason."""
         if self._last_error is not None:
             return link_error(self._last_error)
         return NotConnected(Detail.TIMEOUT, "no answer from a broker")
@@ -142,7 +145,7 @@ class KafkaLink:
         return self._inboxes[source].lists()
 
     def taken(self) -> None:
-        """Records have come from a consumer's thread."""
+        """Handle records from a consumer's thread."""
         if self._is_over:
             return
         now = time.time()
@@ -197,7 +200,7 @@ class KafkaLink:
             partition.owner.read_again(partition)
 
     def drop(self, partition: Partition) -> None:
-        """A partition is not ours any more, or is read again: what we have of it is nobody's."""
+        """Drop the deliveries of a partition that was revoked or is read again."""
         if self._is_over:
             return
         partition.owner.has_ended(partition.open)
@@ -215,7 +218,7 @@ class KafkaLink:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def failed(self, error: KafkaError, topic: str) -> None:
-        """The library has said something: a thing it gets over by itself, that no broker is there, or the end."""
+        """Handle an error of the library: temporary, no broker reachable, or permanent."""
         if self._is_over:
             return
         if error.code() == ALL_DOWN:
@@ -231,7 +234,7 @@ class KafkaLink:
             self._last_error = error
 
     def ended(self, error: LinkError) -> None:
-        """A consumer's thread has come to an end by itself."""
+        """Handle the unexpected end of a consumer's thread."""
         if self._is_made:
             self._die(error)
         else:
@@ -239,7 +242,7 @@ class KafkaLink:
             self.down.set()
 
     def stuck(self) -> None:
-        """Messages wait for confirms that do not come."""
+        """Handle missing confirms."""
         self._die(NotConnected(Detail.TIMEOUT, "the broker confirms nothing any more"))
 
     def _look_again(self) -> None:
@@ -247,14 +250,14 @@ class KafkaLink:
             self._probe = self._loop.create_task(self._find_broker())
 
     async def _find_broker(self) -> None:
-        """Give the library its time to reach a broker; without success the link is lost."""
+        """Give the library time to reach a broker; if it does not, the link is lost."""
         assert self._admin is not None
         end = self._loop.time() + self._mended_within
         while (left := end - self._loop.time()) > 0:
             try:
                 await run_in_thread("kafka reconnect", partial(list_brokers, self._admin, left))
             except KafkaException:
-                # The question itself may have been on a link that was cut.
+                # The request itself may have been sent on a lost connection.
                 await asyncio.sleep(min(left, ASKED_EVERY))
             else:
                 self.down.clear()
@@ -269,11 +272,11 @@ class KafkaLink:
         if self._publishing is not None:
             gone.append(asyncio.wrap_future(self._publishing.gone))
         if gone and not self.lost.done():
-            # A broker that does not answer any more is not waited for: the threads end by themselves.
+            # Not waited for if the broker is unreachable: the threads end by themselves.
             await asyncio.wait(gone, timeout=GONE_WITHIN)
 
     def abandon(self) -> None:
-        """Close without waiting: connecting has failed."""
+        """Close without waiting, after a failed attempt to connect."""
         self._end(is_orderly=False)
 
     def _die(self, error: LinkError) -> None:

@@ -22,7 +22,7 @@ def _check_servers(text: str) -> str:
 
 
 class Options(BaseModel):
-    """What `specificConfig` may say."""
+    """The options in `specificConfig`."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True

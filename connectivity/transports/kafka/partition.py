@@ -1,10 +1,9 @@
-"""One partition as long as it is ours: what was taken from it, what has ended, from where it would be read again.
+"""The state of one assigned partition: records taken, records ended, and where to read again.
 
-Kafka keeps one number for a group and a partition, the offset to go on from, and it may only move over what is done. And it
-has no mark for what comes again. So a record counts as redelivered if it may have been seen before: if it was there already
-when the partition was assigned (whoever had it before can have read up to that point and no further), or if this link has
-handed it over before. This is the safe choice: with topic id, partition and offset the name of a record is its own
-for ever, so a record that is marked and was never seen is simply not known.
+Kafka stores one offset for each group and partition, which may only move past settled records, and has no redelivery
+flag. So a record is marked as redelivered if it may have been seen before: if it existed when the partition was
+assigned, or if this link has delivered it before. This is safe: topic ID, partition and offset name a record uniquely,
+so a marked record that was never seen is simply not found.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ FIRST_DELAY, LONGEST_DELAY = 0.1, 60.0
 
 
 class PartitionDelivery(Delivery):
-    """A delivery that knows where it is from, and its part if several sources share it."""
+    """A delivery with its partition and offset and, if several sources share it, the shared delivery."""
 
     __slots__ = ("offset", "partition", "shared")
 
@@ -35,8 +34,10 @@ class PartitionDelivery(Delivery):
 
 
 class Partition:
-    """Belongs to the loop. The consumer's thread reads `settled`, keeps `stored`, and clears `is_ours` when it has to give
-    the partition away."""
+    """One assigned partition, used by the event loop.
+
+    The consumer's thread reads `settled`, updates `stored`, and clears `is_ours` when the partition is revoked.
+    """
 
     __slots__ = (
         "is_at_least_once",
@@ -64,8 +65,10 @@ class Partition:
         *,
         is_at_least_once: bool,
     ) -> None:
-        """`start`: the offset to begin with, or a negative one that the client library knows. `known_below`: records below
-        this offset may have been seen before."""
+        """`start`: the first offset, or a negative one that the client library defines.
+
+        `known_below`: records below this offset may have been seen before.
+        """
         self.owner = owner
         self.topic, self.number, self.topic_id = topic, number, topic_id
         self.settled = self.stored = start
@@ -90,7 +93,7 @@ class Partition:
             self.settled = delivery.offset + 1
 
     def ended(self, delivery: PartitionDelivery, outcome: Outcome) -> bool:
-        """Note an outcome. False: a record is to come again, and everything behind it with it."""
+        """Record an outcome. Return False if a record, with all that follow it, is to be read again."""
         self.open -= 1
         if self.is_at_least_once:
             for ended, ending in self.watermark.ended(delivery, outcome):
@@ -103,11 +106,11 @@ class Partition:
 
     @property
     def delay(self) -> float:
-        """Seconds until the records are read again."""
+        """Return the seconds until the records are read again."""
         return min(FIRST_DELAY * 2.0**self.rejections, LONGEST_DELAY)
 
     def again(self) -> Partition:
-        """This partition, to be read again from the first record that is not done."""
+        """Return this partition, to be read again from the first unsettled record."""
         fresh = Partition(
             self.owner,
             self.topic,

@@ -1,8 +1,8 @@
-"""What a Kafka cluster says about the addresses of a connection, without a record being read or written.
+"""Checks the addresses of a Kafka connection without reading or writing records.
 
-The way to the brokers, the login and the producer are those of a link; then the topics are described, which makes none, and
-with them what we may do there. No group is joined, since that would take partitions from its members, and no offset is
-committed. Whether the group may be joined is asked for by describing it.
+Connecting, login and the producer are those of a link; then topics and their permitted operations are described, which
+creates none. No group is joined, since that would take partitions from its members, and no offset is committed.
+Describing the group shows whether it may be joined.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.options import Options
 from connectivity.transports.kafka.records import split_address
 
-UNTOLD = "it is there; the cluster does not say what may be done with it"
+UNTOLD = "it exists; the cluster does not report the permitted operations"
 _VERBS = {AclOperation.READ: "read", AclOperation.WRITE: "write"}
 
 
 async def examine(connection: Connection, name: str, *, patience: float = PATIENCE) -> ProbeReport:
-    """See `connectivity.transports.base.Probe`."""
+    """Check the addresses of a connection (see `connectivity.transports.base.Probe`)."""
     # Without sources a link joins no group.
     link = await connect(connection.model_copy(update={"id": name, "sources": ()}), patience=patience)
     try:
@@ -43,14 +43,14 @@ async def examine(connection: Connection, name: str, *, patience: float = PATIEN
 
 
 class _Look:
-    """Asks about topics, each once."""
+    """Describes topics, each once."""
 
     def __init__(self, link: KafkaLink, patience: float) -> None:
         self._link, self._patience = link, patience
         self._known: dict[str, frozenset[AclOperation] | LinkError | None] = {}
 
     async def at_group(self, connection: Connection) -> LinkError | None:
-        """Why the group may not be joined, as far as anybody says."""
+        """Return why the group may not be joined, or None if permitted or unknown."""
         group = group_of(connection, Options.model_validate(connection.own_options))
         admin = self._link.admin
         asked = admin.describe_consumer_groups(
@@ -61,7 +61,7 @@ class _Look:
         except ConnectionRefused as error:
             return error
         except NotConnected:
-            # A cluster that has never had a group has nobody yet who knows of groups.
+            # A cluster that has never had a group has no coordinator yet.
             return None
         return _missing_right(described.authorized_operations, AclOperation.READ, f"the group {group}")
 
@@ -83,7 +83,7 @@ class _Look:
         return AddressCheck(address, _missing_right(found, operation, topic), UNTOLD if found is None else "")
 
     async def _describe(self, topic: str) -> frozenset[AclOperation] | LinkError | None:
-        """What may be done with a topic, None where nobody says, or why nothing can be."""
+        """Return the permitted operations on a topic (None: unknown), or an error."""
         asked = self._link.admin.describe_topics(
             TopicCollection([topic]), include_authorized_operations=True, request_timeout=self._patience
         )
@@ -96,7 +96,7 @@ class _Look:
 
 
 def _missing_right(operations: object, operation: AclOperation, subject: str) -> LinkError | None:
-    """`operations`: what may be done, or None where nobody says."""
+    """`operations`: the permitted operations, or None if unknown."""
     if not isinstance(operations, list | frozenset) or operation in operations or AclOperation.ALL in operations:
         return None
     return ConnectionRefused(Detail.NOT_AUTHORIZED, f"{subject}: no right to {_VERBS[operation]}")

@@ -1,9 +1,9 @@
-"""The producer: messages out, confirms back.
+"""The producer: sends messages and collects confirms.
 
-Idempotent, with acknowledgements of all in-sync replicas: through cuts that the library mends, each record is in its
-partition once and in order. The library sends in threads of its own; what it has to say is fetched on the loop, every
-millisecond while something is unconfirmed. A thread that waited for it would have to take the interpreter from the loop for
-every single confirm, which costs the loop more than looking.
+Idempotent, with acknowledgements of all in-sync replicas: after reconnects by the library each record is in its
+partition once and in order. The library sends in its own threads; its reports are polled on the event loop every
+millisecond while messages are unconfirmed, which costs less than a thread that takes the interpreter lock for every
+confirm.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ from connectivity.transports.kafka.records import ANY_PARTITION, SENDER, Header,
 
 POLL = 0.001
 IDLE_POLL = 0.1
-"""Seconds from one look to the next, while something is unconfirmed and while nothing is."""
+"""Seconds between two polls while messages are unconfirmed, and while none are."""
 
 STUCK_AFTER = 30.0
-"""Seconds without a confirm while messages wait for one."""
+"""Seconds without a confirm, while messages are unconfirmed, after which the link is lost."""
 
 FAREWELL = 2.0
 
 
 class KafkaProducer:
-    """One producer. `on_error` is called on the loop with errors that are about no message, `on_stuck` when nothing is
-    confirmed any more."""
+    """One producer.
+
+    `on_error` is called on the event loop with errors that are not about a message, `on_stuck` when confirms stop.
+    """
 
     def __init__(
         self,
@@ -50,15 +52,15 @@ class KafkaProducer:
         self._on_error, self._on_stuck, self._stuck_after = on_error, on_stuck, stuck_after
         self._sender: list[Header] = [(SENDER, connection_id.encode())]
         self._shared: tuple[Mapping[str, str], list[Header]] = ({}, self._sender)
-        """The headers of the last envelope, and what became of them: the events of a page have the same."""
+        """The headers of the last envelope and their record headers: the events of a page have the same."""
         self._producer = Producer({**settings, "error_cb": self._failed})
         self.unconfirmed = 0
         self._since = self._loop.time()
-        """When the last message was confirmed, or the first one sent after nothing was on its way."""
+        """When the last message was confirmed, or the first one sent after all were confirmed."""
         self._next_look: asyncio.TimerHandle | None = None
         self._is_hurried = self._is_stopping = False
         self.gone: Future[None] = Future()
-        """Done when the producer is gone."""
+        """Done when the producer is closed."""
 
     def start(self) -> None:
         self._look()
@@ -98,7 +100,7 @@ class KafkaProducer:
         return found
 
     def stop(self, *, is_orderly: bool) -> None:
-        """Look no more; see `gone`. `is_orderly`: what was handed over is given a moment to reach the broker."""
+        """Stop polling (see `gone`). `is_orderly`: messages have a short time to reach the broker."""
         self._is_stopping = True
         if self._next_look is not None:
             self._next_look.cancel()
@@ -113,11 +115,11 @@ class KafkaProducer:
         self._next_look = self._loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """Hear what the library has to say: it calls `_reported` and `_failed` meanwhile, and they may stop all this."""
+        """Poll the library, which calls `_reported` and `_failed`; they may stop the producer."""
         try:
             self._producer.poll(0)
         finally:
-            # Whatever went wrong with one confirm, the others are heard.
+            # Polling goes on after an error in one callback.
             if not self._is_stopping:
                 self._look_in(POLL if self.unconfirmed else IDLE_POLL)
                 self._see_whether_stuck()
@@ -134,7 +136,7 @@ class KafkaProducer:
             self._confirmed()
             done(None)
         elif error.code() in WITHDRAWN:
-            # The link ends; the message goes out again on the next one.
+            # The link ends; the message is sent again on the next one.
             self._on_error(error, "")
         else:
             self._confirmed()
@@ -155,6 +157,6 @@ class KafkaProducer:
             if is_orderly:
                 self._producer.flush(FAREWELL)
             self._producer.purge()
-        # Its end waits for the library's threads, so it comes here and not on the loop.
+        # Deleting it waits for the library's threads, so it happens here and not on the event loop.
         del self._producer
         self.gone.set_result(None)

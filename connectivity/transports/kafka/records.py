@@ -1,12 +1,10 @@
-"""Records and envelopes.
+"""Converts between Kafka records and envelopes.
 
-A record's headers become the envelope's, as UTF-8; of several with one name the last one counts, one without a value is left
-out, and a name that is no UTF-8 takes all of them with it. `kafka.topic`, `kafka.timestamp` (milliseconds) and `kafka.key`
-stand for the record itself, and a record without `correlation-id` gets a new one. A record without a value (a tombstone) has
-an empty payload.
+A record's headers become the envelope's, as UTF-8; the last of several with one name applies, one without a value is
+left out, and a name that is not UTF-8 makes all unreadable. `kafka.topic`, `kafka.timestamp` (ms) and `kafka.key`
+describe the record, and a missing `correlation-id` is generated. A tombstone has an empty payload.
 
-A record may say how long it is good for: `creation-time` (milliseconds since 1970) and `ttl` (milliseconds). Texts that are
-no numbers say nothing.
+`creation-time` (ms since 1970) and `ttl` (ms) define when a record expires; texts that are not numbers are ignored.
 """
 
 from __future__ import annotations
@@ -30,17 +28,20 @@ log = structlog.get_logger(__name__)
 TOPIC, TIMESTAMP, KEY = "kafka.topic", "kafka.timestamp", "kafka.key"
 CORRELATION_ID, CREATED, TTL = "correlation-id", "creation-time", "ttl"
 SENDER = "ditto-connection-id"
-"""Header of every published record: the id of the connection that it came through."""
+"""Header of every published record: the ID of the connection that published it."""
 
 Header = tuple[str, str | bytes | None]
 
 _read_headers = methodcaller("headers")
-"""Never `message.headers()`: the library returns half of a list beside its exception, and the interpreter's fast way of
-calling a method that it has called often does not look for one. Whoever touches such a list ends the process."""
+"""Reads headers without the direct call `message.headers()`, which can crash the process.
+
+The library returns half of a list together with its exception, and the interpreter's fast path for frequent method calls
+does not check for one. Using such a list ends the process.
+"""
 
 
 def received(message: Message, topic: str) -> Envelope:
-    """The envelope of a record."""
+    """Return the envelope of a record."""
     headers: dict[str, str] = {}
     for name, value in _headers_of(message):
         if value is not None:
@@ -57,7 +58,7 @@ def received(message: Message, topic: str) -> Envelope:
 
 
 def _headers_of(message: Message) -> list[tuple[str, bytes | None]]:
-    """The record's own headers. None where the name of one is no UTF-8: the library cannot hand over any of them then."""
+    """Return the record's headers; an empty list if a name is not UTF-8, which makes all unreadable."""
     try:
         return cast("list[tuple[str, bytes | None]]", _read_headers(message) or [])
     except (SystemError, UnicodeDecodeError):
@@ -71,7 +72,7 @@ def _headers_of(message: Message) -> list[tuple[str, bytes | None]]:
 
 
 def is_expired(envelope: Envelope, now: float) -> bool:
-    """Whether the record's time is over at `now` (seconds since 1970)."""
+    """Decide whether the record has expired at `now` (seconds since 1970)."""
     created, ttl = envelope.headers.get(CREATED), envelope.headers.get(TTL)
     if created is None or ttl is None:
         return False
@@ -82,7 +83,7 @@ def is_expired(envelope: Envelope, now: float) -> bool:
 
 
 def record_headers(headers: Mapping[str, str], sender: Sequence[Header]) -> list[Header]:
-    """The headers of a record to publish, `sender` last."""
+    """Return the headers of a record to publish, `sender` last."""
     return [*((name, value.encode(errors="replace")) for name, value in headers.items()), *sender]
 
 
@@ -94,7 +95,7 @@ CACHED_ADDRESSES = 4096
 
 
 class RecordAddress(NamedTuple):
-    """Where a record goes: at most one of key and partition is there."""
+    """The parts of an address to publish to: at most one of key and partition is set."""
 
     topic: str
     key: str | None = None
@@ -102,7 +103,7 @@ class RecordAddress(NamedTuple):
 
 
 class ClientAddress(NamedTuple):
-    """An address as the client library takes it; `partition` -1 leaves the choice to the key, or to chance."""
+    """An address for the client library; `partition` -1 leaves the choice to the key, or is random."""
 
     topic: str
     key: bytes | None
@@ -110,7 +111,7 @@ class ClientAddress(NamedTuple):
 
 
 def split_address(address: str) -> RecordAddress:
-    """`topic`, `topic/key`, `topic#partition` → their parts, of which each may be empty."""
+    """Split `topic`, `topic/key` or `topic#partition` into its parts, which may be empty."""
     topic, slash, key = address.partition("/")
     if slash:
         return RecordAddress(topic, key=key)
@@ -120,9 +121,9 @@ def split_address(address: str) -> RecordAddress:
 
 @lru_cache(maxsize=CACHED_ADDRESSES)
 def place_of(address: str) -> ClientAddress:
-    """Where to publish to for an address whose placeholders are resolved. A key that came out empty is none.
+    """Return where to publish to for a resolved address; an empty key is none.
 
-    Raises PublishFailed for a name that no topic has and for a partition that is no whole number.
+    Raises PublishFailed for an invalid topic name or partition.
     """
     topic, key, partition = split_address(address)
     if not TOPIC_NAME.fullmatch(topic):

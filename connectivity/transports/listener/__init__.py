@@ -1,1 +1,1 @@
-"""What the two listening transports share: the server socket, the link that holds all peers, their timeouts."""
+"""The parts shared by the TCP and WebSocket listeners: server socket, link, timeouts."""

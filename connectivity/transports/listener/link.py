@@ -1,10 +1,10 @@
-"""The link of a door as far as doors are alike: its port, its peers, what they bring, and their end.
+"""The link of a listener: its port, its peers, their messages, and closing.
 
-There is no broker behind it. A delivery is settled by saying nothing, and cannot come again: a peer that was told of a
-failure asks once more. A peer that is gone is told to whoever has asked (`readers`), behind what it has said: that counts.
+There is no broker. An acknowledged delivery sends nothing, and a rejected one cannot be redelivered: the peer has to
+repeat a failed request. A peer that leaves is reported to `readers` after its last message.
 
-**Bounds.** Messages of all peers that wait for their end are at most about `MOST_HELD`; then no peer is read from until half
-of them have ended. What waits for one peer holds up nobody else: the lanes of a door go by address.
+**Bounds.** About `MOST_HELD` messages of all peers may be unsettled; then reading from all peers stops until half of
+them have ended. A slow peer does not delay the others: the ordering key is the address.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ log = structlog.get_logger(__name__)
 
 
 REPLY_TO = "reply-to"
-"""The header that says who has sent a message, and is answered."""
+"""The header with the address of the sender, to which replies are sent."""
 
 WINDOW = 16
-"""Messages for one address that may be published and not yet confirmed."""
+"""The maximum number of unconfirmed messages for one address."""
 
 MOST_HELD = 5000
 SPARE = 100
-"""Sockets beyond the most peers, for those who are told that there is no room."""
+"""Additional sockets beyond the maximum number of peers, for clients that are refused with a reason."""
 
 SWEEP = 1.0
 FAREWELL = 2.0
-"""Seconds for the peers' part of a closing, when the door closes."""
+"""Seconds that peers have to finish the closing handshake when the listener is closed."""
 
 _NOBODY = 404
 
@@ -57,7 +57,7 @@ AnyPeer = TypeVar("AnyPeer", bound=Socket)
 
 
 class ListenerLink(ABC, Generic[AnyPeer]):
-    """See `connectivity.transports.base.Link`. A server that calls `make_peer` belongs to it."""
+    """A `connectivity.transports.base.Link`; the server calls `make_peer` for each accepted socket."""
 
     condition: str | None = None
     throttled = 0
@@ -65,22 +65,22 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     def __init__(
         self, connection_id: str, sources: int, bounds: TimeoutOptions, *, max_peers: int, max_unsettled: int
     ) -> None:
-        """`sources`: how many there are."""
+        """`sources`: the number of sources."""
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LinkError] = self._loop.create_future()
         self.window = WINDOW
         self.readers: Readers = nobody_asks
         self.max_unsettled = max_unsettled
         self.peers: dict[str, AnyPeer] = {}
-        """Those who are in, by their ids."""
+        """The connected peers by their IDs."""
         self.is_over = False
         self._connection_id = connection_id
         self._bounds, self._max_peers = bounds, max_peers
         self._inboxes = [Inbox() for _ in range(sources)]
         self._sockets: set[AnyPeer] = set()
-        """All that were accepted, let in or not."""
+        """All accepted sockets, including those that are not admitted."""
         self._leaving: set[Socket] = set()
-        """Those who have left, and something of whom has not ended yet."""
+        """Peers that have left while some of their deliveries are unsettled."""
         self._held = 0
         self._is_crowded = False
         self._refusals: defaultdict[str, int] = defaultdict(int)
@@ -94,14 +94,14 @@ class ListenerLink(ABC, Generic[AnyPeer]):
 
     @abstractmethod
     def make_peer(self) -> AnyPeer:
-        """A socket is being accepted."""
+        """Create the peer for a socket that is being accepted."""
 
     @abstractmethod
     def idle(self, peer: AnyPeer) -> None:
-        """A peer has said nothing for too long: tell it goodbye."""
+        """Close a peer that has sent nothing for too long."""
 
     def listening(self, server: asyncio.Server) -> None:
-        """The sockets of this server come here; it is the link's to close."""
+        """Take over the server, which the link closes."""
         self._server = server
 
     # ── peers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -121,7 +121,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         self._refusals[reason] += 1
 
     def entered(self, peer: AnyPeer) -> None:
-        """A peer is in."""
+        """Register an admitted peer."""
         self.peers[peer.id] = peer
         log.debug("a peer came", connection=self._connection_id, peer=peer.id)
 
@@ -138,7 +138,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
             self._empty.set_result(None)
 
     def gone(self, peer: AnyPeer) -> None:
-        """Somebody who was in has left."""
+        """Handle the end of a peer that was admitted."""
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -146,7 +146,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         return self._inboxes[source].lists()
 
     def deliver(self, peer: AnyPeer, envelope: Envelope, address: str, sources: Sequence[int]) -> None:
-        """A message of a peer, for each of these sources."""
+        """Deliver a message of a peer to each of these sources."""
         if self.is_over or not sources:
             return
         shared: SharedDelivery[PeerDelivery] | None = None
@@ -185,14 +185,14 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     def publish(self, message: OutboundMessage, done: Done) -> None: ...
 
     def nobody_there(self, address: str, done: Done) -> None:
-        """A message is for somebody who is not there."""
+        """Fail a message whose peer is not connected."""
         self.readers(address, ReaderStatus.GONE)
         done(PublishFailed(f"no peer is connected by the name {address[:100]!r}", status=_NOBODY))
 
     # ── lifetimes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _look(self) -> None:
-        """Once a second: who is to be asked, closed, or cut off; and what was refused meanwhile."""
+        """Check once a second which peers to ping, close or abort, and log how many were refused."""
         self._sweep = self._loop.call_later(SWEEP, self._look)
         now = self._loop.time()
         for peer in list(self._sockets):
@@ -216,7 +216,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
             return
         self.is_over = True
         self._sweep.cancel()
-        # The end of what they have said is not told to this link any more.
+        # The end of their deliveries is no longer reported to this link.
         leaving, self._leaving = self._leaving, set()
         for each in leaving:
             self.readers(each.id, ReaderStatus.GONE)

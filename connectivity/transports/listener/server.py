@@ -1,7 +1,8 @@
-"""From a connection document to an open door: TLS, the port, and what can be said of both before anybody listens.
+"""Opens the port of a listener with TLS, and checks both for a connection test.
 
-The `uri` is where to listen: `0.0.0.0` and `[::]` are every address of the machine. With TLS the door shows the certificate
-of `credentials`; a `ca` means that peers may show certificates, too, and must where there is no other way in.
+The `uri` is the address to listen at: `0.0.0.0` and `[::]` are all addresses of the machine. With TLS the listener
+presents the certificate of `credentials`; with a `ca` peers may present certificates, and must if there is no other way
+to authenticate.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from connectivity.transports.listener.link import ListenerLink
 from connectivity.transports.listener.timeouts import CLOSING, OPENING
 
 BACKLOG = 512
-"""Connections that the system keeps until they are accepted."""
+"""Connections that the system queues until they are accepted."""
 
 _DETAILS = {errno.EACCES: Detail.NOT_AUTHORIZED, errno.EPERM: Detail.NOT_AUTHORIZED}
 
@@ -31,7 +32,7 @@ AnyLink = TypeVar("AnyLink", bound=ListenerLink)  # type: ignore[type-arg]
 
 
 async def serve(connection: Connection, link: AnyLink, context: ssl.SSLContext | None) -> AnyLink:
-    """Let sockets come to the link, which is closed where that is not to be. Raises NotConnected, ConnectionRefused."""
+    """Start a server for the link, which is closed on failure. Raises NotConnected, ConnectionRefused."""
     uri = connection.broker_uri
     try:
         server = await asyncio.get_running_loop().create_server(
@@ -54,9 +55,9 @@ async def serve(connection: Connection, link: AnyLink, context: ssl.SSLContext |
 
 
 def tls_context(connection: Connection, *, is_certificate_needed: bool) -> ssl.SSLContext | None:
-    """What the door shows and whom it trusts; None without TLS. Raises ConnectionRefused for what cannot be used.
+    """Return the TLS context, None without TLS. Raises ConnectionRefused for an unusable certificate.
 
-    `is_certificate_needed`: where the connection has a `ca`, nobody is let in without a certificate.
+    `is_certificate_needed`: whether a connection with a `ca` requires client certificates.
     """
     if not connection.broker_uri.is_secure:
         return None
@@ -65,7 +66,7 @@ def tls_context(connection: Connection, *, is_certificate_needed: bool) -> ssl.S
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         if own is None or not own.cert or own.key is None:
-            raise ValueError("the door has none; expected credentials with cert and key")
+            raise ValueError("the listener has none; expected credentials with cert and key")
         load_client_certificate(context, own.cert, own.key.get_secret_value())
         if connection.ca is not None:
             context.load_verify_locations(cadata=connection.ca)
@@ -76,7 +77,7 @@ def tls_context(connection: Connection, *, is_certificate_needed: bool) -> ssl.S
 
 
 def listen_error(error: OSError, host: str, port: int) -> LinkError:
-    """Why nobody can listen there, in the system's words."""
+    """Return the error for a port that cannot be listened at, with the system's error text."""
     words = f"cannot listen at {host}:{port}: {os.strerror(error.errno) if error.errno else error}".lower()
     if isinstance(error, socket.gaierror):
         return NotConnected(Detail.UNKNOWN_HOST, f"{host}: {error.strerror}")
@@ -86,18 +87,18 @@ def listen_error(error: OSError, host: str, port: int) -> LinkError:
 
 
 async def look_at_port(connection: Connection) -> ProbeReport:
-    """Whether the port could be listened at; nobody is let in. Raises NotConnected, ConnectionRefused."""
+    """Check whether the port is free, without accepting peers. Raises NotConnected, ConnectionRefused."""
     uri = connection.broker_uri
     note = ""
     try:
-        # Bound and not listened at: nobody could connect.
+        # Bound without listening, so that no peer can connect.
         server = await asyncio.get_running_loop().create_server(
             asyncio.Protocol, uri.host, uri.port, start_serving=False
         )
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise listen_error(error, uri.host, uri.port) from error
-        note = f"somebody listens at port {uri.port} already, which may be this connection itself"
+        note = f"port {uri.port} is already in use, which may be this connection itself"
     else:
         server.close()
     return ProbeReport(
@@ -116,15 +117,15 @@ def _found(addresses: Iterable[str]) -> Sequence[AddressCheck]:
 
 
 def check_door(connection: Connection) -> Iterator[Problem]:
-    """What is wrong with a document of any door: its certificate, and how many clients it has."""
+    """Yield the problems of any listener's document: certificate and number of clients."""
     yield from _check_certificate(connection)
     if connection.client_count != 1:
-        yield Problem("clientCount", str(connection.client_count), "1, since there is one door")
+        yield Problem("clientCount", str(connection.client_count), "1, since a listener has one client")
 
 
 def _check_certificate(connection: Connection) -> Iterator[Problem]:
     uri, own = connection.broker_uri, connection.credentials
-    expected = f"the certificate that the door shows, since the uri is {uri.scheme}"
+    expected = f"the certificate that the listener presents, since the uri is {uri.scheme}"
     if not uri.is_secure:
         if own is not None:
             yield Problem("credentials", "a certificate", f"none, since the uri is {uri.scheme}, which is without TLS")
@@ -134,4 +135,4 @@ def _check_certificate(connection: Connection) -> Iterator[Problem]:
         if own.cert is None:
             yield Problem("credentials.cert", "nothing", expected)
         if own.key is None:
-            yield Problem("credentials.key", "nothing", "the key of the certificate that the door shows")
+            yield Problem("credentials.key", "nothing", "the key of the certificate that the listener presents")

@@ -1,11 +1,11 @@
-"""One peer's socket on our loop: what waits on its way out, and when nothing more is read.
+"""One peer's socket on the event loop: buffered output, and when reading stops.
 
-Reading goes on as long as the peer may have more messages unsettled and takes what is sent to it. Bytes that the socket has
-brought beyond that rest as they are. What is sent goes to the socket in the loop's next turn, so that a hundred messages
-are one call of the system; it is confirmed when no more than the socket's small buffer waits, so whoever waits for confirms
-goes at the peer's pace.
+Reading continues while the peer has fewer unsettled messages than the maximum and reads its own input. Received bytes
+beyond that are kept unparsed. Output is written in the loop's next turn, so that many messages take one system call; a
+message is confirmed when no more than the socket's small buffer waits, so that a sender that waits for confirms keeps
+the peer's pace.
 
-What is made of bytes that come is for each door to say (`Socket.advance`), and so is how a peer is told goodbye.
+Each listener implements parsing (`Socket.advance`) and closing.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from connectivity.transports.base import Delivery, Done, SharedDelivery
 from connectivity.transports.listener.timeouts import SocketTimes
 
 HIGH_WATER = 64 * 1024
-"""Bytes in a socket's buffer from which on what is sent is confirmed later."""
+"""Bytes in a socket's buffer from which on confirms are delayed."""
 
 GATHERED = 32 * 1024
-"""Bytes that go to the socket without waiting for the loop's next turn."""
+"""Bytes that are written without waiting for the loop's next turn."""
 
 _GONE = 410
 
 
 class SocketOwner(Protocol):
-    """What a socket belongs to. Each kind has peers of its own kind."""
+    """The owner of a socket: the link. Each kind of listener has its own kind of peers."""
 
     max_unsettled: int
 
     @property
     def has_room(self) -> bool:
-        """Whether messages may come in at all."""
+        """Whether messages of peers are accepted at present."""
 
     @property
     def is_overrun(self) -> bool:
-        """Whether there are more sockets than could be peers, so that nothing of this one is read."""
+        """Whether there are more sockets than peers allowed, so that this one is not read."""
 
     def made(self, peer: Any, /) -> None:
-        """There is a socket."""
+        """Called when a socket is accepted."""
 
     def turned_away(self, reason: str, /) -> None:
-        """Somebody is hung up on for this reason."""
+        """Called when a client is refused for this reason."""
 
     def left(self, peer: Any, /) -> None:
-        """The socket is gone, and all that it has brought was taken. Told once of each, let in or not."""
+        """Called once for each socket after it is closed and all of its input is processed."""
 
 
 class PeerDelivery(Delivery):
-    """A delivery that knows its peer and, if several sources share it, the others' part."""
+    """A delivery with its peer and, if several sources share it, the shared delivery."""
 
     __slots__ = ("peer", "shared")
 
@@ -62,11 +62,11 @@ class PeerDelivery(Delivery):
 
 
 class Socket(asyncio.Protocol, ABC):
-    """One socket that was accepted."""
+    """One accepted socket."""
 
     def __init__(self, keeper: SocketOwner) -> None:
         self.id = f"peer-{secrets.token_urlsafe(16)}"
-        """Its address while it is connected. Nobody can guess it."""
+        """Its address while it is connected; random, so that it cannot be guessed."""
         self.unsettled = 0
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
@@ -83,29 +83,29 @@ class Socket(asyncio.Protocol, ABC):
 
     @property
     def waiting_output(self) -> int:
-        """Bytes that the socket has not taken yet."""
+        """The number of bytes that the socket has not taken yet."""
         return self._transport.get_write_buffer_size() + self._gathered_bytes if self._transport is not None else 0
 
-    # ── what each door does in its own way ────────────────────────────────────────────────────────────────────────────
+    # ── implemented by each listener ──────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def advance(self) -> None:
-        """Take what has come, as far as there is room."""
+        """Process the received bytes as far as there is room."""
 
     @abstractmethod
     def farewell(self) -> None:
-        """The door is being closed: say goodbye, and let the other side end it."""
+        """Start the closing handshake because the listener is being closed."""
 
     def ping(self) -> None:
-        """Ask the peer whether it is there, where it can be asked."""
+        """Send a ping, if the protocol has one."""
 
     @property
     def rests(self) -> bool:
-        """Whether something has come and was not taken."""
+        """Whether received bytes are not processed yet."""
         return bool(self._unread)
 
     def ended(self) -> None:
-        """The socket is gone, and nothing rests."""
+        """Called when the socket is closed and all of its input is processed."""
 
     # ── the socket ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -123,7 +123,7 @@ class Socket(asyncio.Protocol, ABC):
         gone, self._unconfirmed = self._unconfirmed, deque()
         for done in gone:
             done(gone_error())
-        # What it has said before it left counts, and may have to wait for room.
+        # Input that was received before the close is still processed, and may have to wait for room.
         self.move()
 
     def pause_writing(self) -> None:
@@ -136,7 +136,7 @@ class Socket(asyncio.Protocol, ABC):
         self._is_full = False
         self.times.stuck = None
         while self._unconfirmed and not self._is_full:
-            # Whoever hears it may send the next, which may fill the socket again.
+            # The callback may send the next message, which may fill the socket again.
             self._unconfirmed.popleft()(None)
         self.move()
 
@@ -148,11 +148,11 @@ class Socket(asyncio.Protocol, ABC):
 
     @property
     def is_talking(self) -> bool:
-        """Whether what comes may be messages: it is neither the beginning nor the end."""
+        """Whether received bytes may be messages: neither the opening nor the closing handshake."""
         return self.times.is_open and self.times.closing is None
 
     def move(self) -> None:
-        """Take what has come, as far as there is room, and read on or stop reading accordingly."""
+        """Process the received bytes as far as there is room; then resume or pause reading."""
         if self._is_moving or self._has_left:
             return
         self._is_moving = True
@@ -170,11 +170,11 @@ class Socket(asyncio.Protocol, ABC):
     def _balance(self, transport: asyncio.Transport) -> None:
         if transport.is_closing():
             return
-        # Once the socket is being closed, all that comes is its end.
+        # Once the socket is being closed, only its end can follow.
         is_wanted = self.times.closing is not None or not (self.rests or not self.may_take)
         if is_wanted and not self.times.is_reading:
             transport.resume_reading()
-            # What was missed while nobody read cannot be held against the peer.
+            # A peer is not blamed for a pong that was not read while reading was paused.
             self.times.heard, self.times.pinged = self._loop.time(), None
         elif not is_wanted and self.times.is_reading:
             transport.pause_reading()
@@ -182,13 +182,13 @@ class Socket(asyncio.Protocol, ABC):
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def send(self, octets: bytes, done: Done | None) -> None:
-        """Write what a message looks like here. `done` is told when little enough waits, or that the peer is gone."""
+    def send(self, data: bytes, done: Done | None) -> None:
+        """Write a message; `done` is called when little output waits, or with an error if the peer is gone."""
         if self._transport is None or not self.is_talking:
             if done is not None:
                 done(gone_error())
             return
-        self.write(octets)
+        self.write(data)
         if done is None:
             return
         if self._is_full:
@@ -213,9 +213,9 @@ class Socket(asyncio.Protocol, ABC):
             self._transport.write(data)
 
     def write_end(self) -> None:
-        """Nothing more is written. The other side may hear that, and end it."""
+        """Close the output side, so that the peer can close its own."""
         self.write_gathered()
-        # TLS in Python 3.11.2 cannot be cut off any more once it was closed twice.
+        # TLS in Python 3.11.2 cannot be aborted after it was closed twice.
         if self._transport is None or self._transport.is_closing():
             return
         if not self._transport.can_write_eof():
@@ -224,16 +224,16 @@ class Socket(asyncio.Protocol, ABC):
         try:
             self._transport.write_eof()
         except OSError:
-            # The other side has reset the connection, which the loop is about to find out.
+            # The peer has reset the connection; the loop has not noticed yet.
             self.abort()
 
     def look(self) -> None:
-        """Note whether the peer has taken anything of what waits since the last look."""
+        """Record whether the peer has taken any waiting output since the last check."""
         if self.times.stuck is not None and (taken := self._written - self.waiting_output) > self._taken:
             self._taken, self.times.stuck = taken, self._loop.time()
 
     def abort(self) -> None:
-        """End it without a word."""
+        """Close without a closing handshake."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -243,6 +243,6 @@ def gone_error() -> PublishFailed:
 
 
 def common_name(certificate: object) -> str | None:
-    """The common name in a certificate, as the standard library shows one that it has verified."""
+    """Return the common name in a verified certificate, in the format of `ssl.SSLSocket.getpeercert`."""
     subject = certificate.get("subject", ()) if isinstance(certificate, dict) else ()
     return next((value for part in subject for name, value in part if name == "commonName"), None)

@@ -1,7 +1,7 @@
-"""When a peer's socket has to end, or is to be asked whether it is still there: decided from times alone.
+"""Decides from times alone when a peer's socket is pinged or closed.
 
-`judge` is pure; the link asks it about every peer once a second, so that no peer needs a timer of its own. A peer that is
-not being read, because it or the service has too much to do, is not blamed for pings that it may have answered.
+`judge` is pure; the link calls it for every peer once a second, so that no peer needs a timer. A peer that is not being
+read, because it or the service is busy, is not blamed for an unanswered ping.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 OPENING = 10.0
-"""Seconds for the opening request."""
+"""Seconds that a client has for the opening request."""
 
 CLOSING = 5.0
-"""Seconds for the other side's part of a closing."""
+"""Seconds that the peer has to finish the closing handshake."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeoutOptions:
-    """Seconds, as in the options; `idle` 0 is for ever."""
+    """Timeouts in seconds, as in the options; `idle` 0 disables the idle timeout."""
 
     ping: float = 20.0
     pong: float = 20.0
@@ -27,7 +27,7 @@ class TimeoutOptions:
 
 
 class TimeoutDecision(Enum):
-    """What is to be done about a peer."""
+    """The action for a peer."""
 
     FINE = "nothing"
     PING = "ask whether it is there"
@@ -39,25 +39,25 @@ class TimeoutDecision(Enum):
 
 @dataclass(slots=True)
 class SocketTimes:
-    """What has happened to a peer and when, in seconds of one clock. None: it has not, or does not count any more."""
+    """Times of a peer's last events in seconds of one clock; None: not happened, or no longer relevant."""
 
     made: float
     heard: float
-    """Bytes have come."""
+    """When bytes were last received."""
     spoke: float
-    """A message has come."""
+    """When a message was last received."""
     is_open: bool = False
     is_reading: bool = True
     pinged: float | None = None
-    """A ping was sent after which nothing was heard."""
+    """When a ping was sent after which nothing was received."""
     closing: float | None = None
-    """The socket is being closed."""
+    """When closing began."""
     stuck: float | None = None
-    """Since when nothing has been taken of what waits."""
+    """Since when the peer has taken none of the waiting output."""
 
 
 def judge(times: SocketTimes, bounds: TimeoutOptions, now: float) -> TimeoutDecision:
-    """What is to be done now."""
+    """Return the action for a peer at the time `now`."""
     if times.closing is not None:
         return TimeoutDecision.STUCK if now - times.closing > CLOSING else TimeoutDecision.FINE
     if not times.is_open:

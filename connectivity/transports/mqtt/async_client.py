@@ -1,8 +1,8 @@
-"""A LoopClient with its socket on the event loop.
+"""Runs a SansIoPahoClient with its socket on the event loop.
 
-All packets of one turn of the loop leave in one write; reading goes on until nothing is left or its share of the turn is
-used up. A timer lets paho look after the keep-alive. `pause` stops reading: then the broker's packets wait in the system's
-buffers, and the broker at last stops sending.
+All packets of one turn of the loop leave in one write; a read continues until nothing is left or its share of the turn
+is used up. A timer lets paho check the keep-alive. `pause` stops reading: packets then fill the system's buffers until
+the broker stops sending.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from connectivity.transports.mqtt.errors import connack_error, reason_words, sub
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 
 READ_SIZE = 65536
-"""Bytes of one reading; more than a TLS record, so that TLS holds nothing back which the system does not know of."""
+"""Bytes of one read; more than a TLS record, so that TLS buffers nothing the system cannot report."""
 
 READS_PER_TURN = 4
 GOODBYE = 1.0
-"""Seconds that the broker gets to take a DISCONNECT."""
+"""Seconds that the broker has to receive a DISCONNECT."""
 
 LONGEST_TICK = 5.0
 SHORTEST_TICK = 0.25
@@ -40,14 +40,17 @@ _LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWr
 
 
 class ConnAck(NamedTuple):
-    """What the broker said to our CONNECT."""
+    """The broker's reply to CONNECT."""
 
     session_present: bool
     properties: Properties | None
 
 
 class AsyncMqttClient:
-    """One connected client. `on_lost` is called once if it dies by itself, `on_read` after each reading."""
+    """One connected client.
+
+    `on_lost` is called once if the connection ends unexpectedly, `on_read` after each read.
+    """
 
     def __init__(
         self, client: SansIoPahoClient, on_lost: Callable[[LinkError], None], on_read: Callable[[], None]
@@ -65,14 +68,14 @@ class AsyncMqttClient:
         self._timer: asyncio.TimerHandle | None = None
         self.is_paused = False
         self.has_reached = False
-        """Whether the broker's port is reached, over TLS if so wanted."""
+        """Whether the broker's port is reached, with TLS if configured."""
         client.on_connect = self._connected
         client.on_subscribe = self._have_subscribed
         client.on_disconnect = self._disconnected
         client.on_socket_close = self._forget_socket
 
     async def connect(self, dial: Callable[[], None], patience: float) -> ConnAck:
-        """Let `dial` open the client's socket in a thread, and greet the broker. Raises NotConnected, ConnectionRefused."""
+        """Open the socket with `dial` in a thread, and log in. Raises NotConnected, ConnectionRefused."""
         try:
             async with asyncio.timeout(patience):
                 await run_in_thread("mqtt connect", dial, lambda _: self._client.drop_socket())
@@ -90,7 +93,10 @@ class AsyncMqttClient:
             raise dial_error(error) from error
 
     async def subscribe(self, filters: Sequence[str], qos: int, properties: Properties | None, patience: float) -> None:
-        """One SUBSCRIBE with all filters. Raises ConnectionRefused if the broker refuses one, NotConnected if it is gone."""
+        """Send one SUBSCRIBE with all filters.
+
+        Raises ConnectionRefused if the broker refuses one, NotConnected if the link is lost.
+        """
         try:
             _, mid = self._client.subscribe([(topic_filter, qos) for topic_filter in filters], properties=properties)
         except ValueError as error:
@@ -110,7 +116,7 @@ class AsyncMqttClient:
                 raise suback_error(topic_filter, reason, said)
 
     def when_written(self, done: Callable[[], None]) -> None:
-        """Call `done` when everything that is to be sent now has been given to the system."""
+        """Call `done` when all packets queued so far are written to the socket."""
         self._written.append(done)
 
     def pause(self) -> None:
@@ -120,14 +126,14 @@ class AsyncMqttClient:
             self._loop.remove_reader(self._socket)
 
     def resume(self) -> None:
-        """Read again."""
+        """Resume reading."""
         if self.is_paused and self._socket is not None:
             self.is_paused = False
             self._client.heard()
             self._loop.add_reader(self._socket, self._readable)
 
     async def close(self) -> None:
-        """Say goodbye, give the broker a moment to hear it, and close the socket."""
+        """Send DISCONNECT, give the broker time to read it, and close the socket."""
         if self._socket is None or self._is_leaving:
             return
         self._is_leaving = True
@@ -137,13 +143,13 @@ class AsyncMqttClient:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE):
                 await asyncio.wait((said, self._gone), return_when=asyncio.FIRST_COMPLETED)
-                # Closing with unread bytes would reset the link, and the broker might not read our goodbye: it ends first.
+                # Closing with unread bytes would reset the connection before the broker reads DISCONNECT.
                 self.resume()
                 await asyncio.shield(self._gone)
         self.abandon()
 
     def abandon(self) -> None:
-        """Close the socket without a word."""
+        """Close the socket without DISCONNECT."""
         self._is_leaving = True
         self._client.drop_socket()
 
@@ -165,7 +171,7 @@ class AsyncMqttClient:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Send what has gathered, in as few writes as the system takes."""
+        """Send the queued packets in as few writes as the system allows."""
         self._is_flushing = False
         if (sock := self._socket) is None:
             return
@@ -199,10 +205,10 @@ class AsyncMqttClient:
     def _writable(self) -> None:
         self._flush()
         if isinstance(self._socket, ssl.SSLSocket) and not self.is_paused:
-            self._readable()  # TLS may have waited for the chance to write before it could read on
+            self._readable()  # TLS may have had to write before it could read
 
     def _readable(self) -> None:
-        """Read what is there, within this turn's share; the rest in another turn."""
+        """Read within this turn's share; the rest is read in another turn."""
         for _ in range(READS_PER_TURN):
             if (sock := self._socket) is None or self.is_paused:
                 return
@@ -222,13 +228,13 @@ class AsyncMqttClient:
                 if self._socket is None:
                     return
             if len(data) < READ_SIZE and not isinstance(sock, ssl.SSLSocket):
-                # uvloop tells only once of a link that was reset, also where data came before it.
+                # uvloop reports a reset connection only once, even if data came before it.
                 if (code := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) != 0:
                     self._die(lost_error(OSError(code, os.strerror(code))))
                     return
                 break
         else:
-            # There may be more, and for the same reason nobody else may say so.
+            # There may be more, and no further event would report it.
             self._read_on()
         if self._rest:
             self._flush()
@@ -246,7 +252,7 @@ class AsyncMqttClient:
         self._die(NotConnected(Detail.CONNECTING, "the broker closed the link"))
 
     def _forget_socket(self, *_: object) -> None:
-        """paho is about to close the socket."""
+        """Stop watching the socket, which paho is about to close."""
         if self._timer is not None:
             self._timer.cancel()
         if (sock := self._socket) is not None:
@@ -258,12 +264,12 @@ class AsyncMqttClient:
     def _tick(self) -> None:
         keep_alive = self._client.keepalive
         if self.is_paused:
-            self._client.heard()  # what we do not read we cannot miss
+            self._client.heard()  # While reading is paused, a missing PINGRESP proves nothing
         if self._client.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS and self._socket is not None and keep_alive:
             pause = min(max(keep_alive / 4, SHORTEST_TICK), LONGEST_TICK)
             self._timer = self._loop.call_later(pause, self._tick)
 
-    # ── what paho tells ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── callbacks of paho ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _connected(
         self, _client: object, _data: object, flags: ConnectFlags, reason: ReasonCode, properties: Properties | None
@@ -300,7 +306,7 @@ class AsyncMqttClient:
             self._die(NotConnected(Detail.REFUSED_BY_BROKER, f"a packet that cannot be read: {words}"))
 
     def _die(self, error: LinkError) -> None:
-        """The link has ended by itself."""
+        """Handle the unexpected end of the link."""
         self._client.drop_socket()
         _fail(self._welcome, error)
         for answer in self._subscribed.values():
@@ -318,4 +324,4 @@ def _resolve(future: asyncio.Future[None]) -> None:
 def _fail(future: asyncio.Future[Any], error: LinkError) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # looked at, in case that nobody waits any more
+        future.exception()  # retrieved, so that asyncio does not warn if there is no waiter any more

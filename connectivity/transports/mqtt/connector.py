@@ -1,14 +1,13 @@
-"""From a connection document to a link: client ids, session, last will, login, TLS, subscriptions.
+"""Opens MQTT links: client IDs, sessions, last will, login, TLS, subscriptions.
 
-A kept session (the default) makes the broker hold what arrives while we are away. What it delivers before our subscriptions
-are confirmed is kept in the link; what belongs to no source any more is acknowledged and dropped.
+A persistent session (the default) makes the broker queue messages while the service is away. Deliveries before the
+subscriptions are confirmed are kept in the link; those that match no source are acknowledged and dropped.
 
-Several clients of one connection have client ids of their own, the same ones after each restart, so that each takes up its
-own session. They share their subscriptions, so that each message comes to one of them; with a broker that has no shared
-subscriptions the first client alone consumes, and the others publish.
+The clients of a connection have client IDs that stay the same after a restart, so that each resumes its own session.
+They share subscriptions; if the broker has no shared subscriptions, the first client consumes and the others publish.
 
-Sources with QoS 2 subscribe with QoS 1: the client library tells the broker that a QoS 2 message has arrived before
-anybody has handled it. Redeliveries of QoS 1 are recognised, so a command is in the history once all the same.
+Sources with QoS 2 subscribe with QoS 1: paho acknowledges QoS 2 messages before they are processed. Redeliveries with
+QoS 1 are recognized, so each command is in the history only once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from connectivity.transports.mqtt.properties import ServerLimits
 from connectivity.transports.mqtt.protocol_version import ProtocolVersion
 
 PATIENCE = 10.0
-"""Seconds for reaching the broker and its greeting, and again for the answer to each subscription."""
+"""Seconds for connecting and login, and again for the answer to each subscription."""
 
 WINDOW = 100
 HIGHEST_SUBSCRIBED_QOS = 1
@@ -38,7 +37,7 @@ NO_SHARED = "the broker has no shared subscriptions, the first client consumes"
 async def connect(
     connection: Connection, dialect: ProtocolVersion, client: int = 0, *, patience: float = PATIENCE
 ) -> MqttLink:
-    """Make a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
+    """Return a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     delay = options.reconnect_for_redelivery_delay.total_seconds() if options.reconnect_for_redelivery else None
     # Packet identifiers belong to a session, and each client has one of its own.
@@ -81,7 +80,7 @@ async def _join(
             filters = [f"{share}{address}" for address in source.addresses]
             await channel.subscribe(filters, qos, dialect.subscribe_properties(index + 1), patience)
     if options.separate_publisher_client:
-        # It subscribes to nothing, so there is nothing that a kept session could hold for it.
+        # The publisher subscribes to nothing, so it needs no persistent session.
         publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"
         publisher = SansIoPahoClient(publisher_id, dialect.protocol, clean_session=True)
         channel = link.make_channel(publisher)
@@ -91,11 +90,11 @@ async def _join(
 
 
 async def greet(channel: AsyncMqttClient, dial: Callable[[], None], connection: Connection, patience: float) -> ConnAck:
-    """Reach the broker and log in. Raises NotConnected, ConnectionRefused."""
+    """Connect to the broker and log in. Raises NotConnected, ConnectionRefused."""
     try:
         return await channel.connect(dial, patience)
     except NotConnected as error:
-        # A broker that wants a client certificate just hangs up: TLS 1.3 tells us only after we think that all is well.
+        # With TLS 1.3 a missing client certificate shows only after the handshake, often as a closed connection.
         is_sudden = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
         is_greeted = channel.has_reached and connection.broker_uri.is_secure
         if is_sudden and is_greeted and connection.credentials is None:
@@ -112,7 +111,7 @@ def dialing(
     clean: bool,
     patience: float,
 ) -> Callable[[], None]:
-    """What opens the client's socket and greets the broker with these properties; it blocks."""
+    """Return a function that opens the socket and sends CONNECT with these properties; it blocks."""
     uri = connection.broker_uri
     if uri.username is not None:
         client.username_pw_set(uri.username, uri.password.get_secret_value() if uri.password else None)

@@ -1,6 +1,6 @@
-"""What an MQTT broker's refusals are called: of the greeting, of a subscription, of a message.
+"""Errors for an MQTT broker's reason codes of CONNACK, SUBACK and PUBACK.
 
-Reaching the broker at all is `connectivity.transports.dialer`.
+Errors of connecting to the host are in `connectivity.transports.dialer`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
 
 BUSY = frozenset({136, 137, 151, 159})
-"""CONNACK reasons that pass: server unavailable, server busy, quota exceeded, connection rate exceeded."""
+"""Temporary CONNACK reasons: unavailable, busy, quota exceeded, connection rate exceeded."""
 
 CONNECT_DETAILS = {
     134: Detail.BAD_CREDENTIALS,
@@ -20,17 +20,23 @@ CONNECT_DETAILS = {
     140: Detail.BAD_CREDENTIALS,
     138: Detail.NOT_AUTHORIZED,
 }
-"""CONNACK reasons with a name of their own. Brokers say "not authorized" for a wrong password too."""
+"""CONNACK reasons with a detail of their own.
+
+Brokers also report "not authorized" for a wrong password.
+"""
 
 SUBSCRIBE_DETAILS = {128: Detail.NOT_AUTHORIZED, 135: Detail.NOT_AUTHORIZED, 143: Detail.MISSING_ADDRESS}
-"""SUBACK reasons. MQTT 3.1.1 knows only 128, and the usual cause is an access list."""
+"""SUBACK reasons.
+
+MQTT 3.1.1 has only 128, usually caused by an access control list.
+"""
 
 MESSAGE_STATUSES = {144: 400, 153: 400}
-"""PUBACK reasons for which sending the same again is in vain: the topic name or the payload is not valid."""
+"""PUBACK reasons for which a retry is useless: the topic name or the payload is invalid."""
 
 
 def connack_error(reason: ReasonCode, properties: Properties | None) -> LinkError:
-    """Why the broker does not let us in."""
+    """Return the error for a CONNACK that refuses the login."""
     words = reason_words(reason, properties)
     if reason.value in BUSY:
         return NotConnected(Detail.REFUSED_BY_BROKER, words)
@@ -38,18 +44,18 @@ def connack_error(reason: ReasonCode, properties: Properties | None) -> LinkErro
 
 
 def suback_error(address: str, reason: ReasonCode, properties: Properties | None) -> LinkError:
-    """Why the broker does not give us a source's address."""
+    """Return the error for a SUBACK that refuses a source's address."""
     detail = SUBSCRIBE_DETAILS.get(reason.value, Detail.REFUSED_BY_BROKER)
     return ConnectionRefused(detail, f"{address}: {reason_words(reason, properties)}")
 
 
 def refused_message(code: int) -> PublishFailed:
-    """Why the broker did not take a message."""
+    """Return the error for a message that the broker refused."""
     words = ReasonCode(PacketTypes.PUBACK, identifier=code).getName() if code in ReasonCode.names else f"reason {code}"
     return PublishFailed(f"the broker refused the message: {words}", status=MESSAGE_STATUSES.get(code, 503))
 
 
 def reason_words(reason: ReasonCode, properties: Properties | None) -> str:
-    """The broker's own words: the name of the reason, and the text that MQTT 5 may carry with it."""
+    """Return the broker's text: the name of the reason, and the reason string of MQTT 5."""
     said = getattr(properties, "ReasonString", None)
     return f"{reason.getName()}: {said}" if said else str(reason.getName())

@@ -1,14 +1,12 @@
-"""A link to an MQTT broker: deliveries in, messages out, acknowledgements in the order of arrival.
+"""A link to an MQTT broker; acknowledges deliveries in the order of arrival.
 
-**Bounds.** At `IN_FLIGHT` deliveries that nobody has ended the link stops reading, and begins again at half of them. One
-socket carries both directions, so while anything of ours waits for an answer the link has to read on, or both sides
-would wait for each other. Then it keeps what comes, up to `MOST_HELD`; beyond that QoS 0 is dropped, and for QoS 1 the link
-takes nothing more, lets what it has be ended, and asks for a new link, over which the broker delivers the rest again. (With
-MQTT 5 it does not come to that: the broker itself holds back at `IN_FLIGHT`.)
+**Bounds.** At `IN_FLIGHT` unsettled deliveries reading stops until half are settled. Both directions share one socket,
+so while confirms are outstanding the link must read on and keeps up to `MOST_HELD` deliveries. Beyond that it drops QoS
+0; at QoS 1 it stops taking messages and ends itself in order, so that the broker redelivers on the next link. (MQTT 5
+brokers stop at `IN_FLIGHT` by themselves.)
 
-**Rejecting.** MQTT has no word for it. A delivery that is to come again is left without acknowledgement, and the broker
-sends it again on the next link; with `reconnectForRedelivery` the link ends itself for that, and also when so many are left
-that the broker's own window may be full of them.
+**Rejecting.** MQTT has no negative acknowledgement. A delivery to be redelivered stays unacknowledged until the next
+link; with `reconnectForRedelivery` the link ends itself for that, and also when `MOST_WITHHELD` are unacknowledged.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ from mappings.model.envelope import Envelope
 IN_FLIGHT = 1000
 MOST_HELD = 20 * IN_FLIGHT
 MOST_WITHHELD = 10
-"""The smallest window that common brokers have: with so many left unacknowledged, nothing new might come."""
+"""The smallest receive window of common brokers: unacknowledged deliveries could fill it."""
 
 
 class _Taken(Delivery):
-    """A delivery that knows its packet identifier and, if several sources share it, the others' part."""
+    """A delivery with its packet identifier and, if several sources share it, the shared delivery."""
 
     __slots__ = ("mid", "qos", "shared")
 
@@ -53,7 +51,7 @@ class _Taken(Delivery):
 
 
 class MqttLink:
-    """See `connectivity.transports.base.Link`."""
+    """A `connectivity.transports.base.Link` to an MQTT broker."""
 
     window: int
     lost: asyncio.Future[LinkError]
@@ -67,9 +65,12 @@ class MqttLink:
         window: int,
         prefix: str = "mqtt:",
     ) -> None:
-        """`filters`: the addresses of each source. `redelivery_delay`: seconds until the link ends itself after a rejected
-        delivery, None for never. `window`: the most unconfirmed messages; the broker may ask for fewer. `prefix`: what
-        the names of deliveries begin with; the packet identifier follows."""
+        """`filters`: the addresses of each source.
+
+        `redelivery_delay`: seconds until the link ends itself after a rejected delivery, None for never. `window`: the
+        maximum number of unconfirmed messages; the broker may ask for fewer. `prefix`: the beginning of delivery names;
+        the packet identifier follows.
+        """
         self._loop = asyncio.get_running_loop()
         self.lost = self._loop.create_future()
         self.window = window
@@ -95,7 +96,7 @@ class MqttLink:
         return f"<MqttLink {state}, {self._held} deliveries held, {len(self._unconfirmed)} messages unconfirmed>"
 
     def make_channel(self, client: SansIoPahoClient) -> AsyncMqttClient:
-        """Put a client to this link's service. The first one consumes; the last one publishes."""
+        """Create a client of this link; the first one consumes, the last one publishes."""
         channel = AsyncMqttClient(client, self._die, self._balance)
         client.on_arrival, client.on_confirmed = self._arrived, self._confirmed
         if not self._channels:
@@ -105,7 +106,7 @@ class MqttLink:
         return channel
 
     def made(self, limits: ServerLimits) -> None:
-        """The subscriptions are confirmed: the link is there."""
+        """Start the link after its subscriptions are confirmed."""
         self.limits = limits
         self.window = min(self.window, limits.receive_maximum)
         self._is_made = True
@@ -118,13 +119,13 @@ class MqttLink:
 
     def _arrived(self, arrival: Arrival) -> None:
         if self._is_full or self._held >= MOST_HELD:
-            # QoS 0 may be lost. After the first QoS 1 message that is not taken none is, so that the order stays.
+            # QoS 0 may be lost. After the first QoS 1 message that is not taken, none is taken, to keep the order.
             self._is_full = self._is_full or arrival.qos > 0
             return
         headers, subscriptions = self._dialect.received(arrival)
         sources = self._sources.of(arrival.topic)
         if len(sources) > 1 and subscriptions:
-            # MQTT 5 brokers may send one copy for each subscription, marked with its number.
+            # MQTT 5 brokers may send one copy for each subscription, marked with its identifier.
             sources = tuple(index for index in sources if index + 1 in subscriptions) or sources
         name = f"{self._prefix}{arrival.mid}" if arrival.qos else None
         envelope = Envelope(arrival.payload, headers)
@@ -145,7 +146,7 @@ class MqttLink:
             shared = SharedDelivery(first, len(copies))
             for copy in copies:
                 copy.shared = shared
-        if not sources:  # left over from an earlier definition: nobody wants it
+        if not sources:  # a queued message of an earlier definition that matches no source
             first.settle()
 
     def _delivery_ended(self, delivery: Delivery, outcome: Outcome) -> None:
@@ -176,7 +177,7 @@ class MqttLink:
             self._redelivery = self._loop.call_soon(self._renew, f"{self._withheld} deliveries were rejected")
 
     def _renew(self, reason: str) -> None:
-        """End this link in an orderly way, so that the broker delivers again what was not acknowledged."""
+        """End this link in order, so that the broker redelivers what was not acknowledged."""
         if not self._is_over:
             error = Renewed(Detail.CONNECTING, f"a new link for redelivery: {reason}")
             self._end()
@@ -188,7 +189,7 @@ class MqttLink:
         self.lost.set_result(error)
 
     def _balance(self) -> None:
-        """Read, or stop reading."""
+        """Pause or resume reading."""
         if self._is_full and not self._held:
             self._renew("more came than could be held")
             return
@@ -240,7 +241,7 @@ class MqttLink:
             await channel.close()
 
     def abandon(self) -> None:
-        """Close without a word: connecting has failed."""
+        """Close without DISCONNECT, after a failed attempt to connect."""
         self._end()
         for channel in self._channels:
             channel.abandon()

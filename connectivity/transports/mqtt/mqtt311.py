@@ -27,7 +27,7 @@ _RETAIN_TEXTS = ("false", "true")
 
 
 class Mqtt311:
-    """How MQTT 3.1.1 carries an envelope; see `connectivity.transports.mqtt.protocol_version.ProtocolVersion`."""
+    """The `connectivity.transports.mqtt.protocol_version.ProtocolVersion` of MQTT 3.1.1."""
 
     protocol = MQTTProtocolVersion.MQTTv311
     signs: Mapping[int, ReaderStatus] = {}
@@ -55,14 +55,14 @@ class Mqtt311:
 
 
 def read_qos(text: str) -> int:
-    """Raises PublishFailed for anything but 0, 1 and 2."""
+    """Read a QoS header. Raises PublishFailed for anything but 0, 1 and 2."""
     if (qos := _QOS.get(text.strip())) is None:
         raise PublishFailed(f"header {QOS} is {text!r}, expected 0, 1 or 2", status=400)
     return qos
 
 
 def read_retain(text: str) -> bool:
-    """Raises PublishFailed for anything but `true` and `false`, in any case."""
+    """Read a retain header. Raises PublishFailed for anything but `true` and `false`, in any case."""
     if (retain := _RETAIN.get(text.strip().lower())) is None:
         raise PublishFailed(f"header {RETAIN} is {text!r}, expected true or false", status=400)
     return retain
@@ -70,7 +70,7 @@ def read_retain(text: str) -> bool:
 
 @lru_cache(maxsize=CACHED_TOPICS)
 def encode_topic(topic: str) -> bytes:
-    """The topic's bytes. Raises PublishFailed for one that cannot be published to."""
+    """Return the topic's bytes. Raises PublishFailed for a topic that cannot be published to."""
     if (fault := topic_fault(topic)) is not None:
         raise PublishFailed(f"the topic {topic[:200]!r} has {fault}, expected a topic to publish to", status=400)
     return topic.encode()

@@ -30,7 +30,7 @@ EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE = (
 RESERVED = frozenset({TOPIC, QOS, RETAIN, EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE})
 
 SESSION_EXPIRY = 60
-"""Seconds that the broker keeps a session after its link is gone."""
+"""Seconds that the broker keeps a session after its link has ended."""
 
 NO_PROPERTIES = b"\x00"
 
@@ -40,11 +40,11 @@ READER_SIGNS: Mapping[int, ReaderStatus] = {
     135: ReaderStatus.REFUSED,
     144: ReaderStatus.REFUSED,
 }
-"""What the reasons of PUBACK and PUBREC tell of those who read (MQTT 5, table 3-4)."""
+"""The status of readers for reasons of PUBACK and PUBREC (MQTT 5, table 3-4)."""
 
 
 class Mqtt5(Mqtt311):
-    """How MQTT 5 carries an envelope; see `connectivity.transports.mqtt.protocol_version.ProtocolVersion`."""
+    """The `connectivity.transports.mqtt.protocol_version.ProtocolVersion` of MQTT 5."""
 
     protocol = MQTTProtocolVersion.MQTTv5
     signs = READER_SIGNS
@@ -94,7 +94,7 @@ class Mqtt5(Mqtt311):
 
 
 def _pack(name: str, value: str) -> bytes:
-    """One header as a property. Raises PublishFailed for a value that MQTT cannot carry."""
+    """Return one header as a packed property. Raises PublishFailed for a value that MQTT cannot carry."""
     try:
         if name == CORRELATION:
             return packed.pack_binary(packed.CORRELATION_DATA, value.encode())

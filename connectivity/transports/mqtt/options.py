@@ -1,8 +1,8 @@
 """The `specificConfig` of MQTT connections.
 
-Values are texts. Durations are a number with a unit (`30s`, `2m`, `1.5h`); a number without a unit counts milliseconds, so
-`"keepAlive": "30"` is 0 whole seconds, and 0 seconds turn the keep-alive off. Yes and no may be written as `true`, `yes`,
-`on` and `false`, `no`, `off`.
+Values are texts. Durations are a number with a unit (`30s`, `2m`, `1.5h`); without a unit they are milliseconds, so
+`"keepAlive": "30"` is rounded to 0 s, which turns the keep-alive off. Booleans may be written as `true`, `yes`, `on` and
+`false`, `no`, `off`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DURATION = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*", re.ASCII
 
 
 def read_duration(value: object) -> object:
-    """`30s`, `2 minutes`, `1500` (milliseconds) → timedelta. Raises ValueError for other texts."""
+    """Read `30s`, `2 minutes` or `1500` (milliseconds) as timedelta. Raises ValueError for other texts."""
     if not isinstance(value, str):
         return value
     if (shape := _DURATION.fullmatch(value)) is None:
@@ -102,7 +102,7 @@ ClientId = Annotated[str, AfterValidator(_check_text)]
 
 
 class Options(BaseModel):
-    """What `specificConfig` may say, for MQTT 3.1.1 and MQTT 5 alike."""
+    """The options in `specificConfig`, for MQTT 3.1.1 and MQTT 5 alike."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
@@ -130,7 +130,7 @@ class Options(BaseModel):
     )
     reconnect_for_redelivery: Switch = Field(
         default=False,
-        description="Reconnect after a delivery was given back, so that the broker delivers it again at once and not only "
+        description="Reconnect after a delivery was rejected, so that the broker delivers it again at once and not only "
         "after the next reconnect. Useful with `cleanSession` `false` and QoS 1.",
         examples=["true"],
     )

@@ -1,24 +1,8 @@
 """paho-mqtt without its input and output: bytes in by `feed`, packets out in `unsent`.
 
-paho keeps what is intricate (CONNECT with will and TLS, CONNACK, SUBSCRIBE, keep-alive, DISCONNECT, QoS 2). What is done for
-every message is done here, because paho's own way costs a system call per packet, a dictionary, five locks and a condition
-variable per message. Its private names that are used here belong to the installed version; `test_client.py` looks whether
-they are still there and still called.
-
-| overridden | instead | processor time for a message of 400 bytes |
-|---|---|---|
-| `_packet_queue` | packets are collected and leave in one write per turn of the loop | 2.3 µs → 0.2 µs |
-| `publish` → `send` | no message object, no table beside the link's own | 4.6 µs → 0.9 µs |
-| `loop_read` → `feed` | one large read, packets are cut from it | 9.8 µs → 5.7 µs |
-| `_handle_publish` → `_publish_came` | no message object, no table of callbacks | 5.7 µs → 1.0 µs |
-| `_handle_pubackcomp` → `_take_packet` | a confirm goes straight to the link | 13.8 µs → 0.3 µs |
-| `_handle_pubrec`, `_handle_pubrel` | refusals of MQTT 5 end a message; we acknowledge by hand | correctness |
-| `_handle_connack` | two refusals that paho would answer by trying another way are told | correctness |
-| `_create_socket_connection` | refused addresses, TCP_NODELAY | correctness |
-| `_ssl_wrap_socket` | a failed handshake leaves no socket open | correctness |
-
-All in all a published message costs the whole link 4 to 12 µs, by how many go at once, where paho in a thread of its own
-takes 36 to 44 µs (`tests/bench/mqtt_link.py`).
+paho handles the rare packets (CONNECT, CONNACK, SUBSCRIBE, keep-alive, DISCONNECT, QoS 2). The code
+that runs for each message is overridden: paho needs a system call, a dictionary, five locks and a condition variable.
+The private names used here belong to the installed version; `test_paho_client.py` checks that they still exist.
 """
 
 from __future__ import annotations
@@ -42,21 +26,35 @@ from connectivity.transports.mqtt.protocol_version import Arrival, Publication
 
 MOST_IDENTIFIERS = 65535
 REFUSED = 128
-"""Reason codes from here on are failures."""
+"""Reason codes from this one on are failures."""
 
 UNTOLD_REFUSALS = {1: 132, 2: 133}
-"""Refusals of MQTT 3.1.1 that paho keeps to itself, as reason codes: protocol version, client id."""
+"""Refusals of MQTT 3.1.1 that paho does not report, as reason codes: protocol version, client ID."""
 
 _PUBLISH, _PUBACK = int(MessageType.PUBLISH), int(MessageType.PUBACK)
 _LENGTH = Struct("!H")
 _ACK = Struct("!BBH")
 
 
+# | overridden | instead | processor time for a message of 400 bytes |
+# |---|---|---|
+# | `_packet_queue` | packets are collected and leave in one write per turn of the loop | 2.3 µs → 0.2 µs |
+# | `publish` → `send` | no message object, no table beside the link's own | 4.6 µs → 0.9 µs |
+# | `loop_read` → `feed` | one large read, packets are cut from it | 9.8 µs → 5.7 µs |
+# | `_handle_publish` → `_publish_came` | no message object, no table of callbacks | 5.7 µs → 1.0 µs |
+# | `_handle_pubackcomp` → `_take_packet` | a confirm goes straight to the link | 13.8 µs → 0.3 µs |
+# | `_handle_pubrec`, `_handle_pubrel` | refusals of MQTT 5 end a message; the link acknowledges | correctness |
+# | `_handle_connack` | two refusals that paho would answer with another attempt are reported | correctness |
+# | `_create_socket_connection` | refused addresses, TCP_NODELAY | correctness |
+# | `_ssl_wrap_socket` | a failed handshake leaves no socket open | correctness |
+#
+# All in all a published message costs the whole link 4 to 12 µs, by how many go at once, where paho in a thread of its own
+# takes 36 to 44 µs (`tests/bench/mqtt_link.py`).
 class SansIoPahoClient(Client):
-    """One MQTT session. Everything but `connect` is called on the event loop, and nothing here blocks.
+    """One MQTT session. All methods but `connect` are called on the event loop, and none blocks.
 
-    `on_unsent` is called when `unsent` is no longer empty, `on_arrival` with each message, `on_confirmed` with the packet
-    identifier and the reason code (0: fine) of each message that the broker has taken or refused.
+    `on_unsent` is called when `unsent` is no longer empty, `on_arrival` with each message, `on_confirmed` with the
+    packet identifier and the reason code (0: success) of each message that the broker has taken or refused.
     """
 
     def __init__(self, client_id: str, protocol: MQTTProtocolVersion, *, clean_session: bool) -> None:
@@ -73,17 +71,17 @@ class SansIoPahoClient(Client):
         self.on_arrival: Callable[[Arrival], None] = _nothing
         self.on_confirmed: Callable[[int, int], None] = _nothing
         self.is_resumed = False
-        """Whether the broker has kept a session, which may hold halves of QoS 2 messages under any identifier."""
+        """Whether the broker has resumed a session, which may hold incomplete QoS 2 messages."""
         self._is_5 = protocol == MQTTProtocolVersion.MQTTv5
         self._released: dict[int, int] = {}
-        """QoS 2 messages that the broker has, with what it said of them then: the end of the exchange says nothing new."""
+        """QoS 2 messages after PUBREC, with its reason code; PUBCOMP has no other."""
         self._tail = bytearray()
         self._needed = 0
 
     # ── bytes in ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def feed(self, data: bytes) -> None:
-        """Take what the broker has sent; the callbacks are called from here."""
+        """Parse received bytes and call the callbacks."""
         self.heard()
         if self._tail:
             self._tail += data
@@ -103,16 +101,16 @@ class SansIoPahoClient(Client):
             self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_PROTOCOL)
 
     def heard(self) -> None:
-        """The broker is alive: it has sent something, or it is we who do not listen."""
+        """Record that the broker is alive, or that reading is paused by the link."""
         self._last_bytes_received = time.monotonic()
         self._ping_t = 0.0
 
     def spoke(self) -> None:
-        """What was in `unsent` has been sent."""
+        """Record that the packets in `unsent` have been sent."""
         self._last_msg_out = time.monotonic()
 
     def _take_packet(self, data: bytes, start: int, end: int) -> int:
-        """Handle the packet at `start` and return where the next one begins; `start` itself if it is not complete."""
+        """Handle the packet at `start`; return the start of the next one, or `start` if it is incomplete."""
         try:
             length, body = unpack_varint(data, start + 1)
         except IndexError:
@@ -179,8 +177,8 @@ class SansIoPahoClient(Client):
         head += topic
         if qos:
             if qos == 2 and self.is_resumed:
-                # A message that a former link left half sent under this identifier would swallow this one. Releasing an
-                # identifier that nobody holds does nothing.
+                # A QoS 2 message left incomplete by an earlier link under this identifier would make the broker ignore
+                # this one. Releasing an unused identifier does nothing.
                 self._send_pubrel(mid)
             head += _LENGTH.pack(mid)
         head += publication.properties
@@ -188,12 +186,12 @@ class SansIoPahoClient(Client):
         self._packet_queue(_PUBLISH, head, mid, qos)
 
     def next_identifier(self) -> int:
-        """The next packet identifier, from 1 to 65535 and again from 1."""
+        """Return the next packet identifier, from 1 to 65535 and again from 1."""
         self._last_mid = self._last_mid % MOST_IDENTIFIERS + 1
         return self._last_mid
 
     def acknowledge(self, mid: int, qos: int) -> None:
-        """Tell the broker that a message is ours now. (With QoS 2 by PUBREC, which paho would send too early.)"""
+        """Acknowledge a message, with QoS 2 by PUBREC, which paho would send too early."""
         self._packet_queue(_PUBACK, _ACK.pack(_PUBACK if qos == 1 else int(MessageType.PUBREC), 2, mid), mid, qos)
 
     def _handle_connack(self) -> MQTTErrorCode:
@@ -245,7 +243,7 @@ class SansIoPahoClient(Client):
         return wrapped
 
     def drop_socket(self) -> None:
-        """Close the socket, if there is one, and say nothing to the broker."""
+        """Close the socket, if there is one, without DISCONNECT."""
         self._sock_close()
 
 

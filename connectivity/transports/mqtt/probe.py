@@ -1,12 +1,10 @@
-"""What an MQTT broker says about the addresses of a connection, asked for by a client that leaves nothing behind.
+"""Checks the addresses of an MQTT connection with a client that leaves no state behind.
 
-It has a client id of its own and a session that ends with its link, so no kept session is taken over or emptied; it has no
-last will. It subscribes as a link would. What the broker then delivers are copies made for it alone: shared filters are
-subscribed to in a group of its own, since in the real one it would be given messages that are meant for others. It
-acknowledges nothing.
+It has a client ID of its own and a session that ends with its link, so no persistent session is taken over; it has no
+last will. It subscribes as a link does, to shared filters in a group of its own, so that the broker delivers copies and
+takes no messages from other clients. It acknowledges nothing.
 
-Of the addresses that are published to a broker says nothing before it is sent a message, and a message is none of a
-trial's business.
+A broker does not report on addresses to publish to before it receives a message, and a connection test sends none.
 """
 
 from __future__ import annotations
@@ -26,15 +24,15 @@ from connectivity.transports.mqtt.protocol_version import ProtocolVersion
 
 SHARED = "$share/"
 WINDOW = 1
-"""Deliveries that a broker of MQTT 5 may send; nobody acknowledges them."""
+"""Deliveries that a broker of MQTT 5 may send; they are not acknowledged."""
 
-UNTOLD = "an MQTT broker says whether it takes messages here when it is sent one"
+UNTOLD = "an MQTT broker checks the permission to publish only when a message is sent"
 
 
 async def examine(
     connection: Connection, dialect: ProtocolVersion, name: str, *, patience: float = PATIENCE
 ) -> ProbeReport:
-    """See `connectivity.transports.base.Probe`."""
+    """Check the addresses of a connection (see `connectivity.transports.base.Probe`)."""
     options = Options.model_validate(connection.own_options)
     lost: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
     client = SansIoPahoClient(name, dialect.protocol, clean_session=True)
@@ -74,7 +72,7 @@ async def _look(
 
 
 def own_filter(address: str, group: str, is_shared: bool) -> str:
-    """The filter, in a group of its own where it is shared with others."""
+    """Return the filter; a shared one in a group of its own."""
     if address.startswith(SHARED):
         return f"{SHARED}{group}/{address.split('/', 2)[2]}"
     return f"{SHARED}{group}/{address}" if is_shared else address

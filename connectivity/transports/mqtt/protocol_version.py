@@ -1,4 +1,4 @@
-"""What differs between MQTT 3.1.1 and 5, as the link sees it: how headers travel, and what a CONNECT or SUBSCRIBE adds."""
+"""The differences between MQTT 3.1.1 and 5: headers, and properties of CONNECT and SUBSCRIBE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from connectivity.transports.base import OutboundMessage, ReaderStatus
 
 
 class Arrival(NamedTuple):
-    """A PUBLISH packet as received. `properties` are still packed, and empty in MQTT 3.1.1."""
+    """A received PUBLISH packet. `properties` are still packed, and empty in MQTT 3.1.1."""
 
     topic: str
     payload: bytes
@@ -40,15 +40,15 @@ class ProtocolVersion(Protocol):
 
     protocol: MQTTProtocolVersion
     signs: Mapping[int, ReaderStatus]
-    """What the reason of a confirm says about those who read: nothing, where it is not here."""
+    """The status of readers for the reason code of a confirm; other reasons say nothing."""
 
     def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
-        """The headers of a message, and the numbers of the subscriptions that it came by (none: not known)."""
+        """Return the headers of a message, and its subscription identifiers (none: unknown)."""
 
     def publication(self, message: OutboundMessage) -> Publication:
-        """What to send. Raises PublishFailed for headers that ask for the impossible."""
+        """Return the packet to send. Raises PublishFailed for invalid headers."""
 
     def connect_properties(self, receive_maximum: int) -> Properties | None: ...
 
     def subscribe_properties(self, number: int) -> Properties | None:
-        """What makes the broker mark the messages of this subscription with this number."""
+        """Return the properties that make the broker add this identifier to the subscription's messages."""

@@ -19,7 +19,7 @@ _UNFIT = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_PLANES}]")
 
 
 def text_fault(text: str) -> str | None:
-    """What keeps this text from being sent in a packet, or None."""
+    """Return why this text cannot be sent in a packet, or None."""
     is_plain = text.isascii() and text.isprintable()
     if not is_plain and (unfit := _UNFIT.search(text)) is not None:
         return f"the character U+{ord(unfit[0]):04X} at position {unfit.start()}"
@@ -32,14 +32,14 @@ CACHED_TOPICS = 4096
 
 
 def topic_fault(topic: str) -> str | None:
-    """What keeps this text from being a topic to publish to, or None."""
+    """Return why this text is not a topic to publish to, or None."""
     if "+" in topic or "#" in topic:
         return "a wildcard"
     return text_fault(topic) if topic else "an empty text"
 
 
 def filter_fault(topic_filter: str) -> str | None:
-    """What keeps this text from being a topic filter to subscribe to, or None."""
+    """Return why this text is not a topic filter, or None."""
     if not topic_filter:
         return "an empty text"
     if (fault := text_fault(topic_filter)) is not None:
@@ -59,7 +59,7 @@ def filter_fault(topic_filter: str) -> str | None:
 
 
 def matches(topic_filter: str, topic: str) -> bool:
-    """Whether a message on `topic` is what `topic_filter` asks for. Both must be valid."""
+    """Decide whether a topic matches a topic filter. Both must be valid."""
     if topic_filter.startswith("$share/"):
         topic_filter = topic_filter.split("/", 2)[2]
     if topic_filter == topic:
@@ -78,14 +78,14 @@ def matches(topic_filter: str, topic: str) -> bool:
 
 
 class Sources:
-    """Which sources a topic belongs to, remembered for the topics that come often."""
+    """Finds the sources that a topic belongs to, with a cache for frequent topics."""
 
     def __init__(self, filters: Sequence[Sequence[str]]) -> None:
         self._filters = [tuple(source) for source in filters]
         self.of = lru_cache(maxsize=CACHED_TOPICS)(self._of)
 
     def _of(self, topic: str) -> tuple[int, ...]:
-        """The indexes of all sources one of whose filters matches."""
+        """Return the indexes of all sources with a filter that matches."""
         return tuple(
             index
             for index, filters in enumerate(self._filters)

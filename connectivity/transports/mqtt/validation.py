@@ -1,7 +1,7 @@
-"""What documents of MQTT connections must keep to, beyond the rules for all types and the shapes of the options.
+"""Validation of MQTT connection documents, beyond the rules for all connection types.
 
-Ditto's MQTT bindings: QoS is always said; addresses have MQTT's syntax; MQTT 3.1.1 carries no headers, so its header
-mappings speak of `mqtt.topic`, `mqtt.qos` and `mqtt.retain` alone, and it has one client with one consumer.
+Ditto's MQTT bindings: QoS is required; addresses have MQTT's syntax; MQTT 3.1.1 carries no headers, so its header
+mappings can use only `mqtt.topic`, `mqtt.qos` and `mqtt.retain`, and it has one client with one consumer.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from mappings.errors import PlaceholderError
 from mappings.placeholders.template import Scope, parse
 
 CARRIED = ("mqtt.topic", "mqtt.qos", "mqtt.retain")
-"""The headers that stand for parts of an MQTT message itself, so that MQTT 3.1.1 has them too."""
+"""The headers that represent fields of an MQTT packet, so that MQTT 3.1.1 has them too."""
 
 _READABLE = frozenset(f"header:{name}" for name in CARRIED)
 
 
 def check_mqtt(connection: Connection) -> Sequence[Problem]:
-    """The problems of a document for MQTT 3.1.1."""
+    """Return the problems of a document for MQTT 3.1.1."""
     return [
         *_check_both(connection),
         *_check_single_client(connection),
@@ -43,7 +43,7 @@ def check_mqtt(connection: Connection) -> Sequence[Problem]:
 
 
 def check_mqtt_5(connection: Connection) -> Sequence[Problem]:
-    """The problems of a document for MQTT 5."""
+    """Return the problems of a document for MQTT 5."""
     return [*_check_both(connection), *check_enforcement_inputs(connection, Scope.ENFORCEMENT_INPUT)]
 
 
@@ -115,7 +115,7 @@ def _check_outbound(steps: tuple[str | int, ...], mapping: Mapping[str, str]) ->
 
 
 def _names(text: str) -> frozenset[str]:
-    """The placeholders in a template; of one that cannot be read none, since that is a problem of its own."""
+    """Return the placeholders in a template; an invalid template, reported elsewhere, has none."""
     try:
         return parse(text).names
     except PlaceholderError:

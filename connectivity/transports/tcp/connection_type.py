@@ -1,4 +1,4 @@
-"""The connection type `tcp`: what its documents may say, and how the listener is opened."""
+"""The connection type `tcp`: its options, its validation, and how the listener is opened."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from connectivity.transports.tcp.link import TcpLink
 
 
 class Options(BaseModel):
-    """What `specificConfig` may say."""
+    """The options in `specificConfig`."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
     max_peers: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=10_000, description="Peers that may be connected at once; others are hung up on.", examples=["500"]
+        default=10_000,
+        description="Peers that may be connected at once; further connections are closed.",
+        examples=["500"],
     )
     max_unsettled: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=16,
@@ -46,8 +48,8 @@ class Options(BaseModel):
     )
 
 
-async def listen(connection: Connection, client: int = 0) -> TcpLink:  # noqa: ARG001 - a door has one client
-    """Open the door. Raises NotConnected, ConnectionRefused."""
+async def listen(connection: Connection, client: int = 0) -> TcpLink:  # noqa: ARG001 - a listener has one client
+    """Open the listener. Raises NotConnected, ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     context = context_of(connection)
     link = TcpLink(
@@ -61,7 +63,7 @@ async def listen(connection: Connection, client: int = 0) -> TcpLink:  # noqa: A
 
 
 def context_of(connection: Connection) -> ssl.SSLContext | None:
-    """Where the door trusts certificates, nobody is let in without one. Raises ConnectionRefused."""
+    """Return the TLS context; a `ca` makes client certificates required. Raises ConnectionRefused."""
     context = tls_context(connection, is_certificate_needed=True)
     if context is not None:
         codecs = codecs_of(connection, connection.sources[0].payload_mapping)
@@ -69,8 +71,8 @@ def context_of(connection: Connection) -> ssl.SSLContext | None:
     return context
 
 
-async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - nobody has a name here
-    """See `connectivity.transports.base.Probe`: whether the port could be listened at. Nobody is let in."""
+async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - a listener has no client name
+    """Check whether the port is free, without accepting connections (see `base.Probe`)."""
     context_of(connection)
     return await look_at_port(connection)
 
@@ -79,7 +81,7 @@ _TO_THE_PEER = re.compile(rf"\{{\{{\s*header:{REPLY_TO}\s*\}}\}}")
 
 
 def check(connection: Connection) -> Sequence[Problem]:
-    """The rules of doors for streams."""
+    """Return the problems of a document for a TCP listener."""
     return [*_check_uri(connection), *check_door(connection), *_check_source(connection)]
 
 
@@ -93,7 +95,7 @@ def _check_uri(connection: Connection) -> Iterator[Problem]:
 
 
 def _check_source(connection: Connection) -> Iterator[Problem]:
-    """Whoever connects says nothing of where it wants to go: there is one place, and nobody to send anything else to."""
+    """Check that there is one source with one address: peers do not name an address when they connect."""
     if len(connection.sources) != 1:
         yield Problem("sources", f"{len(connection.sources)} sources", "one: what peers send has no address")
     for index, source in enumerate(connection.sources):
@@ -103,12 +105,12 @@ def _check_source(connection: Connection) -> Iterator[Problem]:
         for position, address in enumerate(source.addresses):
             yield from check_without_placeholders(f"{path}[{position}]", address)
         if len(source.payload_mapping) > 1:
-            expected = "one, since a stream of octets means one thing"
+            expected = "one, since a byte stream has one wire protocol"
             place = json_path("sources", index, "payloadMapping")
             yield Problem(place, f"{len(source.payload_mapping)} payload mappings", expected)
         reply = source.reply_target
         if reply.enabled and not _TO_THE_PEER.fullmatch(reply.address):
-            expected = f"{{{{ header:{REPLY_TO} }}}}: there is nobody else to be answered"
+            expected = f"{{{{ header:{REPLY_TO} }}}}: replies can only go to the peer that sent the request"
             yield Problem(json_path("sources", index, "replyTarget", "address"), show(reply.address), expected)
     if connection.targets:
         yield Problem("targets", f"{len(connection.targets)} targets", "none: peers are sent what they have asked for")

@@ -1,7 +1,7 @@
-"""The link of a TCP door: pieces of its peers' streams are delivered, and octets are sent to one peer.
+"""The link of a TCP listener: delivers pieces of the peers' byte streams and sends bytes to one peer.
 
-A peer is told of as soon as it is there, by a delivery without octets: who has said nothing yet can be spoken to. How the
-link holds its peers is as at every door (`connectivity.transports.listener.link`).
+A new peer is reported at once by a delivery with an empty payload, so that the service can send first. The handling of
+peers is shared by all listeners (`connectivity.transports.listener.link`).
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from connectivity.transports.listener.timeouts import TimeoutOptions
 from mappings.model.envelope import Envelope
 
 PIECE = 64 * 1024
-"""Octets that are handed on together, at most."""
+"""The maximum number of bytes that are delivered together."""
 
 
 class PeerRegistry(SocketOwner, Protocol):
-    """What a peer belongs to."""
+    """The owner of the peers: the link, as the peers see it."""
 
     def entered(self, peer: TcpPeer, /) -> None:
-        """The peer is there."""
+        """Called when a peer is connected."""
 
-    def took(self, peer: TcpPeer, octets: bytes, /) -> None:
-        """A piece has come."""
+    def took(self, peer: TcpPeer, data: bytes, /) -> None:
+        """Called when a piece of the stream has arrived."""
 
 
 class TcpPeer(Socket):
-    """One socket that was accepted."""
+    """One accepted socket."""
 
-    def __init__(self, door: PeerRegistry) -> None:
-        super().__init__(door)
+    def __init__(self, owner: PeerRegistry) -> None:
+        super().__init__(owner)
         self.user: str | None = None
-        """The common name in its certificate, if it has shown one."""
-        self._door = door
+        """The common name in its client certificate, if there is one."""
+        self._owner = owner
 
     def __repr__(self) -> str:
         state = "gone" if self._transport is None else "parting" if self.times.closing is not None else "open"
@@ -52,10 +52,10 @@ class TcpPeer(Socket):
         self.times.is_open = True
         self.user = common_name(transport.get_extra_info("peercert"))
         if (own := transport.get_extra_info("socket")) is not None:
-            # A peer may be silent for as long as it likes: the system finds out whether its machine is still there.
+            # A peer may be silent for any time: TCP keep-alive detects a dead host.
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self._door.entered(self)
-        self._door.took(self, b"")
+        self._owner.entered(self)
+        self._owner.took(self, b"")
 
     def data_received(self, data: bytes) -> None:
         if self.is_talking:
@@ -66,14 +66,14 @@ class TcpPeer(Socket):
     def advance(self) -> None:
         while self._unread and self.may_take:
             piece, self._unread = self._unread[:PIECE], self._unread[PIECE:]
-            self._door.took(self, piece)
+            self._owner.took(self, piece)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def part(self, octets: bytes, done: Done) -> None:
-        """Say the last word, unless it is empty, and hear nothing more."""
-        if octets:
-            self.send(octets, done)
+    def part(self, data: bytes, done: Done) -> None:
+        """Send the last bytes, unless they are empty, and close without reading more."""
+        if data:
+            self.send(data, done)
         else:
             done(None)
         if self.times.closing is None:
@@ -90,12 +90,12 @@ USER = "tcp.user"
 
 
 class TcpLink(ListenerLink[TcpPeer]):
-    """See `connectivity.transports.base.Link`. There is one source; `address` is what it is called."""
+    """A `connectivity.transports.base.Link` for TCP peers. There is one source, named by `address`."""
 
     def __init__(
         self, connection_id: str, address: str, *, output_timeout: float, max_peers: int, max_unsettled: int
     ) -> None:
-        # Whether a silent peer is still there, and for how long it may be silent, the wire protocol says.
+        # Pings and idle timeouts are left to the wire protocol.
         bounds = TimeoutOptions(ping=float("inf"), output=output_timeout)
         super().__init__(connection_id, 1, bounds, max_peers=max_peers, max_unsettled=max_unsettled)
         self._address = address
@@ -118,9 +118,9 @@ class TcpLink(ListenerLink[TcpPeer]):
     def idle(self, peer: TcpPeer) -> None:
         peer.farewell()
 
-    def took(self, peer: TcpPeer, octets: bytes) -> None:
-        """A piece has come, or the peer itself."""
-        self.deliver(peer, Envelope(octets, self._headers[peer.id]), self._address, (0,))
+    def took(self, peer: TcpPeer, data: bytes) -> None:
+        """Deliver a piece of the stream; an empty one reports the new peer."""
+        self.deliver(peer, Envelope(data, self._headers[peer.id]), self._address, (0,))
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
         if self.is_over:

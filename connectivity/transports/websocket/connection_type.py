@@ -1,4 +1,4 @@
-"""The connection type `websocket`: what its documents may say, and how the listener is opened."""
+"""The connection type `websocket`: its options, its validation, and how the listener is opened."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from connectivity.transports.websocket.server import examine, listen
 
 
 def check(connection: Connection) -> Sequence[Problem]:
-    """The rules of doors."""
+    """Return the problems of a document for a WebSocket listener."""
     return [
         *_check_uri(connection),
         *check_door(connection),

@@ -1,11 +1,11 @@
-"""Who is let in: decided from the opening request alone, before there is a peer.
+"""Decides from the opening request alone whether a client is admitted.
 
-`accept_handshake` is pure. It judges in this order: the web page that a browser speaks for (403), the number of peers (503),
-the token or certificate (401), the path (404), the versions of the Streamr protocol where the query asks for some (400). A
-refusal is an HTTP response in plain words.
+`accept_handshake` is pure. It checks in this order: the origin of a browser's page (403), the number of peers (503), the
+token or certificate (401), the path (404), the Streamr protocol versions if the query has them (400). A refusal is an
+HTTP response with a plain text.
 
-What becomes headers of a peer's messages is decided here too: those of its request in lower case, without secrets and
-without what belongs to the socket itself, and the door's own, which no request can set.
+It also decides which headers a peer's messages get: those of its request in lower case, without secrets and headers of
+the socket itself, and the listener's own, which no request can set.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SOCKETS = frozenset(
         REPLY_TO,
     }
 )
-"""Headers of a request that are no headers of messages, as are those of the opening itself."""
+"""Request headers that do not become headers of messages, such as those of the handshake."""
 
 _BEARER = "bearer "
 _MOST_MEMBERS = 100
@@ -52,20 +52,23 @@ _MOST_MEMBERS = 100
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a door asks of whoever wants to come in. `tokens`: hash → name; `paths`: where messages are taken or sent."""
+    """The requirements for clients of a listener.
+
+    `tokens`: hash → name; `paths`: the addresses of sources and targets.
+    """
 
     paths: frozenset[str]
     tokens: Mapping[str, str]
     origins: frozenset[str]
     max_peers: int
     wants_certificate: bool = False
-    """Whether a certificate that one of the trusted ones has signed opens the door, too."""
+    """Whether a client certificate signed by a trusted authority is accepted instead of a token."""
     subprotocols: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Path → the wire protocols that are spoken there and have a name among subprotocols."""
+    """Path → the wire protocols at this path that have a WebSocket subprotocol name."""
 
 
 class HandshakeRequest(NamedTuple):
-    """An opening request: the target of its GET, its headers in order, and the name in its certificate, if it has one."""
+    """An opening request: its GET target, its headers in order, and the name in its certificate, if any."""
 
     target: str
     headers: Iterable[tuple[str, str]]
@@ -73,9 +76,9 @@ class HandshakeRequest(NamedTuple):
 
 
 class AcceptedHandshake(NamedTuple):
-    """Somebody is let in: at this path, with these headers for each of its messages.
+    """The client is admitted at this path, with these headers for each of its messages.
 
-    On one of these subprotocols the two sides may agree, and need not.
+    `subprotocols` are those that the two sides may agree on; an agreement is optional.
     """
 
     path: str
@@ -84,14 +87,14 @@ class AcceptedHandshake(NamedTuple):
 
 
 class RefusedHandshake(NamedTuple):
-    """Somebody is not let in, and what it is told."""
+    """The client is refused with this status and text."""
 
     status: HTTPStatus
     text: str
 
 
 def accept_handshake(asked: HandshakeRequest, rules: Rules, peers: int) -> AcceptedHandshake | RefusedHandshake:
-    """Whether a request opens the door, while there are so many peers."""
+    """Decide whether a request is admitted while there are `peers` peers."""
     raw_path, _, query = asked.target.partition("?")
     path = unquote(raw_path)
     headers: dict[str, str] = {}
@@ -135,12 +138,12 @@ def accept_handshake(asked: HandshakeRequest, rules: Rules, peers: int) -> Accep
 
 
 def _text(raw: str) -> str:
-    """A header's value, whose bytes beyond ASCII the parser has kept as halves of characters."""
+    """Decode a header's value, whose non-ASCII bytes the parser keeps as surrogate escapes."""
     return raw if raw.isascii() else raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _user(rules: Rules, certified: str | None, authorization: str | None, in_query: str | None) -> str | None:
-    """The name of who has shown a token or certificate; None for anybody else."""
+    """Return the name for the presented token or certificate; None if neither is valid."""
     token = in_query
     if authorization is not None and authorization[: len(_BEARER)].lower() == _BEARER:
         token = authorization[len(_BEARER) :].strip()

@@ -1,7 +1,6 @@
-"""The link of a WebSocket door: who is at which path, and what is sent to one peer or to all at a path.
+"""The link of a WebSocket listener: sends messages to one peer by ID or to all peers at a path.
 
-A message goes to one peer, by its id, or to all at a path. How the link holds its peers is as at every door
-(`connectivity.transports.listener.link`).
+The handling of peers is shared by all listeners (`connectivity.transports.listener.link`).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _CODES = {
 
 
 class WebSocketLink(ListenerLink[WebSocketPeer]):
-    """See `connectivity.transports.base.Link`."""
+    """A `connectivity.transports.base.Link` for WebSocket peers."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
     # ── peers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def admit(self, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
-        """See `connectivity.transports.websocket.handshake`."""
+        """Decide about an opening request (see `connectivity.transports.websocket.handshake`)."""
         if self.is_over:
             return RefusedHandshake(HTTPStatus.SERVICE_UNAVAILABLE, "The door is being closed.")
         decided = accept_handshake(asked, self._rules, len(self.peers))
@@ -89,7 +88,7 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
         self._at[peer.path].add(peer)
         super().entered(peer)
         if peer.subprotocol is not None:
-            # What the two will speak is settled: whoever speaks it here may begin.
+            # The subprotocol is agreed: an empty message reports the peer to the session handler.
             self.took(peer, b"", is_text=False)
 
     def gone(self, peer: WebSocketPeer) -> None:
@@ -104,7 +103,7 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def took(self, peer: WebSocketPeer, payload: bytes, *, is_text: bool) -> None:
-        """A message has come. At a path of targets alone there is nobody to listen."""
+        """Deliver a message to the sources at its path; a path of targets alone has none."""
         envelope = Envelope(payload, peer.text_headers if is_text else peer.binary_headers)
         self.deliver(peer, envelope, peer.path, self._by_path.get(peer.path, ()))
 
@@ -120,13 +119,13 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
             else:
                 peer.send(peer.encode(payload, is_text=is_text), done)
         elif message.address.startswith("/"):
-            self._tell_all(message.address, payload, is_text=is_text)
+            self._send_to_all(message.address, payload, is_text=is_text)
             done(None)
         else:
             self.nobody_there(message.address, done)
 
-    def _tell_all(self, path: str, payload: bytes, *, is_text: bool) -> None:
-        """Send a message to everybody at a path, encoded once. Who is too slow for it is let go."""
+    def _send_to_all(self, path: str, payload: bytes, *, is_text: bool) -> None:
+        """Send a message, encoded once, to all peers at a path; peers that read too slowly are closed."""
         plain: bytes | None = None
         for peer in list(self._at.get(path, ())):
             if peer.waiting_output > self.max_output:
@@ -144,7 +143,7 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
 
 
 def is_text_message(envelope: Envelope) -> bool:
-    """Whether a message is sent as text: JSON and other text is, unless its bytes are no UTF-8; so is what does not say."""
+    """Decide whether a message is sent as text: JSON, other text or no content type, if it is UTF-8."""
     content_type = envelope.header("content-type")
     return (content_type is None or _is_textual(content_type)) and is_utf8(envelope.payload)
 

@@ -1,6 +1,6 @@
-"""The `specificConfig` of WebSocket doors. Values are texts.
+"""The `specificConfig` of WebSocket listeners.
 
-Durations have a unit (`20s`, `5m`); sizes too (`512KiB`, `2MiB`).
+Values are texts. Durations have a unit (`20s`, `5m`), and so have sizes (`512KiB`, `2MiB`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _entries(text: str) -> list[str]:
 
 
 def read_tokens(text: str) -> Mapping[str, str]:
-    """`tablet-7=<hash>, desk=<hash>` → hash in lower case → name. Raises ValueError for other texts."""
+    """Read `tablet-7=<hash>, console=<hash>` as hash → name. Raises ValueError for other texts."""
     found: dict[str, str] = {}
     for entry in _entries(text):
         if (match := _TOKEN.fullmatch(entry)) is None:
@@ -36,10 +36,10 @@ def read_tokens(text: str) -> Mapping[str, str]:
 
 
 def read_origins(text: str) -> frozenset[str]:
-    """`https://desk.acme.example, http://localhost:3000` → origins in lower case. Raises ValueError for other texts."""
+    """Read origins, separated by commas, in lower case. Raises ValueError for other texts."""
     found = _entries(text)
     if not all(_ORIGIN.fullmatch(each) for each in found):
-        raise ValueError("* or origins such as https://desk.acme.example, separated by commas")
+        raise ValueError("* or origins such as https://console.acme.example, separated by commas")
     return frozenset(each.lower() for each in found)
 
 
@@ -54,7 +54,7 @@ def _readable_origins(text: str) -> str:
 
 
 class Options(BaseModel):
-    """What `specificConfig` may say."""
+    """The options in `specificConfig`."""
 
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
@@ -62,16 +62,16 @@ class Options(BaseModel):
 
     tokens: Annotated[str, AfterValidator(_readable_tokens)] = Field(
         default="",
-        description="Who may come in: `name=<SHA-256 of the token in hex>`, separated by commas. A peer shows its token as "
-        "`Authorization: Bearer …` or, where it cannot set headers, as the query member `access_token`. Empty: anybody who "
-        "reaches the port.",
+        description="Clients that may connect: `name=<SHA-256 of the token in hex>`, separated by commas. A peer sends its "
+        "token as `Authorization: Bearer …` or, if it cannot set headers, as the query member `access_token`. Empty: any "
+        "client that reaches the port.",
         examples=["tablet-7=9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
     )
     origins: Annotated[str, AfterValidator(_readable_origins)] = Field(
         default="",
         description="Web pages that may connect, by their origin, separated by commas; `*` for every page. Empty: none, so "
-        "that no page can use the door of the machine that it is looked at on. Clients that are no browsers name no origin.",
-        examples=["https://desk.acme.example"],
+        "that no page can use a listener on the machine of its reader. Clients other than browsers send no origin.",
+        examples=["https://console.acme.example"],
     )
     max_peers: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=10_000, description="Peers that may be connected at once; others get HTTP 503.", examples=["500"]
@@ -84,13 +84,13 @@ class Options(BaseModel):
     )
     max_unsettled: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=100,
-        description="Messages of one peer that wait for their end; nothing more is read from it meanwhile.",
+        description="Messages of one peer that may be unsettled; then nothing more is read from it.",
         examples=["20"],
     )
     max_output: Annotated[ByteSize, Field(ge=1024, le=1 << 30)] = Field(
         default=ByteSize(1 << 20),
         description="Bytes that may wait for one peer because it reads slowly. Answers and subscriptions wait beyond that; "
-        "what a target sends waits for nobody, so the peer's socket is closed with 1013.",
+        "messages of a target do not wait: the peer's socket is closed with 1013.",
         examples=["4MiB"],
     )
     output_timeout: PositiveDuration = Field(
@@ -110,7 +110,7 @@ class Options(BaseModel):
     )
     idle_timeout: Duration = Field(
         default=timedelta(0),
-        description="A peer that sends no message for so long is closed with 1000. `0s`: it may listen for ever.",
+        description="A peer that sends no message for so long is closed with 1000. `0s`: never.",
         examples=["1h"],
     )
     compression: Annotated[Literal["none", "deflate"], BeforeValidator(lowered)] = Field(

@@ -1,8 +1,8 @@
-"""One peer of a WebSocket door: what its socket brings becomes messages, and messages become what it is sent.
+"""One peer of a WebSocket listener: reads frames into messages and writes messages as frames.
 
-The engine of the library `websockets` reads the opening request and frames, and writes them; it answers pings and closings
-by itself. Here bytes are handed to it and fragments put together. When there is room for messages, and what becomes of what
-is sent, is as at every door (`connectivity.transports.listener.socket`).
+The engine of the library `websockets` parses and writes the opening request and frames, and answers pings and close
+frames. This module passes bytes to it and joins fragments. Buffering and confirms are shared by all listeners
+(`connectivity.transports.listener.socket`).
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from connectivity.transports.listener.socket import Socket, SocketOwner, common_
 from connectivity.transports.websocket.handshake import AcceptedHandshake, HandshakeRequest, RefusedHandshake
 
 SLICE = 16 * 1024
-"""Bytes that are parsed at once: what they hold may be more messages than a peer may have, and is kept."""
+"""Bytes that are parsed at once; messages in them beyond the peer's limit are kept."""
 
 TLS_HELLO = 0x16
-"""The first byte of whoever begins to speak TLS."""
+"""The first byte of a TLS ClientHello."""
 
-# Its own words are about single sockets; what operators are to know is told by the link.
+# The library logs single sockets; the link logs what operators need.
 _log = logging.getLogger("connectivity.transports.websocket.protocol")
 _log.setLevel(logging.ERROR)
 
 
 class PeerRegistry(SocketOwner, Protocol):
-    """What a peer belongs to."""
+    """The owner of the peers: the link, as the peers see it."""
 
     max_frame: int
     extensions: list[ServerExtensionFactory]
@@ -46,26 +46,26 @@ class PeerRegistry(SocketOwner, Protocol):
         """Decide about an opening request."""
 
     def entered(self, peer: WebSocketPeer, /) -> None:
-        """The peer is in."""
+        """Called when the peer is admitted."""
 
     def took(self, peer: WebSocketPeer, payload: bytes, /, *, is_text: bool) -> None:
-        """A message has come."""
+        """Called when a message has arrived."""
 
 
 class WebSocketPeer(Socket):
-    """One socket that was accepted."""
+    """One accepted socket."""
 
-    def __init__(self, door: PeerRegistry) -> None:
-        super().__init__(door)
+    def __init__(self, owner: PeerRegistry) -> None:
+        super().__init__(owner)
         self.path = ""
         self.text_headers: dict[str, str] = {}
         self.binary_headers: dict[str, str] = {}
-        self._door = door
+        self._owner = owner
         self._engine = ServerProtocol(
-            extensions=door.extensions or None,
-            # The library makes a method of its own of whatever function it is given.
+            extensions=owner.extensions or None,
+            # The library binds a plain function as a method of its own, hence the lambda with `_engine`.
             select_subprotocol=lambda _engine, offered: self._agree(offered),
-            max_size=door.max_frame,
+            max_size=owner.max_frame,
             logger=_log,
         )
         self._subprotocols: frozenset[str] = frozenset()
@@ -80,14 +80,14 @@ class WebSocketPeer(Socket):
 
     @property
     def subprotocol(self) -> str | None:
-        """The wire protocol that both sides have agreed on, where they have."""
+        """The wire protocol that both sides have agreed on, or None."""
         return self._engine.subprotocol
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def data_received(self, data: bytes) -> None:
         if not self._has_begun and data[0] == TLS_HELLO:
-            self._door.turned_away("they speak TLS, and the door does not: its uri is ws and not wss")
+            self._owner.turned_away("the client uses TLS, but the uri of the listener is ws and not wss")
             self.abort()
             return
         self._has_begun = True
@@ -97,7 +97,7 @@ class WebSocketPeer(Socket):
 
     def eof_received(self) -> None:
         if not self._unread:
-            # What rests is still to be parsed, which is done when the socket is gone.
+            # Unprocessed bytes are parsed after the socket is closed.
             self._engine.receive_eof()
             self._flush()
 
@@ -110,8 +110,8 @@ class WebSocketPeer(Socket):
             while self._messages and self.may_take:
                 payload, is_text = self._messages.popleft()
                 self.times.spoke = self._loop.time()
-                self._door.took(self, payload, is_text=is_text)
-            # Behind our goodbye nothing counts any more: it is not kept until there is room for what came before.
+                self._owner.took(self, payload, is_text=is_text)
+            # After our close frame nothing more is processed, so nothing is kept until there is room.
             if not self._unread or (self.is_talking and (self._messages or not self.may_take)):
                 break
             part, self._unread = self._unread[:SLICE], self._unread[SLICE:]
@@ -138,7 +138,7 @@ class WebSocketPeer(Socket):
             return
         certificate = self._transport.get_extra_info("peercert") or {}
         asked = HandshakeRequest(request.path, request.headers.raw_items(), common_name(certificate))
-        decided = self._door.admit(asked)
+        decided = self._owner.admit(asked)
         if isinstance(decided, RefusedHandshake):
             response = self._engine.reject(decided.status, f"{decided.text}\n")
             if decided.status is HTTPStatus.UNAUTHORIZED:
@@ -154,14 +154,14 @@ class WebSocketPeer(Socket):
             self.times.is_open = True
             self.path = decided.path
             self.text_headers, self.binary_headers = dict(decided.headers), dict(decided.headers)
-            self._door.entered(self)
+            self._owner.entered(self)
 
     def _agree(self, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-        """The first of the offered ones that is spoken where the peer is let in."""
+        """Return the first offered subprotocol that is spoken at the peer's path."""
         return next((each for each in offered if each in self._subprotocols), None)
 
     def _frame(self, frame: Frame) -> None:
-        """Put the parts of a message together; a text is UTF-8."""
+        """Join the fragments of a message; a text must be UTF-8."""
         if frame.opcode is Opcode.TEXT or frame.opcode is Opcode.BINARY:
             self._is_text = frame.opcode is Opcode.TEXT
             if frame.fin:
@@ -178,20 +178,20 @@ class WebSocketPeer(Socket):
         if self._is_text and not is_utf8(payload):
             self.fail(CloseCode.INVALID_DATA, "a text that is no UTF-8")
         elif self.times.closing is None or self._engine.close_rcvd is not None:
-            # What was said before goodbye counts.
+            # A message received before our close frame is still processed.
             self._messages.append((payload, self._is_text))
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def encode(self, payload: bytes, *, is_text: bool) -> bytes:
-        """A message as one frame, as this peer wants it."""
+        """Return a message as one frame, compressed if this peer has agreed to it."""
         opcode = Opcode.TEXT if is_text else Opcode.BINARY
         if self.is_plain:
             return _head(opcode, len(payload)) + payload
         return bytes(Frame(opcode, payload).serialize(mask=False, extensions=self._engine.extensions))
 
     def part(self, payload: bytes, *, is_text: bool, code: CloseCode, done: Done) -> None:
-        """Say the last word, unless it is empty, and goodbye."""
+        """Send the last message, unless it is empty, and a close frame."""
         if payload:
             self.send(self.encode(payload, is_text=is_text), done)
         else:
@@ -202,7 +202,7 @@ class WebSocketPeer(Socket):
 
     @property
     def is_plain(self) -> bool:
-        """Whether its frames look like those of every other such peer."""
+        """Whether its frames are the same as those of every other peer without compression."""
         return not self._engine.extensions
 
     def ping(self) -> None:
@@ -223,7 +223,7 @@ class WebSocketPeer(Socket):
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def close(self, code: CloseCode, reason: str) -> None:
-        """Say goodbye; the other side ends it."""
+        """Send a close frame; the peer closes the connection."""
         if self._engine.state is OPEN:
             self._engine.send_close(code, reason)
             self.times.closing = self._loop.time()
@@ -233,7 +233,7 @@ class WebSocketPeer(Socket):
             self.abort()
 
     def fail(self, code: CloseCode, reason: str) -> None:
-        """Say why it is over, and hear nothing more."""
+        """Send a close frame with the reason and read nothing more."""
         self._engine.fail(code, reason)
         self.times.closing = self._loop.time()
         self._unread = b""
@@ -247,7 +247,7 @@ class WebSocketPeer(Socket):
 
 @lru_cache(maxsize=1024)
 def _head(opcode: Opcode, length: int) -> bytes:
-    """What a frame of so many bytes begins with. Messages are of few lengths, so that it is seldom made anew."""
+    """Return the head of a frame of this length, cached because messages have few lengths."""
     frame = Frame(opcode, bytes(length)).serialize(mask=False)
     return bytes(frame[: len(frame) - length])
 

@@ -1,4 +1,4 @@
-"""From a connection document to an open WebSocket door: who may come in, and how messages are compressed."""
+"""Opens a WebSocket listener: authentication rules and compression."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from connectivity.transports.websocket.options import Options, read_origins, rea
 _WINDOW_BITS = 12
 
 
-async def listen(connection: Connection, client: int = 0) -> WebSocketLink:  # noqa: ARG001 - a door has one client
-    """Open the door. Raises NotConnected, ConnectionRefused."""
+async def listen(connection: Connection, client: int = 0) -> WebSocketLink:  # noqa: ARG001 - a listener has one client
+    """Open the listener. Raises NotConnected, ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     context = context_of(connection, options)
     link = WebSocketLink(
@@ -45,12 +45,12 @@ async def listen(connection: Connection, client: int = 0) -> WebSocketLink:  # n
 
 
 def context_of(connection: Connection, options: Options) -> ssl.SSLContext | None:
-    """Without tokens, a certificate is the only way in where the door trusts some. Raises ConnectionRefused."""
+    """Return the TLS context; certificates are required if there are no tokens. Raises ConnectionRefused."""
     return tls_context(connection, is_certificate_needed=not options.tokens)
 
 
 def rules_of(connection: Connection, options: Options) -> Rules:
-    """Who may come in, and where there is something."""
+    """Return the rules for admission and the paths of a connection."""
     paths = {path for source in connection.sources for path in source.addresses}
     paths |= {target.address for target in connection.targets if not has_expression(target.address)}
     return Rules(
@@ -64,7 +64,7 @@ def rules_of(connection: Connection, options: Options) -> Rules:
 
 
 def subprotocols_of(connection: Connection) -> Mapping[str, frozenset[str]]:
-    """By path, what is spoken there and has such a name."""
+    """Return the WebSocket subprotocols that are spoken at each path."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for source in connection.sources:
         for codec in codecs_of(connection, source.payload_mapping):
@@ -77,7 +77,7 @@ def subprotocols_of(connection: Connection) -> Mapping[str, frozenset[str]]:
 def extensions_of(options: Options) -> Sequence[ServerExtensionFactory]:
     if options.compression == "none":
         return ()
-    # Small windows: a peer's share of memory is bounded, and telemetry repeats itself within them.
+    # Small windows bound the memory of a peer, and telemetry repeats itself within them.
     return [
         ServerPerMessageDeflateFactory(
             server_max_window_bits=_WINDOW_BITS,
@@ -87,7 +87,7 @@ def extensions_of(options: Options) -> Sequence[ServerExtensionFactory]:
     ]
 
 
-async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - nobody has a name here
-    """See `connectivity.transports.base.Probe`: whether the port could be listened at. Nobody is let in."""
+async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - a listener has no client name
+    """Check whether the port is free, without accepting connections (see `base.Probe`)."""
     context_of(connection, Options.model_validate(connection.own_options))
     return await look_at_port(connection)

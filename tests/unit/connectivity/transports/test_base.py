@@ -1,4 +1,4 @@
-"""What all brokers share: settling in the order of arrival."""
+"""Outcomes are reported in the order of arrival, with any broker."""
 
 from __future__ import annotations
 

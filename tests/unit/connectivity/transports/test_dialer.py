@@ -1,4 +1,4 @@
-"""Reaching a broker: what blocks leaves the loop alone, and every failure has its name."""
+"""Connecting to a broker does not block the event loop, and every failure has its error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def test_work_in_a_thread_raises_what_it_raised() -> None:
         await run_in_thread("test", work, lambda _: None)
 
 
-async def test_what_nobody_waits_for_any_more_is_undone() -> None:
+async def test_the_result_of_a_canceled_call_is_undone() -> None:
     gate = threading.Event()
     undone: list[object] = []
 
@@ -121,7 +121,7 @@ def test_an_error_that_has_its_name_keeps_it() -> None:
     assert dial_error(named) is named
 
 
-def test_a_broken_link_is_told_in_the_words_of_the_system() -> None:
+def test_a_broken_link_is_reported_with_the_error_text_of_the_system() -> None:
     assert lost_error(ConnectionResetError(104, "Connection reset by peer")).words == (
         "the link broke: Connection reset by peer"
     )

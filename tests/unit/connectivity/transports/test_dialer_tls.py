@@ -1,4 +1,4 @@
-"""No TLS below 1.2, with any broker: a server that offers no more than 1.1 is told so, and nothing is said to it."""
+"""TLS below 1.2 is refused with every broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of brokers is their registry."""
+"""The transport packages are the registry of connection types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deliveries of a source: what is handed over."""
+"""The deliveries that a consumer hands over."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def delivery(name: str) -> Delivery:
 
 
 @pytest.mark.parametrize(("has_parted", "expected"), [(False, ["1", "2"]), (True, [])])
-async def test_what_is_left_of_a_link_that_the_broker_has_ended_is_taken_by_nobody(
+async def test_remaining_deliveries_of_a_link_ended_by_the_broker_are_discarded(
     has_parted: bool, expected: list[str]
 ) -> None:
     """The broker brings it again, marked, and perhaps has done so over another link."""

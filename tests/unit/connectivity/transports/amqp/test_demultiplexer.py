@@ -1,4 +1,4 @@
-"""The stream is parted at frames, however the bytes come; what is no frame ends the link."""
+"""The demultiplexer splits any byte stream into frames; invalid frames end the link."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_frames_are_parted_however_the_bytes_come(traffic: FrameDemultiple
     assert b"".join(payload for kind, payload in hears.taken if kind == BODY) == b"x" * 300
 
 
-async def test_a_closed_channel_is_told_to_its_taker_and_to_the_library(traffic: FrameDemultiplexer) -> None:
+async def test_a_closed_channel_is_reported_to_its_handler_and_to_the_library(traffic: FrameDemultiplexer) -> None:
     hears = traffic.takers[2] = Hears()
     close = method(2, 20, 40, pack(">H", 404) + short(b"NOT_FOUND - no such thing") + bytes(4))
     traffic.data_received(close)
@@ -103,7 +103,7 @@ async def test_the_reason_of_a_closed_link_is_kept(traffic: FrameDemultiplexer) 
     assert traffic.closed == Reason(320, "CONNECTION_FORCED - bye")
 
 
-async def test_alarms_are_told(traffic: FrameDemultiplexer) -> None:
+async def test_alarms_are_reported(traffic: FrameDemultiplexer) -> None:
     told: list[str | None] = []
     traffic.on_blocked = told.append
     traffic.data_received(method(0, 10, 60, short(b"low on memory")) + method(0, 10, 61))
@@ -140,7 +140,7 @@ async def test_the_offer_of_the_broker_is_narrowed(
         (b"\x01\x00\x01\x7f\xff\xff\xff" + b"too large", "too large"),
     ],
 )
-async def test_what_is_no_frame_ends_the_link_with_the_words_of_whoever_talks_there(
+async def test_invalid_frames_end_the_link_with_the_received_text(
     traffic: FrameDemultiplexer, said: bytes, words: str
 ) -> None:
     carrier = traffic._carrier

@@ -1,4 +1,4 @@
-"""Properties in and out: every field type has its text, and nothing that a publisher writes is an error."""
+"""Reading and packing AMQP properties: every field type has a text, and reading never fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit on the records of a second, with a clock that is moved."""
+"""The limit on records per second, with a fake clock."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_case_51_what_is_counted_of_it_are_minutes(clock: Clock) -> None:
     assert throttle.minutes == 2
 
 
-def test_without_a_limit_nobody_is_held_back(clock: Clock) -> None:
+def test_without_a_limit_records_are_not_delayed(clock: Clock) -> None:
     throttle = Throttle(None)
     throttle.took(1_000_000)
     assert (throttle.pause(), throttle.minutes) == (0, 0)

@@ -1,4 +1,4 @@
-"""What documents of Kafka connections may say, and what their addresses and limits mean."""
+"""Validation of Kafka connection documents, and the meaning of addresses and limits."""
 
 from __future__ import annotations
 

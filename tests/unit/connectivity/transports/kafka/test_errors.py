@@ -1,4 +1,4 @@
-"""Which of the client library's errors a status tells: the one that says most, in whatever order they come."""
+"""The most specific of the client library's errors is reported, in any order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_refused_login_says_more_than_what_follows_from_it(errors: tuple
     assert (await link.reason(0)).detail is Detail.BAD_CREDENTIALS
 
 
-async def test_of_two_that_say_as_much_the_later_one_is_told() -> None:
+async def test_the_later_of_two_equally_specific_errors_is_reported() -> None:
     link = KafkaLink([])
     timed_out = KafkaError(KafkaError._TRANSPORT, "localhost:9092/1: Connection setup timed out in state CONNECT")
     link.failed(REFUSED, "")

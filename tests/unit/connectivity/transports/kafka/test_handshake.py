@@ -1,4 +1,4 @@
-"""What a handshake finds, with servers that answer so and so. Real brokers are in `tests/links/test_kafka.py`."""
+"""Results of the probe with fake servers. Real brokers are in `tests/links/test_kafka.py`."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_an_answer_that_is_cut_off_says_nothing_about_logging_in(body: bytes) ->
         (WITH_LOGIN, None),
     ],
 )
-async def test_whoever_speaks_kafka_is_left_to_the_library(uri: str, last: bytes | None) -> None:
+async def test_a_server_that_speaks_kafka_is_left_to_the_library(uri: str, last: bytes | None) -> None:
     requests: list[bytes] = []
     async with server(KAFKA, last, requests=requests) as place:
         await handshake(connection(uri), [place], "PLAIN", 5.0)
@@ -128,7 +128,7 @@ async def test_a_login_that_cannot_succeed_is_bad_credentials(uri: str, answer: 
         (b"\x00\x00\x00\x00rest", "an answer that is not Kafka: '\\x00"),
     ],
 )
-async def test_whoever_does_not_speak_kafka_is_told_from_whoever_does(answer: bytes | None, words: str) -> None:
+async def test_a_server_that_does_not_speak_kafka_is_recognized(answer: bytes | None, words: str) -> None:
     async with server(answer, None) as place:
         found = await reason(connection(), place)
     assert (type(found), found.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
@@ -149,7 +149,7 @@ async def test_of_several_brokers_one_is_enough() -> None:
     assert len(requests) == 2
 
 
-async def test_of_several_reasons_the_most_telling_is_told() -> None:
+async def test_the_most_specific_of_several_reasons_is_reported() -> None:
     async with server(KAFKA, handshake_answer(0, "PLAIN")) as place, server(None) as hanging:
         found = await reason(connection(), ("127.0.0.1", free_port()), hanging, place)
     assert found.detail is Detail.BAD_CREDENTIALS

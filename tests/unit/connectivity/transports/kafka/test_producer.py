@@ -1,4 +1,4 @@
-"""The producer's looks at what the library has to say. No broker here: the library is played."""
+"""How the producer polls the library, which is replaced by a fake here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Library:
         pass
 
 
-async def test_confirms_are_heard_and_silence_noticed_though_one_of_them_went_wrong(
+async def test_polling_goes_on_after_an_error_in_one_confirm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     untold: list[str] = []

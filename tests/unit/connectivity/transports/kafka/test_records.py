@@ -1,4 +1,4 @@
-"""Records as they may be: what becomes of headers, times and texts that are none."""
+"""Headers, times and texts of Kafka records, valid and invalid."""
 
 from __future__ import annotations
 

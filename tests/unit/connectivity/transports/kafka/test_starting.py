@@ -1,4 +1,4 @@
-"""A broker of Kafka that is just starting: it answers, and knows of no broker and of no topic yet."""
+"""A Kafka broker that is starting: it answers but knows no broker and no topic yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a peer is asked whether it is there, closed, or cut off: decided from times alone."""
+"""When a peer is pinged, closed or aborted, decided from times alone."""
 
 from __future__ import annotations
 

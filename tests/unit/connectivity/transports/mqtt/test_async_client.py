@@ -1,4 +1,4 @@
-"""The socket of a link on the loop that the service runs on, which is not the one of other tests."""
+"""The socket of an MQTT link on uvloop, the service's event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bounds of the link that a well-behaved broker never reaches."""
+"""Limits of the MQTT link that a well-behaved broker never reaches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of MQTT connections: texts in, values out, and for a wrong one what was expected."""
+"""The options of MQTT connections: reading texts, and the errors for invalid ones."""
 
 from __future__ import annotations
 

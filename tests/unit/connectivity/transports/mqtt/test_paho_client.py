@@ -1,4 +1,4 @@
-"""The client without its socket: packets are cut from any pieces, nothing foreign does worse than end the link."""
+"""The MQTT client without a socket: packet parsing from any pieces, and malformed input."""
 
 from __future__ import annotations
 

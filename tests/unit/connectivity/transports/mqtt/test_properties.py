@@ -1,4 +1,4 @@
-"""Our packing of properties and the client library's agree, and no bytes do worse than be refused."""
+"""Packing properties agrees with the client library's, and malformed bytes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topic filters match what MQTT says, and nothing that a broker would refuse gets through."""
+"""Topic filters match as MQTT specifies, and invalid ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of MQTT documents: which fields are wrong, by their paths."""
+"""Validation of MQTT documents: the paths of the wrong fields."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_eithe
         await asyncio.gather(flooding, return_exceptions=True)
 
 
-async def test_a_peer_that_wants_ten_thousand_streams_has_as_many_as_it_may_and_is_told() -> None:
+async def test_a_peer_that_requests_ten_thousand_streams_gets_the_maximum_and_an_error() -> None:
     async with beside_a_neighbour() as (there, neighbour):
         greedy = await there.greeted()
         greedy.say(*(SubscribeFrame("tck/never", number, 1) for number in range(1, 10_001)))
@@ -154,7 +154,7 @@ async def test_a_peer_that_wants_ten_thousand_streams_has_as_many_as_it_may_and_
         pytest.param("01 00 01 02", 2, "idle", id="with keepalive octets are no frames"),
     ],
 )
-async def test_a_peer_that_sends_one_octet_a_minute_is_let_go(hello: str, longest: int, said: str) -> None:
+async def test_a_peer_that_sends_one_byte_a_minute_is_disconnected(hello: str, longest: int, said: str) -> None:
     async with beside_a_neighbour() as (there, neighbour):
         slow = await there.greeted(hello)
         endless = encode(SubscribeFrame("x" * 300, 1, 0))
@@ -170,7 +170,7 @@ async def test_a_peer_that_sends_one_octet_a_minute_is_let_go(hello: str, longes
         assert heard.endswith(said.encode())
 
 
-async def test_a_peer_that_says_its_hello_octet_by_octet_has_ten_seconds_for_all_of_it() -> None:
+async def test_a_peer_that_sends_its_hello_byte_by_byte_has_ten_seconds_for_all_of_it() -> None:
     async with beside_a_neighbour() as (there, _):
         slow = await there.caller()
         await slow.hears(SERVER_HELLO)

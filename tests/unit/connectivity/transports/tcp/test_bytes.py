@@ -1,4 +1,4 @@
-"""The octets of a peer of a TCP door, however its network cuts them up: the same stream, in pieces that fit."""
+"""A TCP peer delivers the same byte stream however the network splits it."""
 
 from __future__ import annotations
 
@@ -105,9 +105,7 @@ chunks_of = st.lists(st.one_of(st.binary(min_size=1, max_size=9), st.integers(1,
 
 @settings(max_examples=examples(60), deadline=None)
 @given(chunks_of, st.lists(st.booleans(), max_size=7))
-def test_the_same_stream_comes_of_the_same_octets_however_they_are_cut_up(
-    chunks: list[bytes], settles: list[bool]
-) -> None:
+def test_a_byte_stream_is_the_same_however_it_is_split(chunks: list[bytes], settles: list[bool]) -> None:
     door = asyncio.run(spoken(chunks, settles))
     assert door.pieces[0] == b""
     assert b"".join(door.pieces) == b"".join(chunks)
@@ -116,7 +114,7 @@ def test_the_same_stream_comes_of_the_same_octets_however_they_are_cut_up(
 
 @settings(max_examples=examples(40), deadline=None)
 @given(chunks_of, st.integers(0, 12))
-def test_behind_the_last_word_octets_are_read_and_dropped(chunks: list[bytes], place: int) -> None:
+def test_bytes_after_the_last_message_are_read_and_dropped(chunks: list[bytes], place: int) -> None:
     async def say() -> None:
         door, wire, told = StoringListener(), Wire(), list[object]()
         done: Done = told.append

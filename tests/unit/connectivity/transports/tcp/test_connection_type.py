@@ -1,4 +1,4 @@
-"""The TCP door with bare sockets: what peers send and are sent, how it ends, TLS, and peers too many or too slow."""
+"""The TCP listener with raw sockets: input, output, closing, TLS, and the limits for peers."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ async def opened(options: dict[str, str] | None = None, **more: Any) -> AsyncIte
 # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_peer_is_told_of_before_it_has_said_anything() -> None:
+async def test_a_peer_is_reported_before_it_has_sent_anything() -> None:
     async with opened() as pier:
         await pier.caller()
         [told] = await pier.take(1)
@@ -168,7 +168,7 @@ async def test_what_a_peer_has_said_before_it_left_is_delivered() -> None:
         await wait_until(lambda: told == [(name, ReaderStatus.GONE)])
 
 
-async def test_who_has_left_is_told_of_behind_what_it_has_said() -> None:
+async def test_the_end_of_a_peer_is_reported_after_its_last_message() -> None:
     async with opened() as pier:
         told = signs_of(pier.link)
         caller, name = await pier.met()
@@ -182,7 +182,7 @@ async def test_who_has_left_is_told_of_behind_what_it_has_said() -> None:
         assert not pier.link._leaving
 
 
-async def test_a_door_that_closes_tells_of_all_who_have_gone_whatever_has_not_ended() -> None:
+async def test_a_closing_listener_reports_all_peers_that_have_left_even_with_unsettled_deliveries() -> None:
     async with opened() as pier:
         told = signs_of(pier.link)
         names = []
@@ -215,7 +215,7 @@ async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.Mo
 # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_octets_go_to_the_peer_that_they_are_for() -> None:
+async def test_bytes_are_sent_to_the_addressed_peer() -> None:
     async with opened() as pier:
         (first, first_name), (second, second_name) = await pier.met(), await pier.met()
         assert await pier.tell(second_name, b"se", b"", b"cond") == [None] * 3
@@ -224,7 +224,7 @@ async def test_octets_go_to_the_peer_that_they_are_for() -> None:
         assert await first.take(5) == b"first"
 
 
-async def test_who_is_not_there_is_told_to_have_gone() -> None:
+async def test_a_peer_that_is_not_connected_is_reported_as_gone() -> None:
     async with opened() as pier:
         caller, name = await pier.met()
         await caller.leave()
@@ -348,7 +348,7 @@ def speaking(context: ssl.SSLContext, *alpn: str) -> dict[str, Any]:
     return {"ssl": context, "server_hostname": "localhost"}
 
 
-async def test_with_tls_the_door_shows_its_certificate_and_names_the_protocol(authority: trustme.CA) -> None:
+async def test_with_tls_the_listener_presents_its_certificate_and_the_protocol(authority: trustme.CA) -> None:
     async with opened(**secure(authority)) as pier:
         caller, name = await pier.met(**speaking(trusting(authority), "h2", "rsio/0"))
         assert caller.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "rsio/0"
@@ -379,7 +379,7 @@ async def test_with_a_ca_peers_show_certificates_and_have_their_names(authority:
         assert pier.taker.deliveries == []
 
 
-async def test_a_certificate_that_cannot_be_used_is_told(authority: trustme.CA) -> None:
+async def test_an_unusable_certificate_is_reported(authority: trustme.CA) -> None:
     connect = load_connection_type("tcp").connect
     assert connect is not None
     one, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
@@ -391,7 +391,7 @@ async def test_a_certificate_that_cannot_be_used_is_told(authority: trustme.CA) 
         assert "PRIVATE" not in str(refused.value)
 
 
-async def test_a_port_that_is_in_use_is_told_and_a_trial_leaves_it_alone() -> None:
+async def test_a_port_in_use_is_reported_and_not_affected_by_a_connection_test() -> None:
     broker = load_connection_type("tcp")
     assert broker.connect is not None
     assert broker.examine is not None
@@ -401,13 +401,13 @@ async def test_a_port_that_is_in_use_is_told_and_a_trial_leaves_it_alone() -> No
         assert refused.value.detail is Detail.REFUSED
         assert str(refused.value).endswith(f"cannot listen at 127.0.0.1:{pier.port}: address already in use")
         found = await broker.examine(pier.connection, "x-dry-run")
-        assert "somebody listens" in found.note
+        assert "already in use" in found.note
         await pier.met()
     found = await broker.examine(pier.connection, "x-dry-run")
     assert (found.note, [each.error for each in found.sources[0]]) == ("", [None])
 
 
-async def test_a_door_that_is_closed_lets_go_of_everybody_and_can_be_opened_again_at_once(
+async def test_a_closed_listener_disconnects_all_peers_and_can_be_reopened_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(link_module, "FAREWELL", 0.05)
@@ -444,5 +444,5 @@ def test_it_is_so_on_the_loop_of_the_service_too(promise: Callable[[], Coroutine
 
 
 def test_tls_is_so_on_the_loop_of_the_service_too(authority: trustme.CA) -> None:
-    uvloop.run(test_with_tls_the_door_shows_its_certificate_and_names_the_protocol(authority))
+    uvloop.run(test_with_tls_the_listener_presents_its_certificate_and_the_protocol(authority))
     uvloop.run(test_with_a_ca_peers_show_certificates_and_have_their_names(authority))

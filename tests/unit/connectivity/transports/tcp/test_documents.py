@@ -1,4 +1,4 @@
-"""What is wrong with documents of TCP doors, as whoever writes them is told."""
+"""Validation of connection documents for TCP listeners."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
         ({"uri": "http://0.0.0.0:8766"}, "uri", "one of the schemes tcp, ssl, tls"),
         ({"uri": "tcp://0.0.0.0:8766/rsio"}, "uri", "without a path"),
         ({"uri": "tcp://me:secret@0.0.0.0:8766"}, "uri", "peers show certificates"),
-        ({"uri": "ssl://0.0.0.0:8766"}, "credentials", "the certificate that the door shows"),
+        ({"uri": "ssl://0.0.0.0:8766"}, "credentials", "the certificate that the listener presents"),
         ({"credentials": CERTIFICATE}, "credentials", "none, since the uri is tcp"),
         ({"ca": CERTIFICATE["cert"]}, "uri", "ssl or tls"),
-        ({"clientCount": 2}, "clientCount", "there is one door"),
+        ({"clientCount": 2}, "clientCount", "a listener has one client"),
         ({"sources": [SOURCE, SOURCE]}, "sources", "found 2 sources, expected one"),
         ({"sources": []}, "sources", "expected one"),
         ({"sources": [{**SOURCE, "addresses": ["a", "b"]}]}, "sources[0].addresses", "one, by which"),
@@ -55,7 +55,7 @@ def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
         (
             {"sources": [{**SOURCE, "replyTarget": {"address": "elsewhere"}}]},
             "sources[0].replyTarget.address",
-            "{{ header:reply-to }}: there is nobody else",
+            "{{ header:reply-to }}: replies can only go to the peer",
         ),
         (
             {"targets": [{"address": "a", "topics": ["_/_/things/twin/events"], "authorizationContext": ["lab:all"]}]},
@@ -72,6 +72,6 @@ def test_a_problem_says_where_it_is_and_what_was_expected(more: dict[str, Any], 
     assert "secret" not in str(problems)
 
 
-def test_the_rules_for_hosts_that_connections_may_reach_do_not_count_for_a_door() -> None:
+def test_the_rules_for_hosts_do_not_apply_to_a_listener() -> None:
     with enforced(EgressRules(is_private_allowed=False, blocked=("127.0.0.1",))):
         assert validate(GOOD) == []

@@ -109,7 +109,7 @@ async def ends_as_said(caller: Caller, case: Case) -> None:
 
 
 @pytest.mark.parametrize("number", CASES)
-async def test_cases_h_v_d_i_g_and_k_are_heard_as_the_specification_says(there: Landing, number: str) -> None:
+async def test_cases_h_v_d_i_g_and_k_are_answered_as_specified(there: Landing, number: str) -> None:
     """In one piece, and one octet at a time."""
     case = CASES[number]
     whole, slow = await began(there, case), await began(there, case)
@@ -119,7 +119,7 @@ async def test_cases_h_v_d_i_g_and_k_are_heard_as_the_specification_says(there: 
     await ends_as_said(slow, case)
 
 
-async def test_the_same_is_heard_over_tls() -> None:
+async def test_the_same_cases_are_answered_as_specified_over_tls() -> None:
     authority = trustme.CA()
     secret: dict[str, Any] = {
         "uri": f"ssl://localhost:{free_port()}",
@@ -212,7 +212,7 @@ async def test_case_g05_behind_the_goodbye_of_the_service_only_the_answer_counts
     await wait_until(lambda: list(there.quay.streams) == [])
 
 
-async def test_a_goodbye_of_the_service_that_nobody_answers_is_the_end_after_five_seconds(there: Landing) -> None:
+async def test_an_unanswered_goodbye_of_the_service_ends_the_connection_after_five_seconds(there: Landing) -> None:
     caller = await there.greeted()
     there.clients[0].part("ok")
     await caller.hears("03 02 6f 6b")

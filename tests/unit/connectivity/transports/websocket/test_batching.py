@@ -1,4 +1,4 @@
-"""What is sent to one peer within a turn of the loop goes to its socket together."""
+"""Messages to one peer within a turn of the event loop are written together."""
 
 from __future__ import annotations
 

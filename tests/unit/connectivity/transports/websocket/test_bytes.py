@@ -1,4 +1,4 @@
-"""The bytes of a peer, however its network cuts them up: the same messages come of them, and never more than fit."""
+"""A WebSocket peer delivers the same messages however the network splits its bytes."""
 
 from __future__ import annotations
 

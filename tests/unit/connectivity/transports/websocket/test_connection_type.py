@@ -148,7 +148,7 @@ async def test_a_large_message_passes_both_ways(way: Doorway) -> None:
     assert await saying == [None]
 
 
-async def test_what_is_sent_to_a_path_goes_to_everybody_there(way: Doorway) -> None:
+async def test_a_message_to_a_path_goes_to_all_peers_there(way: Doorway) -> None:
     here = [(await way.met())[0] for _ in range(2)]
     elsewhere, other = await way.met("/more")
     assert await way.say("/twins", b"to all", content_type="text/plain") == [None]
@@ -157,7 +157,7 @@ async def test_what_is_sent_to_a_path_goes_to_everybody_there(way: Doorway) -> N
     assert await elsewhere.recv() == "first"
 
 
-async def test_a_path_where_nobody_is_takes_messages_without_a_word(way: Doorway) -> None:
+async def test_a_message_to_a_path_without_peers_is_confirmed(way: Doorway) -> None:
     assert await way.say("/nobody", b"hello?") == [None]
 
 
@@ -170,7 +170,7 @@ async def test_a_peer_that_is_gone_takes_no_messages(way: Doorway) -> None:
     assert error.fault.status == 404
 
 
-async def test_whoever_speaks_to_a_peer_that_is_gone_is_told_so(way: Doorway) -> None:
+async def test_a_message_to_a_peer_that_is_gone_fails(way: Doorway) -> None:
     """Sessions outlive the service, and sockets do not: what is kept of one is sent to nobody."""
     told = signs_of(way.link)
     [error] = await way.say("a-peer-of-before", b"hello?")

@@ -1,4 +1,4 @@
-"""What is wrong with documents of WebSocket doors, as whoever writes them is told."""
+"""Validation of connection documents for WebSocket listeners."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
         ({"uri": "http://0.0.0.0:8765"}, "uri", "one of the schemes ws, wss"),
         ({"uri": "ws://0.0.0.0:8765/twins"}, "uri", "without a path"),
         ({"uri": "ws://me:secret@0.0.0.0:8765"}, "uri", "peers show tokens"),
-        ({"uri": "wss://0.0.0.0:8765"}, "credentials", "the certificate that the door shows"),
+        ({"uri": "wss://0.0.0.0:8765"}, "credentials", "the certificate that the listener presents"),
         ({"uri": "wss://0.0.0.0:8765", "credentials": {"type": "client-cert"}}, "credentials.key", "the key"),
         ({"credentials": CERTIFICATE}, "credentials", "none, since the uri is ws"),
         ({"ca": CERTIFICATE["cert"]}, "uri", "wss"),
-        ({"clientCount": 2}, "clientCount", "there is one door"),
+        ({"clientCount": 2}, "clientCount", "a listener has one client"),
         ({"targets": [{"address": "alarms", **EVENTS}]}, "targets[0].address", "a path such as /twins"),
         ({"specificConfig": {"maxPeers": "many"}}, "specificConfig.maxPeers", "a whole number"),
         ({"specificConfig": {"maxFrame": "10B"}}, "specificConfig.maxFrame", "at least 1024"),
@@ -75,7 +75,7 @@ def test_a_sources_address_is_a_path(address: str) -> None:
     assert problem.path == "sources[0].addresses[0]"
 
 
-def test_the_rules_for_hosts_that_connections_may_reach_do_not_count_for_a_door() -> None:
+def test_the_rules_for_hosts_do_not_apply_to_a_listener() -> None:
     broker = {**GOOD, "connectionType": "mqtt-5", "uri": "tcp://127.0.0.1:1883"}
     broker["sources"] = [{"addresses": ["a"], "qos": 1, "authorizationContext": ["lab:all"]}]
     with enforced(EgressRules(is_private_allowed=False, blocked=("127.0.0.1",))):

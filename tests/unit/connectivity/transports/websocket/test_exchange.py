@@ -54,7 +54,7 @@ async def test_each_client_gets_its_own_answers_under_its_own_subject(house: Hou
     assert (await asked(owner, turn(True)))["status"] == 201
 
 
-async def test_a_subscription_is_nobody_elses(house: House) -> None:
+async def test_a_subscription_belongs_to_one_peer(house: House) -> None:
     owner, stranger = await house.client(token="owners"), await house.client(token="strangers")
     assert (await asked(owner, creation()))["status"] == 201
     identifier = (await asked(owner, streaming("subscribeForPersistedEvents")))["value"]["subscriptionId"]
@@ -80,7 +80,7 @@ async def test_what_cannot_be_read_is_answered_and_the_next_message_is_served(
     assert (await asked(client, creation()))["status"] == 201
 
 
-async def test_events_go_to_everybody_at_the_path_of_a_target(house: House) -> None:
+async def test_events_go_to_all_peers_at_the_path_of_a_target(house: House) -> None:
     """As everywhere, not those that came in by the same connection."""
     listeners = [await house.client("/alarms", "owners") for _ in range(2)]
     await listeners[0].send("nobody listens at a path of targets alone")

@@ -1,4 +1,4 @@
-"""Who is let in at a door, and with which headers: decided from the opening request alone."""
+"""Which clients a listener admits, and with which headers, decided from the request alone."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_versions_that_are_not_spoken_are_refused_and_the_spoken_ones_named(quer
 # ── who ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_without_tokens_and_certificates_everybody_may_come_in_and_has_no_name() -> None:
+def test_without_tokens_and_certificates_every_client_is_admitted_without_a_name() -> None:
     assert "websocket.user" not in headers()
     assert "websocket.user" not in headers("/twins?access_token=anything", BEARER)
 
@@ -113,7 +113,7 @@ def test_without_tokens_and_certificates_everybody_may_come_in_and_has_no_name()
         ("/twins?a=b&access_token=s3cret%2Dof%2Dtablet", []),
     ],
 )
-def test_whoever_shows_a_token_has_its_name(target: str, sent: list[tuple[str, str]]) -> None:
+def test_a_client_with_a_token_has_its_name(target: str, sent: list[tuple[str, str]]) -> None:
     found = headers(target, *sent, rules=GUARDED)
     assert found["websocket.user"] == "tablet-7"
     assert "s3cret" not in str(found)
@@ -134,7 +134,7 @@ def test_whoever_shows_a_token_has_its_name(target: str, sent: list[tuple[str, s
         (f"/twins?access_token={next(iter(TOKENS))}", []),
     ],
 )
-def test_nobody_comes_in_without_a_token_that_is_known_nor_learns_which_paths_there_are(
+def test_a_client_without_a_known_token_is_refused_and_does_not_learn_the_paths(
     target: str, sent: list[tuple[str, str]]
 ) -> None:
     found = decided(target, *sent, rules=GUARDED)
@@ -143,7 +143,7 @@ def test_nobody_comes_in_without_a_token_that_is_known_nor_learns_which_paths_th
     assert "Authorization: Bearer" in found.text
 
 
-def test_a_certificate_opens_the_door_where_it_is_wanted_and_gives_its_name() -> None:
+def test_a_certificate_admits_a_client_where_it_is_accepted_and_gives_its_name() -> None:
     wanting = replace(OPEN, wants_certificate=True)
     assert status(rules=wanting) == 401
     assert headers(rules=wanting, certified="device-9")["websocket.user"] == "device-9"
@@ -197,7 +197,7 @@ def test_headers_of_the_request_are_those_of_the_messages_without_secrets_and_wi
     assert found == {"user-agent": "lamp/7", "x-line": "north, south", "x-place": "Höfe"}
 
 
-def test_no_request_can_say_what_the_door_says_of_a_peer() -> None:
+def test_no_request_can_set_the_headers_of_the_listener() -> None:
     forged = [
         ("Reply-To", "peer-of-somebody-else"),
         ("WebSocket.User", "integration:admin"),

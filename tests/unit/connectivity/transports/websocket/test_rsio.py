@@ -130,7 +130,7 @@ async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_
     ],
 )
 @pytest.mark.parametrize("is_agreed", [True, False])
-async def test_what_breaks_the_protocol_is_told_by_a_goodbye_and_the_code_of_the_closing(
+async def test_a_protocol_violation_is_reported_by_a_goodbye_and_the_close_code(
     house: House, is_agreed: bool, message: bytes | str, found: bytes, code: int
 ) -> None:
     client = await (spoken(house) if is_agreed else house.client(PATH))
