@@ -101,9 +101,9 @@ class SilentMeter(Meter):
         found: TargetFacts = silenced(super().target(address))
         return found
 
-    def _fact(self, category: str, address: str | None, type: str, *more: Any) -> EventCounter:
-        told = super()._fact(category, address, type, *more)
-        return Silent(self._clock, self.log, told.kind, "", None)
+    def _counter(self, category: str, address: str | None, type: str, *more: Any) -> EventCounter:
+        counter = super()._counter(category, address, type, *more)
+        return Silent(self._clock, self.log, counter.kind, "", None)
 
 
 class SilentMonitor(PrometheusRegistry):
