@@ -1,9 +1,8 @@
-"""The composition root: builds everything from the settings, joins it, and runs it until a signal says stop.
+"""The composition root: builds the service from its settings and runs it until SIGTERM or SIGINT.
 
-Start: lock the data folder, open the journal, load the connection files, listen for HTTP, open the connections. Stop: take
-leave of sessions, take no more deliveries, let answers reach their brokers, close; at most ten seconds. Exit codes: 0
-stopped as asked, 1 the journal cannot be opened, 2 settings that cannot be used, 3 another service owns the data folder, 4
-the API's port is in use.
+Start: lock the data folder, open the journal, load the connection files, listen for HTTP, open the connections. Stop: say
+goodbye to sessions, accept no more deliveries, send pending replies, close; at most ten seconds. Exit codes: 0 stopped, 1
+the journal cannot be opened, 2 invalid settings, 3 another service uses the data folder, 4 the API's port is in use.
 """
 
 from __future__ import annotations
@@ -83,26 +82,35 @@ log = structlog.get_logger(__name__)
 
 
 DRAIN_SECONDS = 6.0
-"""For answers on their way. Saying goodbye to brokers and to clients of the API takes two more at most."""
+"""How long pending replies may take. Disconnecting brokers and API clients takes two more at most."""
 
 PIPELINE_SECONDS = 2.0
-"""For the pipeline's last batch, after the drain. It is killed then: the batch is done again at the next start."""
+"""How long the pipeline's last batch may take after that.
+
+Then it is killed, and the batch is repeated.
+"""
 
 TRACING_SECONDS = 0.5
-"""For the last spans."""
+"""How long the last spans may take."""
 
 _SWEEP_SECONDS = 1.0
 
 _TWINS = (EntityType.THING, EntityType.POLICY)
-"""Whose own policies say who may read their events. Of anything else, whoever subscribes has asked that before."""
+"""Entity types whose policies decide who can read their events.
+
+Other streams are authorized before the subscribe.
+"""
 
 _SWITCH_SECONDS = 0.0005
-"""How long a thread may keep the interpreter. The worker that commits needs it for microseconds only; with the default of
-5 ms it would wait that long after every commit while the loop is busy."""
+"""How long a thread may hold the interpreter.
+
+The committing worker needs it for microseconds only; with the default of 5 ms it would wait that long after every commit
+while the event loop is busy.
+"""
 
 
 class PortInUse(Exception):
-    """Another process listens where the API should."""
+    """Another process listens on the port of the API."""
 
 
 class Service:
@@ -116,7 +124,7 @@ class Service:
         lake = Lake(Path(settings.data_dir))
         has_lake = settings.spark.mode is not SparkMode.OFF
         self._erased: dict[EntityId, int] = {}
-        """Entities of which the lake may still have what the journal has erased: up to the event of this number."""
+        """Entities that the lake must not show up to the event of this number, since they were erased."""
         self.store = Store.open(
             Path(settings.data_dir) / "journal.db",
             StoreOptions(redelivery_window=window),
@@ -213,7 +221,7 @@ class Service:
         self.jobs = JobRunner(jobs, self.monitor.count_job_failure)
 
     async def close(self) -> None:
-        """Drain and stop: every connection at the same time, then the store. The pipeline ends its batch meanwhile."""
+        """Close all connections at the same time, then the store. The pipeline ends its batch meanwhile."""
         self.pipeline.stop()
         self.registry.stop()
         self.streams.abort(SubscriptionKind.SEARCH)
@@ -232,7 +240,7 @@ class Service:
             await self.tracing.close(TRACING_SECONDS)
 
     def readiness(self) -> tuple[bool, Mapping[str, Any]]:
-        """Whether the service is ready, and what each connection says."""
+        """Return whether the service is ready, and the state of its parts."""
         known = self.registry.known.values()
         supervisors = {running.connection.id: running for running in self.registry}
         wanted = [connection.id for connection in known if connection.running is not None]
@@ -261,7 +269,7 @@ class Service:
         }
 
     def _wrong_with_files(self) -> list[str]:
-        """The folder that cannot be read first: what is said of files is from before."""
+        """Return the problems of connection files, that of an unreadable folder first."""
         gone = [f"{gone}; what runs goes on"] if (gone := self.registry.gone) else []
         return gone + [str(problem) for problem in self.registry.problems]
 
@@ -288,7 +296,7 @@ class Service:
         )
 
     def _keep_only(self, is_wanted: Callable[[str], bool]) -> None:
-        """Only connections of which this is true may be open: nothing that is kept for the others goes on."""
+        """Delete what is kept for connections that must not be open."""
         self.dispatcher.cursors.keep(is_wanted)
         self.dispatcher.desks.keep_only(is_wanted)
 
@@ -299,7 +307,10 @@ class Service:
         return AsOfSearches(self.store, self.decider.world, wide_queries(self.settings), now, options)
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
-        """The feed of a subscribe. Permission to read a twin's events is judged once, with the subjects of the subscribe."""
+        """Return the feed of a subscribe.
+
+        Read permission is checked here once, with the subjects of the subscribe.
+        """
         query = subscribe.query
         if isinstance(query, SessionQuery):
             return cast("Feed | Fault", query.open())
@@ -320,7 +331,10 @@ class Service:
 
 
 def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], LakeHistory]:
-    """What opens the lake for reading, once. It loads libraries that a service without old histories does without."""
+    """Return a function that opens the lake for reading, once.
+
+    It imports the lake's libraries when it is called.
+    """
 
     @cache
     def opened() -> LakeHistory:
@@ -332,7 +346,10 @@ def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], LakeHistor
 
 
 def _tracing(settings: TracingSettings) -> Tracing | None:
-    """What makes traces, if any are wanted. Raises SettingsError where the libraries are not there."""
+    """Return the tracing that the settings ask for.
+
+    Raises SettingsError if its libraries are not installed.
+    """
     if settings.endpoint is None:
         return None
     try:
@@ -387,7 +404,10 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """The socket of the API. Raises PortInUse, and SettingsError for an address that this machine does not have."""
+    """Return the listening socket of the API.
+
+    Raises PortInUse, and SettingsError for an unavailable address.
+    """
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -407,9 +427,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _quiet_garbage_collection() -> None:
-    """What exists at start stays: keep it out of every later collection, and collect less often.
+    """Keep objects that exist after the start out of garbage collections, and collect less often.
 
-    Reference counting frees what messages leave behind; a full collection over 100 000 subscriptions would cost a pause.
+    Reference counting frees what messages leave behind; a full collection over 100,000 subscriptions would cost a pause.
     """
     gc.collect()
     gc.freeze()
@@ -417,19 +437,19 @@ def _quiet_garbage_collection() -> None:
 
 
 def _secrets(settings: Settings) -> list[str]:
-    """The service's own secrets."""
+    """Return the service's own secrets."""
     tokens = (settings.api.token, *(it.token for it in settings.api.tokens))
     own = (*tokens, settings.secrets.key, *settings.secrets.old_keys)
     return [secret.get_secret_value() for secret in own if secret is not None]
 
 
 def main(settings: Settings) -> int:
-    """Run the service until SIGTERM or SIGINT; the exit code."""
+    """Run the service until SIGTERM or SIGINT, and return the exit code."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     logs.configure(log_format=settings.log.format, level=settings.log.level)
     logs.log_what_nobody_caught()
     redaction.remember("settings", _secrets(settings))
-    # A dump of the memory would hold every secret.
+    # A core dump would contain every secret.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:
         with lock_folder(Path(settings.data_dir)):

@@ -29,7 +29,7 @@ app = typer.Typer(help="Move the journal into the lake, by hand.", epilog=EXITS,
 
 @app.command()
 def run(settings: SettingsFile = None) -> None:
-    """Follow the journal until told to stop: for `spark.mode: external`."""
+    """Follow the journal until on_event to stop: for `spark.mode: external`."""
     _become("run", settings)
 
 
@@ -93,14 +93,14 @@ def verify(
     """
     differences: list[dict[str, Any]] = []
 
-    def told(said: dict[str, Any]) -> None:
+    def on_event(said: dict[str, Any]) -> None:
         if said["event"] == "difference":
             differences.append({name: value for name, value in said.items() if name != "event"})
         elif said["event"] == "compared" and sys.stderr.isatty():
             typer.echo(f"\r\033[Kevent {said['seq']:,} of {said['last']:,}", nl=False, err=True)
 
     options = [*(["--all"] if every else []), *(["--restart"] if restart else [])]
-    found = _answer(settings, "verify", *options, told=told)
+    found = _answer(settings, "verify", *options, on_event=on_event)
     if sys.stderr.isatty():
         typer.echo("\r\033[K", nl=False, err=True)
     if as_json:
@@ -193,14 +193,14 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _answer(
-    settings: Path | None, action: str, *options: str, told: Callable[[dict[str, Any]], object] = lambda _: None
+    settings: Path | None, action: str, *options: str, on_event: Callable[[dict[str, Any]], object] = lambda _: None
 ) -> dict[str, Any]:
     """What a pipeline process answers; this one ends as it does where it fails."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process
 
     try:
-        return pipeline_process.answer(loaded, action, *options, told=told)
+        return pipeline_process.answer(loaded, action, *options, on_event=on_event)
     except pipeline_process.PipelineEnded as error:
         complain(str(error))
         raise typer.Exit(error.exit_code) from None

@@ -237,8 +237,6 @@ class Dispatcher:
         else:
             effects += steps
 
-    # responses to commands
-
     def _answer(
         self,
         stored: asyncio.Future[None],
@@ -342,8 +340,6 @@ class Dispatcher:
             error=answer.fault.error,
         )
 
-    # commands
-
     def _process_command(
         self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
     ) -> RespondEffect | ForwardEffect:
@@ -418,8 +414,6 @@ class Dispatcher:
         if is_asking or (response.fault is INTERNAL_ERROR and command.action != "retrieve"):
             self._memory.note(arrival, outcome_of_error(response.fault), is_done=False)
 
-    # retrieving the past
-
     def _check_past_retrieve(
         self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
     ) -> RespondEffect | ForwardEffect:
@@ -469,8 +463,6 @@ class Dispatcher:
             log.exception("a past state could not be retrieved", **_log_fields(arrival, command.headers))
             response = ErrorResponse(command.entity, group, INTERNAL_ERROR, command.headers)
         self._apply(RespondEffect(arrival, response, received_signal.route))
-
-    # signals for other connections
 
     def _forward(
         self,
@@ -527,8 +519,6 @@ class Dispatcher:
         channel = getattr(signal, "channel", "twin" if isinstance(signal, Command) else "live")
         return ErrorResponse(signal.entity, "things", INTERNAL_ERROR, signal.headers, channel)
 
-    # requests of protocols with sessions
-
     def _process_session_request(
         self, request: SessionMessage, received_signal: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
     ) -> Steps:
@@ -570,8 +560,6 @@ class Dispatcher:
             session_command.told(answer, ended)
 
         return say
-
-    # subscriptions
 
     def _process_subscription_signal(
         self, signal: Subscribe | Request | Cancel, received_signal: ReceivedSignal, arrival: InboundDelivery

@@ -1,7 +1,7 @@
-"""`connectivity backup`: a copy of the data folder that a service can go on from, and how its errors end a command.
+"""The command `connectivity backup`: copies the data folder, and maps errors to exit codes.
 
-The work is `spark_store.maintenance.backup`. What seals the secrets of stored connections is not copied: a key that lies
-beside what it opens protects nothing.
+The work is done by `spark_store.maintenance.backup`. Keys are not copied: a key beside the secrets that it opens protects
+nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXIT_FAILED, EXIT_UNUSABLE, EXIT_UNFIT = 1, 2, 5
 
 
 class BackupFailed(ConnectivityError):
-    """There is no copy; `exit_code` is what the command ends with."""
+    """No copy was made; the command ends with `exit_code`."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -31,9 +31,10 @@ class BackupFailed(ConnectivityError):
 
 
 def back_up(settings: Settings, folder: Path, earlier: Path | None = None) -> Mapping[str, Any]:
-    """Copy journal and lake, which may be in use, to `folder`; what was copied, as JSON. Raises BackupFailed.
+    """Copy journal and lake, which may be in use, to `folder`; return what was copied, as JSON.
 
-    `key_left_out` is the file of the key that the copy needs and does not have, None where none lies in the data folder.
+    Raises BackupFailed. `key_left_out` is the file of the key that the copy needs and does not contain; None if the data
+    folder has none.
     """
     try:
         made = backup.back_up(Lake(settings.data_dir), folder, earlier)

@@ -1,14 +1,11 @@
-"""Erasure of one entity on an operator's command: everything that journal and lake know of it.
+"""Erasure of one entity on an operator's command, from journal and lake.
 
-`Eraser` belongs to a running service. An erasure begins in order with all changes: what was decided before it goes, what is
-decided after it finds an entity without state. Then the events and the remembered answers are taken away in short steps
-between everything else, the log is emptied, and the record is finished; the pipeline does the lake's part as soon as it sees
-that (`spark_store.pipeline.erasure`). Whatever is killed, the next start goes on with what is not finished. Records are read
-in worker threads, once after something was asked for; until the lake is done nothing but the watermark is looked at.
+`Eraser` belongs to a running service. An erasure has a place in the order of changes: earlier states go, later commands find
+no state. Events and remembered answers are deleted in short steps, the log is emptied, and the record is finished; the
+pipeline then erases the lake (`spark_store.pipeline.erasure`). An unfinished erasure continues at the next start.
+`erase_here` does the same without a service, under the data folder's lock.
 
-`erase_here` does the same where no service runs; it takes the data folder's lock.
-
-Subscriptions that run on the entity fail. A redelivered command of the entity is not known any more, so it is a new command.
+Subscriptions to the entity fail. A redelivered command of the entity is executed again.
 """
 
 from __future__ import annotations
@@ -44,33 +41,33 @@ ERASED = Fault(
     410,
     "streaming.subscription.erased",
     "The history of this entity has been erased.",
-    "Subscribe again if the entity is made anew.",
+    "Subscribe again if the entity is created again.",
 )
 
 _READERS_SECONDS = 0.2
-"""How long those who read the journal at the moment are given before its log is emptied."""
+"""How long processes that read the journal are given before its log is emptied."""
 
 _LOOK_SECONDS = 1.0
-"""How often the watermark is looked at while the lake has something to do."""
+"""How often the watermark is read while the lake has erasures to do."""
 
 _HOLES_SECONDS = 3600.0
-"""How often holes are looked for that nobody needs any more."""
+"""How often the numbers of erased events are searched for those that no lake needs."""
 
 
 class UnknownEntity(ConnectivityError):
-    """There is no such entity and never was."""
+    """The entity does not exist and never existed."""
 
 
 class NoEntity(UnknownEntity):
-    """What was given cannot name one: its type or its id is none."""
+    """The given type or ID is invalid."""
 
 
 class ErasureUnavailable(ConnectivityError):
-    """The store cannot be used now. What was begun is finished later."""
+    """The store cannot be used now. An erasure that has begun is finished later."""
 
 
 def entity_of(text: str, type: str) -> EntityId:
-    """The entity that an operator names. Raises NoEntity."""
+    """Return the entity that an operator names. Raises NoEntity."""
     if type not in set(EntityType):
         raise NoEntity(f"expected the type thing, policy or stream, found {_quoted(type)}")
     kind = EntityType(type)
@@ -88,7 +85,7 @@ def _quoted(text: str) -> str:
 
 
 def shown(record: Erasure, watermark: Watermark) -> dict[str, Any]:
-    """A record as API and commands show it."""
+    """Return a record as API and commands show it."""
     is_done = record.id <= watermark.erased and record.journal_done is not None
     found = record._asdict()
     return {**found, "lake_done": record.lake_done or (watermark.erased_at if is_done else None)}
@@ -105,7 +102,7 @@ class Eraser:
         hidden: dict[EntityId, int],
         now: Callable[[], datetime],
     ) -> None:
-        """`hidden` is told which entities the lake must not show up to which event, until it has done its part.
+        """`hidden` is updated with the entities that the lake must not show, up to which event.
 
         Raises StoreUnavailable.
         """
@@ -115,9 +112,9 @@ class Eraser:
         self._hidden = hidden
         self._now = now
         self._hiding: dict[int, Erasure] = {}
-        """By number, those that something is hidden for: begun, perhaps not durable yet, and not done in the lake."""
+        """By ID, the erasures that hide something: begun, perhaps not durable, and not done in the lake."""
         self._unfinished = _unfinished(lake)
-        """As the journal has them: all are durable."""
+        """The durable ones, as the journal has them."""
         for record in self._unfinished:
             self._hide(record)
         self._asked = asyncio.Event()
@@ -126,7 +123,7 @@ class Eraser:
         self._reason = ""
 
     async def erase(self, entity: EntityId, by: str) -> dict[str, Any]:
-        """Begin to erase; the durable record. Raises UnknownEntity, NotErased."""
+        """Begin an erasure; return the durable record. Raises UnknownEntity, ErasureUnavailable."""
         begun: list[Erasure] = []
 
         def begin(connection: Any) -> None:
@@ -136,8 +133,8 @@ class Eraser:
             self._hide(record)
 
         try:
-            # In a thread, since the disk may be busy; before the order begins, in which nothing may come between. What the
-            # lake carries out meanwhile the journal knows of.
+            # In a thread, since the disk may be slow. It comes before the step is queued: nothing may come between the check
+            # and the step.
             lake_erased = (await asyncio.to_thread(read_watermark, self._lake.watermark)).erased
             if self._store.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
@@ -145,7 +142,7 @@ class Eraser:
         except StoreUnavailable as error:
             if begun:
                 self._show(begun[0])
-                # A commit that failed may have been carried out all the same.
+                # A commit that failed may have been carried out.
                 self._asked.set()
             raise ErasureUnavailable(str(error)) from error
         ended = self._streams.fail_entity(entity, ERASED)
@@ -155,11 +152,11 @@ class Eraser:
         return shown(record, Watermark())
 
     async def all(self) -> list[dict[str, Any]]:
-        """Every record. Raises NotErased."""
+        """Return every record. Raises ErasureUnavailable."""
         return await asyncio.to_thread(listed, self._lake)
 
     async def round(self) -> None:
-        """Do what is asked for or unfinished, then wait until there may be more to do."""
+        """Do pending work, then wait until there may be more."""
         try:
             if self._is_stale:
                 await self._finish_journal()
@@ -181,7 +178,7 @@ class Eraser:
             self._asked.clear()
 
     async def _finish_journal(self) -> None:
-        """The journal's part of everything that it has not done."""
+        """Erase the journal's part of all unfinished records."""
         for record in await self._read():
             if record.journal_done is None:
                 await self._finish(record)
@@ -202,7 +199,7 @@ class Eraser:
         self._tell(record)
 
     def _tell(self, record: Erasure) -> None:
-        """Hide of the record's entity what any erasure of it hides."""
+        """Hide of the record's entity what any of its erasures hides."""
         key = (record.entity_type, record.entity)
         found = [it.seq for it in self._hiding.values() if (it.entity_type, it.entity) == key]
         entity = entity_of(record.entity, record.entity_type)
@@ -212,7 +209,7 @@ class Eraser:
             self._hidden.pop(entity, None)
 
     async def _finish(self, record: Erasure) -> None:
-        """Take everything away, one short step after the other, and say so."""
+        """Delete everything in short steps, and finish the record."""
         for step in steps(record):
             await self._store.execute(step)
         while not await self._store.scrub():  # noqa: ASYNC110 - another process reads; nothing says when it has ended
@@ -222,7 +219,7 @@ class Eraser:
         log.info("erasure done in the journal", erasure=record.id)
 
     async def _look_at_lake(self) -> bool:
-        """Note what the lake has done; whether something is left for it to do."""
+        """Store which erasures the lake has done; return whether some are left."""
         if not self._unfinished:
             return False
         watermark = await asyncio.to_thread(read_watermark, self._lake.watermark)
@@ -237,7 +234,7 @@ class Eraser:
         return bool(self._unfinished)
 
     async def _fill_holes(self) -> None:
-        """Forget those that a new lake could not be filled with any more either, some at a time."""
+        """Delete the numbers of erased events that no new lake can need, some at a time."""
         border = await asyncio.to_thread(_border, self._lake)
         more = [True]
 
@@ -254,7 +251,7 @@ def _unfinished(lake: Lake) -> list[Erasure]:
 
 
 def _border(lake: Lake) -> int:
-    """The first number that is still known of; 1 in a journal that has no event yet."""
+    """Return the oldest known event number; 1 in a journal without events."""
     with JournalReader.open(lake.journal) as follower:
         newest = follower.newest()
         known = follower.oldest_known()
@@ -262,7 +259,7 @@ def _border(lake: Lake) -> int:
 
 
 def steps(record: Erasure) -> Iterator[Callable[[Any], None]]:
-    """The short steps that take everything away, each to be carried out before the next is asked for."""
+    """Yield the short steps that delete everything. Each must be executed before the next is requested."""
     more = True
 
     def entries(connection: Any) -> None:
@@ -290,7 +287,7 @@ def steps(record: Erasure) -> Iterator[Callable[[Any], None]]:
 
 
 def listed(lake: Lake) -> list[dict[str, Any]]:
-    """Every record, oldest first. Raises NotErased."""
+    """Return every record, oldest first. Raises ErasureUnavailable."""
     try:
         watermark = read_watermark(lake.watermark)
         with JournalReader.open(lake.journal) as follower:
@@ -300,12 +297,12 @@ def listed(lake: Lake) -> list[dict[str, Any]]:
 
 
 def recorded(data_dir: Path) -> list[dict[str, Any]]:
-    """Every record of a data folder, whether a service runs or not. Raises NotErased."""
+    """Return every record of a data folder, whether a service runs or not. Raises ErasureUnavailable."""
     return listed(Lake(data_dir))
 
 
 def before(data_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The latest erasure of the same entity before this one. Raises NotErased."""
+    """Return the previous erasure of the same entity. Raises ErasureUnavailable."""
     of = ("entity_type", "entity")
     found = [
         it for it in recorded(data_dir) if it["id"] < record["id"] and all(it[name] == record[name] for name in of)
@@ -314,7 +311,10 @@ def before(data_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def has_policy(data_dir: Path, entity: EntityId) -> bool:
-    """Whether this is a thing, and a policy of its own id is known, which may be deleted. Raises NotErased."""
+    """Whether this is a thing with a known policy of the same ID, even a deleted one.
+
+    Raises ErasureUnavailable.
+    """
     if entity.type is not EntityType.THING:
         return False
     try:
@@ -325,9 +325,9 @@ def has_policy(data_dir: Path, entity: EntityId) -> bool:
 
 
 def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
-    """Erase from the journal of a folder without a service, and finish what another erasure has left.
+    """Erase an entity from the journal of a folder without a service, and finish other erasures.
 
-    The lake's part is the pipeline's, when it runs again. Raises DataFolderLocked, UnknownEntity, NotErased.
+    The pipeline erases the lake when it runs again. Raises DataFolderLocked, UnknownEntity, ErasureUnavailable.
     """
     try:
         expect_journal(data_dir / "journal.db")
@@ -353,6 +353,8 @@ def _finish_here(journal: Journal, record: Erasure) -> None:
         journal.within(step)
         journal.commit()
     if not journal.scrub():
-        raise StoreUnavailable(f"{journal.path}: somebody reads it; end the pipeline or whoever does, and ask again")
+        raise StoreUnavailable(
+            f"{journal.path}: another process reads it; stop the pipeline or that process, and try again"
+        )
     journal.within(lambda it: erasure.finish_journal(it, record, utc_text(datetime.now(UTC))))
     journal.commit()

@@ -1,7 +1,6 @@
-"""`connectivity history export`: what its arguments mean, and how its errors end a command.
+"""The command `connectivity history export`: reads its arguments, and maps errors to exit codes.
 
-The work is `spark_store.queries.export`. Here words become a selection: an entity or a filter, revisions or times; and each
-error gets the exit code that a script can act on.
+The work is done by `spark_store.queries.export`.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ EXIT_FAILED, EXIT_UNUSABLE, EXIT_NO_PIPELINE, EXIT_CANCELLED = 1, 2, 4, 130
 TYPES = tuple(type.value for type in EntityType)
 _EXPECTED = "expected the id of an entity, such as acme.site:lamp-7, or a filter"
 _FILTER = re.compile(r"\s*[a-zA-Z]*\s*\(")
-"""How a text begins that is meant as a filter, though it may be none."""
+"""How a text begins that is meant as a filter, even an invalid one."""
 
 
 class ExportFailed(ConnectivityError):
-    """No file was written; `exit_code` is what the command ends with."""
+    """No file was written; the command ends with `exit_code`."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -51,7 +50,10 @@ class ExportFailed(ConnectivityError):
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """The arguments of an export, as words. `what` is an entity's id or a filter; None is everything."""
+    """The arguments of an export as text.
+
+    `what` is an entity's ID or a filter; None: everything.
+    """
 
     what: str | None = None
     type: str | None = None
@@ -61,7 +63,10 @@ class ExportRequest:
 
 
 def selection(wanted: ExportRequest, now: datetime) -> Selection:
-    """What the words mean; `now` is aware and stands for `time:now`. Raises ExportFailed."""
+    """Return the selection that the arguments mean.
+
+    `now` is timezone-aware and replaces `time:now`. Raises ExportFailed.
+    """
     if wanted.type is not None and wanted.type not in TYPES:
         raise _unusable(f"--type: expected one of {', '.join(TYPES)}, found {wanted.type}")
     entity, predicate = _subject(wanted.what, wanted.type, now)
@@ -74,7 +79,10 @@ def selection(wanted: ExportRequest, now: datetime) -> Selection:
 
 
 def _subject(what: str | None, type: str | None, now: datetime) -> tuple[str | None, rql.Predicate | None]:
-    """An entity's id, or a filter. No text is both: a filter begins with an operator and a parenthesis."""
+    """Return the entity or the filter.
+
+    No text is both: a filter begins with an operator and a parenthesis.
+    """
     if what is None:
         return None, None
     if not what.strip():
@@ -97,7 +105,7 @@ def _subject(what: str | None, type: str | None, now: datetime) -> tuple[str | N
 
 
 def _bound(name: str, text: str | None) -> tuple[int | None, datetime | None]:
-    """A revision, or an instant."""
+    """Return a revision or an instant."""
     if text is None:
         return None, None
     if text.isascii() and text.isdigit() and 0 < int(text) < 2**63:
@@ -121,22 +129,22 @@ class HistoryExport:
     """One export, which any thread may cancel."""
 
     def __init__(self, settings: Settings, wanted: ExportRequest, *, seconds: float, rows: int | None) -> None:
-        """Raises ExportFailed for words that mean nothing."""
+        """Raises ExportFailed for invalid arguments."""
         self._settings = settings
         self._selection = selection(wanted, datetime.now(UTC))
         self._limits = QueryLimits(seconds, rows)
         self._cancellation = Cancellation()
 
     def cancel(self) -> None:
-        """Stop, in Spark too; a signal handler may say so."""
+        """Stop the export, in Spark too. Safe in a signal handler."""
         self._cancellation.cancel()
 
     def run(self, out: Path, *, force: bool, progress: Callable[[int], object]) -> dict[str, Any]:
-        """Write the file: `{file, rows, bytes, first_revision, last_revision}`. Raises ExportFailed.
+        """Write the file and return `{file, rows, bytes, first_revision, last_revision}`.
 
-        `progress` is told how many events were written so far.
+        `progress` receives the number of events written so far. Raises ExportFailed.
         """
-        # What it needs of Arrow takes a moment to load, and wrong arguments shall be said at once.
+        # Arrow takes a moment to load: invalid arguments are reported before.
         from spark_store.queries.export import Export
 
         self._check_known()
@@ -154,7 +162,7 @@ class HistoryExport:
         }
 
     def _check_known(self) -> None:
-        """See that an entity that is named is one. Raises ExportFailed."""
+        """Check that a named entity exists. Raises ExportFailed."""
         entity = self._selection.entity
         if entity is None:
             return

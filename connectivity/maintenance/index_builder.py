@@ -1,11 +1,10 @@
-"""The search index of a running service: made of the states where it is not there yet, or where an operator wants it anew;
-so are the indexes of paths that are declared in `search.indexed_paths`.
+"""Builds the search index of a running service, and the indexes of `search.indexed_paths`.
 
-Each step (`spark_store.search.index_builder`) is a transaction of its own in the store's worker thread, and after it
-everybody else has as much time as it took. So commands go on meanwhile, answered some tens of milliseconds later at worst;
-searches look at the states until it is done. Whatever is killed, the next start goes on.
+Each step (`spark_store.search.index_builder`) is a transaction of its own in the store's worker thread, followed by a pause
+of the same length. Commands are answered some tens of milliseconds later at worst; searches scan the states until the index
+is complete. An interrupted build continues at the next start.
 
-Who wants it anew while a service has the data folder leaves a file there (`want_anew`), which the service takes away.
+`want_anew` leaves a file in the data folder that the service removes after it has begun to build again.
 """
 
 from __future__ import annotations
@@ -28,25 +27,25 @@ log = structlog.get_logger(__name__)
 
 
 TELL_SECONDS = 10.0
-"""So often it is logged how far it has come."""
+"""How often progress is logged."""
 
 RETRY_SECONDS = 1.0
 """How long to wait after a step that failed."""
 
 LOOK_SECONDS = 5.0
-"""How often it is looked whether somebody wants it anew."""
+"""How often to check for a request to build again."""
 
 MARK = "index-wanted-anew"
-"""The file that says so."""
+"""The name of the file that requests it."""
 
 
 def want_anew(data_dir: Path) -> None:
-    """The service that has this folder, or the next one, makes the index anew. Raises OSError."""
+    """Have the service with this folder, or the next one, build the index again. Raises OSError."""
     (data_dir / MARK).touch(mode=0o600)
 
 
 class IndexBuilder:
-    """Sees to it that the index is complete."""
+    """Completes the search index."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class IndexBuilder:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`declared`: paths that have an index of their own, as pointers. `clock` gives monotonic seconds."""
+        """`declared`: paths with an index of their own, as JSON pointers. `clock` returns monotonic seconds."""
         self._declared = [path_of(parse_pointer(path)) for path in declared]
         self._store = store
         self._clock = clock
@@ -66,16 +65,16 @@ class IndexBuilder:
         return f"<IndexBuilder of {self._store.path}>"
 
     def progress(self) -> IndexProgress:
-        """How far the index has come. Raises StoreUnavailable."""
+        """Return the progress of the index. Raises StoreUnavailable."""
         return self._store.read(index_builder.progress)
 
     async def begin_anew(self) -> IndexProgress:
-        """All of it has to be made anew; durable when this returns. Raises StoreUnavailable."""
+        """Discard the index, to be built again; durable when this returns. Raises StoreUnavailable."""
         await self._store.execute(index_builder.begin_anew)
         return self.progress()
 
     async def round(self) -> None:
-        """Build what is missing or asked for. Waits while the store is unavailable."""
+        """Build missing or requested indexes. Waits while the store is unavailable."""
         try:
             if not self._is_declared:
                 await self._store.execute(lambda it: index_builder.declare(it, self._declared))
@@ -90,7 +89,7 @@ class IndexBuilder:
             await self._store.wait_available()
 
     async def _make(self) -> None:
-        begun = told = self._clock()
+        begun = logged = self._clock()
         steps, failure = 0, ""
         while True:
             since = self._clock()
@@ -100,8 +99,8 @@ class IndexBuilder:
                     break
                 now, failure = self._clock(), ""
                 pause = now - since
-                if steps == 1 or now - told >= TELL_SECONDS:
-                    told, found = now, self.progress()
+                if steps == 1 or now - logged >= TELL_SECONDS:
+                    logged, found = now, self.progress()
                     log.info("search index is made", indexed=found.indexed, entities=found.last)
             except StoreError as error:
                 if str(error) != failure:

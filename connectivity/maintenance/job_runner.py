@@ -1,4 +1,4 @@
-"""Runs the background jobs of the service, each round after round, with growing pauses while its rounds fail."""
+"""Runs the background jobs of the service in rounds, with growing pauses while a job fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class Job(NamedTuple):
 
 
 class JobRunner:
-    """The background jobs of one service. A round that raises is logged and counted, and stops no other job."""
+    """The background jobs of one service.
+
+    A round that raises is logged and counted, and stops no other job.
+    """
 
     def __init__(
         self,

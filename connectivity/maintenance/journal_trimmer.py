@@ -1,13 +1,11 @@
-"""Trimming: the journal lets go of old events that the lake has.
+"""Deletes old events from the journal that the lake has.
 
-What may go is numbered up to the watermark, which the pipeline publishes when both tables are complete; the lake's own log
-has to say the same, so that a watermark that was left behind by a lake that is gone takes nothing away. Numbers alone prove
-little: a journal that was restored from a backup gives numbers again that the lake has for other events. Two pasts that part
-never meet again, so before each round the newest event that both vouch for is compared, and where it differs nothing goes.
-And what goes is older than `journal.hot_window`. States stay in any case, and so does everything where there is no lake.
+Events are deleted up to the watermark, which the pipeline publishes when both tables are complete, if the lake's own log
+confirms it, and if they are older than `journal.hot_window`. Numbers alone prove little: a journal restored from a backup
+gives numbers again that the lake has for other events. So before each round the newest event that both have is compared; if
+it differs, nothing is deleted. States stay.
 
-Steps ride on commits and are small; between two of them others have their turn. A service that is killed has trimmed some
-steps more or less: what is gone is in the lake, and what is in both is read once.
+Steps are small parts of commits. After a kill, events are either in the lake or in both, and are read once.
 """
 
 from __future__ import annotations
@@ -37,22 +35,22 @@ log = structlog.get_logger(__name__)
 
 
 ROUND_SECONDS: Final = 1.0
-"""From the end of one round to the next."""
+"""The pause between two rounds."""
 
 STEP_SECONDS: Final = 0.005
-"""Between two steps of a round: half of a busy disk's commits are without one."""
+"""The pause between two steps of a round, so that half of the commits are without one."""
 
 LOG_SECONDS: Final = 60.0
-"""What was trimmed is logged so often at most."""
+"""How often trimming is logged at most."""
 
 
 _HELP: Final = "lake and journal do not belong together: restore the one that is older, or move the folder `lake` away"
 
 
 def unlike(mine: NumberedEvent, kept: NumberedEvent | None, border: Snapshot | None) -> str | None:
-    """What tells the journal's event from that of the same revision in the lake; None if they are the same.
+    """Return how the journal's event differs from that of the same revision in the lake; None if equal.
 
-    `border` is the lake's newest snapshot up to there: where retention has taken the event, it has left the state after it.
+    `border` is the lake's newest snapshot up to there: retention keeps it when it deletes the event.
     """
     event = mine.event
     name = f"{event.entity} at revision {event.revision}, {event.timestamp}"
@@ -68,7 +66,7 @@ def unlike(mine: NumberedEvent, kept: NumberedEvent | None, border: Snapshot | N
 
 
 class JournalTrimmer:
-    """Trims one store's journal for as long as the service runs."""
+    """Trims the journal of one store."""
 
     def __init__(
         self,
@@ -81,8 +79,10 @@ class JournalTrimmer:
         on_round: Callable[[bool], object] = lambda is_possible: None,  # noqa: ARG005 - the same
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_trim` is told how many events each step has taken away, `on_round` after each round whether it could trim;
-        `clock` gives monotonic seconds."""
+        """`on_trim` receives the number of deleted events after each step, `on_round` whether trimming was possible.
+
+        `clock` returns monotonic seconds.
+        """
         self._store = store
         self._lake = lake
         self._hot_window = hot_window
@@ -98,7 +98,7 @@ class JournalTrimmer:
         return f"<Trimmer of {self._lake.journal}, beyond {self._hot_window}>"
 
     async def round(self) -> int:
-        """Everything that may go now. How many events went."""
+        """Delete all events that may be deleted now; return how many."""
         trimmed = 0
         try:
             before = self._before()
@@ -112,7 +112,7 @@ class JournalTrimmer:
                 await asyncio.sleep(STEP_SECONDS)
             self._reason = None
         except (StoreUnavailable, HistoryUnavailable, LakeUnfit) as error:
-            # The next round may go well; said once, not in every second.
+            # The next round may succeed; logged once, not every second.
             if (reason := str(error)) != self._reason:
                 log.warning("the journal is not trimmed", reason=reason)
             self._reason = reason
@@ -121,8 +121,8 @@ class JournalTrimmer:
         return trimmed
 
     async def _last(self, before: str) -> int:
-        """The number of the last event that both the watermark and the lake's log vouch for; 0 where nothing is due."""
-        # In a thread, since the disk may be busy.
+        """Return the number of the last event that watermark and lake log confirm; 0 if none is due."""
+        # In a thread, since the disk may be slow.
         watermark = (await asyncio.to_thread(read_watermark, self._lake.watermark)).seq
         oldest = self._store.oldest()
         if oldest is None or oldest.seq > watermark or oldest.timestamp >= before:
@@ -136,7 +136,10 @@ class JournalTrimmer:
         return last if await self._is_same_past(last) else 0
 
     async def _is_same_past(self, last: int) -> bool:
-        """Whether the lake's newest event up to this number is the journal's; False without one. Raises LakeUnfit."""
+        """Whether journal and lake have the same newest event up to this number; False without one.
+
+        Raises LakeUnfit.
+        """
         if (mine := self._store.newest_until(last)) is None:
             return False
         entity, revision = mine.event.entity, mine.event.revision
@@ -152,11 +155,11 @@ class JournalTrimmer:
         return True
 
     def _before(self) -> str:
-        """Where the hot window begins, as events write times."""
+        """Return the timestamp before which events may be deleted."""
         try:
             return utc_text(self._now() - self._hot_window)
         except OverflowError:
-            return ""  # nothing is so old
+            return ""  # older than any event
 
     def _tell(self, trimmed: int) -> None:
         self._untold += trimmed

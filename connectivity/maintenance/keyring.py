@@ -1,12 +1,11 @@
-"""The keys that seal secrets, as the settings name them, and the one that the service makes for itself.
+"""The keys that seal secrets: those of the settings, and the one that the service creates.
 
 The first of these seals, all of them open: `secrets.key`, the lines of `secrets.key_file`, the lines of `secrets.key` in the
-data folder, `secrets.old_keys`. Where no key is named, the service makes that last file (mode 0600) when the first secret is
-to be sealed, and says so in the log: whoever gives a password through the API finds it kept, not refused. A key beside the
-data protects copies of `journal.db` alone, and no copy of the whole folder.
+data folder, `secrets.old_keys`. If no key is configured, the service creates the file `secrets.key` (mode 0600) when the
+first secret must be sealed, and logs it. That key protects copies of `journal.db`, not copies of the whole folder.
 
-A key file has one key a line, the newest first. One that others than its owner and group may read, or anybody else may
-write, is refused: its secrets would be open to whoever is on the machine.
+A key file has one key per line, the newest first. One that users other than its owner and group can read, or others than its
+owner can write, is rejected.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ _MAX_FILE_BYTES = 64 * 1024
 
 
 def open_vault(settings: Settings) -> Vault:
-    """The vault of a service with these settings. Raises SettingsError for a key file that cannot be used."""
+    """Return the vault of a service with these settings. Raises SettingsError for an invalid key file."""
     own = Path(settings.data_dir) / OWN_FILE
     return Vault(keys_of(settings), lambda: _first_key(own))
 
 
 def keys_of(settings: Settings) -> Sequence[bytes]:
-    """All keys, the one that seals first. Raises SettingsError for a key file that cannot be used."""
+    """Return all keys, the sealing one first. Raises SettingsError for an invalid key file."""
     named = settings.secrets
     own = Path(settings.data_dir) / OWN_FILE
     keys = [read_key(named.key.get_secret_value())] if named.key is not None else []
@@ -65,7 +64,7 @@ def keys_of(settings: Settings) -> Sequence[bytes]:
 
 
 def read_key_file(file: Path, setting: str) -> list[bytes]:
-    """The keys of a file. Raises SettingsError, which names `setting`, for one that cannot be used."""
+    """Return the keys of a file. Raises SettingsError, which names `setting`, for an invalid one."""
     try:
         with file.open("rb") as opened:
             mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
@@ -77,7 +76,7 @@ def read_key_file(file: Path, setting: str) -> list[bytes]:
     except OSError as error:
         raise SettingsError(f"{setting} {file}: expected a readable key file, found: {error.strerror}") from error
     except ValueError:
-        # The text itself may be a key with a slip of the pen.
+        # The text is not quoted: it may be a key with a typing error.
         keys = []
     if not keys:
         raise SettingsError(
@@ -87,9 +86,9 @@ def read_key_file(file: Path, setting: str) -> list[bytes]:
 
 
 def add_key(file: Path, key: bytes) -> None:
-    """Put a key at the head of a key file, which is made if it is missing. A crash leaves the file as it was.
+    """Add a key at the head of a key file, which is created if it is missing.
 
-    Raises SettingsError for a file that is no key file, or cannot be written.
+    A crash leaves the file as it was. Raises SettingsError for an invalid file, or one that cannot be written.
     """
     earlier = read_key_file(file, "key file") if file.exists() else []
     written = "".join(f"{key_text(each)}\n" for each in (key, *earlier))
@@ -113,7 +112,7 @@ def add_key(file: Path, key: bytes) -> None:
 
 
 def _first_key(file: Path) -> bytes:
-    """The key that the service makes for itself."""
+    """Create the service's own key."""
     key = new_key()
     redaction.remember("own key", [key_text(key)])
     add_key(file, key)
@@ -134,19 +133,19 @@ class NotRotated(ConnectivityError):
 
 
 class Rotated(NamedTuple):
-    """What was done: the key under which all secrets are now, how many changed, in how many revisions of connections."""
+    """The result of a rotation: the new key's ID, and how many secrets in how many revisions changed."""
 
     key: str
     secrets: int
     revisions: int
     unneeded: tuple[str, ...]
-    """The other keys that the settings name: they open nothing any more."""
+    """The IDs of the other configured keys, which are no longer needed."""
 
 
 def rotate_here(settings: Settings, by: str) -> Rotated:
-    """Seal everything that a data folder has under the newest key.
+    """Seal all secrets of a data folder with the newest key.
 
-    Raises DataFolderLocked, SettingsError for keys that cannot be used, UnknownKey and AlteredSecret, NotRotated.
+    Raises DataFolderLocked, SettingsError for invalid keys, UnknownKey, AlteredSecret, NotRotated.
     """
     data_dir = Path(settings.data_dir)
     vault = Vault(keys_of(settings))
@@ -179,7 +178,7 @@ def _rotate(journal: Journal, vault: Vault, by: str) -> Rotated:
         journal.rollback()
         raise
     with contextlib.suppress(StoreError):
-        # What the old key has sealed leaves the log too; at the latest when nobody has the journal open any more. All
-        # secrets are under the new key by now, so nothing here may say that they are not.
+        # The log loses secrets sealed with the old key too, at the latest when the last process closes the journal. A
+        # failure here must not be reported: all secrets are under the new key.
         journal.scrub()
     return Rotated(newest, secrets, revisions, tuple(others))

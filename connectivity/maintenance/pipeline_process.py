@@ -1,11 +1,10 @@
-"""The pipeline that moves the journal into the lake, seen from the service: a process that is started, watched, stopped.
+"""The pipeline process, which the service starts, watches and stops.
 
-With `spark.mode: embedded` the service runs `python -m spark_store.pipeline` and starts it again when it ends, with growing
-pauses. No client feels that: the journal has everything, and what the lake lacks it gets later. Two ends are final until
-the service starts again: Spark cannot run on this machine, or lake and journal do not fit together. They are said once, in
-the log and in the details of `/health/ready`; the service goes on without a lake, and the journal keeps everything.
-
-What the pipeline says on its standard output are JSON objects, which appear in the service's own log.
+With `spark.mode: embedded` the service runs `python -m spark_store.pipeline`, and starts it again with growing pauses when
+it ends. Clients do not notice: the lake catches up from the journal. Two ends are final until the service starts again:
+Spark cannot run on this machine, or lake and journal do not belong together. They are logged once and shown in
+`/health/ready`; the service goes on without a lake. The pipeline writes JSON objects to its standard output, which appear in
+the service's log.
 """
 
 from __future__ import annotations
@@ -40,27 +39,27 @@ log = structlog.get_logger(__name__)
 
 
 PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
-"""Seconds between an end and the next start: doubled each time, until the pipeline has worked again (see `_has_worked`)."""
+"""Seconds between an end and the next start: doubled until the pipeline has worked again."""
 
 FINAL = {2, 4, 5}
 """Exit codes after which another start would end the same way (see `spark_store.pipeline.__main__`)."""
 
 _QUIET = {"batch", "upkeep"}
-"""What happens too often for a log that people read."""
+"""Events that are too frequent for the log."""
 
 _WARNING = {"upkeep failed", "erasure failed", "watermark lost", "clock went back", "clock went ahead"}
-"""What somebody may want to look after, though the pipeline goes on."""
+"""Events that an operator should look at, although the pipeline goes on."""
 
 _UPKEEP = {"upkeep", "upkeep failed"}
 
 _ANSWERS = {"preview", "optimized", "forgotten", "verified"}
-"""What a process that was asked something says last."""
+"""The last event of a process that answers a question."""
 
 _FOLLOWING = {"following", "batch"}
-"""What is said by a pipeline that follows the journal."""
+"""The events of a pipeline that follows the journal."""
 
 LONGEST_LINE = 1 << 20
-"""What is longer is cut."""
+"""The longest line in bytes; longer ones are cut."""
 
 _READ_BYTES = 1 << 16
 
@@ -78,13 +77,13 @@ class PipelineEnded(ConnectivityError):
 
 
 def environment() -> dict[str, str]:
-    """What a pipeline process is given: everything but the settings that hold the service's own secrets."""
+    """Return the environment of a pipeline process, without the service's own secrets."""
     own = (f"{PREFIX}SECRETS", f"{PREFIX}API")
     return {name: value for name, value in os.environ.items() if not name.upper().startswith(own)}
 
 
 def command(settings: Settings, action: str, *options: str) -> list[str]:
-    """The command line of a pipeline process."""
+    """Return the command line of a pipeline process."""
     spark = settings.spark
     found = [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(settings.data_dir)]
     found += _schedule(settings)
@@ -96,13 +95,13 @@ def command(settings: Settings, action: str, *options: str) -> list[str]:
     if retention := _retention(settings):
         found += ["--retention", json.dumps(retention)]
     if spark.remote is not None:
-        # Another Spark answers wide queries.
+        # Another Spark answers Spark queries.
         found.append("--no-connect")
     return [*found, *options]
 
 
 def _schedule(settings: Settings) -> list[str]:
-    """When upkeep is due: times in seconds."""
+    """Return when maintenance is due: times in seconds."""
     kept = settings.lake
     return [
         f"--optimize-every={kept.optimize_every.total_seconds():.15g}",
@@ -113,7 +112,7 @@ def _schedule(settings: Settings) -> list[str]:
 
 
 def _retention(settings: Settings) -> Mapping[str, Mapping[str, float]]:
-    """`{namespace or "default": {"seconds": …, "revisions": …}}`; empty where everything is kept."""
+    """Return `{namespace or "default": {"seconds": …, "revisions": …}}`; empty without retention."""
     found: dict[str, dict[str, float]] = {}
     for name, kept in settings.lake.retention.rules.items():
         found[name] = {} if kept.days is None else {"seconds": kept.days.total_seconds()}
@@ -123,11 +122,11 @@ def _retention(settings: Settings) -> Mapping[str, Mapping[str, float]]:
 
 
 def ask(
-    settings: Settings, action: str, *options: str, told: Callable[[dict[str, Any]], object] = lambda _: None
+    settings: Settings, action: str, *options: str, on_event: Callable[[dict[str, Any]], object] = lambda _: None
 ) -> list[dict[str, Any]]:
-    """What a pipeline process says until it ends; `told` hears each line at once.
+    """Run a pipeline process to its end and pass each of its events to `on_event`.
 
-    What Java has to say stays aside. The process ends when this one does. Raises PipelineEnded where it failed.
+    Output of Java is ignored. The process ends when this one does. Raises PipelineEnded if it failed.
     """
     said: list[dict[str, Any]] = []
     with (
@@ -144,7 +143,7 @@ def ask(
         for line in process.stdout:
             if (found := parsed(line.decode(errors="replace").strip())) is not None:
                 said.append(found)
-                told(found)
+                on_event(found)
         exit_code = process.wait()
         aside.seek(0)
         words = aside.read().decode(errors="replace").split("\n")
@@ -155,24 +154,24 @@ def ask(
 
 
 def answer(
-    settings: Settings, action: str, *options: str, told: Callable[[dict[str, Any]], object] = lambda _: None
+    settings: Settings, action: str, *options: str, on_event: Callable[[dict[str, Any]], object] = lambda _: None
 ) -> dict[str, Any]:
-    """As `ask`: the last thing that it says. Raises PipelineEnded where it failed."""
-    said = ask(settings, action, *options, told=told)
+    """Run a pipeline process as `ask` does, and return its last event. Raises PipelineEnded if it failed."""
+    said = ask(settings, action, *options, on_event=on_event)
     if not said or said[-1]["event"] not in _ANSWERS:
         raise PipelineEnded(1, "it said nothing")
     return {name: value for name, value in said[-1].items() if name != "event"}
 
 
 def preview(settings: Settings) -> list[dict[str, Any]]:
-    """What retention would delete now, by namespace: a pipeline process is asked. Raises PipelineEnded."""
+    """Return what retention would delete now, by namespace. Raises PipelineEnded."""
     namespaces: list[dict[str, Any]] = answer(settings, "retention", "--preview")["namespaces"]
     return namespaces
 
 
 def status(settings: Settings) -> dict[str, Any]:
-    """How far the lake is; with `spark.mode: off` nothing lags. Raises NotReadable."""
-    # Loads pyarrow, which a service without a lake does without.
+    """Return how far the lake is behind; with `spark.mode: off` nothing lags. Raises NotReadable."""
+    # Imports pyarrow, which a service without a lake does not need.
     from spark_store.lake.status import read_status
 
     mode = settings.spark.mode
@@ -186,9 +185,10 @@ def status(settings: Settings) -> dict[str, Any]:
 
 
 def pipeline_figures(is_up: bool | None, watermark: Watermark | None, pending: int | None) -> Iterator[GaugeReading]:
-    """The lake and its pipeline, as metrics; None is what is not known, or not ours to know.
+    """Return the metrics of the lake and its pipeline.
 
-    `is_up`: whether the pipeline follows the journal; `pending`: erasures that are to be carried out.
+    None: not known, or not this service's. `is_up`: whether the pipeline follows the journal; `pending`: erasures to be
+    done.
     """
     if is_up is not None:
         yield GaugeReading("connectivity_pipeline_up", "1 while the pipeline follows the journal.", {(): is_up})
@@ -200,7 +200,7 @@ def pipeline_figures(is_up: bool | None, watermark: Watermark | None, pending: i
 
 
 def _figures_of(watermark: Watermark) -> Iterator[GaugeReading]:
-    """What the pipeline says of itself; what has not been done yet has no figure."""
+    """Return the metrics of the pipeline's own figures; unfinished tasks have none."""
     tables = watermark.tables.items()
     yield GaugeReading(
         "connectivity_lake_table_files", "Files of a table.", {(name,): size.files for name, size in tables}, ("table",)
@@ -240,12 +240,12 @@ def _figures_of(watermark: Watermark) -> Iterator[GaugeReading]:
 
 @dataclass(slots=True)
 class RestartBackoff:
-    """How often the pipeline has ended without having worked in between."""
+    """Counts how often the pipeline has ended without having worked."""
 
     ends: int = 0
 
     def pause(self, exit_code: int) -> float | None:
-        """Seconds until the next start after this end; None: no other start."""
+        """Return the seconds until the next start after this end; None: no other start."""
         if exit_code in FINAL:
             return None
         self.ends += 1
@@ -257,14 +257,14 @@ class RestartBackoff:
 
 @dataclass(slots=True)
 class _Run:
-    """What one process has said."""
+    """The events of one process."""
 
     reason: str | None = None
     last: deque[str] = field(default_factory=lambda: deque(maxlen=20))
 
 
 class _Seen(NamedTuple):
-    """What a look found: the watermark, the lag, and how many erasures wait; None what could not be read."""
+    """The watermark, the lag, and how many erasures wait; None if they could not be read."""
 
     watermark: Watermark | None = None
     lag: LakeLag | None = None
@@ -272,7 +272,7 @@ class _Seen(NamedTuple):
 
 
 class PipelineProcess:
-    """The pipeline of one service. `details` says what it does, for people."""
+    """The pipeline of one service; `details` describes its state for operators."""
 
     def __init__(self, settings: Settings) -> None:
         self.details = {
@@ -297,16 +297,16 @@ class PipelineProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process, while one runs."""
+        """The process ID while a process runs."""
         return self._process.pid if self._process is not None else None
 
     async def look(self) -> None:
-        """Find out what `lag` and `figures` show: in a thread, since the disk may be busy."""
+        """Read what `lag` and `figures` show, in a thread, since the disk may be slow."""
         if self._settings.spark.mode is not SparkMode.OFF:
             self._seen = await asyncio.to_thread(self._look)
 
     def lag(self) -> LakeLag | None:
-        """How far the lake was behind at the last `look`; None where there is none, or where that could not be read."""
+        """Return how far the lake was behind at the last `look`; None if that is not known."""
         return self._seen.lag
 
     def _look(self) -> _Seen:
@@ -326,8 +326,7 @@ class PipelineProcess:
                 return _Seen(watermark)
 
     def figures(self) -> Iterator[GaugeReading]:
-        """What a scrape shows of the lake and its pipeline, as of the last `look`; nothing where there is none, or while it
-        cannot be read."""
+        """Return the metrics of lake and pipeline as of the last `look`; none if they could not be read."""
         if self._settings.spark.mode is SparkMode.OFF:
             return
         is_up = self._is_following if self._settings.spark.mode is SparkMode.EMBEDDED else None
@@ -340,12 +339,12 @@ class PipelineProcess:
             self._running = asyncio.create_task(self._run_forever(), name="pipeline")
 
     def stop(self) -> None:
-        """Ask the pipeline to end after the batch it is at, and start it no more."""
+        """Ask the pipeline to end after its current batch, and do not start it again."""
         self._stopping.set()
         self._signal(signal.SIGTERM)
 
     async def close(self, seconds: float) -> None:
-        """`stop`, and wait so long; then it is killed, which the lake can bear."""
+        """Stop the pipeline, and kill it after so many seconds, which leaves the lake consistent."""
         self.stop()
         if self._running is not None:
             _, late = await asyncio.wait([self._running], timeout=seconds)
@@ -356,7 +355,7 @@ class PipelineProcess:
         await asyncio.to_thread(self._close_follower)
 
     def _close_follower(self) -> None:
-        """Waits for a look, which may wait for the disk."""
+        """Close the journal reader, after a running `look`."""
         with self._looking:
             if self._follower is not None:
                 self._follower.close()
@@ -371,7 +370,7 @@ class PipelineProcess:
             try:
                 exit_code, run = await self._run()
             except Exception as error:
-                # No memory for a process, for example, or something that it said and nobody expected: no reason to end.
+                # For example no memory for a process, or unexpected output: the next start may succeed.
                 log.exception("pipeline cannot be heard")
                 exit_code, run = 1, _Run(reason=str(error))
             if self._stopping.is_set():
@@ -389,7 +388,7 @@ class PipelineProcess:
                     await self._stopping.wait()
 
     async def _run(self) -> tuple[int, _Run]:
-        """One process, from start to end: its exit code, and what it said."""
+        """Run one process to its end; return its exit code and its events."""
         run = _Run()
         self._process = process = await asyncio.create_subprocess_exec(
             *command(self._settings, "run", "--with-parent"),
@@ -407,7 +406,7 @@ class PipelineProcess:
                 self._hear(line.decode(errors="replace").strip(), run)
             return await process.wait(), run
         except Exception:
-            # Nobody would hear it, and it would be in the way of the next one.
+            # Its output would no longer be read, and it would hinder the next one.
             self._signal(signal.SIGKILL)
             await process.wait()
             raise
@@ -417,7 +416,7 @@ class PipelineProcess:
                 process.stdin.close()
 
     def _hear(self, line: str, run: _Run) -> None:
-        """One line of the process: an event of its own, or something that Java or a library has to say."""
+        """Read one line of the process: an event, or output of Java or a library."""
         said = parsed(line)
         if said is None:
             if line:
@@ -440,17 +439,17 @@ class PipelineProcess:
 
 
 def _killed(exit_code: int) -> str | None:
-    """The signal that ended a process. What its Java process had to say of that is no reason."""
+    """Return the signal that ended a process. Output of its Java process is no reason."""
     if exit_code >= 0:
         return None
     number = -exit_code
-    # Those of real time have no names.
+    # Real-time signals have no names.
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     return f"the process was ended by {name}; what it was at is done again by the next one"
 
 
 async def lines(stream: asyncio.StreamReader, longest: int = LONGEST_LINE) -> AsyncIterator[bytes]:
-    """The lines of `stream` without their ends, cut after `longest` bytes; the last one may lack its end."""
+    """Yield the lines of `stream` without their ends, cut after `longest` bytes."""
     line = bytearray()
     while found := await stream.read(_READ_BYTES):
         *ended, rest = found.split(b"\n")
@@ -463,13 +462,15 @@ async def lines(stream: asyncio.StreamReader, longest: int = LONGEST_LINE) -> As
 
 
 def _has_worked(event: str, said: Mapping[str, Any]) -> bool:
-    """Whether the pipeline has done what it is for. That it has found its place proves it only where nothing waits: what
-    ends it amid a batch ends it amid the same batch after the next start."""
+    """Whether the pipeline has worked.
+
+    Finding its position proves it only if no event waits: a batch that ends it does so again after the next start.
+    """
     return event == "batch" or (event == "following" and "seq" in said and said["seq"] == said.get("newest"))
 
 
 def parsed(line: str) -> dict[str, Any] | None:
-    """What a pipeline process says with this line; None where that is somebody else's."""
+    """Return the event on this line; None for other output."""
     if not line.startswith('{"event": '):
         return None
     try:

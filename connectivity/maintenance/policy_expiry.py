@@ -1,12 +1,11 @@
-"""Looking after policies in which something expires: subjects that are gone at their time, and told of it.
+"""Deletes expired subjects from policies, and sends their announcements.
 
-The journal says which policies are due (`Journal.due`); what that means is decided by `connectivity.twins.policy_expiry`.
-Here it is carried out, in short rounds: events are stored like those of a command, announcements made when what they say is
-durable, and the journal is told when to look again. Everything that is due is known to the journal alone, so a service that
-was killed finds it at its next round; somebody may then be told a second time. Left out is only who was to be told of his
-end between the moment when that was durable and the announcement, as with every announcement of what a command has done.
+The journal lists the policies that are due; `connectivity.twins.policy_expiry` decides what to do. Events are stored like
+those of a command, announcements are sent when these are durable, and the time of the next check is stored. Only the journal
+knows which policies are due, so a killed service continues at its next round, and may repeat an announcement. A subject that
+was deleted durably just before a crash gets no announcement, as with commands.
 
-What goes wrong with one policy costs the others nothing: it is looked at again a little later, behind them.
+An error with one policy delays no other: that policy is checked again a minute later.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ log = structlog.get_logger(__name__)
 
 
 MOST_POLICIES = 50
-"""So many policies are looked at in one round."""
+"""How many policies are checked in one round."""
 
 TURN_SECONDS: Final = 0.001
-"""After so long others have their turn on the loop."""
+"""After how many seconds other tasks get a turn on the event loop."""
 
 AGAIN: Final = timedelta(minutes=1)
-"""When a policy is looked at again that something went wrong with."""
+"""When a policy is checked again after an error."""
 
 _ROUNDS = 10
 
@@ -47,7 +46,7 @@ _decode = msgspec.json.Decoder(list[ExpiryNotice]).decode
 
 
 class _Working(NamedTuple):
-    """What was decided about a policy, and the future that says when it is stored."""
+    """The decision about a policy, and the future that says when it is stored."""
 
     due: PolicyDue
     policy: Snapshot
@@ -56,24 +55,27 @@ class _Working(NamedTuple):
 
 
 class PolicyExpiryJob:
-    """The rounds of one service."""
+    """The policy expiry of one service."""
 
     def __init__(
         self, store: Store, announce: Callable[[PolicyAnnouncement], object], now: Callable[[], datetime]
     ) -> None:
-        """`announce` sends an announcement to whom it is for."""
+        """`announce` sends an announcement to its subjects."""
         self._store = store
         self._announce = announce
         self._now = now
 
     async def look(self) -> None:
-        """Look after all that is due, as far as some rounds do. Where the store is unavailable it stays due."""
+        """Handle all policies that are due, in a few rounds at most.
+
+        They stay due while the store is unavailable.
+        """
         for _ in range(_ROUNDS):
             if await self._round() < MOST_POLICIES:
                 return
 
     async def _round(self) -> int:
-        """How many policies were due."""
+        """Handle some policies that are due; return how many there were."""
         if not self._store.is_available:
             return 0
         now = utc_text(self._now())
@@ -92,10 +94,10 @@ class PolicyExpiryJob:
                 if (begun := self._begin(due, now)) is not None:
                     working.append(begun)
             except StoreUnavailable as error:
-                # What has begun goes on: its announcements follow from what is stored.
+                # Begun ones go on: their announcements depend on stored events.
                 trouble = error
                 break
-        # Together, so that they share the commits.
+        # Together, so that they share commits.
         for outcome in await asyncio.gather(*map(self._finish, working), return_exceptions=True):
             if isinstance(outcome, StoreUnavailable):
                 trouble = outcome
@@ -104,10 +106,13 @@ class PolicyExpiryJob:
         return len(found) if trouble is None else _postponed(trouble)
 
     def _begin(self, due: PolicyDue, now: str) -> _Working | None:
-        """Decide and store, in one turn of the loop: no command comes between. Raises StoreUnavailable."""
+        """Decide and store in one turn of the event loop, so that no command comes between.
+
+        Raises StoreUnavailable.
+        """
         policy = self._store.snapshot(due.entity)
         if policy is None or policy.is_deleted:
-            # What says so to the journal is on its way.
+            # The journal is about to remove it.
             return None
         try:
             judged = judge(policy, now, frozenset(_decode(due.note)) if due.note else frozenset())
@@ -119,14 +124,14 @@ class PolicyExpiryJob:
         return _Working(due, policy, judged, self._store.submit(change) if change else self._store.barrier())
 
     async def _finish(self, working: _Working) -> None:
-        """Raises StoreUnavailable."""
+        """Send announcements after the decision is durable. Raises StoreUnavailable."""
         due, policy, judged, stored = working
         try:
             await stored
         except StoreUnavailable:
             raise
         except Exception as error:
-            # Something was written between, then the policy is due anyway; or it cannot be judged or stored.
+            # A change came between, and the policy is due again; or it cannot be judged or stored.
             log.error("an expiry could not be carried out", policy=str(policy.entity), reason=repr(error))
             await self._look_again(policy, utc_text(self._now() + AGAIN), due.note)
             return
@@ -143,6 +148,6 @@ class PolicyExpiryJob:
 
 
 def _postponed(error: StoreUnavailable) -> int:
-    """What could not be done stays due."""
+    """Log the error; the policies stay due."""
     log.warning("policies could not be looked after", reason=str(error))
     return 0

@@ -1,10 +1,7 @@
-"""Rebuild: `latest` made anew from the lake's events, then the journal's current state from its own events and the lake's,
-and the search index from the current state.
+"""Rebuilds the table `latest` from the lake's events, the journal's states, and the search index.
 
-The first half is the pipeline's, in a process of its own, which ends with this one; the second half happens here, while no
-service runs: this process holds the data folder's lock from the beginning to the end. Both halves go on where they were
-when they were interrupted, so a rebuild that was killed is started again, and that is all. The index can also be made anew
-alone, by a service that runs as well.
+A pipeline process rebuilds the table; the rest happens here while no service runs: this process holds the data folder's
+lock. An interrupted rebuild continues when it is started again. A running service can rebuild the index alone.
 """
 
 from __future__ import annotations
@@ -28,11 +25,11 @@ from spark_store.lake.tables import EVENTS, Lake
 from spark_store.maintenance.rebuild import rebuild_index, rebuild_journal
 
 EXIT_FAILED, EXIT_BUSY, EXIT_UNFIT = 1, 3, 5
-"""As the pipeline's own (see `spark_store.pipeline.__main__`)."""
+"""Exit code, as the pipeline's own (see `spark_store.pipeline.__main__`)."""
 
 
 class RebuildPart(str, Enum):
-    """What is made anew alone."""
+    """The part to rebuild."""
 
     LATEST = "latest"
     JOURNAL = "journal"
@@ -41,7 +38,7 @@ class RebuildPart(str, Enum):
 
 @dataclass(slots=True)
 class RebuildOutcome:
-    """How it ended, and what was changed: counts by half. `reason` says why it did not end well."""
+    """The exit code, and the number of changes by part. `reason` says why it failed."""
 
     exit_code: int = 0
     reason: str | None = None
@@ -51,15 +48,15 @@ class RebuildOutcome:
 def rebuild(
     settings: Settings, only: RebuildPart | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> RebuildOutcome:
-    """Make both anew, or only one of them. `tell` is told how it goes on."""
+    """Rebuild all parts, or one of them. `tell` receives progress."""
     outcome = RebuildOutcome()
     lake = Lake(settings.data_dir)
     try:
-        # The lock would be a file of a folder that nobody has meant.
+        # The lock would create the folder.
         expect_journal(lake.journal)
         with contextlib.nullcontext() if only is RebuildPart.LATEST else lock_folder(Path(settings.data_dir)):
             if only is None:
-                # The pipeline asks it what was erased, and cannot bring an older file to the newest schema.
+                # The pipeline reads the journal's erasures, and cannot migrate an older file.
                 Journal.open(lake.journal).close()
             if only is RebuildPart.LATEST or (only is None and lake.has(EVENTS)):
                 _rebuild_latest(settings, outcome, tell)
@@ -80,7 +77,7 @@ def rebuild(
 
 
 def _wanted(settings: Settings, outcome: RebuildOutcome) -> RebuildOutcome:
-    """A running service makes the index anew by itself, beside everything else."""
+    """Have a running service build the index again."""
     try:
         want_anew(Path(settings.data_dir))
         outcome.changed[RebuildPart.INDEX.value] = {"asked": "the running service, whose log says when it is made"}

@@ -1,4 +1,4 @@
-"""What waits for a commit of the store, and what a commit has done."""
+"""Changes that wait for a commit of the store, and the result of a commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_store.records import Change, Snapshot, StoredAnswer
 
 
 class PendingTrim(NamedTuple):
-    """What may be taken away, and who waits for the number of those that were."""
+    """A request to trim the journal, and the future for the number of trimmed events."""
 
     last: int
     before: str
@@ -19,7 +19,7 @@ class PendingTrim(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """How many seconds a commit took, and what was trimmed with it."""
+    """The duration of a commit in seconds, the trimming that was part of it, and how many events that deleted."""
 
     seconds: float
     trimming: PendingTrim | None
@@ -27,9 +27,10 @@ class Committed(NamedTuple):
 
 
 class PendingCommit:
-    """Changes that are stored together, and who waits for that. A barrier has no changes.
+    """Changes that are stored together, with the future that says when they are durable.
 
-    Or a `step` instead of changes, which may run aside of transactions, or leave an entity as `forgotten`.
+    A barrier has no changes. A step has no changes either; it may run outside of transactions (`is_aside`), and leave an
+    entity without state (`forgotten`).
     """
 
     __slots__ = ("changes", "durable", "forgotten", "is_aside", "step")
@@ -48,7 +49,7 @@ class PendingCommit:
             self.step()
 
     def entities(self) -> set[EntityId]:
-        """Whose states the changes bring."""
+        """Return the entities whose states change."""
         return {snapshot.entity for change in self.changes for snapshot in change.snapshots}
 
     def succeed(self) -> None:
@@ -58,12 +59,12 @@ class PendingCommit:
     def fail(self, error: Exception) -> None:
         if not self.durable.done():
             self.durable.set_exception(error)
-            # Whoever does not wait any more has left; that is no reason for a complaint.
+            # Marks the exception as retrieved: the caller may have been cancelled.
             self.durable.exception()
 
 
 class UncommittedState:
-    """What has been decided and is not durable yet."""
+    """States and answers that are decided and not durable yet."""
 
     __slots__ = ("answers", "snapshots")
 
@@ -78,7 +79,7 @@ class UncommittedState:
             self.answers[change.answer.delivery.place] = change.answer
 
     def settle(self, changes: Sequence[Change]) -> None:
-        """These are durable. What was decided upon them stays."""
+        """Remove changes that are durable. Later decisions stay."""
         for change in changes:
             for snapshot in change.snapshots:
                 self.drop(snapshot)
@@ -86,12 +87,12 @@ class UncommittedState:
                 self.forget(change.answer)
 
     def drop(self, snapshot: Snapshot) -> None:
-        """This state is durable. One that was decided upon it stays."""
+        """Remove a state that is durable. A later one stays."""
         if self.snapshots.get(snapshot.entity) is snapshot:
             del self.snapshots[snapshot.entity]
 
     def forget(self, answer: StoredAnswer) -> None:
-        """This answer is durable, or will never be."""
+        """Remove an answer that is durable, or that cannot be stored."""
         if self.answers.get(answer.delivery.place) is answer:
             del self.answers[answer.delivery.place]
 

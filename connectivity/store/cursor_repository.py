@@ -20,7 +20,10 @@ class CursorRepository:
         return self._store.read(statements.everyone)
 
     def keep_only(self, connection_id: str, targets: Sequence[str]) -> Awaitable[None]:
-        """Give these targets of a connection positions, after the newest event if they have none; delete its others."""
+        """Create and delete positions so that exactly these targets of a connection have one.
+
+        A new one is after the newest event.
+        """
         return self._store.execute(lambda it: statements.follow(it, connection_id, targets))
 
     def advance(self, positions: Sequence[CursorPosition]) -> Awaitable[None]:

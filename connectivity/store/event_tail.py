@@ -1,8 +1,8 @@
-"""The newest events in the order in which they were stored, for those who follow all of them.
+"""The newest events in the order in which they were stored, for readers that need all of them.
 
-Just committed events are kept in memory, bounded by number and bytes, so a follower that keeps up reads nothing; one that
-lags behind them reads pages of the journal, each of which takes about a millisecond at most. Whoever follows is woken after
-each commit, later than whoever waited for it. While nobody follows, nothing is kept.
+Committed events are kept in memory, bounded by number and bytes, so a reader that keeps up reads nothing from the journal.
+One that lags reads pages of the journal, each of which takes about a millisecond at most. Readers are woken after each
+commit. Without readers nothing is kept.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from spark_store.records import Change, PublishedEvent, event_size
 
 MOST = 10_000
 MOST_BYTES = 32 << 20
-"""What is kept in memory at most."""
+"""The most that is kept in memory."""
 
 PAGE = 100
 PAGE_BYTES = 256 << 10
-"""What is read from the journal at once at most."""
+"""The most that is read from the journal at once."""
 
 
 class EventTail:
@@ -33,9 +33,9 @@ class EventTail:
         self._bytes = 0
         self._wakes: dict[Callable[[], object], None] = {}
         self.forgotten = 0
-        """How many times `forget` was called: who has kept something knows by it when the journal knows better."""
+        """How many times `forget` was called. A reader that keeps events of its own compares it."""
         self.newest = 0
-        """The number of the newest event that followers may have."""
+        """The number of the newest event that readers may have."""
 
     def __repr__(self) -> str:
         return f"<Tail up to {self.newest}, {len(self._kept)} events kept>"
@@ -45,19 +45,19 @@ class EventTail:
         return bool(self._wakes)
 
     def follow(self, wake: Callable[[], object]) -> None:
-        """From now on events are kept; `wake` is called when there are new ones. Raises StoreUnavailable."""
+        """Keep events from now on, and call `wake` when there are new ones. Raises StoreUnavailable."""
         if not self._wakes:
             self.newest = max(self.newest, self._journal.newest_seq())
         self._wakes[wake] = None
 
     def leave(self, wake: Callable[[], object]) -> None:
-        """One follows no more. Once nobody does, nothing is kept."""
+        """Remove a reader. Nothing is kept after the last one has left."""
         self._wakes.pop(wake, None)
         if not self._wakes:
             self._let_go()
 
     def extend(self, last: int, changes: Sequence[Change]) -> None:
-        """These have been committed one behind the other, the last of their events as number `last`."""
+        """Add changes that have been committed in order; `last` is the number of their last event."""
         if not self._wakes:
             return
         new = [(event, change.cause) for change in changes for event in change.events]
@@ -71,22 +71,22 @@ class EventTail:
         self.reach(last)
 
     def reach(self, newest: int) -> None:
-        """The journal has events up to this number."""
+        """Announce that the journal has events up to this number."""
         self.newest = max(self.newest, newest)
         for wake in list(self._wakes):
             wake()
 
     def catch_up(self) -> None:
-        """Something was committed that somebody has begun to follow meanwhile. Raises StoreUnavailable."""
+        """Announce events that were committed before anyone read them. Raises StoreUnavailable."""
         self.reach(self._journal.newest_seq())
 
     def forget(self) -> None:
-        """Keep nothing of what is kept: the journal knows better now."""
+        """Discard what is kept in memory, because the journal has changed."""
         self.forgotten += 1
         self._let_go()
 
     def after(self, seq: int, limit: int = PAGE) -> Sequence[PublishedEvent]:
-        """The next events with numbers above `seq`, in ascending order; empty at the end.
+        """Return the next events with numbers above `seq`, in ascending order; empty at the end.
 
         Numbers are missing where events were trimmed or erased. Raises StoreUnavailable.
         """
@@ -100,15 +100,15 @@ class EventTail:
         return [each for each in found if each.seq <= self.newest]
 
     def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
-        """One durable event. Raises StoreUnavailable."""
+        """Return one durable event; None if it is not there. Raises StoreUnavailable."""
         return self._journal.read(lambda it: statements.followed(it, entity, revision))
 
     def one(self, seq: int) -> PublishedEvent | None:
-        """The first event with a number from `seq` on. Raises StoreUnavailable."""
+        """Return the first event with a number of at least `seq`. Raises StoreUnavailable."""
         return next(iter(self.after(seq - 1, 1)), None)
 
     def trimmed(self) -> int:
-        """The number of the last event that the journal has let go; 0 for none. Raises StoreUnavailable."""
+        """Return the number of the last event that was trimmed; 0 for none. Raises StoreUnavailable."""
         return self._journal.trimmed()
 
     def _let_go(self) -> None:
@@ -116,7 +116,7 @@ class EventTail:
         self._bytes = 0
 
     def _shorten(self) -> None:
-        """Let go of more than has to go, so that this is seldom done."""
+        """Discard more than necessary, so that this is done rarely."""
         gone = max(0, len(self._kept) - self._most * 7 // 8)
         self._bytes -= sum(event_size(kept.event) for kept in self._kept[:gone])
         while self._bytes > self._most_bytes * 7 // 8 and gone < len(self._kept):

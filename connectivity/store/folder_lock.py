@@ -1,8 +1,7 @@
-"""The data folder belongs to one service at a time.
+"""A lock that gives the data folder to one service at a time.
 
-Two services on one journal would decide against each other's unseen states, so whoever opens the folder first holds an
-advisory lock on the file `lock` in it for as long as its process lives. The kernel lets go of the lock when the process
-ends, however it ends: there is no stale lock to remove by hand. What the file says is for people only.
+Two services on one journal would not see each other's undurable states. The first one holds an advisory lock on the file
+`lock` for as long as its process lives. The kernel releases it when the process ends, so there is no stale lock to remove.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from connectivity.errors import ConnectivityError, SettingsError
 
 
 class DataFolderLocked(ConnectivityError):
-    """Another service works on the data folder; this one ends with `exit_code`."""
+    """Another service uses the data folder; the process ends with `exit_code`."""
 
     exit_code: ClassVar[int] = 3
 
@@ -32,13 +31,13 @@ class DataFolderLocked(ConnectivityError):
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[Path]:
-    """Hold the lock of `folder`, which is made, for its owner alone, if it is missing; yields the lock file.
+    """Hold the lock of `folder`, which is created with mode 0700 if it is missing; yields the lock file.
 
-    Raises DataFolderLocked if somebody else holds it, SettingsError if the folder cannot be made or written.
+    Raises DataFolderLocked if another process holds it, SettingsError if the folder cannot be created or written.
     """
     path = folder / "lock"
     try:
-        # What every twin has ever said lies in it. Who wants others to read it makes the folder, or opens it to them.
+        # The folder contains the history of every twin: others can read it only if the operator allows it.
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = path.open("a+", encoding="utf-8")
     except OSError as error:

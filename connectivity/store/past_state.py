@@ -1,8 +1,8 @@
-"""An entity as it was: the nearest state that is known, and the events after it (Ditto protocol, historical retrieve).
+"""The past state of an entity, from the nearest known state and the events after it.
 
-Where the whole history is in the journal and short, it is folded from its first event. Otherwise the lake is asked for the
-nearest snapshot, and where it has none, for the newest event that brought the whole entity. Pages come from journal and lake
-as for a replay; they are folded in worker threads, a page at a time, so a long way costs nobody else anything.
+See the Ditto protocol, historical retrieve. A short history that is entirely in the journal is folded from its first event.
+Otherwise the lake is searched for the nearest snapshot, or for the newest event that contains the whole entity. Pages are
+read as for a replay and folded in worker threads.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from spark_store.journal import statements
 from spark_store.records import PastQuery, PastState, Snapshot
 
 SHORT: Final = 1000
-"""A history up to so many events is folded from its beginning if the journal has it: to look for less takes longer."""
+"""A history of up to this many events is folded from its beginning, if the journal has it."""
 
 _PAGE: Final = 500
 _PAGE_BYTES: Final = 1 << 20
 
 
 async def state_at(store: Store, query: PastQuery) -> PastState | None:
-    """What was, or None where that is not known any more, or never was. The state may be that of a deleted entity.
+    """Return the past state; None if it is not known. It may be that of a deleted entity.
 
     Raises StoreUnavailable, HistoryUnavailable.
     """
@@ -49,7 +49,7 @@ async def state_at(store: Store, query: PastQuery) -> PastState | None:
         newest = last or range.last
         base = await store.ask_lake(lambda lake, _: lake.snapshot(entity, newest, before))
     if last < 1:
-        # Its events are forgotten; a snapshot is not.
+        # The events were deleted; a snapshot remains.
         return None if base is None else PastState(base, b"{}")
     if base is not None and base.revision == last:
         found = await store.page(HistoryRange(entity, last, last, None, None), 0, 1, _PAGE_BYTES)
@@ -61,7 +61,10 @@ async def state_at(store: Store, query: PastQuery) -> PastState | None:
 
 
 async def _fold(store: Store, range: HistoryRange, base: Snapshot | None) -> PastState | None:
-    """`base` and the events of the range; without a base they have to begin with one that brings the whole entity."""
+    """Fold the events of a range onto `base`.
+
+    Without a base they must begin with one that contains the whole entity.
+    """
     loop, position, snapshot = asyncio.get_running_loop(), 0, base
     headers, is_over = b"{}", False
     while not is_over:
@@ -85,7 +88,10 @@ def _is_whole(event: Event) -> bool:
 
 
 def _since_creation(store: Store, event: Event, snapshot: Snapshot) -> Snapshot:
-    """When an entity was made, whose creation is forgotten: the present knows it, unless it was made anew since then."""
+    """Return when an entity was created, from its present state.
+
+    None if it has been created again since then.
+    """
     present = store.snapshot(event.entity)
     if present is None or present.created > event.timestamp:
         return snapshot
@@ -99,19 +105,19 @@ def _evolve_all(snapshot: Snapshot | None, events: Sequence[Event]) -> Snapshot 
 
 
 LEAST, MOST = 64, 16_384
-"""So many messages of the journal are looked at at once, fewer where they are large."""
+"""How many messages in the journal are examined at once, fewer if they are large."""
 
 COLD = 131_072
-"""So many are in the lake, where contents are not touched."""
+"""How many messages in the lake are examined at once; their contents are not read."""
 
 QUICK_SECONDS, SLOW_SECONDS = 0.02, 0.1
-"""Below the former the next portion is larger, above the latter smaller."""
+"""Below the first duration the next portion is larger, above the second one smaller."""
 
 
 async def first_published(store: Store, entity: EntityId, first: int, last: int, instant: int) -> int | None:
-    """The first of these revisions whose message is not from before an instant, in milliseconds; None where all are.
+    """Return the first of these revisions that was published at or after an instant.
 
-    Raises StoreUnavailable, HistoryUnavailable.
+    The instant is in milliseconds; None if there is none. Raises StoreUnavailable, HistoryUnavailable.
     """
     await store.barrier()
     size = LEAST
@@ -126,7 +132,7 @@ async def first_published(store: Store, entity: EntityId, first: int, last: int,
             found = await _in_journal(store, entity, first, end, instant)
             size = next_size(size, time.monotonic() - started)
             if first < store.kept.beginning(entity).first:
-                # It was trimmed meanwhile, so nobody has looked at all of it.
+                # Some of it was trimmed meanwhile: search again.
                 continue
         if found:
             return found
@@ -135,7 +141,7 @@ async def first_published(store: Store, entity: EntityId, first: int, last: int,
 
 
 def next_size(size: int, seconds: float) -> int:
-    """How large a portion may be after one of this size has taken so long."""
+    """Return the size of the next portion, after one of this size has taken so many seconds."""
     if seconds < QUICK_SECONDS:
         return min(MOST, 2 * size)
     return size if seconds < SLOW_SECONDS else max(LEAST, size // 2)

@@ -1,13 +1,9 @@
-"""Where the history of an entity begins by now: the oldest revision that a page of it can still bring.
+"""The oldest revision of each entity that can still be read, from journal and lake.
 
-Of an entity's events the beginning goes first: the journal lets them go once the lake has them, retention deletes them
-there, an erasure takes them from both. Whoever names an event to somebody, as a message names the one before it, has to know
-whether it could still be fetched, and cannot wait for a disk to find out. So `oldest` answers from memory: where the lake's
-beginning is not known, with that of the journal, which is later. It is never a revision that is gone, as far as this process
-has seen. `look` asks the lake, and so does `round`, once a second, for those that were asked about.
-
-What is known of the lake holds until something was deleted there. That is seen by looking at its log; as long as nobody has
-looked for a while, nothing is known.
+The journal trims events that the lake has, retention deletes them in the lake, an erasure deletes them in both. `oldest`
+answers from memory, without waiting for a disk: if the beginning in the lake is not known, it returns that in the journal,
+which is later. `look` reads the lake, and `round` does so once a second for the entities that were asked about. A beginning
+in the lake is valid until the lake's log shows a deletion, or has not been read for a while.
 """
 
 from __future__ import annotations
@@ -29,33 +25,33 @@ if TYPE_CHECKING:
 Asked = TypeVar("Asked")
 
 MOST = 10_000
-"""Of so many entities it is kept where they begin."""
+"""The most entities whose beginning is kept."""
 
 SOME = 100
-"""So many entities are looked for in the lake at once."""
+"""How many entities are looked up in the lake at once."""
 
 TRUSTED_SECONDS = 10.0
-"""For so long what is known of the lake holds without a look at it."""
+"""How long the known beginnings in the lake are valid without reading its log."""
 
 
 class LakeQuery(Protocol):
-    """As `Store.ask_lake`."""
+    """The type of `Store.ask_lake`."""
 
     def __call__(self, ask: Callable[[LakeHistory, int], Asked]) -> Awaitable[Asked | None]: ...
 
 
 class _Found(NamedTuple):
-    """The oldest revision in the lake of each entity (0 for none), when so many deletions had been seen."""
+    """The oldest revision of each entity in the lake (0 for none), and how many deletions had been seen."""
 
     deletions: int
     oldest: dict[EntityId, int]
 
 
 class RetainedHistory:
-    """Where the entities of one store begin."""
+    """The beginnings of the histories of one store."""
 
     def __init__(self, journal: Journal, ask_lake: LakeQuery, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` gives monotonic seconds."""
+        """`clock` returns monotonic seconds."""
         self._journal = journal
         self._ask_lake = ask_lake
         self._clock = clock
@@ -69,7 +65,7 @@ class RetainedHistory:
         return f"<Kept: {len(self._begun)} entities, {len(self._cold)} of them in the lake>"
 
     def oldest(self, entity: EntityId) -> int:
-        """The smallest revision that can still be read, or a later one; where there is none, the one that comes next.
+        """Return the smallest revision that can be read, or a later one; the next revision if there is none.
 
         Raises StoreUnavailable.
         """
@@ -82,7 +78,7 @@ class RetainedHistory:
         return begun.first
 
     async def look(self, entity: EntityId) -> int:
-        """The smallest revision that can be read now, or the one that comes next.
+        """Return the smallest revision that can be read now; the next revision if there is none.
 
         Raises StoreUnavailable, HistoryUnavailable.
         """
@@ -93,9 +89,9 @@ class RetainedHistory:
         return begun.first if found is None else found.oldest[entity] or begun.first
 
     async def round(self) -> None:
-        """See whether something has been deleted in the lake, and look for those that were asked about.
+        """Detect deletions in the lake, and look up the entities that were asked about.
 
-        While the lake cannot be read nothing is known of it; a later round may find out.
+        While the lake cannot be read, nothing is known of it; a later round may succeed.
         """
         wanted = list(self._wanted)[:SOME]
         if not wanted and not self._cold:
@@ -108,7 +104,7 @@ class RetainedHistory:
             self._wanted.pop(entity, None)
 
     def forget(self, entity: EntityId | None = None) -> None:
-        """An entity was erased (None: anything may have changed)."""
+        """Discard what is known of an erased entity (None: of all)."""
         for known in (self._begun, self._cold):
             if entity is None:
                 known.clear()
@@ -116,11 +112,11 @@ class RetainedHistory:
                 known.pop(entity, None)
 
     def trimmed(self) -> None:
-        """Events have left the journal: where entities begin there has to be asked anew."""
+        """Discard what is known of the journal, after events were trimmed."""
         self._begun.clear()
 
     def beginning(self, entity: EntityId) -> HistoryStart:
-        """Where an entity begins in the journal at this moment. Raises StoreUnavailable."""
+        """Return where an entity begins in the journal at this moment. Raises StoreUnavailable."""
         return self._journal.beginning(entity)
 
     def _beginning(self, entity: EntityId) -> HistoryStart:
@@ -130,11 +126,11 @@ class RetainedHistory:
         return found
 
     async def _find(self, entities: Iterable[EntityId]) -> _Found | None:
-        """Look in the lake, and note what is found; None without a lake."""
+        """Read the lake and note the result; None without a lake."""
         begun = {entity: self._beginning(entity) for entity in entities}
 
         def ask(cold: LakeHistory, reaching: int) -> _Found:
-            # Asked first: what is deleted after it is seen the next time.
+            # Read first: deletions after this are detected the next time.
             deletions = cold.deletions()
             oldest = {
                 entity: cold.oldest(entity, erased + 1, first - 1, reaching=reaching)
@@ -147,14 +143,14 @@ class RetainedHistory:
         if found is None or found.deletions < self._deletions:
             return found
         if found.deletions > self._deletions:
-            # Those that were known are looked for again.
+            # Look up the known entities again.
             for entity in self._cold:
                 _put(self._wanted, entity, None)
             self._cold.clear()
             self._deletions = found.deletions
         self._looked = started
         for entity, oldest in found.oldest.items():
-            # What was erased or trimmed meanwhile is asked for anew.
+            # Entities that were erased or trimmed meanwhile are looked up again.
             if self._begun.get(entity) is begun[entity]:
                 _put(self._cold, entity, oldest or begun[entity].first)
         return found

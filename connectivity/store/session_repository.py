@@ -1,9 +1,9 @@
-"""What a protocol's sessions keep beyond the life of the service: known here at once, in the journal's file soon after.
+"""The rows that a protocol's sessions keep beyond the life of the service.
 
-`keep` and `forget` reach the file with the commit of whatever is stored next, so what is said once that is durable may rest
-on them. How far a session has been sent what it follows is noted with every message, and written down about once a second:
-after a crash some messages are sent again, never one less. What the journal cannot write now stays noted, and is tried
-again. Steps are short, since the loop waits for them; many rows are many steps.
+Changes are visible here at once. They are stored with the commit of the next change, so a reply that is sent after that
+commit can rely on them. Positions in streams are noted with every message and stored about once a second: after a crash some
+messages are sent again, and none is missed. Failed changes are tried again. Steps are short, because the event loop waits
+for them.
 """
 
 from __future__ import annotations
@@ -25,23 +25,26 @@ log = structlog.get_logger(__name__)
 
 
 STEP_ROWS = 200
-"""So many rows one step writes: about a millisecond."""
+"""How many rows one step stores: about a millisecond."""
 
 
 class SessionRepository:
-    """The stored rows of one protocol's sessions. All methods but `sent`, `sweep` and `close` raise StoreUnavailable."""
+    """The stored rows of one protocol's sessions.
+
+    All methods but `sent`, `sweep` and `close` raise StoreUnavailable.
+    """
 
     def __init__(self, store: Store, protocol: str) -> None:
         self._store, self._protocol = store, protocol
         self._rows: dict[SessionKey, SessionRow] | None = None
-        """What is kept, as far as it is known: None until it has been read. `last` is that of `_last` where there is one."""
+        """The rows; None until they have been read. `_last` has newer positions."""
         self._last: dict[SessionKey, int] = {}
         self._changed: dict[SessionKey, None] = {}
-        """What was kept or forgotten and is in no step yet."""
+        """Rows that have changed and are in no step yet."""
         self._moved: dict[SessionKey, None] = {}
-        """Whose `last` was noted and is in no step yet."""
+        """Rows whose position has changed and is in no step yet."""
         self._steps = 0
-        """How many steps for what has changed are queued and have not been taken."""
+        """How many steps for changed rows are queued."""
 
     def __repr__(self) -> str:
         known = "unread" if self._rows is None else f"{len(self._rows)} rows"
@@ -85,7 +88,10 @@ class SessionRepository:
                     self.forget(row.at)
 
     def sweep(self) -> None:
-        """Store noted positions, and changes that could not be stored before. To be called about once a second."""
+        """Store noted positions, and changes that could not be stored before.
+
+        To be called about once a second.
+        """
         if not self._store.is_available:
             return
         for _ in range(0, len(self._changed) - self._steps * STEP_ROWS, STEP_ROWS):
@@ -100,8 +106,6 @@ class SessionRepository:
             await self._store.barrier()
         except StoreUnavailable as error:
             log.warning("how far sessions have come could not be written down", reason=str(error))
-
-    # what is written
 
     def _read(self) -> dict[SessionKey, SessionRow]:
         if self._rows is None:
@@ -118,7 +122,7 @@ class SessionRepository:
             self._queue_changes()
 
     def _queue_changes(self) -> None:
-        """Queue a step for some of what has changed, also of what changes before the step is taken."""
+        """Queue a step for some of the changed rows, including those that change before the step is executed."""
         taken: list[SessionKey] = []
         is_due = True
         self._steps += 1
@@ -157,7 +161,7 @@ class SessionRepository:
 
 
 def _may_be_tried_again(written: asyncio.Future[None]) -> bool:
-    """Whether it was not written, for a reason that passes."""
+    """Whether storing has failed for a temporary reason."""
     if written.cancelled() or (error := written.exception()) is None:
         return False
     if isinstance(error, StoreUnavailable):

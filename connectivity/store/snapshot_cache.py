@@ -1,6 +1,6 @@
-"""The states of entities that were used last, so that most commands need no look into the journal.
+"""The states of the entities that were used last, so that most commands do not read the journal.
 
-Bounded in number and in bytes; what falls out is read again. Whether a state is durable, the store knows.
+Bounded in number and in bytes; evicted states are read again.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from mappings.ids import EntityId
 from spark_store.records import Change, Snapshot
 
 _SMALLEST_STATE = 256
-"""What an entity costs beside its state."""
+"""The size of an entity without its state."""
 
 
 class _Cached(NamedTuple):
     snapshot: Snapshot
     size: int
-    """At least as large as the state's JSON."""
+    """At least the size of the state's JSON."""
     measured: int
-    """How large that was when it was last looked at."""
+    """The size of the state's JSON when it was last measured."""
 
 
 class SnapshotCache:
-    """The states used last, bounded in number and in bytes of JSON (as Python values they take several times as much).
+    """The states used last, bounded in number and in bytes of JSON.
 
-    A change adds the size of its values to the size of the state; when that has doubled, the state is measured anew. So
-    the sum is never too small, and encoding a state only to know its length is rare.
+    As Python values they take several times as much. A change adds the size of its values to the size of the state; when
+    that has doubled, the state is measured again. So the sum is never too small, and states are rarely encoded only to
+    measure them.
     """
 
     def __init__(self, entities: int, size: int) -> None:
@@ -49,7 +50,7 @@ class SnapshotCache:
         return found.snapshot
 
     def put(self, snapshot: Snapshot, grown: int | None = None) -> None:
-        """Keep a committed state. `grown` is how many bytes came in since the one that is kept, if that is known."""
+        """Keep a committed state. `grown`: how many bytes were added since the kept one, if that is known."""
         former = self.drop(snapshot.entity)
         if grown is None or former is None or former.size + grown > 2 * former.measured:
             measured = size = _SMALLEST_STATE + len(msgspec.json.encode(snapshot.state))

@@ -1,7 +1,7 @@
-"""The async face of wide queries: questions over all of the lake, asked from the event loop without ever holding it up.
+"""Spark queries over the whole lake, without blocking the event loop.
 
-Each query has a worker thread while it runs. Whoever leaves it before its end, or is cancelled, stops it in Spark too; see
-`spark_store.queries.spark_query` for limits and errors.
+Each query has a worker thread while it runs. Leaving it before its end, or cancellation, stops it in Spark too.
+`spark_store.queries.spark_query` has limits and errors.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from spark_store.queries.spark_query import (
 
 
 def wide_queries(settings: Settings) -> SparkQueries:
-    """Whom these settings say to ask."""
+    """Return the Spark queries of a service with these settings."""
     lake = Lake(settings.data_dir)
     return SparkQueries(lake, finder(lake, settings.spark.remote, is_off=settings.spark.mode is SparkMode.OFF))
 
 
 class AsyncSparkQueries:
-    """Wide queries of one event loop."""
+    """The Spark queries of one event loop."""
 
     def __init__(self, queries: SparkQueries, at_once: int = AT_ONCE) -> None:
         self._queries = queries
@@ -42,13 +42,13 @@ class AsyncSparkQueries:
         return f"<Wide {self._queries!r}>"
 
     async def run(self, query: Query, limits: QueryLimits | None = None) -> AsyncGenerator[Batch, None]:
-        """The batches of a query, drawn one by one. Close it (`contextlib.aclosing`) when leaving before its end.
+        """Yield the batches of a query. Close it (`contextlib.aclosing`) when leaving before its end.
 
         Raises WideQueryError, StoreUnavailable.
         """
         loop, cancellation = asyncio.get_running_loop(), Cancellation()
         limits = limits or QueryLimits()
-        # A thread for each that runs: none waits in a queue for another one's batches to be taken.
+        # A thread for each query: none waits until the batches of another one are taken.
         async with self._open:
             pending: asyncio.Future[QueryResult] | asyncio.Future[Batch | None] | None = None
             answer: QueryResult | None = None
@@ -67,7 +67,7 @@ class AsyncSparkQueries:
     async def _end(
         self, pending: asyncio.Future[QueryResult] | asyncio.Future[Batch | None] | None, answer: QueryResult | None
     ) -> None:
-        """Wait until the thread has noticed, and let go of what it has."""
+        """Wait until the thread has ended, and release its resources."""
         if pending is not None and not pending.done():
             await asyncio.wait([pending])
         if pending is not None and not pending.cancelled() and pending.exception() is None:
@@ -77,5 +77,5 @@ class AsyncSparkQueries:
             await asyncio.get_running_loop().run_in_executor(self._workers, answer.close)
 
     def close(self) -> None:
-        """Take no more queries; what runs ends when its taker has let go of it."""
+        """Start no more queries; running ones end when they are closed."""
         self._workers.shutdown(wait=False)

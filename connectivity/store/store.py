@@ -1,21 +1,11 @@
-"""The async face of the store: group commit, the states that are decided but not yet durable, and what is done when the
-disk is full.
+"""The asyncio interface of the journal: group commit, undurable states, failures of the disk.
 
-Changes that are submitted gather in a queue. When no commit runs they are written into the journal's transaction, some
-dozens at a time so that the loop breathes, and committed in a worker thread; what is submitted meanwhile goes into the next
-commit. So under light load a change waits for nobody, and under heavy load a hundred share one wait for the disk.
+Submitted changes wait in a queue, are written into the journal's transaction in portions, and are committed in a worker
+thread. `snapshot` and `answered` include decided states that are not durable yet; a reply that depends on one waits for
+`barrier`. Trimmed events are read from the lake in worker threads.
 
-A command that follows another one is decided before the other's events are durable. Therefore `snapshot` and `answered`
-know what has been decided: `stage` (or `submit`) makes it visible at once, the future of `submit` says when it may be told
-to anybody. An answer that rests on such a state waits for `barrier`.
-
-What the journal has trimmed is read in the lake by worker threads of their own, few of them, so that neither the loop nor a
-commit ever waits for a file of the lake.
-
-If the journal cannot write, everything that is not durable is forgotten, whoever waits gets StoreUnavailable, and so does
-every later change at once; a probe with growing pauses finds out when writing works again. The next commit is half as large
-then, so that a little room is used. Nothing is tried again here: deliveries are held, and taken up anew, by those who have
-them.
+If the journal cannot write, all undurable changes are discarded, their futures raise StoreUnavailable, and so does every
+later change until a probe succeeds. Nothing is retried here: deliveries are kept and repeated by their owners.
 """
 
 from __future__ import annotations
@@ -57,13 +47,13 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _WRITE_CHANGES = 64
-"""After about so many changes the loop gets a turn: somewhat more than half a millisecond."""
+"""After about this many changes the event loop gets a turn: somewhat more than half a millisecond."""
 
 _FORGET_ANSWERS = 64
-"""Old answers are looked for once in so many new ones."""
+"""Old answers are deleted once in this many new ones."""
 
 _READERS = 4
-"""So many threads read the lake: decoding leaves the interpreter to others, and no machine has fewer disks to wait for."""
+"""How many threads read the lake. More would only compete for the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +61,10 @@ class StoreOptions:
     """Times in seconds, sizes in bytes."""
 
     gather: float = 0.0
-    """How long a first change waits for company while no commit runs; 0: until the loop's next turn."""
+    """How long the first change waits for others while no commit runs.
+
+    0: until the event loop's next turn.
+    """
     commit_changes: int = 1000
     """The most changes in one commit."""
     cached_entities: int = 50_000
@@ -81,7 +74,7 @@ class StoreOptions:
     max_answers: int = MAX_ANSWERS
     probe_min: float = 0.1
     probe_max: float = 5.0
-    """The pauses between two probes grow from the former to the latter."""
+    """The pauses between two probes grow from `probe_min` to this."""
 
 
 class Store:
@@ -96,9 +89,9 @@ class Store:
         on_commit: Callable[[float], object] | None = None,
         now: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`cold` opens the lake that has what the journal has trimmed: in a worker thread, once it is needed.
+        """`cold` opens the lake with the trimmed events: in a worker thread, when it is first needed.
 
-        `on_commit` is told how many seconds each commit took; `now` gives nanoseconds since 1970.
+        `on_commit` receives the duration of each commit in seconds; `now` returns nanoseconds since 1970.
         """
         self._journal = journal
         self._options = options or StoreOptions()
@@ -113,16 +106,16 @@ class Store:
         self._decided = UncommittedState()
         self._cache = SnapshotCache(self._options.cached_entities, self._options.cached_bytes)
         self.tail = EventTail(journal)
-        """The newest durable events, for those who follow all of them."""
+        """The newest durable events, for readers that need all of them."""
         self.kept = RetainedHistory(journal, self.ask_lake)
-        """Where histories begin by now."""
+        """Where histories begin."""
         self.authorities = PolicyChangeNotifier()
-        """Who is told of policies that have changed."""
+        """Notifies of policies that have changed."""
         self._last: int | None = None
-        """The number of the newest event in the commit that is on its way, while somebody follows."""
+        """The number of the newest event in the current commit, while the tail has readers."""
         self._answers = 0
         self._most = self._options.commit_changes
-        """The most changes in the next commit: fewer after one that failed, more and more again with each that succeeds."""
+        """The most changes in the next commit: halved after a failure, doubled after each success."""
         self._is_busy = False
         self._is_closed = False
         self._pause = self._options.probe_min
@@ -130,7 +123,7 @@ class Store:
         self._available = asyncio.Event()
         self._available.set()
         self.reason: str | None = None
-        """Why the store cannot write, while it cannot."""
+        """Why the store cannot write; None if it can."""
 
     @classmethod
     def open(
@@ -141,14 +134,15 @@ class Store:
         cold: Callable[[], LakeHistory] | None = None,
         on_commit: Callable[[float], object] | None = None,
     ) -> Store:
-        """Open the journal in this file, which is created if it is missing. Raises SchemaTooNew, StoreUnavailable."""
+        """Open the journal in this file, which is created if it is missing.
+
+        Raises SchemaTooNew, StoreUnavailable.
+        """
         return cls(Journal.open(path), options, cold=cold, on_commit=on_commit)
 
     def __repr__(self) -> str:
         status = "available" if self.is_available else f"unavailable: {self.reason}"
         return f"<Store {status}, {len(self._queue)} waiting, {len(self._written)} being committed>"
-
-    # the present
 
     @property
     def path(self) -> Path:
@@ -160,37 +154,40 @@ class Store:
         return self.reason is None
 
     async def wait_available(self) -> None:
-        """Return when the store can write."""
+        """Wait until the store can write."""
         await self._available.wait()
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
-        """The newest state that was decided, durable or not; None for an entity that never was. Raises StoreUnavailable."""
+        """Return the newest decided state, durable or not; None if the entity never existed.
+
+        Raises StoreUnavailable.
+        """
         found = self._decided.snapshots.get(entity) or self._cache.get(entity)
         if found is None and (found := self._journal.snapshot(entity)) is not None:
             self._cache.put(found)
         return found
 
     def answered(self, name: DeliveryName) -> bytes | None:
-        """What a delivery was answered, or None if it is not known. Raises StoreUnavailable.
+        """Return the answer to a delivery; None if it is not known. Raises StoreUnavailable.
 
-        The answer may not be durable yet: it may be told when a `barrier` made after this call is.
+        The answer may not be durable yet: wait for a `barrier` made after this call before sending it.
         """
         pending = self._decided.answers.get(name.place)
         if pending is None:
             return self._journal.answer(name, self._window_start())
         return pending.answer if pending.delivery.digest == name.digest else None
 
-    # changes
-
     def stage(self, change: Change) -> None:
-        """Make a change visible here before it is submitted. Submit it, before the loop's next turn."""
+        """Make a change visible here before it is submitted. Submit it before the event loop's next turn."""
         self._decided.add(change)
 
     def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
-        """Queue changes, staged or not, in order; they share one commit. The future resolves when they are durable.
+        """Queue changes, staged or not, in order; they share one commit.
 
-        It raises StoreUnavailable if none of them is stored and all may be later, or what is wrong with one of them (then
-        none is stored either).
+        The future resolves when they are durable.
+
+        It raises StoreUnavailable if none is stored and all may be stored later, or the error of one of them; then none is
+        stored either.
         """
         submitted = PendingCommit(changes, asyncio.get_running_loop().create_future())
         if self._is_closed or not self.is_available:
@@ -217,9 +214,9 @@ class Store:
         return queued.durable
 
     async def execute_alone(self, step: Callable[[Any], T]) -> T:
-        """Execute a step that takes long, as a transaction of its own in the worker thread, and return its result.
+        """Execute a step that takes long in the worker thread, as a transaction of its own.
 
-        Raises StoreUnavailable.
+        Returns the step's result. Raises StoreUnavailable.
         """
 
         def run() -> T:
@@ -230,7 +227,10 @@ class Store:
         return await self._run_aside(run)
 
     async def scrub(self) -> bool:
-        """Remove erased data from the journal's log; False while a reader prevents it. Raises StoreUnavailable."""
+        """Remove erased data from the journal's log; False while a reader prevents it.
+
+        Raises StoreUnavailable.
+        """
         return await self._run_aside(self._journal.scrub)
 
     async def _run_aside(self, run: Callable[[], T]) -> T:
@@ -250,11 +250,17 @@ class Store:
         return queued
 
     def read(self, query: Callable[[Any], T]) -> T:
-        """Return what a short query finds in the committed tables, given a connection. Raises StoreUnavailable."""
+        """Return what a short query finds in the committed tables, given a connection.
+
+        Raises StoreUnavailable.
+        """
         return self._journal.read(query)
 
     def barrier(self) -> asyncio.Future[None]:
-        """A future that resolves when everything submitted so far is durable. Raises StoreUnavailable if it will not be."""
+        """Return a future that resolves when everything submitted so far is durable.
+
+        It may raise StoreUnavailable.
+        """
         passed = PendingCommit((), asyncio.get_running_loop().create_future())
         if self._queue:
             self._queue.append(passed)
@@ -264,17 +270,15 @@ class Store:
             passed.succeed()
         return passed.durable
 
-    # histories
-
     def open_range(self, query: HistoryQuery, now: datetime) -> HistoryRange:
-        """Fix what a query means now; what was decided before it belongs to it. Raises QueryError, StoreUnavailable."""
+        """Fix the bounds of a query; earlier decided events belong to it. Raises QueryError, StoreUnavailable."""
         newest = self.snapshot(query.entity)
         return history.open_range(self._journal, query, now, newest=0 if newest is None else newest.revision)
 
     async def page(self, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
-        """As `history.page`, but waits for events that are not durable yet, and reads what was trimmed in the lake.
+        """Return a page as `history.page` does, of undurable and trimmed events too.
 
-        Raises StoreUnavailable, HistoryUnavailable.
+        Waits for the former and reads the latter from the lake. Raises StoreUnavailable, HistoryUnavailable.
         """
         found = history.page(self._journal, range, position, limit, max_bytes)
         if found.trimmed is not None:
@@ -285,7 +289,7 @@ class Store:
         found = history.page(self._journal, range, position, limit, max_bytes)
         if found.trimmed is not None:
             return await self._cold_page(range, found.trimmed, limit, max_bytes)
-        # Everything is durable now: what is still not there will never be.
+        # Everything is durable now: what is still missing will never exist.
         return found if found.events or found.position != position else found._replace(ended=True)
 
     async def _cold_page(self, range: HistoryRange, trimmed: Trimmed, limit: int, max_bytes: int) -> HistoryPage:
@@ -301,9 +305,9 @@ class Store:
         return found
 
     async def ask_lake(self, ask: Callable[[LakeHistory, int], T]) -> T | None:
-        """What `ask` says in a worker thread, given the lake and the number that it has to reach to; None without a lake.
+        """Return what `ask` returns in a worker thread; None without a lake.
 
-        Raises what it raises, StoreUnavailable.
+        `ask` receives the lake and the number up to which it must reach. Raises what it raises, StoreUnavailable.
         """
         if (opened := self._cold) is None:
             return None
@@ -315,29 +319,27 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._journal.read_aside, query)
 
     def newest_durable(self, entity: EntityId) -> int:
-        """The revision of an entity's newest durable event; 0 for none. Raises StoreUnavailable."""
+        """Return the revision of an entity's newest durable event; 0 for none. Raises StoreUnavailable."""
         return self._journal.latest(entity)
 
     def oldest_kept(self, entity: EntityId) -> int:
-        """The smallest revision that a page can still bring, from memory. Raises StoreUnavailable."""
+        """Return the smallest revision that can still be read, from memory. Raises StoreUnavailable."""
         return self.kept.oldest(entity)
 
     def keeps(self, entity: EntityId, revision: int) -> bool:
         """Whether the journal has this durable event. Raises StoreUnavailable."""
         return bool(self._journal.events(entity, revision, revision, 1, 1))
 
-    # trimming
-
     def oldest(self) -> OldestEvent | None:
-        """The oldest event that is still in the journal. Raises StoreUnavailable."""
+        """Return the oldest event in the journal. Raises StoreUnavailable."""
         return self._journal.oldest()
 
     def newest_seq(self) -> int:
-        """The number of the newest durable event. Raises StoreUnavailable."""
+        """Return the number of the newest durable event. Raises StoreUnavailable."""
         return self._journal.newest_seq()
 
     def newest_until(self, seq: int) -> NumberedEvent | None:
-        """The newest event up to this number, erased entities' ones left out: of these nothing is left in a moment.
+        """Return the newest event up to this number, without those that an erasure is about to delete.
 
         Raises StoreUnavailable.
         """
@@ -348,10 +350,10 @@ class Store:
         return None
 
     async def trim(self, last: int, before: str) -> int:
-        """Take away some of the oldest events: numbered up to `last`, from before a timestamp. How many there were.
+        """Delete up to `TRIM_EVENTS` of the oldest events, and return how many.
 
-        It is the lake's business to have them. A step of this rides on a commit, and makes it a millisecond longer; as long
-        as it takes as many as it may, there is more to take. Raises StoreUnavailable.
+        Only events numbered up to `last` and older than `before`; the caller makes sure that the lake has them. The step is
+        part of a commit. If it deletes the most that it may, there may be more to delete. Raises StoreUnavailable.
         """
         if self._is_closed or not self.is_available:
             raise StoreUnavailable(self.reason or "the store is closed")
@@ -361,7 +363,7 @@ class Store:
         return await asyncio.shield(self._trimming.done)
 
     async def close(self) -> None:
-        """Take no more changes, make durable what was submitted, close the journal."""
+        """Accept no more changes, make submitted ones durable, and close the journal."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -379,10 +381,8 @@ class Store:
             self._worker.shutdown()
             self._readers.shutdown(cancel_futures=True)
 
-    # group commit
-
     def _schedule(self) -> None:
-        """Begin a commit, unless one is on its way: the one after it takes what waits."""
+        """Begin a commit, unless one is running: the next one takes what waits."""
         if self._is_busy:
             return
         self._is_busy = True
@@ -392,7 +392,7 @@ class Store:
             asyncio.get_running_loop().call_soon(self._write)
 
     def _write(self) -> None:
-        """Write some of the queue into the transaction; then some more, or commit."""
+        """Write some of the queue into the transaction; then continue later, or commit."""
         batch: list[PendingCommit] = []
         size = 0
         if self._is_aside_next and not self._written:
@@ -412,7 +412,7 @@ class Store:
                 self._write_singly(batch)
             has_step = bool(self._queue) and self._queue[0].step is not None and not self._is_aside_next
             if has_step:
-                # Somebody waits for it, most often an operator: changes behind it are left for the next commit.
+                # An operator may wait for it: changes behind it are left for the next commit.
                 self._take_step(self._queue.popleft())
             if (
                 self._queue
@@ -459,7 +459,7 @@ class Store:
         working.add_done_callback(done)
 
     def _write_singly(self, batch: list[PendingCommit]) -> None:
-        """One of these cannot be stored: find it, and store the others. Raises StoreUnavailable."""
+        """Find the change that cannot be stored, and store the others. Raises StoreUnavailable."""
         for position, submitted in enumerate(batch):
             try:
                 self._journal.write(submitted.changes)
@@ -469,7 +469,7 @@ class Store:
                 raise
             except Exception as error:
                 log.error("changes cannot be stored", reason=str(error), changes=len(submitted.changes))
-                # Followers may have begun behind what will never be.
+                # Readers may have begun after the event that will never exist.
                 self.tail.forget()
                 for entity in submitted.entities():
                     self._decided.snapshots.pop(entity, None)
@@ -480,18 +480,18 @@ class Store:
                 submitted.fail(error)
 
     def _forget_answers(self) -> None:
-        """Take away old answers, about twice as many as come in, so that this never takes long."""
+        """Delete old answers, about twice as many as are added, so that this never takes long."""
         self._answers += sum(change.answer is not None for submitted in self._written for change in submitted.changes)
         if self._answers >= _FORGET_ANSWERS:
             self._journal.forget_answers(self._window_start(), self._options.max_answers, 2 * self._answers)
             self._answers = 0
 
     def _window_start(self) -> int:
-        """When the oldest answer was given, in nanoseconds, that is still known: what comes later is no redelivery."""
+        """Return the time in nanoseconds before which answers are no longer known."""
         return self._now() - int(self._options.redelivery_window * 1e9)
 
     def _commit(self, trimming: PendingTrim | None) -> Committed:
-        """Runs in the worker thread."""
+        """Commit, and trim. Runs in the worker thread."""
         start = time.perf_counter()
         trimmed = 0 if trimming is None else self._journal.trim(trimming.last, trimming.before, TRIM_EVENTS)
         self._journal.commit()
@@ -523,7 +523,7 @@ class Store:
             submitted.succeed()
         self.authorities.tell(changes, [it.forgotten.entity for it in done if it.forgotten is not None])
         if self.tail.is_followed and any(change.events for change in changes):
-            # Whoever waited for these is told first: what it says about an event is known when a target is sent it.
+            # Callers that wait for these come first: their replies precede the events to targets.
             asyncio.get_running_loop().call_soon(self._tell_followers, self._last, changes)
         self._is_busy = False
         if self._queue or self._trimming is not None:
@@ -531,7 +531,10 @@ class Store:
             self._write()
 
     def _tell_followers(self, last: int | None, changes: Sequence[Change]) -> None:
-        """These are durable, the last of their events as number `last`, if anybody followed when they were written."""
+        """Pass committed changes to the tail.
+
+        `last` is the number of their last event, if the tail had readers when they were written.
+        """
         if last is not None:
             self.tail.extend(last, changes)
             return
@@ -540,17 +543,15 @@ class Store:
         except StoreUnavailable as error:
             log.warning("followers learn of events with the next commit", error=str(error))
 
-    # trouble
-
     def _break(self, error: BaseException) -> None:
-        """Nothing that was not durable ever happened; probe until writing works again."""
+        """Discard everything that is not durable, and probe until writing works again."""
         lost = [*self._written, *self._queue]
         # There may be room for some of them.
         self._most = max(1, sum(len(submitted.changes) for submitted in self._written) // 2)
         self._written.clear()
         self._queue.clear()
         self._decided.clear()
-        # A commit that failed may have been carried out all the same.
+        # A commit that failed may have been carried out.
         self._cache.clear()
         self.kept.forget()
         self.tail.forget()
@@ -569,7 +570,7 @@ class Store:
     async def _probe(self) -> None:
         while True:
             await asyncio.sleep(self._pause)
-            # Goes on growing until a commit has succeeded: room for a probe need not be room for what comes then.
+            # Grows until a commit has succeeded: a probe needs less room than a commit.
             self._pause = min(2 * self._pause, self._options.probe_max)
             try:
                 await asyncio.get_running_loop().run_in_executor(self._worker, self._journal.probe)

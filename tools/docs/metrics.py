@@ -45,6 +45,7 @@ def example() -> PrometheusRegistry:
     monitor = PrometheusRegistry()
     monitor.meter(_CONNECTION).inbound("settled")
     monitor.skip(_CONNECTION, "0", 1)
+    monitor.count_job_failure("erase entities")
     monitor.watch_subscriptions(lambda: [SimpleNamespace(connection_id=_CONNECTION, demand=5)])
     monitor.watch_lake(lambda: (0, 0.0))
     monitor.watch_figures(lambda: store_figures(True))

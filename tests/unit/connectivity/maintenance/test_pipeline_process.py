@@ -404,7 +404,7 @@ def test_a_line_is_the_pipelines_own_or_somebody_elses(line: str, said: dict[str
 def test_an_answer_may_be_no_while_each_line_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, "say('difference', entity='acme:lamp'); say('verified', differences=1); sys.exit(1)")
     heard: list[dict[str, Any]] = []
-    assert answer(settings(tmp_path), "verify", told=heard.append) == {"differences": 1}
+    assert answer(settings(tmp_path), "verify", on_event=heard.append) == {"differences": 1}
     assert [it["event"] for it in heard] == ["difference", "verified"]
 
 
