@@ -1,1 +1,4 @@
-"""Bytes ⇄ signals: wire protocols, header mapping, placeholders. Pure functions; nothing here does input or output."""
+"""Bytes ⇄ signals: wire protocols, header mapping, placeholders.
+
+Pure functions; nothing here does input or output.
+"""

@@ -100,7 +100,10 @@ class UnknownPath(DecodeError):
 
 
 class ProtocolError(DecodeError):
-    """Octets of reactive-streams-io after which the conversation cannot go on. The message is the reason to part with."""
+    """Octets of reactive-streams-io after which the conversation cannot go on.
+
+    The message is the reason to part with.
+    """
 
 
 class UnsupportedVersion(ProtocolError):

@@ -117,6 +117,9 @@ def new_subscription_id() -> str:
 
 
 def new_correlation_id() -> str:
-    """A random UUID. It is no secret, so it costs no call of the system: brokers bring thousands in a second without one."""
+    """A random UUID.
+
+    It is no secret, so it costs no call of the system: brokers bring thousands in a second without one.
+    """
     text = f"{random.getrandbits(128):032x}"
     return f"{text[:8]}-{text[8:12]}-4{text[13:16]}-{_VARIANTS[int(text[16], 16) & 3]}{text[17:20]}-{text[20:]}"

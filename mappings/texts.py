@@ -26,5 +26,8 @@ def lowered(value: object) -> object:
 
 
 def utc_text(instant: datetime, precision: str = "microseconds") -> str:
-    """ISO 8601 in UTC, `2030-01-15T07:30:00.250000Z`. The instant has a time zone; `precision` is a `timespec`."""
+    """ISO 8601 in UTC, `2030-01-15T07:30:00.250000Z`.
+
+    The instant has a time zone; `precision` is a `timespec`.
+    """
     return f"{instant.astimezone(UTC).isoformat(timespec=precision)[:-6]}Z"

@@ -1,1 +1,4 @@
-"""What is remembered and how it is found: journal, history, query language; later the lake. Importing it starts no Spark."""
+"""What is remembered and how it is found: journal, history, query language; later the lake.
+
+Importing it starts no Spark.
+"""

@@ -81,7 +81,10 @@ class QueryError(StoreError):
 
 
 class RqlSyntaxError(QueryError):
-    """Text that is no RQL. The message shows the text with a mark under `position` (0-based, in characters)."""
+    """Text that is no RQL.
+
+    The message shows the text with a mark under `position` (0-based, in characters).
+    """
 
     def __init__(self, text: str, position: int, expected: str) -> None:
         super().__init__(_marked("Invalid filter expression: ", text, position, expected))
@@ -171,7 +174,10 @@ class SparkMissing(StoreError):
 
 
 class LakeUnfit(StoreError):
-    """Whoever moves events must not go on: some would be lost, or the unknown be written over. Somebody has to look."""
+    """Whoever moves events must not go on: some would be lost, or the unknown be written over.
+
+    Somebody has to look.
+    """
 
 
 class LakeBusy(StoreError):
@@ -264,7 +270,10 @@ class HistoryUnavailable(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store cannot write (or read) now. Nothing of the batch is stored; the same call may succeed later."""
+    """The store cannot write (or read) now.
+
+    Nothing of the batch is stored; the same call may succeed later.
+    """
 
     retry = True
     status = 503
@@ -338,7 +347,10 @@ def translate_system_error(path: str | Path, error: OSError, what: str = "cannot
 
 
 def translate_spark_error(kind: str, text: str) -> StoreError:
-    """What Spark says in `text` (with an exception of this kind), as ours. A worker's own error is named in it."""
+    """What Spark says in `text` (with an exception of this kind), as ours.
+
+    A worker's own error is named in it.
+    """
     if found := _OURS.search(text):
         return StoreUnavailable(found[2]) if found[1] == "StoreUnavailable" else LakeUnfit(found[2])
     file = _FILE.search(text)

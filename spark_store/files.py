@@ -11,7 +11,9 @@ _EVERYBODY = 0o666
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = _EVERYBODY, is_durable: bool = False) -> None:
-    """Put `content` in the file's place; `mode` is who may read and write it. Raises OSError: the old one is there then.
+    """Put `content` in the file's place; `mode` is who may read and write it.
+
+    Raises OSError: the old one is there then.
 
     `is_durable`: return when it is on the disk. Nobody else may write the same file at the same time.
     """

@@ -32,7 +32,9 @@ def event_size(event: Event) -> int:
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """An entity at a revision. `state` is its parsed JSON without the `_…` fields, or None once it is deleted.
+    """An entity at a revision.
+
+    `state` is its parsed JSON without the `_…` fields, or None once it is deleted.
 
     A deleted entity keeps its last `policy` and its revision, because a re-creation goes on counting. A stream's partition
     has no more to it than its revision: its state is empty. Times are UTC text as in `Event.timestamp`. `state` must not be
@@ -86,7 +88,10 @@ class EventCause(NamedTuple):
 
 
 class PublishedEvent(NamedTuple):
-    """An event as those see it who follow all of them in order. `cause` is None where nobody followed when it was stored."""
+    """An event as those see it who follow all of them in order.
+
+    `cause` is None where nobody followed when it was stored.
+    """
 
     seq: int
     event: Event
@@ -113,7 +118,10 @@ class PolicyDue(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Timestamps as events write them, both exclusive: only events between them are meant. None is no bound."""
+    """Timestamps as events write them, both exclusive: only events between them are meant.
+
+    None is no bound.
+    """
 
     after: str | None = None
     before: str | None = None

@@ -339,7 +339,10 @@ def _shown(found: Definition, selection: Selection | None) -> Mapping[str, Any]:
 
 
 def _trial(sent: Mapping[str, Any]) -> tuple[dict[str, Any], SampleMessage | None]:
-    """`{"connection": …, "sample": {"payload", "encoding", "headers", "source", "address"}}`. Raises OperationRefused."""
+    """`{"connection": …, "sample": {"payload", "encoding", "headers", "source", "address"}}`.
+
+    Raises OperationRefused.
+    """
     document, sample = sent.get("connection"), sent.get("sample")
     if sent.keys() - {"connection", "sample"} or not isinstance(document, dict):
         raise _unfit_trial("$", "another object", 'an object with "connection", and perhaps "sample"')

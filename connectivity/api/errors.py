@@ -67,8 +67,10 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     "thing-search:search.option.invalid": ErrorCode(400, "`option` cannot be read, or has a cursor of another search"),
     "json.invalid": ErrorCode(400, "the body is no JSON, names a member twice, or is nested too deep"),
 }
-"""Every code that the API itself answers with, and those of `Management` that belong to an operation. A connection that has
-problems is refused with the code of its first problem, which may be a more precise one."""
+"""Every code that the API itself answers with, and those of `Management` that belong to an operation.
+
+A connection that has problems is refused with the code of its first problem, which may be a more precise one.
+"""
 
 
 def fault(error: str, message: str, description: str | None = None, **extra: str) -> Fault:

@@ -31,7 +31,10 @@ class NotAgreed(OperationRefused):
 
 
 def judge_of(headers: Headers) -> Judge:
-    """What decides whether a change may happen. Raises OperationRefused for headers that cannot be understood."""
+    """What decides whether a change may happen.
+
+    Raises OperationRefused for headers that cannot be understood.
+    """
     if_match, if_none_match = _tags(headers, "if-match"), _tags(headers, "if-none-match")
 
     def judge(revision: int | None) -> None:
@@ -58,7 +61,10 @@ def check_retrieve(headers: Headers, definition: Definition) -> None:
 
 
 def moment_of(revision: int | None, time: str | None) -> RevisionSelector | None:
-    """The past that a request is about; None is the present. Raises OperationRefused for headers that do not fit."""
+    """The past that a request is about; None is the present.
+
+    Raises OperationRefused for headers that do not fit.
+    """
     if revision is None and time is None:
         return None
     if time is None:

@@ -1,4 +1,7 @@
-"""What the API sends and takes, as JSON Schema and as examples. That of a connection comes from the model."""
+"""What the API sends and takes, as JSON Schema and as examples.
+
+That of a connection comes from the model.
+"""
 
 from __future__ import annotations
 

@@ -194,7 +194,10 @@ def router(inquiries: Inquiries) -> APIRouter:
 
 
 def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
-    """In whose name is asked. Raises OperationRefused where that is nobody, or somebody that only admins may name."""
+    """In whose name is asked.
+
+    Raises OperationRefused where that is nobody, or somebody that only admins may name.
+    """
     caller = caller_of(request)
     if wanted:
         if not caller.role.may(TokenRole.ADMIN):

@@ -83,11 +83,13 @@ class _Node:
 
 
 class Enforcer:
-    """The permissions that the entries of a policy give. Paths are resources as text: `thing:/attributes/site`.
+    """The permissions that the entries of a policy give.
 
-    `now` is the time as in `Event.timestamp`; subjects that have expired by then are left out. `expires` is when the
-    next one will, or None. Entries for other namespaces than `namespace` are left out; without one, none is. `made_of` are
-    the policies that had a say in it, those that it imports included, there or not.
+    Paths are resources as text: `thing:/attributes/site`.
+
+    `now` is the time as in `Event.timestamp`; subjects that have expired by then are left out. `expires` is when the next
+    one will, or None. Entries for other namespaces than `namespace` are left out; without one, none is. `made_of` are the
+    policies that had a say in it, those that it imports included, there or not.
     """
 
     __slots__ = ("_root", "expires", "made_of")
@@ -227,7 +229,10 @@ def _view(node: _Node, value: Any, subjects: Sequence[str]) -> Any:
 
 
 def _below(node: _Node, key: str) -> tuple[_Node, bool]:
-    """The node of a member, or the nearest one above it. Keys of a policy's resources have slashes in them."""
+    """The node of a member, or the nearest one above it.
+
+    Keys of a policy's resources have slashes in them.
+    """
     if "/" not in key:
         below = node.children.get(key)
         return (node, False) if below is None else (below, True)

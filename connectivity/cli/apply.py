@@ -26,7 +26,10 @@ TRIAL = "application/vnd.connectivity.trial+json"
 
 
 def wanted_of(paths: Sequence[Path], *, as_json: bool) -> dict[str, WantedDocument]:
-    """The documents of files and folders. Ends the command with 2 for what is not there, with 1 for problems, told."""
+    """The documents of files and folders.
+
+    Ends the command with 2 for what is not there, with 1 for problems, told.
+    """
     loaded = loaded_files(paths, for_elsewhere=True)
     if loaded.problems:
         print_problems(loaded.problems, as_json=as_json)
@@ -55,7 +58,10 @@ def there_for(service: ServiceClient, wanted: Mapping[str, WantedDocument]) -> d
 
 
 def carry_out(service: ServiceClient, step: Step, wanted: Mapping[str, WantedDocument]) -> str | None:
-    """Do what the step says; why it could not be done, None if it was. Raises AskingFailed where nothing more can be."""
+    """Do what the step says; why it could not be done, None if it was.
+
+    Raises AskingFailed where nothing more can be.
+    """
     try:
         if step.action is Action.GONE:
             service.ask("DELETE", "connections", step.id, headers={"if-match": step.tag or "*"})
@@ -82,7 +88,10 @@ def only_one(wanted: Mapping[str, WantedDocument], name: str | None) -> Mapping[
 
 
 def sample_of(file: Path | None) -> bytes | None:
-    """The message that a file holds; `-` is standard input. Ends the command with 2 where it cannot be read."""
+    """The message that a file holds; `-` is standard input.
+
+    Ends the command with 2 where it cannot be read.
+    """
     if file is None:
         return None
     try:
@@ -105,7 +114,10 @@ def tried(service: ServiceClient, trial: Mapping[str, Any]) -> Any:
 def trial_of(
     document: Mapping[str, Any], sample: bytes | None, headers: Sequence[str], source: int, address: str | None
 ) -> dict[str, Any]:
-    """What is to be tried out. Ends the command with 2 for a sample that is too large, and for a header that is none."""
+    """What is to be tried out.
+
+    Ends the command with 2 for a sample that is too large, and for a header that is none.
+    """
     if sample is None:
         return {"connection": document}
     if len(sample) > MAX_SAMPLE:

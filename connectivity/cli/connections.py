@@ -449,7 +449,10 @@ def _command(service: ServiceClient, connection: str, name: str) -> None:
 
 
 def _all(service: ServiceClient, what: str) -> list[Any]:
-    """What the API says of every connection; those that are deleted meanwhile are left out. Raises AskingFailed."""
+    """What the API says of every connection; those that are deleted meanwhile are left out.
+
+    Raises AskingFailed.
+    """
     found = []
     for connection in service.items("connections", **_IDS):
         try:

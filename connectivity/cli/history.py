@@ -75,7 +75,10 @@ def export(
 
 
 def _run(work: HistoryExport, out: Path, *, force: bool) -> dict[str, Any]:
-    """In a thread of its own, so that Ctrl-C is heard at once, whatever a library waits for. Raises ExportFailed."""
+    """In a thread of its own, so that Ctrl-C is heard at once, whatever a library waits for.
+
+    Raises ExportFailed.
+    """
     written: list[dict[str, Any]] = []
     failures: list[Exception] = []
     shown = _shown if sys.stderr.isatty() else _silent

@@ -175,7 +175,10 @@ class ServiceClient:
         return found
 
     def some(self, limit: int, *path: str) -> tuple[list[Any], int]:
-        """So many items at most of a GET that answers with a list, and how many there are. Raises AskingFailed."""
+        """So many items at most of a GET that answers with a list, and how many there are.
+
+        Raises AskingFailed.
+        """
         answer = self.ask("GET", *path, query={"limit": str(limit)})
         total = answer.headers.get("x-total-count", "")
         if not isinstance(answer.document, list) or not total.isdecimal():

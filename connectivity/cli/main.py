@@ -1,7 +1,9 @@
-"""The commands of `connectivity`. Each does little: it calls what does the work and says what came out.
+"""The commands of `connectivity`.
 
-Exit codes. `validate`: 0 no problems, 1 problems, 2 a path that does not exist. `serve`: 0 stopped as asked, 1 the
-journal cannot be opened, 2 settings that cannot be used, 3 another service owns the data folder, 4 the API's port is in use.
+Each does little: it calls what does the work and says what came out.
+
+Exit codes. `validate`: 0 no problems, 1 problems, 2 a path that does not exist. `serve`: 0 stopped as asked, 1 the journal
+cannot be opened, 2 settings that cannot be used, 3 another service owns the data folder, 4 the API's port is in use.
 """
 
 from __future__ import annotations

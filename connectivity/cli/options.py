@@ -117,7 +117,9 @@ def loaded_settings(file: Path | None) -> Settings:
 
 
 def loaded_files(paths: Sequence[Path], *, for_elsewhere: bool = False) -> LoadedFolder:
-    """The connections of files and folders. Ends the command with 2, and says which, where something is not there.
+    """The connections of files and folders.
+
+    Ends the command with 2, and says which, where something is not there.
 
     `for_elsewhere`: the service that gets them may run on another machine (`connectivity.management.files.load`).
     """
@@ -140,7 +142,10 @@ def _exists(path: Path) -> bool:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal, unless `--yes` has answered. Ends the command with 2 where nobody can be asked, with 1 at no."""
+    """Ask on a terminal, unless `--yes` has answered.
+
+    Ends the command with 2 where nobody can be asked, with 1 at no.
+    """
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

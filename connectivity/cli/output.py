@@ -74,7 +74,10 @@ def print_table(rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def _print_fitted(headings: Sequence[str], table: Sequence[Sequence[str]]) -> bool:
-    """As wide as the terminal: long texts are folded, never cut. False, and nothing, where there is no room for that."""
+    """As wide as the terminal: long texts are folded, never cut.
+
+    False, and nothing, where there is no room for that.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -156,7 +156,10 @@ class WantedDocument:
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """What the service has; `file` is the one that owns it, None for the API. The document may be left out for those."""
+    """What the service has; `file` is the one that owns it, None for the API.
+
+    The document may be left out for those.
+    """
 
     tag: str
     document: Mapping[str, Any] | None = None

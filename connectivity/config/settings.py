@@ -148,7 +148,10 @@ class ApiSettings(Section):
 
     @property
     def needs_token(self) -> bool:
-        """Whether everything but probes wants a token. An empty token is none: it would let in whoever brings nothing."""
+        """Whether everything but probes wants a token.
+
+        An empty token is none: it would let in whoever brings nothing.
+        """
         return bool(self.tokens or (self.token and self.token.get_secret_value()))
 
     @model_validator(mode="after")
@@ -371,7 +374,10 @@ HostEntry = Annotated[str, AfterValidator(_is_host_entry)]
 
 
 class HostSettings(Section):
-    """Which hosts connections may reach. Link-local addresses and metadata services of clouds are always refused."""
+    """Which hosts connections may reach.
+
+    Link-local addresses and metadata services of clouds are always refused.
+    """
 
     private: Annotated[Literal["allow", "refuse"], BeforeValidator(lowered)] = Field(
         default="allow",
@@ -456,7 +462,10 @@ class TracingSettings(Section):
 
 
 class Settings(BaseSettings):
-    """All settings. `Settings()` reads variables only; `load_settings` reads a file too and explains what is wrong."""
+    """All settings.
+
+    `Settings()` reads variables only; `load_settings` reads a file too and explains what is wrong.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,

@@ -82,7 +82,10 @@ def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> s
 
 
 def _unknown(path: str, origin: str, name: str, known: list[str]) -> str:
-    """The line for a setting that is none. Its value is not shown: it may be a token under a mistyped name."""
+    """The line for a setting that is none.
+
+    Its value is not shown: it may be a token under a mistyped name.
+    """
     hint = did_you_mean(name, known)
     return f"{path} ({origin}): found an unknown setting, expected one of: {', '.join(known)}" + (
         f" ({hint})" if hint else ""

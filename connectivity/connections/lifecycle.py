@@ -94,7 +94,10 @@ def status_of(error: LinkError) -> Status:
 
 
 _PERHAPS_A_SLIP = frozenset({Detail.UNKNOWN_HOST, Detail.REFUSED})
-"""What a wrong host or port looks like. So does a broker that starts: it is tried again as soon as anything else."""
+"""What a wrong host or port looks like.
+
+So does a broker that starts: it is tried again as soon as anything else.
+"""
 
 
 class Lifecycle:

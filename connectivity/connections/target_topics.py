@@ -57,7 +57,10 @@ class TargetTopic(NamedTuple):
 
 
 class UnknownTargetTopic(ValueError):
-    """A topic that no signal has. The text says what was expected; `nearest` is the most similar one that exists."""
+    """A topic that no signal has.
+
+    The text says what was expected; `nearest` is the most similar one that exists.
+    """
 
     def __init__(self, found: str) -> None:
         super().__init__(f"one of: {', '.join(TOPICS)}")

@@ -109,7 +109,9 @@ class Vault:
         return masked(document)
 
     def keep(self, document: Document, stored: Document | None) -> dict[str, Any]:
-        """The document, with the stored secret wherever it has the mask. `stored` is sealed; None: there is none.
+        """The document, with the stored secret wherever it has the mask.
+
+        `stored` is sealed; None: there is none.
 
         Raises DefinitionError where nothing is stored, or where a password would be sent to another place than so far;
         UnknownKey and AlteredSecret for a secret that is needed and cannot be opened.
@@ -246,7 +248,10 @@ def _without_references(uri: str, filler: str = "") -> str:
 
 
 def _password_span(uri: str) -> tuple[int, int] | None:
-    """Where the password of an address begins and ends. Without a colon, all user information counts as one."""
+    """Where the password of an address begins and ends.
+
+    Without a colon, all user information counts as one.
+    """
     filled = _without_references(uri)
     authority = _AUTHORITY.match(filled)
     if authority is None or "@" not in authority["authority"]:

@@ -64,7 +64,9 @@ class ConnectionClient:
         now: Callable[[], datetime],
         heard: Readers = nobody_asks,
     ) -> None:
-        """`number`: which of the connection's clients it is, from 0. `entries`: where operators read what has happened.
+        """`number`: which of the connection's clients it is, from 0.
+
+        `entries`: where operators read what has happened.
 
         `heard` is told what the links know of those who read what they publish.
         """

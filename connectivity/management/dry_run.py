@@ -1,4 +1,6 @@
-"""A message on trial: what a source would make of it, and where its answers would go. Nothing is dispatched or sent.
+"""A message on trial: what a source would make of it, and where its answers would go.
+
+Nothing is dispatched or sent.
 
 The message goes the way of a delivery, through the same reader: header mapping, payload mapping with its scripts,
 placeholders, enforcement. Of each signal that comes out the answers are rehearsed too, one that says that all went well and

@@ -103,7 +103,10 @@ def load(paths: Iterable[Path], *, for_elsewhere: bool = False) -> LoadedFolder:
 
 
 def read_file(file: Path, *, for_elsewhere: bool = False) -> ReadFile:
-    """The connections of one file. Never raises: whatever is wrong is among the problems. `for_elsewhere` as in `load`."""
+    """The connections of one file.
+
+    Never raises: whatever is wrong is among the problems. `for_elsewhere` as in `load`.
+    """
     document, found = read_document(file)
     problems = [FileProblem(file, problem) for problem in found]
     if document is None and found:

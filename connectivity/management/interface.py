@@ -103,7 +103,10 @@ class Management(Protocol):
         """The revisions of a connection, the newest first: `revision`, `modified`, `by`, `action`."""
 
     async def create(self, document: Document, by: str) -> Definition:
-        """A new connection of the API; an `id` is made where the document has none. Says nothing about the broker."""
+        """A new connection of the API; an `id` is made where the document has none.
+
+        Says nothing about the broker.
+        """
 
     async def put(self, connection_id: str, document: Document, by: str, judge: Judge) -> tuple[Definition, bool]:
         """Make the connection what the document says; whether it is new. Returns when the change runs."""
@@ -118,7 +121,10 @@ class Management(Protocol):
         """Want it closed, durably, and close it."""
 
     async def test(self, document: Document, sample: SampleMessage | None = None) -> Mapping[str, Any]:
-        """Connect on trial: what was found at each source and target, and what became of the sample. Stores nothing."""
+        """Connect on trial: what was found at each source and target, and what became of the sample.
+
+        Stores nothing.
+        """
 
     def status(self, connection_id: str) -> Mapping[str, Any]:
         """What the connection does, as `GET …/status` shows it."""

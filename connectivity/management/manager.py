@@ -55,7 +55,10 @@ OPEN_SECONDS = 55.0
 """How long an operator waits for the clients of a connection that is being opened."""
 
 TRIALS_AT_ONCE = 8
-"""So many connections are tried at the same time; each may have links, and processes for its scripts. The others wait."""
+"""So many connections are tried at the same time; each may have links, and processes for its scripts.
+
+The others wait.
+"""
 
 _SHORT = 2048
 """Characters of a document that takes about a millisecond to read."""
@@ -391,7 +394,10 @@ class ConnectionManager(Management):
             raise OperationRefused(interface.exists(connection_id))
 
     async def _checked(self, document: Document, former: DesiredConnection | None = None) -> DesiredConnection:
-        """The document as it is to be stored, with its connection. Raises OperationRefused with all its problems."""
+        """The document as it is to be stored, with its connection.
+
+        Raises OperationRefused with all its problems.
+        """
         connection, complete = await self._usable(document, former)
         if former is not None and (kind := former.document.get("connectionType")) != connection.connection_type:
             raise OperationRefused(interface.other_type(connection.id, str(kind), connection.connection_type))

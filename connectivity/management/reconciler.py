@@ -1,7 +1,9 @@
-"""What connection files say, compared with what was known before, and what has to be done for it. Pure: no clock, no task.
+"""What connection files say, compared with what was known before, and what has to be done for it.
 
-    said(reading, …)          the connections that files own now, and what is to be noted of them
-    steps(wanted, running)    what makes one running connection what it should be
+Pure: no clock, no task.
+
+said(reading, …) the connections that files own now, and what is to be noted of them steps(wanted, running) what makes one
+running connection what it should be
 
 A file that cannot be used any more takes nothing away: what it said last goes on, with the problems beside it. A document
 that differs from the one noted is a new revision, and ends whatever an operator wanted in spite of the former one. An id

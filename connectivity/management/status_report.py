@@ -99,7 +99,10 @@ def target_standings(
 
 
 def closed_status(connection_id: str, wanted: str, since: datetime | None = None) -> Mapping[str, Any]:
-    """The status of a connection that does not run. `wanted`: what it is to be; `since`: when it was closed, if known."""
+    """The status of a connection that does not run.
+
+    `wanted`: what it is to be; `since`: when it was closed, if known.
+    """
     return closed_report(connection_id, wanted, name_of(), since)
 
 

@@ -183,7 +183,10 @@ class Supervisor:
     # what operators ask
 
     def status_report(self, wanted: str | None = None) -> Mapping[str, Any]:
-        """How the connection is, in all its parts. `wanted`: what it is to be, if its document does not say so."""
+        """How the connection is, in all its parts.
+
+        `wanted`: what it is to be, if its document does not say so.
+        """
         wanted = wanted or self.connection.connection_status
         if self._opening is not None:
             waiting = [waiting_standing(client, self._details_of_opening()) for client in self.clients]
@@ -219,7 +222,10 @@ class Supervisor:
         self._meter.reset()
 
     def enable_logs(self) -> None:
-        """Write down what happens, for the usual time. There is nothing to write of a connection that is closed."""
+        """Write down what happens, for the usual time.
+
+        There is nothing to write of a connection that is closed.
+        """
         if self._opening is not None or any(client.lifecycle.status is not Status.CLOSED for client in self.clients):
             self._meter.log.enable()
 

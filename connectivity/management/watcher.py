@@ -44,7 +44,10 @@ class _Known(NamedTuple):
 
 
 class FolderWatcher:
-    """One folder. Of what is in it the files directly in it are read, except those whose name begins with a dot."""
+    """One folder.
+
+    Of what is in it the files directly in it are read, except those whose name begins with a dot.
+    """
 
     def __init__(
         self,

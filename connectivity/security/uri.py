@@ -33,7 +33,10 @@ _UNFIT = re.compile(r"[\s\x00-\x1f\x7f]")
 
 
 class BrokerUri(NamedTuple):
-    """A parsed `uri`. `path` is as written, with its leading slash, or empty; the password is shown masked."""
+    """A parsed `uri`.
+
+    `path` is as written, with its leading slash, or empty; the password is shown masked.
+    """
 
     scheme: str
     host: str
@@ -48,7 +51,10 @@ class BrokerUri(NamedTuple):
 
 
 def parse_uri(text: str) -> BrokerUri:
-    """Read a broker's address. Raises ValueError that says what was expected, without any part of the text."""
+    """Read a broker's address.
+
+    Raises ValueError that says what was expected, without any part of the text.
+    """
     if _UNFIT.search(text):
         raise ValueError("an address without white space and control characters, percent-encoded where needed")
     shape = _SHAPE.fullmatch(text)

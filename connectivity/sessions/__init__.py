@@ -27,7 +27,10 @@ def load_handler(protocol: str) -> type[SessionHandler] | None:
 
 
 class SessionHandlers:
-    """The desks of a service, by the module names of their codecs. What they are told, all of them are told."""
+    """The desks of a service, by the module names of their codecs.
+
+    What they are told, all of them are told.
+    """
 
     def __init__(self, desks: Mapping[str, SessionHandler]) -> None:
         self._desks = desks

@@ -42,7 +42,10 @@ class RetentionTimes:
         return "<Lifetimes: forever>" if self.is_forever else f"<Lifetimes by {', '.join(self._retention.rules)}>"
 
     def left(self, event: Event, now: int) -> int:
-        """Whole seconds until an event's time is over, at least one; 0 where no time ends it. `now` in milliseconds."""
+        """Whole seconds until an event's time is over, at least one; 0 where no time ends it.
+
+        `now` in milliseconds.
+        """
         if self.is_forever:
             return 0
         kept = self._retention.of(event.entity.namespace)
@@ -61,12 +64,17 @@ class SessionReply(Protocol):
     """What is said of a request when its batch is durable, or could not be stored."""
 
     def __call__(self, error: BaseException | None, ended: Done, /) -> None:
-        """`error`: why the changes of the request are not stored. `ended` is called once: the broker has what was said."""
+        """`error`: why the changes of the request are not stored.
+
+        `ended` is called once: the broker has what was said.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class SessionCommand:
-    """A command that a request is, or has in it. The dispatcher carries it out as one that `subjects` have sent.
+    """A command that a request is, or has in it.
+
+    The dispatcher carries it out as one that `subjects` have sent.
 
     `named` is what names the command across redeliveries. `told` is told once what came of it, when that is durable.
     """
@@ -101,11 +109,13 @@ class SessionHandler(ABC):
     def take(
         self, spoken: SessionMessage, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
     ) -> Sequence[SessionReply | SessionCommand]:
-        """Carry out a request. What it changes is staged in the store and appended to the changes of its batch.
+        """Carry out a request.
 
-        What comes back is said when these are durable, or is still to be carried out, in this order; the delivery is
-        settled when all of it has ended. Nothing: that is all. Where an arrival is taken up again, so is all of this:
-        what the desk has noted in `arrival.made` is still there. Raises StoreUnavailable where that has to be.
+        What it changes is staged in the store and appended to the changes of its batch.
+
+        What comes back is said when these are durable, or is still to be carried out, in this order; the delivery is settled
+        when all of it has ended. Nothing: that is all. Where an arrival is taken up again, so is all of this: what the desk
+        has noted in `arrival.made` is still there. Raises StoreUnavailable where that has to be.
         """
 
     @abstractmethod

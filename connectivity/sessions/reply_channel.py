@@ -107,7 +107,10 @@ class ReplyChannel:
 
 
 def resolved_reply(route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery) -> Destination | None:
-    """Where a request is answered; None where that leads nowhere. Raises MappingError for what can be no address."""
+    """Where a request is answered; None where that leads nowhere.
+
+    Raises MappingError for what can be no address.
+    """
     return route.place_of_reply(headers, arrival.delivery.address, arrival.received.subjects)
 
 

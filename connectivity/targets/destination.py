@@ -42,8 +42,10 @@ class Destination(NamedTuple):
     headers: Mapping[str, str]
 
     def outgoing(self, envelopes: Sequence[Envelope], qos: int) -> list[OutboundMessage]:
-        """The messages to publish. A mapped header replaces one of the codec's; envelopes that share their headers go on
-        sharing them."""
+        """The messages to publish.
+
+        A mapped header replaces one of the codec's; envelopes that share their headers go on sharing them.
+        """
         if not self.headers:
             return [OutboundMessage(self.address, envelope, qos) for envelope in envelopes]
         merged: dict[int, dict[str, str]] = {}
@@ -90,7 +92,10 @@ class DestinationTemplate:
         return self._address.is_constant
 
     def resolve(self, context: PlaceholderContext) -> Destination | None:
-        """None where the address has no value. Raises UnsafeAddress, Unresolved. `context` is that of the signal."""
+        """None where the address has no value.
+
+        Raises UnsafeAddress, Unresolved. `context` is that of the signal.
+        """
         address = resolve_address(self._address, context)
         if address is None:
             return None

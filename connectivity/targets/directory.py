@@ -66,7 +66,10 @@ class OpenConnection:
 
 
 class ResponseDiversion(NamedTuple):
-    """Where an answer goes instead of, or beside, its reply-target. `target` of None: nobody takes it, for this `reason`."""
+    """Where an answer goes instead of, or beside, its reply-target.
+
+    `target` of None: nobody takes it, for this `reason`.
+    """
 
     target: TargetPublisher | None
     is_preserved: bool

@@ -216,8 +216,11 @@ class EventCursor:
         self._rest()
 
     def linked(self) -> None:
-        """There is a new link. What the broker has refused is not the first thing that it hears there: of one that hangs up
-        about it, nothing else would have a link for longer than that takes."""
+        """There is a new link.
+
+        What the broker has refused is not the first thing that it hears there: of one that hangs up about it, nothing else
+        would have a link for longer than that takes.
+        """
         if self._tries and self._failed is None:
             self._rest()
 

@@ -259,7 +259,10 @@ class EventPublisher:
         return any(cursor.can_go_on for cursor in group)
 
     def _offer(self, cursor: EventCursor, found: PublishedEvent, happening: SignalContext[TwinEvent]) -> bool:
-        """Whether the cursor has passed the event, be it by a mistake of ours. One that has not is tried again later."""
+        """Whether the cursor has passed the event, be it by a mistake of ours.
+
+        One that has not is tried again later.
+        """
         try:
             cursor.take(found, happening)
         except StoreUnavailable as error:

@@ -83,7 +83,10 @@ class PendingPublish:
 
 
 class _Place:
-    """A posting whose messages are not known yet, or which waits behind such. A message that is None is a mere mark."""
+    """A posting whose messages are not known yet, or which waits behind such.
+
+    A message that is None is a mere mark.
+    """
 
     __slots__ = ("messages", "posting")
 
@@ -347,7 +350,9 @@ class Outbox:
         party: Hashable,
         address: str = "",
     ) -> None:
-        """The same with messages that are still being made, however many they will be. `posting` is of one until then.
+        """The same with messages that are still being made, however many they will be.
+
+        `posting` is of one until then.
 
         `address` is where they will go.
         """
@@ -429,8 +434,10 @@ class PerAddressOutbox(Outbox):
         return self._link is not None
 
     def behind(self, ended: Done, party: Hashable = None) -> None:
-        """Call `ended` when what is being made for this party is there and taken. Else at once: a door stops reading from
-        whoever does not read, so that nothing has to be held back here."""
+        """Call `ended` when what is being made for this party is there and taken.
+
+        Else at once: a door stops reading from whoever does not read, so that nothing has to be held back here.
+        """
         if busy := [lane for lane in self._by_address.values() if lane.is_making(party)]:
             posting = PendingPublish(len(busy), ended)
             for lane in busy:

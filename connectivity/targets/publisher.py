@@ -95,7 +95,10 @@ class Publisher:
     def _send(
         self, signal: Outbound, mapped: MappedSignal, posting: PendingPublish, done: PublishOutcome, sender: Hashable
     ) -> None:
-        """Queue the messages of a mapped signal. What scripts still make waits for messages of the same sender only."""
+        """Queue the messages of a mapped signal.
+
+        What scripts still make waits for messages of the same sender only.
+        """
         span = self.tracer.sending(signal, self.address) if self.tracer is not None else None
         messages: list[OutboundMessage] = []
 

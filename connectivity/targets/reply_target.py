@@ -290,7 +290,10 @@ def routes_of(
     host: ScriptHost | None = None,
     tracer: Tracer | None = None,
 ) -> list[ReplyTargetPublisher]:
-    """Return one publisher for each entry of a source's `payloadMapping`, in order. `host` runs their scripts."""
+    """Return one publisher for each entry of a source's `payloadMapping`, in order.
+
+    `host` runs their scripts.
+    """
     first, *others = mappers_of(connection, connection.sources[index].payload_mapping, host)
     publisher = ReplyTargetPublisher(connection, index, outbox, meter, now, first, tracer)
     return [publisher, *(publisher.through(mapper) for mapper in others)]

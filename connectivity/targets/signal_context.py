@@ -45,7 +45,10 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CurrentState(Protocol):
-    """The world as it is now. It knows the entity of the signal and its policy without having to wait for them."""
+    """The world as it is now.
+
+    It knows the entity of the signal and its policy without having to wait for them.
+    """
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """The newest snapshot, also of a deleted entity."""
@@ -88,7 +91,10 @@ S = TypeVar("S", bound=TwinEvent | Live)
 
 
 class SubjectView(Generic[S]):
-    """A signal as certain subjects see it. `document` is what a filter sees: the thing as far as the signal tells it."""
+    """A signal as certain subjects see it.
+
+    `document` is what a filter sees: the thing as far as the signal tells it.
+    """
 
     __slots__ = ("_context", "_document", "_happening", "_part", "_readable", "_signal", "subjects")
 

@@ -31,8 +31,10 @@ from spark_store.rql.ast import FieldKind, Predicate
 
 @dataclass(frozen=True, slots=True)
 class _CompiledTopic:
-    """One topic of a target. `operands`: what its filter asks about the signal itself; `has_times`: whether it asks the
-    clock."""
+    """One topic of a target.
+
+    `operands`: what its filter asks about the signal itself; `has_times`: whether it asks the clock.
+    """
 
     namespaces: frozenset[str]
     predicate: Predicate | None
@@ -93,8 +95,11 @@ class _CompiledTopic:
 
 
 class TopicFilter:
-    """The interest of one target. Raises UnknownTopic, QueryError, SelectorRefused, PlaceholderError for topics that cannot
-    be understood; a connection document with such a one is refused before."""
+    """The interest of one target.
+
+    Raises UnknownTopic, QueryError, SelectorRefused, PlaceholderError for topics that cannot be understood; a connection
+    document with such a one is refused before.
+    """
 
     def __init__(self, topics: Sequence[str], subjects: Sequence[str]) -> None:
         self.subjects = tuple(subjects)

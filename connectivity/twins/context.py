@@ -127,7 +127,10 @@ class CommandContext(msgspec.Struct, frozen=True):
         return None if snapshot is None or snapshot.is_deleted else snapshot
 
     def shown(self, present: Snapshot) -> Snapshot:
-        """What a retrieve shows of an entity that is there: as it is, or as it was. Raises TwinError if it was not there."""
+        """What a retrieve shows of an entity that is there: as it is, or as it was.
+
+        Raises TwinError if it was not there.
+        """
         if self.past is None:
             return present
         if self.past.snapshot.is_deleted:
@@ -185,7 +188,10 @@ class CommandContext(msgspec.Struct, frozen=True):
         action: str | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> Response:
-        """The answer. It carries the command's own headers too; which of them may leave is the codec's to know."""
+        """The answer.
+
+        It carries the command's own headers too; which of them may leave is the codec's to know.
+        """
         headers = dict(self.headers)
         action = action or self.command.action
         if action == "merge":
@@ -312,8 +318,10 @@ class CurrentStateLookup:
         return _Compiled(policy, others, policy_imports.effective(state_of(policy), lookup))
 
     def _is_present(self, compiled: _Compiled, policy: Snapshot) -> bool:
-        """Whether what was compiled is still what the policies say. A revision alone does not tell: one that could not be
-        stored is given again to something else."""
+        """Whether what was compiled is still what the policies say.
+
+        A revision alone does not tell: one that could not be stored is given again to something else.
+        """
         if compiled.policy is not policy:
             if compiled.policy != policy:
                 return False

@@ -58,7 +58,10 @@ def decide(
 def past_wanted(
     command: Command, subjects: Sequence[str], world: StateLookup, now: str, limits: TwinLimits | None = None
 ) -> PastQuery | None:
-    """Which past a retrieve needs that `asks_for_past`; None where it is answered with the present. Raises TwinError."""
+    """Which past a retrieve needs that `asks_for_past`; None where it is answered with the present.
+
+    Raises TwinError.
+    """
     case = _case(command, subjects, world, now, limits or TwinLimits(), None)
     if command.entity.name == NO_NAME:
         raise case.refuse(
@@ -143,7 +146,10 @@ class Decider:
         return past_wanted(command, subjects, self.world, self._timestamp(), self.limits)
 
     def show_past(self, command: Command, subjects: Sequence[str], past: PastState | None) -> Decision:
-        """Answer a retrieve with what was found of the past that it wanted, None for nothing. Raises TwinError."""
+        """Answer a retrieve with what was found of the past that it wanted, None for nothing.
+
+        Raises TwinError.
+        """
         now = self._timestamp()
         if past is None:
             raise unknown_past(_case(command, subjects, self.world, now, self.limits, None))

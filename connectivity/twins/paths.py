@@ -24,7 +24,9 @@ _EVERY: Final = frozenset({"modify", "merge", "retrieve", "delete"})
 
 
 class Resource(NamedTuple):
-    """A part of a thing or a policy. `name` is what its codes begin with; `below_feature`: it cannot be where no feature is.
+    """A part of a thing or a policy.
+
+    `name` is what its codes begin with; `below_feature`: it cannot be where no feature is.
 
     `is_selectable`: a retrieve may name `fields` of it. `part` tells the parts of a policy apart that share their codes;
     `is_created`: writing it where it is not is to create it.

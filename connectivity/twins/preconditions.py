@@ -110,7 +110,9 @@ class Preconditions(msgspec.Struct, frozen=True):
         return [place for place, predicate in self.patch_conditions if not _holds(case, predicate, snapshot)]
 
     def check_tags(self, case: CommandContext, present: Callable[[], str | None] | None) -> None:
-        """Refuse unless the entity tags agree. `present` gives the part's tag, and is None where the part is missing.
+        """Refuse unless the entity tags agree.
+
+        `present` gives the part's tag, and is None where the part is missing.
 
         A part that the caller may not read has no tag for him: then only `*` matches it.
         """

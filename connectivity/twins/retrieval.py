@@ -241,7 +241,10 @@ def _instant(case: CommandContext) -> int | None:
 
 
 def _visible(case: CommandContext) -> int:
-    """The newest revision of an entity that is there and may be read. Who may not learns nothing of its past."""
+    """The newest revision of an entity that is there and may be read.
+
+    Who may not learns nothing of its past.
+    """
     is_thing = case.entity.type is EntityType.THING
     snapshot = case.living()
     policy = snapshot.policy if snapshot is not None else None

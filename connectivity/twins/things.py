@@ -396,7 +396,10 @@ def _keep_ids(case: CommandContext, patch: Mapping[str, Any]) -> None:
 
 
 def _conditional(case: CommandContext, asked: Preconditions, before: Snapshot, patch: CheckedValue) -> CheckedValue:
-    """The patch without the places whose own condition does not hold. Objects that lose all members stay, empty."""
+    """The patch without the places whose own condition does not hold.
+
+    Objects that lose all members stay, empty.
+    """
     refused = asked.refused_places(case, before) if asked.patch_conditions else ()
     kept = reduce(remove, refused, patch.parsed)
     return patch if kept is patch.parsed else patch._replace(parsed=kept, raw=encode(kept))

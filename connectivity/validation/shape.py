@@ -27,7 +27,10 @@ _CODES = {"id": "connectivity:connection.id.invalid", "uri": URI_INVALID}
 
 
 class ShapeReport(NamedTuple):
-    """What became of a document. `connection` is None only where nothing could be mended; `mended` are paths."""
+    """What became of a document.
+
+    `connection` is None only where nothing could be mended; `mended` are paths.
+    """
 
     connection: Connection | None
     problems: list[Problem]
@@ -118,7 +121,10 @@ class _Place(NamedTuple):
 
 
 def _place(model: type[BaseModel], location: Sequence[Any]) -> _Place:
-    """The place of an error. A location also names the kind of credentials, and keys as such; a place does not."""
+    """The place of an error.
+
+    A location also names the kind of credentials, and keys as such; a place does not.
+    """
     holder: tuple[Any, ...] = ()
     steps = [step for step in location if step != "[key]"]
     while True:

@@ -37,7 +37,9 @@ def validate(document: object, *, environ: Mapping[str, str] | None = None, base
 
 
 def parse(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> Connection:
-    """The connection of a document. Raises DefinitionError with every problem; takes what `validate` takes.
+    """The connection of a document.
+
+    Raises DefinitionError with every problem; takes what `validate` takes.
 
     Its secrets are hidden from now on wherever they may turn up (`connectivity.security.redaction`).
     """

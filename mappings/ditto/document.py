@@ -33,7 +33,10 @@ class EntityTopic(NamedTuple):
 
 
 def read_topic(text: str) -> EntityTopic:
-    """The topic and its entity. Raises UnknownTopic, or DecodeError with `things:id.invalid` or `policies:id.invalid`."""
+    """The topic and its entity.
+
+    Raises UnknownTopic, or DecodeError with `things:id.invalid` or `policies:id.invalid`.
+    """
     return _known(text) if len(text) <= LONGEST_KNOWN else _read(text)
 
 
@@ -68,7 +71,10 @@ _LONG = 1 << 63
 
 
 class DittoMessage(msgspec.Struct):
-    """The members of a message; those of no interest here are dropped. `value` is empty where there is none."""
+    """The members of a message; those of no interest here are dropped.
+
+    `value` is empty where there is none.
+    """
 
     topic: str
     path: str

@@ -60,8 +60,9 @@ def not_json(payload: bytes, description: str = JSON_HINT) -> Fault:
 
 
 def not_sound(payload: bytes) -> Fault:
-    """JSON that holds what cannot be kept: too deep, too large a number, bytes that are no text. A validator of JSON
-    finds nothing wrong with most of it, so the description says what is expected.
+    """JSON that holds what cannot be kept: too deep, too large a number, bytes that are no text.
+
+    A validator of JSON finds nothing wrong with most of it, so the description says what is expected.
     """
     return not_json(payload, SOUND_HINT)
 

@@ -101,7 +101,10 @@ class _Frame(NamedTuple):
 
 
 def next_envelopes(signal: Next) -> list[Envelope]:
-    """One envelope for each event, in order. Raises EncodeError without an entity, and for an unknown action."""
+    """One envelope for each event, in order.
+
+    Raises EncodeError without an entity, and for an unknown action.
+    """
     if signal.entity is None:
         raise cannot_say("elements of a history without the id of their entity")
     around = _Around(signal)

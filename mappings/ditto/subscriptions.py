@@ -83,7 +83,10 @@ def _raw(message: DittoMessage, name: str) -> bytes:
 
 
 def subscribe_to_history(entity: EntityId, path: str, value: Any, headers: Headers) -> Subscribe:
-    """The subscribe with this parsed value. Raises DecodeError for values of wrong types, UnknownPath for parts."""
+    """The subscribe with this parsed value.
+
+    Raises DecodeError for values of wrong types, UnknownPath for parts.
+    """
     if path not in ("", "/"):
         raise UnknownPath(errors.unknown_path(path))
     members = {} if value is None else as_object(value)

@@ -86,7 +86,10 @@ _CODES: dict[SubscriptionKind, dict[EndReason, str]] = {
         EndReason.ABORTED: "thing-search:subscription.aborted",
     },
 }
-"""The code of each ending. A restart aborts no history: its client goes on behind the last revision that it has."""
+"""The code of each ending.
+
+A restart aborts no history: its client goes on behind the last revision that it has.
+"""
 
 
 def write(signal: Outbound) -> Sequence[Envelope]:

@@ -54,7 +54,10 @@ class Codec(ABC):
     """Whether it reads a stream of octets, in whatever pieces they come."""
 
     subprotocol: ClassVar[str | None] = None
-    """Its name among the subprotocols of WebSockets. A peer that has agreed on it is told of before it has said anything."""
+    """Its name among the subprotocols of WebSockets.
+
+    A peer that has agreed on it is told of before it has said anything.
+    """
 
     alpn: ClassVar[str | None] = None
     """Its name among the protocols that the ends of a TLS connection agree on."""

@@ -66,7 +66,10 @@ def script(value: object) -> str:
 
 
 class _Message(msgspec.Struct, rename="camel"):
-    """What an incoming script is given. `binary` is written as base64, `text` as UTF-8 says, U+FFFD where it is none."""
+    """What an incoming script is given.
+
+    `binary` is written as base64, `text` as UTF-8 says, U+FFFD where it is none.
+    """
 
     headers: Mapping[str, str]
     text: str

@@ -50,7 +50,10 @@ class StreamrCodec(Codec):
         return made
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
-        """The request of a message. Raises DecodeError, whose fault names the stream, partition and `sub` it is about."""
+        """The request of a message.
+
+        Raises DecodeError, whose fault names the stream, partition and `sub` it is about.
+        """
         try:
             request = read_request(envelope.payload, _LIMITS, accept_non_json=self.terms.accept_non_json)
         except RequestRefused as error:

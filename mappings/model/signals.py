@@ -24,7 +24,10 @@ from mappings.errors import Fault
 from mappings.ids import EntityId
 
 Headers: TypeAlias = Mapping[str, Any]
-"""Headers of a signal: name → JSON value. The specification's own names are in lower case, others as they were sent."""
+"""Headers of a signal: name → JSON value.
+
+The specification's own names are in lower case, others as they were sent.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,9 @@ class ErrorResponse:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to a thing or from it, or to or from one of its features. `direction`: `to` (its inbox) or `from`.
+    """A message to a thing or from it, or to or from one of its features.
+
+    `direction`: `to` (its inbox) or `from`.
 
     `extra` is that of `TwinEvent`, here as in all live signals: none as long as the signal is on its way in.
     """
@@ -178,7 +183,10 @@ class PolicyAnnouncement:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """What became of somebody's signal, by one label. The correlation id of `headers` says which signal that was."""
+    """What became of somebody's signal, by one label.
+
+    The correlation id of `headers` says which signal that was.
+    """
 
     entity: EntityId
     label: str
@@ -190,7 +198,10 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgements:
-    """All acknowledgements that one signal asked for, as its requester is told. A label may stand here several times."""
+    """All acknowledgements that one signal asked for, as its requester is told.
+
+    A label may stand here several times.
+    """
 
     entity: EntityId
     acks: tuple[Acknowledgement, ...]
@@ -201,7 +212,10 @@ class Acknowledgements:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionAnnouncement:
-    """What becomes of a connection, as its own targets are told. `name`: opened or closed. It is about no entity."""
+    """What becomes of a connection, as its own targets are told.
+
+    `name`: opened or closed. It is about no entity.
+    """
 
     connection_id: str
     name: str
@@ -281,8 +295,11 @@ Query: TypeAlias = HistoryQuery | SearchQuery | LiveQuery | SessionQuery
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Open a subscription. `key` is the client's own id, or None where the service chooses one; `demand` comes along in
-    protocols that request with the subscribe itself."""
+    """Open a subscription.
+
+    `key` is the client's own id, or None where the service chooses one; `demand` comes along in protocols that request with
+    the subscribe itself.
+    """
 
     kind: SubscriptionKind
     query: Query
@@ -298,7 +315,10 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Ask for `demand` more elements. `entity` is the one the client named, which need not be the subscription's."""
+    """Ask for `demand` more elements.
+
+    `entity` is the one the client named, which need not be the subscription's.
+    """
 
     kind: SubscriptionKind
     key: str
@@ -329,7 +349,10 @@ class SessionMessage:
 
 
 class EndReason(Enum):
-    """Why a subscription ends for a reason of the subscription itself. Each wire protocol has its own words for it."""
+    """Why a subscription ends for a reason of the subscription itself.
+
+    Each wire protocol has its own words for it.
+    """
 
     NOT_FOUND = "not found"
     INVALID_DEMAND = "invalid demand"

@@ -140,11 +140,12 @@ def unknown_topic(
 
 
 def parse_topic(text: str) -> TopicPath:
-    """The parts of a topic path. An empty namespace is one (`/lamp-7/things/…`); from any other empty segment on, all
-    the rest is one part.
+    """The parts of a topic path.
 
-    What was parsed once is known. Raises UnknownTopic, whose description tells which part is missing or unknown. Where
-    only the combination of known parts is wrong, the error carries the entity.
+    An empty namespace is one (`/lamp-7/things/…`); from any other empty segment on, all the rest is one part.
+
+    What was parsed once is known. Raises UnknownTopic, whose description tells which part is missing or unknown. Where only
+    the combination of known parts is wrong, the error carries the entity.
     """
     return _known(text) if len(text) <= LONGEST_KNOWN else _parse(text)
 

@@ -143,8 +143,11 @@ def _told(address: str, written: str) -> str:
 
 
 def _part(part: str) -> re.Pattern[str]:
-    """One part of a pattern. What stands between stars is found where it comes first, without a second try: with one kind
-    of star, that finds every match there is."""
+    """One part of a pattern.
+
+    What stands between stars is found where it comes first, without a second try: with one kind of star, that finds every
+    match there is.
+    """
     first, *rest = part.split("*")
     if not rest:
         return re.compile(re.escape(first))

@@ -98,7 +98,9 @@ _Builder: TypeAlias = Callable[[Sequence[Argument]], Stage]
 
 
 def _function(name: str, arguments: str, meaning: str, example: Example) -> Callable[[_Builder], _Builder]:
-    """Put the decorated builder into the table. A builder raises ValueError for arguments that it does not take.
+    """Put the decorated builder into the table.
+
+    A builder raises ValueError for arguments that it does not take.
 
     `arguments` are shown as they are written in a call; ` or ` stands between the ways to call the function.
     """
@@ -149,8 +151,10 @@ def _plain(arguments: Sequence[Argument], change: Callable[[str], str]) -> Stage
 
 @lru_cache(maxsize=256)
 def _like(pattern: str) -> re.Pattern[str]:
-    """`*` for any run, `?` for one character, `|` between alternatives. The translation gives back nothing, so that a
-    pattern with many stars stays linear."""
+    """`*` for any run, `?` for one character, `|` between alternatives.
+
+    The translation gives back nothing, so that a pattern with many stars stays linear.
+    """
     alternatives = (fnmatch.translate(alternative.replace("[", "[[]")) for alternative in pattern.split("|"))
     return re.compile("|".join(alternatives))
 

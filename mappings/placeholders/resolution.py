@@ -53,7 +53,10 @@ DELETED = Resolution(ResolutionState.DELETED)
 
 
 def of_values(values: Iterable[str]) -> Resolution:
-    """Resolved with these values, or unresolved where there are none. Raises Unresolved as soon as they pass the bounds."""
+    """Resolved with these values, or unresolved where there are none.
+
+    Raises Unresolved as soon as they pass the bounds.
+    """
     found: list[str] = []
     characters = 0
     for value in values:

@@ -185,7 +185,9 @@ def is_operand(text: str) -> bool:
 # --- from text to expressions -------------------------------------------------------------------------------------------
 
 _QUOTED = r"""'(?:[^'\\]|\\'|\\(?!'))*'|"(?:[^"\\]|\\"|\\(?!"))*\""""
-"""A text in quotes. A quote of the same kind may be written with a backslash, which stays in the value.
+"""A text in quotes.
+
+A quote of the same kind may be written with a backslash, which stays in the value.
 
 The alternatives exclude each other, here and below, so that nothing is tried twice. Possessive repetitions would say the
 same, but Python before 3.11.5 gets them wrong around groups.

@@ -25,7 +25,10 @@ from mappings.placeholders.time import parse_time
 
 
 class Topic(Protocol):
-    """What is read of a topic path. `str(topic)` is the whole path; a part that the topic lacks is None or empty."""
+    """What is read of a topic path.
+
+    `str(topic)` is the whole path; a part that the topic lacks is None or empty.
+    """
 
     @property
     def namespace(self) -> str | None: ...

@@ -32,7 +32,10 @@ from mappings.reactive_streams_io.limits import IDS_OF_A_HELLO, LARGEST_ID, SHOR
 
 
 class Decoder:
-    """Reads the octets of one peer. `feed` gives the frames; after a ProtocolError nothing can be read any more."""
+    """Reads the octets of one peer.
+
+    `feed` gives the frames; after a ProtocolError nothing can be read any more.
+    """
 
     __slots__ = ("_limits", "_needed", "_readers", "_waiting", "allowed", "expected_hello", "sizes")
 

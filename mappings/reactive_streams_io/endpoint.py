@@ -147,7 +147,10 @@ class Endpoint(Speaker):
         return self.is_closed and not self._control
 
     def receive(self, octets: bytes, now: float) -> list[Event]:
-        """What came: any octets of a stream, or one message. What is wrong with it ends the connection, as an event."""
+        """What came: any octets of a stream, or one message.
+
+        What is wrong with it ends the connection, as an event.
+        """
         if self.state is EndpointState.CLOSED:
             return []
         self._wishes = 0
@@ -338,7 +341,10 @@ class Endpoint(Speaker):
             self._bound()
 
     def _bound(self) -> None:
-        """Hold the peer to reading what it asks for. It may ask for very much in one message, so each frame is looked at."""
+        """Hold the peer to reading what it asks for.
+
+        It may ask for very much in one message, so each frame is looked at.
+        """
         waiting = self._control_octets + self.session.said_octets
         waiting += OBJECT * (len(self._control) + self.session.said_frames + self._wishes)
         if waiting > self._limits.backlog:

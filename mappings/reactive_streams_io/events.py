@@ -29,7 +29,10 @@ class DemandReceived(msgspec.Struct, frozen=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """The peer wants no more of a stream, or is gone, or broke a rule. Nothing can be said about the stream any more."""
+    """The peer wants no more of a stream, or is gone, or broke a rule.
+
+    Nothing can be said about the stream any more.
+    """
 
     stream: int
 
@@ -68,13 +71,19 @@ class SessionOpened(msgspec.Struct, frozen=True):
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """The transport is gone and the session can be resumed over another one. Its streams live on meanwhile."""
+    """The transport is gone and the session can be resumed over another one.
+
+    Its streams live on meanwhile.
+    """
 
     reason: str
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """This connection carries on the session with this key, with all its streams. What was its own before is gone."""
+    """This connection carries on the session with this key, with all its streams.
+
+    What was its own before is gone.
+    """
 
     session: int
 

@@ -28,7 +28,10 @@ LONGEST_NAME = 256
 
 @dataclass(frozen=True, slots=True)
 class RsioOptions:
-    """A definition's options, ready for use. `reply_addresses` of None: those of the source's reply-target."""
+    """A definition's options, ready for use.
+
+    `reply_addresses` of None: those of the source's reply-target.
+    """
 
     has_trials: bool = False
     extensions: frozenset[Extension] = frozenset(Extension)

@@ -39,7 +39,10 @@ class PackedElements(Sequence[bytes]):
     @overload
     def __getitem__(self, index: slice) -> PackedElements: ...
     def __getitem__(self, index: int | slice) -> bytes | PackedElements:
-        """An element; or those next to each other from one to another, as a run. Raises ValueError for any other step."""
+        """An element; or those next to each other from one to another, as a run.
+
+        Raises ValueError for any other step.
+        """
         size = self.size
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
@@ -59,7 +62,10 @@ _LARGEST_HEAD = 16
 
 
 class PublisherSide:
-    """One stream that a peer asked for. `asked` is the frame that it came with; `octets` is what waits of its elements."""
+    """One stream that a peer asked for.
+
+    `asked` is the frame that it came with; `octets` is what waits of its elements.
+    """
 
     __slots__ = (
         "_element",
@@ -147,7 +153,10 @@ class PublisherSide:
             self._ending = frame
 
     def next_frame(self) -> bytes | None:
-        """The next frame for the transport, or None where nothing waits. The last one of an ended stream is its end."""
+        """The next frame for the transport, or None where nothing waits.
+
+        The last one of an ended stream is its end.
+        """
         if self._large is not None:
             return self._part(self._large)
         if self._run:

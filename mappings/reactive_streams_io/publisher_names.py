@@ -59,8 +59,10 @@ class Projection:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The events of one entity. Revisions are inclusive and may be relative to the newest; instants are exclusive
-    nanoseconds since 1970."""
+    """The events of one entity.
+
+    Revisions are inclusive and may be relative to the newest; instants are exclusive nanoseconds since 1970.
+    """
 
     entity: EntityId
     from_revision: int | None = None

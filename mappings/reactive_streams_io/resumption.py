@@ -77,7 +77,10 @@ class ResumeToken:
 
 
 class Resumables:
-    """The sessions of one server that have a token. `tokens` makes one; times are the seconds that the endpoints get."""
+    """The sessions of one server that have a token.
+
+    `tokens` makes one; times are the seconds that the endpoints get.
+    """
 
     __slots__ = ("_by_session", "_by_token", "_given_up", "_idle", "_limits", "_lost", "_octets", "_tokens")
 
@@ -101,7 +104,10 @@ class Resumables:
         return f"<Resumables {len(self._by_token)} tokens, {len(self._lost) + len(self._given_up)} lost>"
 
     def grant(self, holder: SessionHolder, former: bytes | None = None) -> bytes:
-        """A token for the session of a connection. Those before are void, but for the `former` one until it is `used`."""
+        """A token for the session of a connection.
+
+        Those before are void, but for the `former` one until it is `used`.
+        """
         self.void(holder.session)
         kept = _Kept(holder, holder.session, self._tokens(), former)
         self._by_token[kept.token] = self._by_session[kept.session.key] = kept
@@ -129,7 +135,9 @@ class Resumables:
         return session.key in self._by_session
 
     def lose(self, session: RsioSession, until: float) -> None:
-        """The transport of a session is gone: keep it until then. Where there are too many, the oldest are next to go.
+        """The transport of a session is gone: keep it until then.
+
+        Where there are too many, the oldest are next to go.
 
         Those without streams go first: whoever loses his transport while he resumes leaves one of these behind.
         """

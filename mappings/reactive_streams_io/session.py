@@ -177,7 +177,10 @@ class RsioSession:
         return True
 
     def end(self, stream: int, error: str | None) -> bool:
-        """Complete a stream, or fail it: behind all that it was offered. False where the peer wants it no more."""
+        """Complete a stream, or fail it: behind all that it was offered.
+
+        False where the peer wants it no more.
+        """
         publishing = self.by_stream.get(stream)
         if publishing is None:
             return False
@@ -379,7 +382,10 @@ class RsioSession:
 
 
 class Speaker:
-    """Speaks in whatever `session` the connection has. What answers with a bool says False where the stream is over."""
+    """Speaks in whatever `session` the connection has.
+
+    What answers with a bool says False where the stream is over.
+    """
 
     session: RsioSession
 

@@ -102,7 +102,10 @@ class SubscriberSide:
         return list(self._by_stream)
 
     def subscribe(self, stream: int, demand: int, above: int = 0) -> Generation:
-        """A new generation of the smallest free id above this one. Raises EncodeError where too many live already."""
+        """A new generation of the smallest free id above this one.
+
+        Raises EncodeError where too many live already.
+        """
         if len(self._by_stream) >= self._limits.subscriptions:
             raise EncodeError(
                 Fault(

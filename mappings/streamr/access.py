@@ -30,7 +30,9 @@ def fingerprint(key: str) -> str:
 
 
 def subjects_of(key: str | None, keys: Mapping[str, str], given: Iterable[str] = ()) -> frozenset[str] | None:
-    """The subjects of a request: those `given` by its source or peer, and that of its key. None for an unknown key.
+    """The subjects of a request: those `given` by its source or peer, and that of its key.
+
+    None for an unknown key.
 
     `keys` are names and the fingerprints of their keys.
     """
@@ -43,7 +45,10 @@ def subjects_of(key: str | None, keys: Mapping[str, str], given: Iterable[str] =
 
 
 def has_lost_key(subjects: Iterable[str], given: Container[str], keys: Mapping[str, str]) -> bool:
-    """Whether one of these subjects was that of a key which nobody has any longer. `given` are those of a source or peer."""
+    """Whether one of these subjects was that of a key which nobody has any longer.
+
+    `given` are those of a source or peer.
+    """
     of_keys = {subject(name) for name in (*keys, ANONYMOUS)}
     return any(each.startswith(f"{_ISSUER}:") and each not in of_keys and each not in given for each in subjects)
 

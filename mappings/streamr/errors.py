@@ -117,7 +117,10 @@ def key_not_a_string() -> Fault:
 
 
 def message_not_ditto(stream: str, why: str | None = None) -> Fault:
-    """E-PUB-MSG: what is published to a twin has to be a command on it. `why` it is none becomes the description."""
+    """E-PUB-MSG: what is published to a twin has to be a command on it.
+
+    `why` it is none becomes the description.
+    """
     message = f"Publish request failed: content is not a Ditto command for {shown(stream)}"
     return Fault(400, "streamr:publish.message.notditto", message, why)
 

@@ -114,7 +114,9 @@ Read = Callable[[Envelope], Sequence[Inbound]]
 
 
 def command_of(request: Publish, entity: EntityId, read: Read, headers: dict[str, str] | None = None) -> Command:
-    """The command that is published to a twin. Raises RequestRefused for anything else, and for one on another twin.
+    """The command that is published to a twin.
+
+    Raises RequestRefused for anything else, and for one on another twin.
 
     `headers` are those of the message that brought the request.
     """
@@ -149,15 +151,20 @@ _place = lru_cache(maxsize=1024)(read_partition_name)
 
 
 def event_of(request: Publish, partition: int, revision: int, now: str) -> Event:
-    """The event that a published message becomes. `now` (`2030-01-15T07:30:00.250000Z`) is that of the service, or the
-    timestamp of the event before it if that is later."""
+    """The event that a published message becomes.
+
+    `now` (`2030-01-15T07:30:00.250000Z`) is that of the service, or the timestamp of the event before it if that is later.
+    """
     headers = _NO_HEADERS if request.timestamp is None else b'{"ts":%d}' % request.timestamp
     entity = partition_of(request.stream, partition)
     return Event(entity, revision, now, PUBLISHED, _PATH, content_of(request.content), headers)
 
 
 def message_of(event: Event, *, previous: int | None, ttl: int = 0) -> StreamMessage:
-    """The message that an event of a stream is; `previous` and `ttl` as a message has them. Raises FrameRefused."""
+    """The message that an event of a stream is; `previous` and `ttl` as a message has them.
+
+    Raises FrameRefused.
+    """
     place = _place(event.entity.name)
     if place is None:
         raise _refused(f"the name is {shown(event.entity.name)}, expected a stream and a partition")
@@ -167,7 +174,10 @@ def message_of(event: Event, *, previous: int | None, ttl: int = 0) -> StreamMes
 
 
 def published_at(event: Event) -> int:
-    """The time of a message, in milliseconds since 1970: its publisher's, or the service's. Raises FrameRefused."""
+    """The time of a message, in milliseconds since 1970: its publisher's, or the service's.
+
+    Raises FrameRefused.
+    """
     try:
         instant = None if event.headers == _NO_HEADERS else _headers(event.headers).ts
         return milliseconds(event.timestamp) if instant is None else instant

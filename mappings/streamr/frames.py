@@ -55,7 +55,10 @@ class ErrorPayload(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class FrameStyle:
-    """How a peer wants its frames. `filler` stands where a frame has no `sub`: the empty text, or None for null."""
+    """How a peer wants its frames.
+
+    `filler` stands where a frame has no `sub`: the empty text, or None for null.
+    """
 
     version: int = 28
     filler: str | None = ""
@@ -121,7 +124,10 @@ class NoResend:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Something failed. `code` and `status` are those of its fault; None where whoever wrote the frame gave none."""
+    """Something failed.
+
+    `code` and `status` are those of its fault; None where whoever wrote the frame gave none.
+    """
 
     text: str
     status: int | None = None
@@ -213,7 +219,10 @@ def _error_payload(frame: Error, shape: ErrorPayload) -> Any:
 def envelope(
     payload: bytes, type: FrameType, *, session: str | None = None, correlation_id: str | None = None
 ) -> Envelope:
-    """A frame as a message of a broker. Nothing in the protocol depends on the headers; a broadcast answers nobody."""
+    """A frame as a message of a broker.
+
+    Nothing in the protocol depends on the headers; a broadcast answers nobody.
+    """
     headers: dict[str, str] = {"content-type": CONTENT_TYPE, "streamr-type": str(int(type))}
     if session is not None:
         headers["streamr-session"] = session
@@ -333,7 +342,10 @@ _MOST_MEMBERS = 100
 
 
 def message_version(query: str) -> int:
-    """The version of the messages that this peer is sent. Raises UnknownVersion for a pair that is not spoken."""
+    """The version of the messages that this peer is sent.
+
+    Raises UnknownVersion for a pair that is not spoken.
+    """
     try:
         members: Mapping[str, Sequence[str]] = parse_qs(query, max_num_fields=_MOST_MEMBERS)
     except ValueError:

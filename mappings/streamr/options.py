@@ -42,7 +42,10 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamrOptions:
-    """A definition's options, ready for use. `reply_addresses` of None: those of the source's reply-target."""
+    """A definition's options, ready for use.
+
+    `reply_addresses` of None: those of the source's reply-target.
+    """
 
     streams: Mapping[str, StreamOptions] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)

@@ -49,8 +49,11 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Append a message to a stream. `content` is the text as the client wrote it; `timestamp` in milliseconds, None for the
-    service's own; `key` picks the partition, None for any."""
+    """Append a message to a stream.
+
+    `content` is the text as the client wrote it; `timestamp` in milliseconds, None for the service's own; `key` picks the
+    partition, None for any.
+    """
 
     stream: str
     content: str

@@ -91,7 +91,10 @@ class Resends:
         return self._next_second() if self._waiting and len(self._running) < self._limits.running else None
 
     def finish(self, ticket: ResendTicket, found: bool, now: float) -> float:
-        """A resend has come to its end; the time from which its last frame may be sent. Then `answered` has to be called."""
+        """A resend has come to its end; the time from which its last frame may be sent.
+
+        Then `answered` has to be called.
+        """
         self._running.pop(ticket.number, None)
         at = now if found else now + self._delay(ticket.request, now)
         self._kept_back[ticket.number] = at

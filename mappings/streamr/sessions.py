@@ -228,7 +228,10 @@ class Sessions:
         return [answer] if own[spot].clients else [self._leave(session, spot), answer]
 
     def drop(self, address: str, spot: Spot) -> list[Effect]:
-        """A session follows this partition no longer, for a reason that is not its own. Nothing, if it does not anyway."""
+        """A session follows this partition no longer, for a reason that is not its own.
+
+        Nothing, if it does not anyway.
+        """
         session = self._sessions.get(address)
         return [self._leave(session, spot)] if session is not None and spot in session.subscriptions else []
 

@@ -37,7 +37,10 @@ def partial_thing(event: Event) -> dict[str, Any]:
 
 
 def changed_part(type: EntityType, action: str, path: str, value: Any) -> dict[str, Any]:
-    """A fresh document with what an event changed, at its place. `value` is parsed; MISSING for a deletion."""
+    """A fresh document with what an event changed, at its place.
+
+    `value` is parsed; MISSING for a deletion.
+    """
     if value is MISSING or (action == "merged" and value is None):
         return {}
     if action == "merged":

@@ -336,7 +336,9 @@ def _first_from(journal: Journal, entity: EntityId, first: int, last: int, time:
 
 
 def _first(journal: Journal, entity: EntityId, first: int, last: int, passes: Callable[[str], bool]) -> int:
-    """The first revision from which on timestamps pass; last + 1 if none does. Some twenty look-ups in a long history.
+    """The first revision from which on timestamps pass; last + 1 if none does.
+
+    Some twenty look-ups in a long history.
 
     All of them are durable, and in the journal; what has been trimmed meanwhile is passed over.
     """

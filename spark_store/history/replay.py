@@ -68,7 +68,10 @@ class MatchBudget:
 
 
 def fold(events: Iterable[Event]) -> Snapshot:
-    """The state after all `events`, which are one entity's, oldest first. Raises ValueError if there are none."""
+    """The state after all `events`, which are one entity's, oldest first.
+
+    Raises ValueError if there are none.
+    """
     snapshot: Snapshot | None = None
     for event in events:
         snapshot = evolve(snapshot, event)
@@ -78,7 +81,10 @@ def fold(events: Iterable[Event]) -> Snapshot:
 
 
 def evolve(snapshot: Snapshot | None, event: Event) -> Snapshot:
-    """The state after `event`. Raises msgspec.DecodeError for a value that is no JSON; no journal has such a one."""
+    """The state after `event`.
+
+    Raises msgspec.DecodeError for a value that is no JSON; no journal has such a one.
+    """
     if event.entity.type is EntityType.STREAM:
         created = event.timestamp if snapshot is None or snapshot.is_deleted else snapshot.created
         return Snapshot(event.entity, event.revision, created, event.timestamp, {}, None)
@@ -160,7 +166,10 @@ def merge_at(state: Any, path: Segments, patch: Any) -> Any:
 
 
 def merge(target: Any, patch: Any) -> Any:
-    """RFC 7396 with delete patterns. Raises PatternRefused, which no event that was once decided brings about."""
+    """RFC 7396 with delete patterns.
+
+    Raises PatternRefused, which no event that was once decided brings about.
+    """
     return _merge(target, patch, MatchBudget())
 
 
@@ -262,7 +271,10 @@ def _count_variations(text: str) -> tuple[int, int]:
 
 
 def _repetitions(text: str, quantifier: str) -> tuple[int, bool]:
-    """In how many ways a quantifier can be met, and whether that grows with the key. Raises PatternRefused."""
+    """In how many ways a quantifier can be met, and whether that grows with the key.
+
+    Raises PatternRefused.
+    """
     if quantifier == "?":
         return 2, False
     if quantifier in "*+":

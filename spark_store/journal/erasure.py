@@ -76,7 +76,10 @@ _FILL_HOLES = "DELETE FROM holes WHERE seq IN (SELECT seq FROM holes WHERE seq <
 
 
 class Erasure(NamedTuple):
-    """The record of an erasure. Of the entity everything goes up to the event number `seq`. Times are UTC text."""
+    """The record of an erasure.
+
+    Of the entity everything goes up to the event number `seq`. Times are UTC text.
+    """
 
     id: int
     entity_type: str

@@ -92,7 +92,10 @@ _PROBE = "INSERT OR REPLACE INTO probes (id, filling) VALUES (1, zeroblob(65536)
 _PROBED = "DELETE FROM probes"
 
 _LOCK_SECONDS = 0.2
-"""How long a foreign lock is waited for. Short, because `write` runs on an event loop; nobody else should write anyway."""
+"""How long a foreign lock is waited for.
+
+Short, because `write` runs on an event loop; nobody else should write anyway.
+"""
 
 _CHECKPOINT_PAGES = 8000
 """After so many pages (32 MiB) a commit moves the log into the file: seldom enough for throughput, a pause of some 50 ms."""
@@ -256,7 +259,10 @@ class Journal:
             return int(seq)
 
     def within(self, step: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something short of another module in the open transaction. Raises StoreUnavailable; then all of it is gone."""
+        """Do something short of another module in the open transaction.
+
+        Raises StoreUnavailable; then all of it is gone.
+        """
         with self._writing():
             self._begin()
             return step(self._writer)
@@ -431,7 +437,10 @@ class Journal:
             raise translate_sqlite_error(self.path, error) from error
 
     def read_aside(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what a long query finds, on a connection of its own: any thread may ask. Raises StoreUnavailable."""
+        """Return what a long query finds, on a connection of its own: any thread may ask.
+
+        Raises StoreUnavailable.
+        """
         try:
             with contextlib.closing(_connect(self.path, sqlite3.Connection)) as connection:
                 return query(connection)

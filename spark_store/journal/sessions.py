@@ -40,7 +40,10 @@ def keep(connection: sqlite3.Connection, protocol: str, rows: Iterable[SessionRo
 
 
 def move(connection: sqlite3.Connection, protocol: str, moved: Iterable[tuple[SessionKey, int]]) -> None:
-    """These sessions have been sent what they follow up to here. A row that is gone is not made again, none goes back."""
+    """These sessions have been sent what they follow up to here.
+
+    A row that is gone is not made again, none goes back.
+    """
     connection.executemany(_MOVE, [(last, protocol, *at, last) for at, last in moved])
 
 

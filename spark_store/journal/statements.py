@@ -80,7 +80,10 @@ def everyone(connection: sqlite3.Connection) -> list[CursorPosition]:
 
 
 def follow(connection: sqlite3.Connection, connection_id: str, targets: Sequence[str]) -> None:
-    """From now on these targets of a connection have places, and no others of it. A new one begins behind what there is."""
+    """From now on these targets of a connection have places, and no others of it.
+
+    A new one begins behind what there is.
+    """
     known = {target for (target,) in connection.execute(_TARGETS, (connection_id,))}
     gone = [(connection_id, target) for target in sorted(known.difference(targets))]
     if gone:

@@ -49,7 +49,10 @@ def check_reach(place: Lake, follower: JournalReader) -> None:
 
 
 def refuse_hole(begin: int, last: int) -> None:
-    """Where the journal begins, and the last event that is in the lake. Raises LakeUnfit where some lie between them."""
+    """Where the journal begins, and the last event that is in the lake.
+
+    Raises LakeUnfit where some lie between them.
+    """
     if begin > last + 1:
         raise LakeUnfit(
             f"expected the lake to hold every event before {begin}, where the journal begins, found none after "
@@ -58,7 +61,10 @@ def refuse_hole(begin: int, last: int) -> None:
 
 
 def _is_begun(folder: Path) -> bool:
-    """Whether a table has been made, though its log may be lost. A pipeline makes the folder of the log first of all."""
+    """Whether a table has been made, though its log may be lost.
+
+    A pipeline makes the folder of the log first of all.
+    """
     return any((folder / "_delta_log").glob("*.json")) or any(folder.rglob("*.parquet"))
 
 
@@ -81,7 +87,10 @@ def _faults(place: Lake, table: Table, every_page: bool) -> Iterator[str]:
 
 
 def _fault(file: Path, size: int, every_page: bool) -> str | None:
-    """What is wrong with a file. Raises StoreUnavailable where the system does not let it be read: that is no damage."""
+    """What is wrong with a file.
+
+    Raises StoreUnavailable where the system does not let it be read: that is no damage.
+    """
     try:
         if (found := file.stat().st_size) != size:
             return f"{file}: expected {size} bytes, found {found}"

@@ -31,12 +31,18 @@ class ConnectAddress(msgspec.Struct, frozen=True):
 
 
 def local_address(port: int, token: str, pid: int) -> ConnectAddress:
-    """Of a server on this machine's loopback interface. With `127.0.0.1` a client that has a token would insist on TLS."""
+    """Of a server on this machine's loopback interface.
+
+    With `127.0.0.1` a client that has a token would insist on TLS.
+    """
     return ConnectAddress(f"sc://localhost:{port}/;token={token}", pid)
 
 
 def read_address(path: Path) -> ConnectAddress:
-    """What a pipeline has published last. Raises NoPipeline where none runs, StoreUnavailable for a file that is spoilt."""
+    """What a pipeline has published last.
+
+    Raises NoPipeline where none runs, StoreUnavailable for a file that is spoilt.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -26,7 +26,10 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def sync(lake: Lake) -> None:
-    """Return when everything that was written to the lake is on the disk. Raises StoreUnavailable where that fails."""
+    """Return when everything that was written to the lake is on the disk.
+
+    Raises StoreUnavailable where that fails.
+    """
     try:
         for folder in _folders(lake):
             _sync_folder(folder)

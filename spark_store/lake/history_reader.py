@@ -109,7 +109,10 @@ class LakeHistory:
         return f"<Cold {self._lake.folder}>"
 
     def reaches(self) -> int:
-        """The number of the journal's event up to which `events` is complete; 0 for none. Raises HistoryUnavailable."""
+        """The number of the journal's event up to which `events` is complete; 0 for none.
+
+        Raises HistoryUnavailable.
+        """
         return self._events.newest().reaches
 
     def events(
@@ -230,7 +233,9 @@ class LakeHistory:
         return self._events.read(newest, reaching)
 
     def last_before(self, entity: EntityId, last: int, before: str, *, reaching: int = 0) -> int:
-        """The newest revision up to `last` that is here and from before a timestamp; 0 for none. Some twenty look-ups.
+        """The newest revision up to `last` that is here and from before a timestamp; 0 for none.
+
+        Some twenty look-ups.
 
         Raises HistoryUnavailable.
         """

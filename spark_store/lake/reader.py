@@ -35,7 +35,10 @@ _ROWS_OF_MOMENTS = ("partition.moment", "num_records")
 
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
-    """The number of the last transaction of `app` that a table has taken; 0 for none. Raises StoreUnavailable, LakeUnfit."""
+    """The number of the last transaction of `app` that a table has taken; 0 for none.
+
+    Raises StoreUnavailable, LakeUnfit.
+    """
     with opened(lake, table) as delta:
         return delta.transaction_version(app) or 0
 
@@ -54,7 +57,10 @@ def position(lake: Lake) -> Position:
 
 
 def pending(lake: Lake) -> list[Erasure]:
-    """The erasures that it, or one of its tables, has not carried out. Raises LakeUnfit, SchemaTooNew, StoreUnavailable."""
+    """The erasures that it, or one of its tables, has not carried out.
+
+    Raises LakeUnfit, SchemaTooNew, StoreUnavailable.
+    """
     noted = [last_transaction(lake, table, ERASURES) for table in TABLES if lake.has(table)]
     done = min([read_watermark(lake.watermark).erased, *noted])
     with JournalReader.open(lake.journal) as follower:
@@ -97,8 +103,10 @@ def moments(lake: Lake) -> dict[int, int]:
 
 
 def events_up_to(lake: Lake, numbers: Sequence[int]) -> list[int]:
-    """How many rows `events` has up to each of these ascending numbers, above the one before it. Raises StoreUnavailable,
-    LakeUnfit."""
+    """How many rows `events` has up to each of these ascending numbers, above the one before it.
+
+    Raises StoreUnavailable, LakeUnfit.
+    """
     found: Counter[int] = Counter()
     ends = pa.array(numbers, pa.int64()).to_numpy()
     with opened(lake, EVENTS) as delta:
@@ -120,7 +128,10 @@ def event(lake: Lake, seq: int) -> dict[str, Any] | None:
 
 
 def newest_time(lake: Lake) -> datetime | None:
-    """When the newest row of `events` happened, to the millisecond; None where no file says so. Raises StoreUnavailable."""
+    """When the newest row of `events` happened, to the millisecond; None where no file says so.
+
+    Raises StoreUnavailable.
+    """
     with opened(lake, EVENTS) as delta:
         actions = delta.get_add_actions(flatten=True)
         if "max.ts" not in actions.schema.names:
@@ -137,8 +148,10 @@ def made(lake: Lake, table: Table) -> datetime | None:
 
 
 def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
-    """The least number of the events of the lake that happened in this time; None where none did. Raises StoreUnavailable,
-    LakeUnfit."""
+    """The least number of the events of the lake that happened in this time; None where none did.
+
+    Raises StoreUnavailable, LakeUnfit.
+    """
     found: int | None = None
     happened = (pc.field("ts") >= pa.scalar(since)) & (pc.field("ts") <= pa.scalar(until))
     with opened(lake, EVENTS) as delta:
@@ -166,7 +179,10 @@ def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
 
 
 def has_gaps(lake: Lake, table: Table, column: str) -> bool:
-    """Whether a row has nothing in a column, because it was written before there was one. Raises StoreUnavailable."""
+    """Whether a row has nothing in a column, because it was written before there was one.
+
+    Raises StoreUnavailable.
+    """
     with opened(lake, table) as delta:
         # Not by a filter: files that lack the column would be passed over, since nothing is known of what they hold in it.
         batches = delta.to_pyarrow_dataset().to_batches(columns=[column], fragment_scan_options=CHECKED)
@@ -187,8 +203,10 @@ def rows(lake: Lake, table: Table) -> int:
 
 
 def files(lake: Lake, table: Table) -> dict[str, int]:
-    """The files that a table's newest version consists of, below its folder, and their sizes. Raises StoreUnavailable,
-    LakeUnfit."""
+    """The files that a table's newest version consists of, below its folder, and their sizes.
+
+    Raises StoreUnavailable, LakeUnfit.
+    """
     with opened(lake, table) as delta:
         actions = delta.get_add_actions(flatten=True)
         paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()

@@ -75,7 +75,10 @@ def parts(place: Lake, rows: int) -> list[EntityRange]:
 
 
 def cut(files: Sequence[tuple[str, int]], rows: int) -> list[EntityRange]:
-    """Parts without hole or overlap, from where files begin and how many rows they have. A file is never cut."""
+    """Parts without hole or overlap, from where files begin and how many rows they have.
+
+    A file is never cut.
+    """
     edges: list[str] = []
     collected = 0
     for first, number in sorted(files):
@@ -94,7 +97,10 @@ def snapshots(place: Lake) -> Iterator[EntityState]:
 
 
 def snapshot_revisions(place: Lake, of: EntityRange | Sequence[str]) -> dict[tuple[str, str], list[int]]:
-    """The revisions in `snapshots` of a part's entities, or of the named ones. Raises StoreUnavailable, LakeUnfit."""
+    """The revisions in `snapshots` of a part's entities, or of the named ones.
+
+    Raises StoreUnavailable, LakeUnfit.
+    """
     found: dict[tuple[str, str], list[int]] = {}
     if place.has(SNAPSHOTS):
         for type, id, revision in _rows(place, SNAPSHOTS, ("entity_type", "entity", "revision"), _condition(of)):
@@ -116,14 +122,18 @@ def events_between(place: Lake, first: int, last: int, bound: MemoryBound = UNBO
 
 
 def events_of(place: Lake, of: EntityRange | Sequence[str], bound: MemoryBound = UNBOUND) -> list[JournalEntry]:
-    """All events of a part, or of the named entities, by entity and revision. Raises TooMuch, StoreUnavailable,
-    LakeUnfit."""
+    """All events of a part, or of the named entities, by entity and revision.
+
+    Raises TooMuch, StoreUnavailable, LakeUnfit.
+    """
     return _in_order(_within(_entries(place, _condition(of)), bound))
 
 
 def history(place: Lake, entity_type: str, entity: str, last: int, bound: MemoryBound) -> Iterator[JournalEntry]:
-    """One entity's events up to the revision `last`, in order, however many there are. Revisions that are not there cost
-    nothing. Raises StoreUnavailable, LakeUnfit."""
+    """One entity's events up to the revision `last`, in order, however many there are.
+
+    Revisions that are not there cost nothing. Raises StoreUnavailable, LakeUnfit.
+    """
     is_its = (pc.field("entity") == entity) & (pc.field("entity_type") == entity_type) & (pc.field("revision") <= last)
     first, step = _oldest(place, is_its, 0), bound.rows
     while first is not None and first <= last:

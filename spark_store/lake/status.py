@@ -17,7 +17,9 @@ from spark_store.lake.watermark import Watermark, read_failure, read_watermark
 
 
 def read_status(place: Lake, now: datetime) -> dict[str, Any]:
-    """What `connectivity pipeline status` shows. Raises StoreUnavailable, SchemaTooNew, which are about the journal.
+    """What `connectivity pipeline status` shows.
+
+    Raises StoreUnavailable, SchemaTooNew, which are about the journal.
 
     What of the lake cannot be read has the reason in its place: it is then that people ask for the rest.
     """

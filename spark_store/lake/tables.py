@@ -33,7 +33,10 @@ ERASURES = "erasure"
 
 
 class Column(NamedTuple):
-    """A column: its name, its type in SQL, what it holds. `is_added`: tables of earlier versions have not got it."""
+    """A column: its name, its type in SQL, what it holds.
+
+    `is_added`: tables of earlier versions have not got it.
+    """
 
     name: str
     type: str

@@ -39,8 +39,9 @@ class TableSize(msgspec.Struct, frozen=True):
 
 
 class RetentionRun(msgspec.Struct, frozen=True):
-    """What retention did last: when, by the time that it believes and by the clock; how many events went. `boot`, `seconds`,
-    `steady` and `off` are of the same look (`spark_store.pipeline.clock`).
+    """What retention did last: when, by the time that it believes and by the clock; how many events went.
+
+    `boot`, `seconds`, `steady` and `off` are of the same look (`spark_store.pipeline.clock`).
 
     `by_hand`: somebody had it done since then, at this time by the clock, which changes nothing of what is believed.
     """
@@ -83,7 +84,10 @@ class Watermark(msgspec.Struct, frozen=True):
 
 
 def read_watermark(path: Path) -> Watermark:
-    """What was published last; the watermark 0 where nothing was. Raises StoreUnavailable for a file that cannot be read."""
+    """What was published last; the watermark 0 where nothing was.
+
+    Raises StoreUnavailable for a file that cannot be read.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -99,7 +103,10 @@ def read_watermark(path: Path) -> Watermark:
 
 
 def publish_watermark(path: Path, watermark: Watermark) -> None:
-    """Put `watermark` in the file's place, durably. Raises StoreUnavailable; then the old one is still there."""
+    """Put `watermark` in the file's place, durably.
+
+    Raises StoreUnavailable; then the old one is still there.
+    """
     try:
         write_atomically(path, msgspec.json.encode(watermark), is_durable=True)
     except OSError as error:

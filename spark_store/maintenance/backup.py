@@ -47,13 +47,19 @@ ATTEMPTS = 5
 _IN_ORDER = (SNAPSHOTS, LATEST, EVENTS)
 _LOG = "_delta_log"
 _HINT = "_last_checkpoint"
-"""Where readers begin, for speed. It is written anew all the time, so it may be newer than the parts that were listed."""
+"""Where readers begin, for speed.
+
+It is written anew all the time, so it may be newer than the parts that were listed.
+"""
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """What a copy holds. `events`: the number of the journal's newest event; `trimmed`: up to which they are in the lake
-    alone; `lake`: up to which the lake has them, None without a lake. `tables`: their versions. `linked` of the `bytes`
-    are shared with an earlier copy."""
+    """What a copy holds.
+
+    `events`: the number of the journal's newest event; `trimmed`: up to which they are in the lake alone; `lake`: up to
+    which the lake has them, None without a lake. `tables`: their versions. `linked` of the `bytes` are shared with an
+    earlier copy.
+    """
 
     taken: str
     events: int
@@ -183,7 +189,10 @@ class _Copying:
         self.bytes += size
 
     def journal(self) -> None:
-        """Copy the journal as it is now, and look whether the copy is sound. Raises StoreUnavailable, SchemaTooNew."""
+        """Copy the journal as it is now, and look whether the copy is sound.
+
+        Raises StoreUnavailable, SchemaTooNew.
+        """
         with JournalReader.open(self._source.journal):
             pass  # it is one, and of this version
         path = self._target.journal
@@ -221,7 +230,10 @@ def _is_same(file: Path, size: int) -> bool:
 
 
 def _held(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> Backup:
-    """What the copies hold, once it is clear that they belong together. Raises _TakenAway, LakeUnfit, StoreError."""
+    """What the copies hold, once it is clear that they belong together.
+
+    Raises _TakenAway, LakeUnfit, StoreError.
+    """
     with JournalReader.open(copy.journal) as journal:
         newest, oldest = journal.newest(), journal.oldest_known()
     for name in ("-wal", "-shm"):

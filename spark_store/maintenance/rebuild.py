@@ -85,7 +85,9 @@ def rebuild_journal(
     *,
     factory: type[sqlite3.Connection] = sqlite3.Connection,
 ) -> RebuildReport:
-    """Make every current state anew. `say` is told how many entities have been looked at, after each transaction.
+    """Make every current state anew.
+
+    `say` is told how many entities have been looked at, after each transaction.
 
     Raises SchemaTooNew, StoreUnavailable; then another call goes on.
     """

@@ -1,4 +1,6 @@
-"""Compares lake and journal, row for row, as far as the watermark says that they should be the same. Without Spark.
+"""Compares lake and journal, row for row, as far as the watermark says that they should be the same.
+
+Without Spark.
 
 First of all it is looked whether the lake is whole by itself (`spark_store.lake.check`), and the journal's search index is
 compared with its states (`spark_store.maintenance.index_check`). Then three steps, one after the other: the events, in
@@ -14,8 +16,8 @@ takes eight bytes of each entity, and the records of erasures are held. A range 
 in parts of their ids; a part that has more events than may be held is halved, and one entity with more is read in steps.
 Which rows have been seen stands in a file without a name.
 
-It may run beside a pipeline and a service. The watermark is read once, before any table: whatever is on its way is above
-it, and told apart from what is missing. It shares no code with who writes the tables.
+It may run beside a pipeline and a service. The watermark is read once, before any table: whatever is on its way is above it,
+and told apart from what is missing. It shares no code with who writes the tables.
 """
 
 from __future__ import annotations
@@ -420,8 +422,10 @@ def _compare_folded(work: _Work, part: EntityRange | None) -> tuple[int, list[La
 def _events(
     work: _Work, group: Sequence[EntityState], is_whole: bool
 ) -> Iterator[tuple[EntityState, Callable[[], Iterable[JournalEntry]]]]:
-    """Each row of a group, which is by id, with a way to go through its events, in order. Those of all are read at once; of
-    more than may be held, those of each half, and of one entity step by step. `is_whole`: no row between these was left out.
+    """Each row of a group, which is by id, with a way to go through its events, in order.
+
+    Those of all are read at once; of more than may be held, those of each half, and of one entity step by step. `is_whole`:
+    no row between these was left out.
     """
     place, bound = work.place, work.options.bound
     names = list(dict.fromkeys(row.entity for row in group))

@@ -51,12 +51,18 @@ def erase(target: LakeWriter, erasures: Sequence[Erasure]) -> None:
 
 
 def noted(place: Lake) -> int:
-    """The number of the last erasure that every table has carried out; 0 for none. Raises StoreUnavailable, LakeUnfit."""
+    """The number of the last erasure that every table has carried out; 0 for none.
+
+    Raises StoreUnavailable, LakeUnfit.
+    """
     return min(reader.last_transaction(place, table, ERASURES) for table in TABLES)
 
 
 def _note(target: LakeWriter, table: Table, number: int) -> None:
-    """Append nothing, with this number. A deletion cannot carry it: Delta would pass over one that is done again."""
+    """Append nothing, with this number.
+
+    A deletion cannot carry it: Delta would pass over one that is done again.
+    """
     append_once(target, table, target.read(table).where("false"), ERASURES, number)
 
 

@@ -26,8 +26,11 @@ _LOOK_SECONDS = 0.002
 
 
 class FaultPoint(str, Enum):
-    """Where in a batch, or beside it. Append and merge run at the same time: `BETWEEN` is when the first of them is done,
-    whichever that is, and the other may not be."""
+    """Where in a batch, or beside it.
+
+    Append and merge run at the same time: `BETWEEN` is when the first of them is done, whichever that is, and the other may
+    not be.
+    """
 
     BEFORE_READ = "before-read"
     AFTER_APPEND = "after-append"

@@ -72,7 +72,10 @@ class FoldReport(msgspec.Struct, frozen=True):
 
 
 class RebuildProgress(msgspec.Struct):
-    """The version of `events` that is folded, its parts, and how many of them are done. `run` numbers the rebuild."""
+    """The version of `events` that is folded, its parts, and how many of them are done.
+
+    `run` numbers the rebuild.
+    """
 
     run: int
     version: int

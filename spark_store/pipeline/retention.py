@@ -50,7 +50,10 @@ Firsts = Mapping[timedelta, int | None]
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """What is kept: events not older than `age`, and the newest `revisions` of each entity. Neither: everything."""
+    """What is kept: events not older than `age`, and the newest `revisions` of each entity.
+
+    Neither: everything.
+    """
 
     age: timedelta | None = None
     revisions: int | None = None

@@ -49,7 +49,10 @@ STDERR = 2
 _LOOK_SECONDS = 0.2
 _JAVA_SECONDS = 60.0
 _NO_PROGRAM = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC}
-"""How the system says that a file is no program that could be run here. What else it says may pass: no memory, for one."""
+"""How the system says that a file is no program that could be run here.
+
+What else it says may pass: no memory, for one.
+"""
 
 _BUILD = re.compile(r"\(build ([\w.+-]+)")
 _WANTED_JARS = ("delta-spark_*.jar", "delta-storage-*.jar")
@@ -59,7 +62,10 @@ FIRST = "pipeline"
 """The pool of the scheduler, named in that file, whose tasks are begun before those of wide queries."""
 
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
-"""Spark takes the token from here too. As a setting it would stand in the process list, for everybody to read."""
+"""Spark takes the token from here too.
+
+As a setting it would stand in the process list, for everybody to read.
+"""
 
 _RESULT_SHARE = 8
 """The results of one query may fill the memory of the Java process to an eighth."""
@@ -136,8 +142,11 @@ class ConnectOptions:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How Spark is to run. `memory` is that of the Java process, as Java writes it. `scratch`: an absolute folder for what a
-    local master puts aside; without one that is the system's folder for such things. `settings` count most."""
+    """How Spark is to run.
+
+    `memory` is that of the Java process, as Java writes it. `scratch`: an absolute folder for what a local master puts
+    aside; without one that is the system's folder for such things. `settings` count most.
+    """
 
     master: str = "local[*]"
     jars: Path = JARS
@@ -170,8 +179,10 @@ class JavaProgram(NamedTuple):
 
 
 def find_java() -> JavaProgram:
-    """The Java that Spark will run. Raises SparkMissing where there is none that is new enough, StoreUnavailable where it
-    does not answer now."""
+    """The Java that Spark will run.
+
+    Raises SparkMissing where there is none that is new enough, StoreUnavailable where it does not answer now.
+    """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     expected = f"expected Java {OLDEST_JAVA} or later"
@@ -193,13 +204,19 @@ def find_java() -> JavaProgram:
 
 
 def prepared_classes(jars: Path, java: JavaProgram) -> Path:
-    """Where the classes of this Java and this pyspark lie when they are prepared, beside Delta's jars. Java takes the file
-    only where it fits what it would load else and is as it was written, and goes on without it where not."""
+    """Where the classes of this Java and this pyspark lie when they are prepared, beside Delta's jars.
+
+    Java takes the file only where it fits what it would load else and is as it was written, and goes on without it where
+    not.
+    """
     return jars / f"classes-{java.build}-{pyspark.__version__}.jsa"
 
 
 def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
-    """A running session. Raises SparkMissing where what it needs is not there, StoreUnavailable where it does not start."""
+    """A running session.
+
+    Raises SparkMissing where what it needs is not there, StoreUnavailable where it does not start.
+    """
     jars = find_jars(options.jars)
     classes = prepared_classes(options.jars, find_java())
     # Another Spark, or another interpreter, that happens to be set up on this machine is not meant.
@@ -244,7 +261,10 @@ _GREETING = re.compile(
 
 @contextlib.contextmanager
 def _without_greeting() -> Iterator[None]:
-    """What is started meanwhile keeps its greeting from a terminal, for as long as it runs. Its other words get there."""
+    """What is started meanwhile keeps its greeting from a terminal, for as long as it runs.
+
+    Its other words get there.
+    """
     if not os.isatty(STDERR):
         yield
         return
@@ -295,8 +315,11 @@ def _cores(options: SessionOptions) -> int | None:
 
 
 def _master(options: SessionOptions) -> str:
-    """The master that Spark is given. One that answers wide queries has twice as many slots as cores: a stage of a query
-    is cut for the cores, so that it leaves slots free, however long its tasks are."""
+    """The master that Spark is given.
+
+    One that answers wide queries has twice as many slots as cores: a stage of a query is cut for the cores, so that it
+    leaves slots free, however long its tasks are.
+    """
     cores = _cores(options)
     if options.connect is None or cores is None:
         return options.master
@@ -416,10 +439,12 @@ def _busy(lake: Lake) -> LakeBusy:
 def lake_lock(
     spark: SparkSession, lake: Lake, seconds: float, stopping: threading.Event | None = None
 ) -> Iterator[None]:
-    """Be the only one who writes the lake; waits so long for another one to end, or until `stopping`. Raises LakeBusy.
+    """Be the only one who writes the lake; waits so long for another one to end, or until `stopping`.
 
-    The lock belongs to the Java process, since it is that one which writes: it may outlive a Python process that was
-    killed for some moments, and finish what it was at.
+    Raises LakeBusy.
+
+    The lock belongs to the Java process, since it is that one which writes: it may outlive a Python process that was killed
+    for some moments, and finish what it was at.
     """
     jvm = spark._jvm
     assert jvm is not None

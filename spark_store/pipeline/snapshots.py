@@ -70,7 +70,10 @@ def keep(target: LakeWriter, seq: int) -> int:
 
 
 def thin(target: LakeWriter) -> int:
-    """Delete the moments that spare too little by now; how many. Without Spark, and unchanged, unless there are any."""
+    """Delete the moments that spare too little by now; how many.
+
+    Without Spark, and unchanged, unless there are any.
+    """
     rows = reader.moments(target.lake)
     if 2 * sum([*rows.values()][:-1]) <= reader.rows(target.lake, EVENTS):
         return 0

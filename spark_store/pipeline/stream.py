@@ -173,7 +173,10 @@ class PipelineStream:
             raise translated(error) from error
 
     def _catch_up(self) -> int:
-        """Make the tables, finish what was begun, and find out where to go on. The number of the journal's newest event."""
+        """Make the tables, finish what was begun, and find out where to go on.
+
+        The number of the journal's newest event.
+        """
         target = self._target
         tables.prepare(target)
         self._watermark = self._last_watermark()
@@ -351,7 +354,9 @@ class PipelineStream:
         publish_watermark(self._target.lake.watermark, self._watermark)
 
     def _erase(self) -> None:
-        """Carry out erasures that the journal has done. No batch runs, and none can bring back what the journal lacks.
+        """Carry out erasures that the journal has done.
+
+        No batch runs, and none can bring back what the journal lacks.
 
         One that fails stays pending, and is tried again later.
         """
@@ -389,8 +394,10 @@ class PipelineStream:
         self._done = self._done._replace(files=added, events=self._watermark.seq - self._kept, entities=entities)
 
     def _keep_up(self) -> None:
-        """Upkeep that is due. One that fails is tried again later: what is wrong with old files must not keep new events out
-        of the lake."""
+        """Upkeep that is due.
+
+        One that fails is tried again later: what is wrong with old files must not keep new events out of the lake.
+        """
         todo = due(self._done, datetime.now(UTC), self._options.upkeep)
         if not any(todo) or self._stopping.is_set():
             return
@@ -427,7 +434,10 @@ class PipelineStream:
         self._watermark = msgspec.structs.replace(self._watermark, upkeep_failures=failures)
 
     def _keep_moment(self) -> None:
-        """Keep the moment that both tables have reached. Batches go on meanwhile: rows that are newer do no harm."""
+        """Keep the moment that both tables have reached.
+
+        Batches go on meanwhile: rows that are newer do no harm.
+        """
         seq = self._watermark.seq
         self._say("moment", seq=seq, things=snapshots.keep(self._target, seq))
         with self._batch:
@@ -502,7 +512,10 @@ def _last_of(checkpoint: Path, number: int) -> int:
 
 
 def check_begin(begin: int, watermark: int) -> None:
-    """See that a batch goes on where the lake is, or events between them would be passed over. Raises StoreUnavailable."""
+    """See that a batch goes on where the lake is, or events between them would be passed over.
+
+    Raises StoreUnavailable.
+    """
     if begin != watermark:
         raise StoreUnavailable(
             f"expected a batch that begins after event {watermark}, where the lake is, found one that begins after {begin}: "

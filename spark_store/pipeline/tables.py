@@ -166,8 +166,10 @@ def appended(target: LakeWriter) -> int:
 
 
 def merged(target: LakeWriter) -> int:
-    """Up to which event `latest` has every state, as its own log says; 0 for none. A new one says nothing, nor does one that
-    was merged into by earlier versions alone."""
+    """Up to which event `latest` has every state, as its own log says; 0 for none.
+
+    A new one says nothing, nor does one that was merged into by earlier versions alone.
+    """
     return reader.last_transaction(target.lake, LATEST, APP)
 
 

@@ -34,8 +34,11 @@ GRACE = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """When what is done. Tables are compacted after `batches` of them, or so many new `files`, or `optimize_every` if
-    there was a batch. A moment is kept after `moment_events`, or twice as many as there are entities."""
+    """When what is done.
+
+    Tables are compacted after `batches` of them, or so many new `files`, or `optimize_every` if there was a batch. A moment
+    is kept after `moment_events`, or twice as many as there are entities.
+    """
 
     batches: int = 64
     files: int = 256
@@ -92,8 +95,10 @@ def without(done: UpkeepState, kind: str, now: datetime) -> UpkeepState:
 def resumed(
     done: UpkeepState, watermark: Watermark, made: datetime, now: datetime, upkeep: Upkeep, grace: timedelta
 ) -> UpkeepState:
-    """`done`, with the times of earlier processes. What was never done has waited since the lake was made; a time to come
-    counts as now."""
+    """`done`, with the times of earlier processes.
+
+    What was never done has waited since the lake was made; a time to come counts as now.
+    """
 
     def since(at: str | None, every: timedelta) -> datetime:
         waited = now - (made if at is None else datetime.fromisoformat(at))

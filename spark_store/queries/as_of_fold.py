@@ -39,8 +39,11 @@ KNOWN = "known"
 """The action of a row that is a state."""
 
 COLUMNS = ("entity", "revision", "action", "path", "value", "headers", "at", "policy_id", "created")
-"""What comes in. `at` and `created` are microseconds since 1970; a state has neither path nor headers, an event has neither
-policy nor `created`."""
+"""What comes in.
+
+`at` and `created` are microseconds since 1970; a state has neither path nor headers, an event has neither policy nor
+`created`.
+"""
 
 OUT = ("entity", "revision", "created", "modified", "state", "matches")
 DDL = "entity STRING, revision BIGINT, created BIGINT, modified BIGINT, state STRING, matches BOOLEAN"

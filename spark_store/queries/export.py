@@ -174,7 +174,10 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export has written. Revisions are the lowest and the highest of all; None where there is no event."""
+    """What an export has written.
+
+    Revisions are the lowest and the highest of all; None where there is no event.
+    """
 
     file: Path
     rows: int
@@ -198,7 +201,10 @@ class _Count:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """How an export is done. `limits` are those of all of it; `progress` is told the rows that were written so far."""
+    """How an export is done.
+
+    `limits` are those of all of it; `progress` is told the rows that were written so far.
+    """
 
     queries: SparkQueries
     limits: QueryLimits = field(default_factory=lambda: QueryLimits(3600.0))
@@ -207,7 +213,10 @@ class Export:
     part_bytes: int = PART_BYTES
 
     def run(self, selection: Selection, out: Path, *, force: bool = False) -> Exported:
-        """Write the file. Raises OutputUnusable, StoreUnavailable (a full disk, too), and what `SparkQueries.run` does."""
+        """Write the file.
+
+        Raises OutputUnusable, StoreUnavailable (a full disk, too), and what `SparkQueries.run` does.
+        """
         deadline = time.monotonic() + self.limits.seconds
         self.queries.find()
         count = _Count()
@@ -302,7 +311,10 @@ def cuts(sample: Sequence[tuple[Key, int]], parts: int) -> list[Key]:
 
 
 def within(wanted: str, after: Key | None, upto: Key | None) -> str:
-    """The condition, for keys above `after` and up to `upto` only. The plain bound on `entity` lets files be passed over."""
+    """The condition, for keys above `after` and up to `upto` only.
+
+    The plain bound on `entity` lets files be passed over.
+    """
     rules = [f"({wanted})"]
     if after is not None:
         entity, rest = literal(after.entity), _beyond(after, ">")

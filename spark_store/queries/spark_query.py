@@ -52,7 +52,10 @@ AT_ONCE = 2
 
 _INTERRUPT_SECONDS = 0.2
 _GRACE_SECONDS = 5.0
-"""How long Spark may take to say that it has stopped. After that the line is cut, and Spark finds out by itself."""
+"""How long Spark may take to say that it has stopped.
+
+After that the line is cut, and Spark finds out by itself.
+"""
 
 _LOOK_SECONDS = 0.05
 _LONGEST_REASON = 600
@@ -81,7 +84,10 @@ class QueryLimits:
 
 
 class Cancellation:
-    """Stops every query that it was given to, also those to come. Any thread may ask for that, a signal handler too."""
+    """Stops every query that it was given to, also those to come.
+
+    Any thread may ask for that, a signal handler too.
+    """
 
     def __init__(self) -> None:
         self.is_set = False
@@ -106,7 +112,9 @@ class Cancellation:
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """A query as SQL. It names the lake's tables `events` and `latest`; values are written into it by `literal`.
+    """A query as SQL.
+
+    It names the lake's tables `events` and `latest`; values are written into it by `literal`.
 
     `versions` says for a table which of its versions is meant, if not the newest.
     """
@@ -169,7 +177,10 @@ class SparkQueries:
 
 
 def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]:
-    """Where to ask: at the address of an outside Spark, or else of the pipeline that runs now. `is_off`: there is none."""
+    """Where to ask: at the address of an outside Spark, or else of the pipeline that runs now.
+
+    `is_off`: there is none.
+    """
 
     def find() -> str:
         if remote is not None:

@@ -103,7 +103,10 @@ class LiteralKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value in a filter. Of kind TIME, `value` is the text after `time:`, which only `resolve_times` turns into one."""
+    """A value in a filter.
+
+    Of kind TIME, `value` is the text after `time:`, which only `resolve_times` turns into one.
+    """
 
     kind: LiteralKind
     value: int | float | str | bool | None

@@ -82,7 +82,10 @@ def weight(predicate: Predicate) -> int:
 
 
 def evaluate(predicate: Predicate, document: Document) -> bool:
-    """Whether the document matches. `time:` literals must have been resolved: one that is left matches nothing."""
+    """Whether the document matches.
+
+    `time:` literals must have been resolved: one that is left matches nothing.
+    """
     match predicate:
         case Compare():
             return _compare(predicate, document)
@@ -109,7 +112,10 @@ def _compare(predicate: Compare, document: Document) -> bool:
 
 
 def _any_holds(operator: Operator, values: Sequence[Any], literal: Literal) -> bool:
-    """Whether the comparison holds for one of the values. Of many, those that need no coercion are compared by Python."""
+    """Whether the comparison holds for one of the values.
+
+    Of many, those that need no coercion are compared by Python.
+    """
     if len(values) > _FEW and operator in _PLAIN:
         wanted = literal.value
         types = alike(literal)
@@ -257,7 +263,10 @@ def _key(text: str) -> str | bytes:
 
 
 def _holds(test: Callable[[Any, Any], bool], value: Any, literal: Literal) -> bool:
-    """Whether the test holds for the two after coercion. Null, and a time that was not resolved, compare with nothing."""
+    """Whether the test holds for the two after coercion.
+
+    Null, and a time that was not resolved, compare with nothing.
+    """
     if value is None or literal.kind is LiteralKind.NULL or literal.kind is LiteralKind.TIME:
         return False
     return test(*_coerced(value, literal.value))

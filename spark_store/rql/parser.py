@@ -161,7 +161,9 @@ _MAX_LONG_DIGITS = 19
 
 
 def parse(text: str, operands: Operands | None = None) -> Predicate:
-    """The predicate that a filter's text means. `operands` knows the properties that are no part of a document.
+    """The predicate that a filter's text means.
+
+    `operands` knows the properties that are no part of a document.
 
     Raises RqlSyntaxError with the position where the text stops being a filter, and UnknownProperty.
     """

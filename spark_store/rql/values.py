@@ -31,7 +31,10 @@ SCALARS = frozenset({bool, int, float, str, type(None)})
 
 
 def find(document: Document, field: Field) -> Sequence[Any]:
-    """All values at a field, and MISSING where it is absent. None at all: an array on the way holds no objects."""
+    """All values at a field, and MISSING where it is absent.
+
+    None at all: an array on the way holds no objects.
+    """
     values = walk(document, field.path)
     if field.kind is FieldKind.NAMESPACE:
         return [value.partition(":")[0] if isinstance(value, str) else value for value in values]
@@ -77,7 +80,10 @@ def _step(value: Any, key: str, place: int | None) -> Sequence[Any]:
 
 
 def objects(elements: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
-    """The objects among them. Long arrays hold mostly scalars, and to know those by `Mapping` takes ten times as long."""
+    """The objects among them.
+
+    Long arrays hold mostly scalars, and to know those by `Mapping` takes ten times as long.
+    """
     return (element for element in elements if type(element) not in SCALARS and isinstance(element, Mapping))
 
 

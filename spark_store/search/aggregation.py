@@ -1,6 +1,8 @@
-"""Counting and measuring what a search finds: numbers of one path, grouped by the values of others. An extension of ours.
+"""Counting and measuring what a search finds: numbers of one path, grouped by the values of others.
 
-    {"groupBy": {"room": "attributes/room"}, "measures": {"hottest": {"max": "features/thermometer/properties/celsius"}}}
+An extension of ours.
+
+{"groupBy": {"room": "attributes/room"}, "measures": {"hottest": {"max": "features/thermometer/properties/celsius"}}}
 
 asks for a row for each room: `{"room": "hall", "count": 12, "hottest": 31.5}`. `count` is how many things there are. Without
 `groupBy` everything is one group, and there is one row, even where nothing matches.

@@ -98,7 +98,10 @@ HEAD = f"""
 
 
 class EntityHead(NamedTuple):
-    """An entity before a change. `state` is None where it was gone, and that of a thing of very many bytes is not read."""
+    """An entity before a change.
+
+    `state` is None where it was gone, and that of a thing of very many bytes is not read.
+    """
 
     key: int
     revision: int
@@ -113,7 +116,10 @@ class LongPath(Exception):
 
 
 class SearchIndex:
-    """The index in an open transaction. It is made for one batch, and forgotten with it; `end` writes what was collected."""
+    """The index in an open transaction.
+
+    It is made for one batch, and forgotten with it; `end` writes what was collected.
+    """
 
     __slots__ = ("_come", "_connection", "_declared", "_gone", "_ids", "indexed")
 
@@ -277,7 +283,10 @@ def wildcard(path: str) -> str | None:
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any], gone: list[Row], come: list[Row]) -> None:
-    """Collect the rows that a thing loses and gains with its state. What is the same is not gone into. Raises LongPath."""
+    """Collect the rows that a thing loses and gains with its state.
+
+    What is the same is not gone into. Raises LongPath.
+    """
     for part in _PARTS:
         old, new = before.get(part, _NOTHING), after.get(part, _NOTHING)
         if type(old) is dict and type(new) is dict:

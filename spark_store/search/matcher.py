@@ -77,7 +77,10 @@ class Matcher:
         return self._accesses[place]
 
     def found(self, row: Row) -> Match | None:
-        """The thing of a row, if it is an answer. Raises Stopped: of long texts, a few take as long as a search may."""
+        """The thing of a row, if it is an answer.
+
+        Raises Stopped: of long texts, a few take as long as a search may.
+        """
         if self._picture.clock.tick():
             raise SearchTimeout
         _, thing_id, revision, created, modified, policy, state = row

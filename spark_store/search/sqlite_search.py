@@ -124,7 +124,10 @@ class SqliteSearch:
         return ThingPage(hits, place, is_last)
 
     def every(self, question: ThingQuery, rights: ReadRights, budget: Budget) -> Iterator[SearchHit]:
-        """Everything that matches, in order. Each of the pages behind it sees one picture. Raises as `page` does."""
+        """Everything that matches, in order.
+
+        Each of the pages behind it sees one picture. Raises as `page` does.
+        """
         place: Place | None = None
         while True:
             found = self.page(question, rights, place, _EVERY, budget)
@@ -144,7 +147,10 @@ class SqliteSearch:
             return OrderedScan(picture, question, rights, limit, CachedCandidates()).plan()
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
-        """The committed state of an entity; within a page, that of the page's picture. Raises StoreUnavailable."""
+        """The committed state of an entity; within a page, that of the page's picture.
+
+        Raises StoreUnavailable.
+        """
         with self._translating():
             row = self._connection.execute(_SNAPSHOT, (entity.type.value, entity.id)).fetchone()
             if row is None:

@@ -132,7 +132,10 @@ def _holding(pattern: str) -> Condition | None:
 
 
 def _beside(field: Field, sign: str, literal: Literal) -> Condition | None:
-    """A comparison with a field beside the document, which is a column. Instants are compared by their seconds."""
+    """A comparison with a field beside the document, which is a column.
+
+    Instants are compared by their seconds.
+    """
     number = literal.kind in (LiteralKind.WHOLE, LiteralKind.DOUBLE)
     if field.path == ("_revision",) and number:
         return Condition(f"revision {sign} ?", (literal.value,))

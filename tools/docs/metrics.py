@@ -24,7 +24,8 @@ LABELS: Mapping[str, str] = {
     "connection": "the id of a connection",
     "direction": "`in` or `out`",
     "kind": "`batch`, `optimize`, `vacuum`, `retention`; of what fails `moment` and `erasure`, too, and no `batch`",
-    "outcome": "what became of a message, see below",
+    "name": "the name of a background job",
+    "outcome": "the outcome of a message, see below",
     "table": "the name of a table of the lake",
     "target": "the index of a target in its connection",
 }

@@ -68,7 +68,10 @@ class CommandResponses:
         own: str,
         ended: Done,
     ) -> None:
-        """Send an answer where it is wanted. `own` is the address of the session, where frames go and nothing else."""
+        """Send an answer where it is wanted.
+
+        `own` is the address of the session, where frames go and nothing else.
+        """
         address = self._resolved(answer, route, arrival, own) if _is_wanted(answer) else None
         if isinstance(answer, ErrorResponse):
             route.facts.dispatched_error.note(answer, words=failure_of(answer))
@@ -139,7 +142,10 @@ class CommandResponses:
 
 
 class CommandSender(NamedTuple):
-    """Who has sent elements. `address` is where his session is answered; `wake` is called when it has something to say."""
+    """Who has sent elements.
+
+    `address` is where his session is answered; `wake` is called when it has something to say.
+    """
 
     ingest: Ingest
     answers: CommandResponses

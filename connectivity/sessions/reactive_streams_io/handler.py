@@ -75,8 +75,11 @@ class RsioHandler(SessionHandler):
         arrival: InboundDelivery,
         changes: list[Change],  # noqa: ARG002
     ) -> Sequence[SessionReply | SessionCommand]:
-        """Give a message to its session. What it leads to is said by the session, at once and later; the commands that it
-        brings are carried out with its batch."""
+        """Give a message to its session.
+
+        What it leads to is said by the session, at once and later; the commands that it brings are carried out with its
+        batch.
+        """
         if arrival.made is not None and (made := arrival.made.get(heard.name)) is not None:
             return carry_out(made, heard, arrival)
         room = self._room(heard.route)
@@ -250,8 +253,10 @@ def _begins(octets: bytes, route: ReplyTargetPublisher) -> bool:
 def _carry_out(
     counterpart: PeerSession, room: RsioSessions, heard: ReceivedSignal, arrival: InboundDelivery, *, is_again: bool
 ) -> Sequence[SessionReply | SessionCommand]:
-    """The commands that a message has brought. `is_again`: with those of which nobody was told yet, since what had brought
-    them may have been given up."""
+    """The commands that a message has brought.
+
+    `is_again`: with those of which nobody was told yet, since what had brought them may have been given up.
+    """
     offers = counterpart.offers
     fresh = offers.ingest.take()
     elements = offers.ingest.untold if is_again else fresh

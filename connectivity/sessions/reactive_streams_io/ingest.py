@@ -76,7 +76,10 @@ class CommandStream:
 
 
 class Ingest:
-    """All that is ingested in one session. `session` says what there is to say; whoever calls wakes the transport."""
+    """All that is ingested in one session.
+
+    `session` says what there is to say; whoever calls wakes the transport.
+    """
 
     def __init__(self, session: RsioSession, wanted: Sequence[str], connection_id: str) -> None:
         self._session = session
@@ -165,7 +168,10 @@ class Ingest:
         return inlet.done >= HALF and self._want_again(inlet)
 
     def settle_up(self) -> bool:
-        """The session is about to end: let its client know of all that is done. Whether there is something to say."""
+        """The session is about to end: let its client know of all that is done.
+
+        Whether there is something to say.
+        """
         wanted = [self._want_again(inlet) for inlet in self._inlets if inlet.done]
         return any(wanted)
 

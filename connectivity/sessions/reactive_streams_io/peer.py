@@ -156,7 +156,10 @@ class PeerSession:
         self.offers.meet(self.wake)
 
     def _react(self, events: Sequence[Event], fault: CloseReason = CloseReason.MALFORMED) -> Sequence[Event]:
-        """Carry out what the client wants of streams; the other events. `fault`: what it is if the client is at fault."""
+        """Carry out what the client wants of streams; the other events.
+
+        `fault`: what it is if the client is at fault.
+        """
         others: list[Event] = []
         for event in events:
             match event:

@@ -114,7 +114,10 @@ STREAM_VERSION = 28
 
 
 class ResolvedPublisher(NamedTuple):
-    """A publisher as the engine is asked for it. `open` finds the feed, whose elements are octets, or says why not."""
+    """A publisher as the engine is asked for it.
+
+    `open` finds the feed, whose elements are octets, or says why not.
+    """
 
     kind: SubscriptionKind
     entity: EntityId | None
@@ -123,7 +126,10 @@ class ResolvedPublisher(NamedTuple):
 
 
 class PublisherResolver:
-    """Opens publishers for one mapping. `writing` writes the messages of streams once for all who follow them."""
+    """Opens publishers for one mapping.
+
+    `writing` writes the messages of streams once for all who follow them.
+    """
 
     def __init__(
         self,
@@ -217,7 +223,10 @@ class PublisherResolver:
         return lambda event: rql.evaluate(predicate, partial_thing(event))
 
     def _live_written(self, name: publisher_names.History | publisher_names.Events, subjects: tuple[str, ...]) -> Write:
-        """What writes the live events that a name asks for. Raises SelectorRefused, DecodeError, QueryError, ValueError."""
+        """What writes the live events that a name asks for.
+
+        Raises SelectorRefused, DecodeError, QueryError, ValueError.
+        """
         if name.extra_fields is None:
             is_kept = self._matching(name.filter) if name.filter is not None else None
             return self._written(name.entity, name.projection, name.fields, is_kept)

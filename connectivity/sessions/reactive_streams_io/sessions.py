@@ -119,7 +119,10 @@ class RsioSessions:
             counterpart.leave()
 
     def leave(self, address: str) -> None:
-        """Whoever read at this address has gone. A session that can be resumed waits for its client, others are over."""
+        """Whoever read at this address has gone.
+
+        A session that can be resumed waits for its client, others are over.
+        """
         for key in list(self._at.get(address, ())):
             counterpart = self._counterparts[key]
             self.see(key, counterpart, counterpart.lose())

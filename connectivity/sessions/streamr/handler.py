@@ -55,7 +55,10 @@ CLIENT_ID = "client-id"
 
 
 class _Request(NamedTuple):
-    """A request, and where it comes from. `line` of None: nobody can be answered. `is_taken`: the session is another's."""
+    """A request, and where it comes from.
+
+    `line` of None: nobody can be answered. `is_taken`: the session is another's.
+    """
 
     room: StreamrSessions
     line: StreamrReplyChannel | None

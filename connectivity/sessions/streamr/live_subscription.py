@@ -41,7 +41,10 @@ service leaves nothing out for those who keep up."""
 
 
 class LiveSubscription:
-    """One session on one partition: where the engine's answers go. `lost` is told when the feed has failed by itself."""
+    """One session on one partition: where the engine's answers go.
+
+    `lost` is told when the feed has failed by itself.
+    """
 
     terminal_needs_request = False
 

@@ -55,7 +55,10 @@ class MessageWriter:
         self._bytes = 0
 
     def message(self, event: Event) -> StreamMessage:
-        """The message that an event is, with the predecessor that a resend still brings. Raises StoreUnavailable."""
+        """The message that an event is, with the predecessor that a resend still brings.
+
+        Raises StoreUnavailable.
+        """
         return _message(event, *self._about(event))
 
     def broadcast(self, event: Event, style: FrameStyle) -> bytes:

@@ -40,7 +40,10 @@ class SessionPersistence:
         self._rows, self.connection_id, self.mapper = rows, connection_id, mapper
 
     def following(self, row: SubscriptionRow, line: StreamrReplyChannel, after: int) -> None:
-        """A session follows a partition, with these clients and subjects. What is new to it begins behind this offset."""
+        """A session follows a partition, with these clients and subjects.
+
+        What is new to it begins behind this offset.
+        """
         stream, partition = row.spot
         kept = PersistedSubscription(
             stream, partition, row.owners, tuple(sorted(row.subjects)), row.clients, line.mapped

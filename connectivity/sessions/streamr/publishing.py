@@ -46,7 +46,10 @@ class StreamPublisher:
         self._now = now
 
     def is_known(self, name: DeliveryName, *, is_chosen: bool) -> bool:
-        """Whether the message with this name was appended before. `is_chosen`: by its client. Raises StoreUnavailable."""
+        """Whether the message with this name was appended before.
+
+        `is_chosen`: by its client. Raises StoreUnavailable.
+        """
         answer = self._store.answered(name)
         if answer is None:
             return False
@@ -56,7 +59,10 @@ class StreamPublisher:
     def append(
         self, request: Publish, partitions: int, hash: KeyHash, name: DeliveryName | None, changes: list[Change]
     ) -> None:
-        """Stage a message in one of so many partitions, and add it to the changes of its batch. Raises StoreUnavailable."""
+        """Stage a message in one of so many partitions, and add it to the changes of its batch.
+
+        Raises StoreUnavailable.
+        """
         partition = partition_of_key(request.key, partitions, hash)
         entity = partition_of(request.stream, partition)
         before = self._store.snapshot(entity)

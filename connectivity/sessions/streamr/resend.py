@@ -71,7 +71,10 @@ class ResendQueue:
         clock: Callable[[], float],
         answered: Callable[[Sub], object],
     ) -> None:
-        """`clock` gives monotonic seconds. `answered` is told when the broker has the end of all resends of a `sub`."""
+        """`clock` gives monotonic seconds.
+
+        `answered` is told when the broker has the end of all resends of a `sub`.
+        """
         self._store = store
         self._streams = streams
         self._writing = writing
