@@ -1,9 +1,8 @@
-"""What depends on which entities: so that a change leads straight to those whom it may concern.
+"""Index of dependencies on entities, to find what a change may affect.
 
-Who may follow a stream is said by policies, by those that they import, and by the thing that names its policy. Policies
-change seldom and streams are followed by thousands, so nobody is judged again but for a change that may concern him: `of`
-finds them. A permission may also end without any event, when the time of a subject is over; therefore `turn` gives a part of
-all, so large that everybody's turn comes in a given time.
+Whether a subject may read a stream depends on policies, their imports, and the thing that names its policy. Thousands may
+read streams while policies change rarely: `of` finds those that a change may affect. Permissions may also expire without an
+event; `turn` returns a share of all, so that each is checked in a given time.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ class DependencyIndex(Generic[Dependent]):
         self._upon: dict[Dependent, frozenset[EntityId]] = {}
         self._of: dict[EntityId, set[Dependent]] = {}
         self._waiting: deque[Dependent] = deque()
-        """Whose turn has not come in this round."""
+        """Those whose turn has not come in this round."""
         self._due = 0
-        """What part of a turn is left over, in rounds."""
+        """The remaining fraction of a turn, in rounds."""
 
     def __repr__(self) -> str:
         return f"<Dependents: {len(self._upon)} of {len(self._of)} entities>"
@@ -50,21 +49,21 @@ class DependencyIndex(Generic[Dependent]):
         self._leave(dependent, self._upon.pop(dependent, frozenset()))
 
     def upon(self, dependent: Dependent) -> frozenset[EntityId]:
-        """What it was noted to depend upon."""
+        """Return the entities on which it depends."""
         return self._upon.get(dependent, frozenset())
 
     def of(self, changed: Iterable[EntityId]) -> Collection[Dependent]:
-        """Those that depend upon any of these."""
+        """Return those that depend on any of these entities."""
         if not self._of:
             return ()
         return set().union(*(self._of[entity] for entity in changed if entity in self._of))
 
     def those(self, are_meant: Callable[[Dependent], bool]) -> Collection[Dependent]:
-        """Those that are meant, of all."""
+        """Return those that a predicate selects."""
         return [dependent for dependent in self._upon if are_meant(dependent)]
 
     def turn(self, rounds: int) -> Collection[Dependent]:
-        """Some of them, as many as it takes for everybody to have a turn in about so many calls, and nobody many more."""
+        """Return a share of all, so that each has a turn in about that many calls."""
         self._due += len(self._upon)
         if not self._waiting:
             self._waiting.extend(self._upon)

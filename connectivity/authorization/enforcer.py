@@ -1,12 +1,9 @@
-"""Who may do what to which part of an entity: a policy, compiled.
+"""A compiled policy: permissions of subjects on the parts of an entity.
 
-A policy grants and revokes permissions on resources, `thing:/…`, `policy:/…`, `message:/…` and `stream:/…`. All its
-entries together make one tree with a node for each segment of each resource; the nearest explicit statement on the way up
-from a path wins, and a revoke wins over a grant of the same node (Ditto protocol, effective permission). An enforcer is made
-once for a revision of a policy and asked many times; it never changes.
-
-An entry's subjects with an `expiry` in the past count no more. Since time passes without an event, an enforcer says with
-`expires` until when it holds; who keeps enforcers compiles the policy again from then on.
+A policy grants and revokes permissions on resources `thing:/…`, `policy:/…`, `message:/…` and `stream:/…`. Its entries form
+one tree with a node for each segment; the nearest explicit statement above a path wins, and a revoke wins over a grant at
+the same node (Ditto protocol, effective permission). An enforcer is immutable: compiled once per revision, used many times.
+Subjects whose `expiry` has passed are left out; the enforcer is valid until `expires`.
 """
 
 from __future__ import annotations
@@ -25,22 +22,22 @@ READ: Final = "READ"
 WRITE: Final = "WRITE"
 
 DROP: Final[Any] = object()
-"""What `Enforcer.view` gives where nothing of a value may be read."""
+"""The result of `Enforcer.view` if no part of a value is readable."""
 
 ALWAYS_VISIBLE: Final[Mapping[str, frozenset[str]]] = {
     "thing": frozenset({"thingId", "_namespace", "_revision", "_modified", "_created"}),
     "policy": frozenset({"policyId", "_namespace", "_revision", "_modified", "_created"}),
 }
-"""The members of an entity that whoever may read any part of it sees as well."""
+"""The members of an entity that are shown to every reader of any part."""
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 _ESCAPED: Final[Mapping[str, int]] = {"policy": 3, "stream": 0}
-"""In how many segments a tilde is written as `~0`, where not in all."""
+"""For how many segments all spellings with `~0` are tried."""
 
 
 class _Node:
-    """One segment of a resource: who was granted or revoked what here, and who anywhere below."""
+    """One segment of a resource: grants and revokes here, and whether there are some below."""
 
     __slots__ = ("children", "depth", "granted", "granted_below", "parent", "revoked", "revoked_below")
 
@@ -71,7 +68,7 @@ class _Node:
         return None
 
     def has(self, subjects: Sequence[str], permission: str) -> bool:
-        """Whether several subjects together hold a permission: the deeper statement wins, a tie denies."""
+        """Whether several subjects together have a permission: the deeper statement wins, a tie denies."""
         granted = revoked = -1
         for subject in subjects:
             if (state := self.state(subject, permission)) is not None:
@@ -85,11 +82,9 @@ class _Node:
 class Enforcer:
     """The permissions that the entries of a policy give.
 
-    Paths are resources as text: `thing:/attributes/site`.
-
-    `now` is the time as in `Event.timestamp`; subjects that have expired by then are left out. `expires` is when the next
-    one will, or None. Entries for other namespaces than `namespace` are left out; without one, none is. `made_of` are the
-    policies that had a say in it, those that it imports included, there or not.
+    Paths are resources as text: `thing:/attributes/site`. `now` is the time as in `Event.timestamp`; expired subjects are
+    left out. `expires` is the next expiry, or None. Entries for other namespaces than `namespace` are left out; without one
+    all apply. `made_of` are the policies it depends on, imports included, missing ones too.
     """
 
     __slots__ = ("_root", "expires", "made_of")
@@ -148,11 +143,11 @@ class Enforcer:
         return node, True
 
     def has(self, subjects: Sequence[str], permission: str, path: str) -> bool:
-        """Whether the subjects hold the permission at the path itself."""
+        """Whether the subjects have the permission at the path itself."""
         return self._find(path)[0].has(subjects, permission)
 
     def unrestricted(self, subjects: Sequence[str], permission: str, path: str) -> bool:
-        """Whether they hold it at the path, and nothing below is revoked, not even where it is granted again."""
+        """Whether they have it at the path with nothing revoked below, not even if granted again."""
         node, is_exact = self._find(path)
         if not node.has(subjects, permission):
             return False
@@ -160,7 +155,7 @@ class Enforcer:
         return revoked is None or revoked.isdisjoint(subjects)
 
     def partial(self, subjects: Sequence[str], permission: str, path: str) -> bool:
-        """Whether they hold it at the path or anywhere below; only revokes at the path or above count against it."""
+        """Whether they have it at the path or below; only revokes at the path or above apply."""
         node, is_exact = self._find(path)
         if node.has(subjects, permission):
             return True
@@ -169,9 +164,9 @@ class Enforcer:
         )
 
     def view(self, value: Any, path: str, subjects: Sequence[str]) -> Any:
-        """What the subjects may READ of the JSON value at the path; DROP for nothing.
+        """Return the readable part of the JSON value at the path; DROP for nothing.
 
-        At the root of an entity, those members come along that every reader of any part may know.
+        At the root of an entity it includes the members that every reader of any part may see.
         """
         if self.unrestricted(subjects, READ, path):
             return value
@@ -186,7 +181,7 @@ class Enforcer:
             key: readable[key] if key in readable else value[key] for key in value if key in readable or key in always
         }
         if METADATA in value:
-            # What is said about a part is read by whoever may read the part.
+            # Metadata of a part is readable by the readers of the part.
             found.pop(METADATA, None)
             said = self.view(value[METADATA], path, subjects)
             if said is not DROP and said:
@@ -194,9 +189,9 @@ class Enforcer:
         return found
 
     def may_stream(self, subjects: Sequence[str], type: str) -> bool:
-        """Whether they may read the whole history of a `thing` or `policy`, which is sent without filtering.
+        """Whether they may read the whole unfiltered history of a `thing` or `policy`.
 
-        A thing's needs READ with no exception; of a policy, READ on any part is enough.
+        A thing requires READ without exception; a policy READ on any part.
         """
         asks = self.unrestricted if type == "thing" else self.partial
         return asks(subjects, READ, f"{type}:/")
@@ -258,7 +253,7 @@ def _segments(path: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=1024)
 def six_digits(instant: str) -> str:
-    """An instant in ISO-8601 as text whose order is time order."""
+    """Return an ISO 8601 instant as text that sorts by time."""
     return utc_text(datetime.fromisoformat(instant))
 
 

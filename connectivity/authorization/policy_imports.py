@@ -1,15 +1,11 @@
-"""What a policy says together with the policies that it imports (Ditto protocol, imports).
+"""A policy together with the policies that it imports (Ditto protocol, imports).
 
-`resolved` gives a policy with the imported entries among its own, as `policy-view: resolved` shows them: under labels that
-no client may choose. `effective` gives what is enforced, references worked out: an entry that refers to another one shares
-its subjects and resources with it, one level deep.
-
-What is taken of an imported policy: its entries that are `implicit`, and those `explicit` ones that the import names; never
-what that policy imports itself, but of those that `transitiveImports` names. A policy that is missing is skipped, and so is
-one that leads back to where it came from. One import reaches at most `MOST_REACHED` policies, so that no other import
-suffers from what it brings along.
-
-Policies come from a `Lookup`, which also learns that way what the result depends on, missing policies included.
+`resolved` adds imported entries to a policy's own, as `policy-view: resolved` shows them, under labels that clients cannot
+choose. `effective` returns the enforced entries, with references resolved: an entry that references another one shares its
+subjects and resources, one level deep. Imported are `implicit` entries, and `explicit` ones that the import names, but not
+what the imported policy imports itself, except by `transitiveImports`. Missing policies and cycles are skipped. One import
+reads at most `MOST_REACHED` policies, so that it does not limit other imports. A `Lookup` supplies the policies, and so
+learns all dependencies, missing policies included.
 """
 
 from __future__ import annotations
@@ -18,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 Lookup: TypeAlias = Callable[[str], Mapping[str, Any] | None]
-"""The state of the policy with an id; None where there is no such policy."""
+"""Returns the state of the policy with an ID; None if it does not exist."""
 
 Policy: TypeAlias = Mapping[str, Any]
 
 MOST_REACHED: Final = 10
-"""So many policies are read for one import: the imported one and what it imports itself."""
+"""How many policies are read for one import: the imported one and its own imports."""
 
 
 class ImportedEntry(NamedTuple):
@@ -36,7 +32,7 @@ class ImportedEntry(NamedTuple):
 
 
 def taken(policy: Policy, lookup: Lookup) -> Iterator[ImportedEntry]:
-    """What a policy takes of those that it imports, references to their entries included."""
+    """Return the entries that a policy imports, references to them included."""
     for imported, wanted in policy["imports"].items():
         yield from _taken(imported, wanted, lookup, (policy["policyId"],), _Budget())
     for entry in policy["entries"].values():
@@ -57,7 +53,7 @@ class _Budget:
 def _taken(
     imported: str, wanted: Mapping[str, Any], lookup: Lookup, way: tuple[str, ...], budget: _Budget
 ) -> Iterator[ImportedEntry]:
-    """What one import takes. `way`: the policies that led here."""
+    """Return the entries of one import. `way`: the policies that led here."""
     if imported in way or not budget.left:
         return
     budget.left -= 1
@@ -83,7 +79,7 @@ def resolved(policy: Policy, lookup: Lookup, is_shown: Callable[[ImportedEntry],
 
 
 def effective(policy: Policy, lookup: Lookup) -> Policy:
-    """The policy with every entry that counts: its own, imported ones, and what entries share by references."""
+    """Return the policy with every entry that applies: own, imported, and shared by references."""
     whole = resolved(policy, lookup)
     shared = [
         found
@@ -114,7 +110,7 @@ def _referred(policy: Policy, reference: Mapping[str, str], lookup: Lookup) -> M
 
 
 def _allowed(reference: Mapping[str, str], other: Mapping[str, Any]) -> Sequence[str]:
-    """What the referring entry may add to the other one; within a policy everything."""
+    """Return what the referencing entry may add to the other one; within a policy everything."""
     every = ("subjects", "resources")
     if "import" not in reference:
         return every
@@ -123,7 +119,7 @@ def _allowed(reference: Mapping[str, str], other: Mapping[str, Any]) -> Sequence
 
 
 def _shared(entry: Mapping[str, Any], other: Mapping[str, Any], allowed: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """What two entries say together that neither says alone."""
+    """Return what two entries give together that neither gives alone."""
     namespaces = _both(entry.get("namespaces") or [], other.get("namespaces") or [])
     if namespaces is None:
         return
@@ -142,13 +138,13 @@ def matches(pattern: str, namespace: str) -> bool:
 
 
 def holds_in(entry: Mapping[str, Any], namespace: str) -> bool:
-    """Whether an entry counts for an entity of this namespace."""
+    """Whether an entry applies to an entity of this namespace."""
     patterns = entry.get("namespaces")
     return not patterns or any(matches(pattern, namespace) for pattern in patterns)
 
 
 def _both(one: Sequence[str], other: Sequence[str]) -> list[str] | None:
-    """The patterns for the namespaces that both lists have; an empty list means all, None means none."""
+    """Return the namespace patterns common to both lists; an empty list means all, None means none."""
     if not one or not other:
         return list(one or other)
     found = [

@@ -1,9 +1,8 @@
-"""Who may still do what he was once let in for (Streamr protocol, permissions; reactive-streams-io, names).
+"""Checks permissions again that were granted once (Streamr protocol, permissions; rsio, names).
 
-Whoever follows something may do so for years. Whenever policies change, those whom that may concern are judged again, before
-anybody is sent what was committed together with the change. Since the time of a subject may also end without an event,
-everybody is judged again once a minute, some in each second. Where the store cannot be read, the judgement is made up for
-with the next ones. What a judgement is, and what follows from it, is said by each protocol.
+A subscription may last for years. When policies change, the affected sessions are checked again before they receive what was
+committed with the change. Subjects can also expire without an event, so every session is checked about once a minute, some
+in each second. While the store cannot be read, checks are postponed. Each protocol defines the check and its consequences.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 _NAMING_A_POLICY: Final = frozenset({"/", "/policyId"})
-"""Where a thing is changed that has another policy afterwards."""
+"""The path at which a change gives a thing another policy."""
 
 Told: TypeAlias = Callable[[Collection[EntityId]], object]
 
@@ -40,7 +39,7 @@ def authorities(changes: Iterable[Change]) -> set[EntityId]:
 
 
 class PolicyChangeNotifier:
-    """Who wants to know."""
+    """Notifies of policies that have changed."""
 
     def __init__(self) -> None:
         self._told: dict[Told, None] = {}
@@ -49,7 +48,7 @@ class PolicyChangeNotifier:
         return f"<Authorities, watched by {len(self._told)}>"
 
     def watch(self, told: Told) -> None:
-        """From now on `told` is called after each commit that has changed some, with these."""
+        """Call `told` with the changed entities after each commit that has changed some."""
         self._told[told] = None
 
     def leave(self, told: Told) -> None:
@@ -57,7 +56,7 @@ class PolicyChangeNotifier:
         self._told.pop(told, None)
 
     def tell(self, changes: Iterable[Change], erased: Sequence[EntityId] = ()) -> None:
-        """These changes are durable. A mistake of somebody who is told costs nobody else anything."""
+        """Notify of durable changes. An error of one receiver affects no other."""
         if not self._told or not (found := authorities(changes) | set(erased)):
             return
         for told in list(self._told):
@@ -68,19 +67,19 @@ class PolicyChangeNotifier:
 
 
 ROUND = 60
-"""After so many sweeps everybody was judged again."""
+"""After how many sweeps everyone has been checked."""
 
 Judged = TypeVar("Judged", bound=Hashable)
 
 
 class AccessRevalidation(ABC, Generic[Judged]):
-    """Those who are judged again and again. The authorities tell of changes while there is anybody."""
+    """Repeats permission checks, while there is anyone to check."""
 
     def __init__(self, authorities: PolicyChangeNotifier) -> None:
         self._authorities = authorities
         self._all: DependencyIndex[Judged] = DependencyIndex()
         self._owed: dict[Judged, None] = {}
-        """Who was not judged when it was time."""
+        """Those whose check was postponed."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._all!r}>"
@@ -90,14 +89,14 @@ class AccessRevalidation(ABC, Generic[Judged]):
 
     @abstractmethod
     def concerning(self, judged: Judged) -> frozenset[EntityId]:
-        """What a judgement depends upon. Raises StoreUnavailable."""
+        """Returns the entities on which a check depends. Raises StoreUnavailable."""
 
     @abstractmethod
     def judge(self, found: Collection[Judged]) -> None:
         """Judge these: each is noted again or forgotten. Raises StoreUnavailable."""
 
     def note(self, judged: Judged) -> None:
-        """Somebody is there, or what he depends upon may be another than before. Raises StoreUnavailable."""
+        """Add someone to check, or update the dependencies. Raises StoreUnavailable."""
         upon = self.concerning(judged)
         if not len(self._all):
             self._authorities.watch(self._changed)
@@ -111,7 +110,7 @@ class AccessRevalidation(ABC, Generic[Judged]):
             self._authorities.leave(self._changed)
 
     def those(self, are_meant: Callable[[Judged], bool]) -> Collection[Judged]:
-        """Those that are meant, of all."""
+        """Return those that a predicate selects."""
         return self._all.those(are_meant)
 
     def sweep(self) -> None:
@@ -127,7 +126,7 @@ class AccessRevalidation(ABC, Generic[Judged]):
         self._judge(found)
 
     def _depends_on_others(self, judged: Judged) -> bool:
-        """Whether he depends upon other entities than he was noted to."""
+        """Whether the dependencies have changed since they were noted."""
         try:
             return self.concerning(judged) != self._all.upon(judged)
         except StoreUnavailable:

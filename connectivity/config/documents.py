@@ -1,7 +1,7 @@
-"""JSON and YAML files as plain values, and what is wrong with them where they cannot be read.
+"""Reads JSON and YAML files as plain values, and reports syntax problems.
 
-YAML is read with its safe types only. Unlike the libraries, a name that stands twice in one object is a problem: the last
-one would silently win. Problems of syntax name line and column and show nothing of the text, since it may hold secrets.
+YAML is read with its safe types only. A name repeated in one object is a problem, because the last one would silently win.
+Problems give line and column, and no text, since it may contain secrets.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ParsedDocument(NamedTuple):
-    """What a file holds. With problems, `document` is None unless the problems leave something to look at."""
+    """The content of a file. With problems, `document` may be None."""
 
     document: Any
     problems: list[Problem]
@@ -47,7 +47,7 @@ class _Object(dict[Any, Any]):
 
 
 def read_document(path: Path) -> ParsedDocument:
-    """Read a `.json`, `.yaml` or `.yml` file. Never raises: whatever stands in the way becomes a problem."""
+    """Read a `.json`, `.yaml` or `.yml` file. Never raises: errors become problems."""
     load = _LOADERS.get(path.suffix.lower())
     if load is None:
         return _unreadable(f"a file named *{path.suffix}", f"a file named {', '.join(f'*{s}' for s in _LOADERS)}")
@@ -71,7 +71,7 @@ def read_document(path: Path) -> ParsedDocument:
 
 
 def read_json(content: bytes) -> ParsedDocument:
-    """Read what a request brings, by the same rules as a `.json` file. Never raises."""
+    """Read the body of a request by the rules of a `.json` file. Never raises."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -96,7 +96,7 @@ def _loaded(load: Callable[[str], Any], text: str) -> ParsedDocument:
 
 
 def is_reasonable(document: object) -> bool:
-    """Whether a value is small and flat enough to be walked; one made of YAML aliases may be endless."""
+    """Whether a value is small and flat enough to be walked; YAML aliases can make it endless."""
     waiting, count = [(document, 0)], 0
     while waiting:
         value, depth = waiting.pop()
@@ -111,7 +111,7 @@ def is_reasonable(document: object) -> bool:
 
 
 def surrogates(document: object) -> list[Problem]:
-    """A problem for each text with half a character in it, which JSON can write (`"\\ud800"`) and nobody can encode."""
+    """Yield a problem for each text with half a surrogate pair (`"\\ud800"`), which cannot be encoded."""
     return [
         Problem(json_path(*path), "a text with a lone surrogate", "text of Unicode characters")
         for path in _texts_with_surrogates(document, ())
@@ -132,7 +132,7 @@ def _texts_with_surrogates(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[
 
 
 def is_encodable(text: str) -> bool:
-    """Whether the text holds whole characters only."""
+    """Whether the text can be encoded."""
     return _SURROGATE.search(text) is None
 
 
@@ -141,7 +141,7 @@ def _unreadable(found: str, expected: str) -> ParsedDocument:
 
 
 class _Unreadable(ValueError):
-    """A text that is no document: what was found, with its place, and what was expected."""
+    """Invalid text: what was found, where, and what was expected."""
 
     def __init__(self, found: str, expected: str) -> None:
         super().__init__(found)
@@ -175,7 +175,7 @@ def _no_constant(name: str) -> float:
 
 
 def _finite(text: str) -> float:
-    """Python makes infinity of a number that is too large, and nobody could write that as JSON again."""
+    """Refuse numbers that Python reads as infinity: they cannot be written as JSON."""
     found = float(text)
     if math.isinf(found):
         raise _Unreadable("a number too large", "JSON with numbers below 1e308")
@@ -200,12 +200,12 @@ _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"", re.DOTALL)
 
 
 class _Constructor(SafeConstructor):
-    """Safe types only, objects that remember repeated names, and merge keys that cannot make a document explode."""
+    """Safe types only; refuses repeated names and exploding merge keys."""
 
     _merged = 0
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Put in what merge keys bring, counted beforehand: a chain of them can multiply with every line."""
+        """Insert merge keys, counted beforehand: a chain of them can multiply with every line."""
         for key, value in node.value:
             if key.tag != _MERGE:
                 continue
@@ -224,13 +224,13 @@ class _Constructor(SafeConstructor):
         found.update(self.construct_mapping(node))
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """Bounded here, since Python does so for decimal digits alone and then cannot print what came in as others."""
+        """Bound the length: Python does so for decimal digits only, and cannot print longer ones."""
         if len(node.value) > MAX_DIGITS:
             raise ValueError("a number too long")
         return super().construct_yaml_int(node)
 
     def _repeated(self, node: yaml.MappingNode) -> list[Hashable]:
-        """Before merge keys (`<<`) are put in: what they bring may be overridden on purpose."""
+        """Find repeated names before merge keys (`<<`), whose names may be overridden on purpose."""
         names = Counter(
             self.construct_object(key)
             for key, _ in node.value
@@ -246,14 +246,14 @@ class _Constructor(SafeConstructor):
 
 
 class _Loader(_Constructor, yaml.SafeLoader):
-    """Reads every text, slowly. What it makes of one counts, and what it says of one that it cannot read."""
+    """The authoritative loader, in Python."""
 
 
 def _scanned_by_libyaml() -> Any:
-    """A loader that takes a seventh of the time, or None where PyYAML comes without libyaml.
+    """Return a loader that is seven times as fast; None if PyYAML has no libyaml.
 
-    Scanned texts are composed as those of the other loader are: PyYAML's own `CSafeLoader` composes in C, without a bound to
-    its recursion, so that a text of `[[[[…` ends the process.
+    It composes in Python: PyYAML's own `CSafeLoader` composes in C with unbounded recursion, so that a text of `[[[[…` ends
+    the process.
     """
     try:
         from yaml._yaml import CParser
@@ -281,7 +281,7 @@ class _ReadDifferently(yaml.YAMLError):
 
 
 _READ_DIFFERENTLY = re.compile("[\t!\ufeff]|[|>][-+0-9]*#")
-"""Texts that libyaml reads otherwise or reads at all: tabs, tags, marks of byte order, a remark right behind `|` or `>`."""
+"""Texts that libyaml reads differently: tabs, tags, byte order marks, a comment after `|` or `>`."""
 
 _fast_loader = _scanned_by_libyaml()
 
@@ -309,11 +309,11 @@ def _load_yaml(text: str) -> Any:
     except _Unreadable:
         raise
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):
-        # What the loader's own conversions raise for an explicit tag or a date that does not fit its text.
+        # Raised by the loader's conversions for an explicit tag or date that does not match its text.
         raise _Unreadable("a value that does not fit its type, or one nested too deep", "YAML") from None
 
 
 _LOADERS: dict[str, Callable[[str], Any]] = {".json": _load_json, ".yaml": _load_yaml, ".yml": _load_yaml}
 
 SUFFIXES = tuple(_LOADERS)
-"""How the names of readable files end."""
+"""The suffixes of readable files."""

@@ -79,18 +79,18 @@ def show(value: object) -> str:
 
 
 def did_you_mean(found: object, known: Collection[str]) -> str | None:
-    """A hint at the nearest known name, or None."""
+    """Return a hint at the nearest known name, or None."""
     nearest = get_close_matches(found, known, 1) if isinstance(found, str) else []
     return f"did you mean {nearest[0]}?" if nearest else None
 
 
 def expected_of(kind: str, context: Mapping[str, Any], message: str) -> str:
-    """What was expected, by the kind of a validation error; the library's own message where we have no words."""
+    """Return what was expected for a kind of validation error; by default the library's message."""
     if kind in _EXPECTED_WITH:
         return _EXPECTED_WITH[kind](context)
     return _EXPECTED.get(kind, message)
 
 
 def nearest_choice(found: object, expected: str) -> str | None:
-    """A hint where the expected is one of several words."""
+    """Return a hint if one of several words was expected."""
     return did_you_mean(found, expected.removeprefix(_CHOICE).split(", ")) if expected.startswith(_CHOICE) else None

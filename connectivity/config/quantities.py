@@ -1,7 +1,7 @@
-"""What settings are written as: durations, days, sizes, lists, and the words that YAML takes for something else.
+"""Readers of settings: durations, days, sizes, lists, and words that YAML converts.
 
-A duration is a number with a unit (`500ms`, `10m`, `7d`; without one it counts seconds) or, where that makes sense,
-`forever`. Each reader takes what a YAML file or a variable holds, and raises ValueError that says what was expected.
+A duration is a number with a unit (`500ms`, `10m`, `7d`; without one: seconds) or, where allowed, `forever`. Each reader
+takes a YAML value or the text of an environment variable, and raises ValueError that says what was expected.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _above_zero(value: timedelta) -> timedelta:
 
 
 def read_lasting(value: object) -> object:
-    """A duration, or None for `forever`."""
+    """Return a duration, or None for `forever`."""
     if value is None or (isinstance(value, str) and value.strip().lower() == FOREVER):
         return None
     try:
@@ -88,6 +88,6 @@ def off_is_a_word(value: object) -> object:
 Duration = Annotated[timedelta, BeforeValidator(read_duration)]
 PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
 DurationOrForever = Annotated[timedelta | None, BeforeValidator(read_lasting)]
-"""None is forever."""
+"""A duration; None is forever."""
 
 Positive = Annotated[int, Field(ge=1)]

@@ -1,12 +1,9 @@
-"""The settings of the service: one YAML (or JSON) file, and `CONNECTIVITY_…` variables, which count more.
+"""The settings of the service: one YAML or JSON file, and `CONNECTIVITY_…` environment variables.
 
-A nested setting is a variable with two underscores: `api.port` is `CONNECTIVITY_API__PORT`. An empty variable counts as
-absent. Durations are a number with a unit (`500ms`, `0.5s`, `10m`, `12h`, `7d`, `2w`; without one it counts seconds) or,
-where that makes sense, `forever`. Sizes are bytes or have a unit (`512KiB`, `1MiB`). Relative paths begin at the working
-folder.
-
-`load_settings` names every problem at once, with the file or the variable it came from and the nearest known name. A host
-of the API that is not loopback is refused without a token.
+Environment variables override the file. A nested setting has two underscores: `api.port` is `CONNECTIVITY_API__PORT`. An
+empty variable is treated as absent. Durations are a number with a unit (`500ms`, `10m`, `7d`; without one: seconds) or,
+where allowed, `forever`. Sizes are bytes or have a unit (`512KiB`, `1MiB`). Relative paths begin at the working folder.
+`load_settings` reports every problem at once.
 """
 
 from __future__ import annotations
@@ -56,14 +53,14 @@ _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 
 
 class TokenRole(str, Enum):
-    """What a token lets its bearer do. Each may what those before it may."""
+    """The role of a token. Each role includes those before it."""
 
     READ = "read"
     WRITE = "write"
     ADMIN = "admin"
 
     def may(self, needed: TokenRole) -> bool:
-        """Whether this role is enough where `needed` is asked for."""
+        """Whether this role includes `needed`."""
         order = list(TokenRole)
         return order.index(self) >= order.index(needed)
 
@@ -81,7 +78,7 @@ def _hard_to_guess(token: SecretStr) -> SecretStr:
 
 
 class ApiToken(BaseModel):
-    """One of those who may use the HTTP API."""
+    """A token of the HTTP API."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -108,7 +105,7 @@ PREFIX = "CONNECTIVITY_"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach what listens at `host`."""
+    """Whether only this machine can reach a listener on `host`."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -116,13 +113,13 @@ def is_loopback(host: str) -> bool:
 
 
 class Section(BaseModel):
-    """One group of settings."""
+    """A group of settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class ApiSettings(Section):
-    """Where the HTTP API listens, and who may use it."""
+    """The address of the HTTP API, and its tokens."""
 
     host: Annotated[str, Field(min_length=1)] = Field(
         default="127.0.0.1", description="Address to listen at; one that is not loopback needs a token."
@@ -148,10 +145,7 @@ class ApiSettings(Section):
 
     @property
     def needs_token(self) -> bool:
-        """Whether everything but probes wants a token.
-
-        An empty token is none: it would let in whoever brings nothing.
-        """
+        """Whether all but probes require a token. An empty token is treated as none: it would admit everyone."""
         return bool(self.tokens or (self.token and self.token.get_secret_value()))
 
     @model_validator(mode="after")
@@ -162,7 +156,7 @@ class ApiSettings(Section):
 
 
 class JournalSettings(Section):
-    """What the journal keeps."""
+    """The retention of the journal."""
 
     hot_window: DurationOrForever = Field(
         default=timedelta(days=7), description="What is never trimmed from the journal."
@@ -176,7 +170,7 @@ class JournalSettings(Section):
 
 
 class RetentionSetting(Section):
-    """Which events are kept: the young ones, and the newest ones of each entity; without either, all of them."""
+    """Which events are kept: by age, and the newest of each entity; without either, all."""
 
     days: Annotated[timedelta | None, BeforeValidator(read_days)] = Field(
         default=None, description="Events of so many days are kept, however many they are."
@@ -225,12 +219,12 @@ class RetentionSettings(Section):
         return {"default": self.default, **(self.__pydantic_extra__ or {})}
 
     def of(self, namespace: str) -> RetentionSetting:
-        """What is kept of this namespace."""
+        """Return the retention of this namespace."""
         return (self.__pydantic_extra__ or {}).get(namespace, self.default)
 
 
 class LakeSettings(Section):
-    """What the lake keeps, and when it is put in order."""
+    """The retention and maintenance of the lake."""
 
     retention: Annotated[RetentionSettings, NoDecode, BeforeValidator(_read_retention)] = Field(
         default=RetentionSettings(),
@@ -271,7 +265,7 @@ class SubscriptionSettings(Section):
 
 
 MOST_INDEXED = 32
-"""So many paths may have an index of their own."""
+"""The most paths with an index of their own."""
 
 
 def _is_indexed_path(text: str) -> str:
@@ -291,7 +285,7 @@ def _is_indexed_path(text: str) -> str:
 
 
 class SearchSettings(Section):
-    """What searches may take."""
+    """The limits of searches."""
 
     budget: PositiveDuration = Field(
         default=timedelta(seconds=5), description="For so long things are looked for to fill one page."
@@ -327,7 +321,7 @@ class ReconnectSettings(Section):
 
 
 class LimitSettings(Section):
-    """What is refused for its size."""
+    """The limits of sizes."""
 
     payload: Annotated[ByteSize, Field(ge=1)] = Field(
         default=ByteSize(1024 * 1024), description="Bytes of one payload; beyond it is too large."
@@ -344,9 +338,9 @@ SecretKey = Annotated[SecretStr, AfterValidator(_is_key)]
 
 
 class SecretSettings(Section):
-    """The keys that encrypt secrets which come through the API, and what references to secrets may name.
+    """The keys that encrypt secrets of the API, and the rules for secret references.
 
-    Without any key the service makes one in `data_dir`.
+    Without any key the service creates one in `data_dir`.
     """
 
     key: SecretKey | None = Field(
@@ -397,7 +391,7 @@ class HostSettings(Section):
 
 
 class SparkMode(str, Enum):
-    """Who runs the pipeline that moves events into the lake."""
+    """The process that runs the pipeline from the journal into the lake."""
 
     EMBEDDED = "embedded"
     EXTERNAL = "external"
@@ -437,7 +431,7 @@ class SparkSettings(Section):
 
 
 class LogSettings(Section):
-    """How the service logs."""
+    """The format and level of the log."""
 
     format: Annotated[Literal["text", "json"], BeforeValidator(lowered)] = Field(
         default="text", description="`text` for people, `json` for machines."
@@ -462,10 +456,7 @@ class TracingSettings(Section):
 
 
 class Settings(BaseSettings):
-    """All settings.
-
-    `Settings()` reads variables only; `load_settings` reads a file too and explains what is wrong.
-    """
+    """All settings. `Settings()` reads environment variables only; `load_settings` also a file."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -502,7 +493,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Variables before what is given, which is the file's content."""
+        """Environment variables override the given values, which come from the file."""
         return env_settings, init_settings
 
 

@@ -24,7 +24,7 @@ _SECTIONS_WITH_RULES = {
     "reconnect": "other values",
     "spark": "a cluster",
 }
-"""What is found where a rule about several settings of a group is broken."""
+"""The found value in errors about several settings of a group."""
 
 
 def load_settings(file: Path | None = None) -> Settings:
@@ -40,7 +40,7 @@ def load_settings(file: Path | None = None) -> Settings:
             problems.append(f"{file}: found {show(document)}, expected an object of settings")
     problems += _unknown_variables()
     values = {str(name): value for name, value in content.items()}
-    # The library would take these for options of its own.
+    # The library would treat these as its own options.
     options = [name for name in values if name.startswith("_")]
     problems += (_unknown(json_path(name), str(file), name, list(Settings.model_fields)) for name in options)
     try:
@@ -62,7 +62,7 @@ def _variable_of(error: UnreadableVariable) -> str:
 
 
 def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> str:
-    """One line for one problem: the setting, where its value came from, what was found and what was expected."""
+    """Return the line for a problem: setting, origin of its value, found, expected."""
     steps = [step for step in details["loc"] if step != "[key]"]
     origin, value = _origin(steps, content, file)
     name = json_path(*steps)
@@ -82,10 +82,7 @@ def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> s
 
 
 def _unknown(path: str, origin: str, name: str, known: list[str]) -> str:
-    """The line for a setting that is none.
-
-    Its value is not shown: it may be a token under a mistyped name.
-    """
+    """Return the line for an unknown setting. Its value is not shown: it may be a token."""
     hint = did_you_mean(name, known)
     return f"{path} ({origin}): found an unknown setting, expected one of: {', '.join(known)}" + (
         f" ({hint})" if hint else ""
@@ -107,7 +104,7 @@ def _origin(steps: list[Any], content: Mapping[str, Any], file: Path | None) -> 
 
 
 def _json_or_text(text: str) -> object:
-    """What a variable for a whole group holds."""
+    """Return the value of a variable for a whole group."""
     try:
         return json.loads(text)
     except ValueError:
@@ -149,10 +146,10 @@ _FOR_THE_COMMAND_LINE = frozenset({"url", "token"})
 
 
 def _unknown_variables() -> Iterator[str]:
-    """Variables that look like settings and are none.
+    """Yield unknown variables that look like settings.
 
-    One without two underscores is only reported when it resembles a setting: the prefix may be used by others, such as
-    a cluster that announces its services in variables. Some are for the command line, which asks a service.
+    One without two underscores is reported only if it resembles a setting, since others may use the prefix, such as a
+    cluster that announces services in variables. Variables of the command line are left out.
     """
     known = list(Settings.model_fields)
     for name, value in os.environ.items():

@@ -1,1 +1,1 @@
-"""What a connection is: its model, templates, secrets, and life cycle."""
+"""The model of a connection, its templates, secrets, and life cycle."""

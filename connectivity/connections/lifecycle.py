@@ -70,7 +70,7 @@ TABLE: dict[ConnectionState, dict[LifecycleEvent, ConnectionState]] = {
 
 
 class Status(str, Enum):
-    """What operators see."""
+    """The status that operators see."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -88,20 +88,17 @@ def overall(statuses: Sequence[Status]) -> Status:
 
 
 def status_of(error: LinkError) -> Status:
-    """How an error is shown: misconfigured where a user's slip explains it, in the `uri` as well as in the rights."""
+    """Return the status for an error: misconfigured if the `uri` or the permissions explain it."""
     is_slip = isinstance(error, ConnectionRefused) or error.detail in _PERHAPS_A_SLIP
     return Status.MISCONFIGURED if is_slip else Status.FAILED
 
 
 _PERHAPS_A_SLIP = frozenset({Detail.UNKNOWN_HOST, Detail.REFUSED})
-"""What a wrong host or port looks like.
-
-So does a broker that starts: it is tried again as soon as anything else.
-"""
+"""How a wrong host or port appears. A starting broker looks the same, so it is retried as usual."""
 
 
 class Lifecycle:
-    """The state of one connection, with the last error and the tries since a link of it last stood for long."""
+    """The state of one connection, its last error, and the attempts since a link was last stable."""
 
     __slots__ = ("error", "state", "tries")
 
@@ -116,10 +113,10 @@ class Lifecycle:
     def step(
         self, happened: LifecycleEvent, error: LinkError | None = None, *, was_steady: bool = False
     ) -> ConnectionState:
-        """Take one input. Raises ValueError for an input that this state does not take.
+        """Process one event. Raises ValueError for an event that this state does not accept.
 
-        With LOST come the error and whether the link had stood for long. One that breaks again and again right after it
-        was made is no better than one that cannot be made: its pauses go on growing.
+        LOST comes with the error and whether the link was stable. A link that breaks again and again right after connecting
+        is treated like a failed attempt: its pauses grow.
         """
         following = TABLE[self.state].get(happened)
         if following is None:
@@ -142,9 +139,9 @@ class Lifecycle:
 
 
 def back_off(tries: int, error: LinkError | None, *, shortest: float, longest: float, jitter: float) -> float:
-    """Seconds to wait before the next try: doubling, bounded, and shortened by up to half by `jitter` in [0, 1).
+    """Return the seconds before the next attempt: doubling, bounded, reduced by up to half by `jitter`.
 
-    A refusal that only an operator can mend is tried again with the longest pause, so that it never becomes a busy loop.
+    `jitter` is in [0, 1). A refusal that only an operator can fix is retried with the longest pause.
     """
     pause = longest if isinstance(error, ConnectionRefused) else min(longest, shortest * 2.0 ** min(tries - 1, 30))
     return pause * (1 - jitter / 2)

@@ -1,17 +1,11 @@
-"""What a connection is: a frozen tree of models that looks like its JSON.
+"""The model of a connection: a frozen tree of pydantic models that looks like its JSON.
 
-The meaning of a field stands at the field: description and examples go into the JSON Schema and into the reference page.
-Shapes are checked here (types, required fields, ranges of numbers); what concerns several fields, placeholders, filters and
-the single connection types is checked in `connectivity.validation.validator` and the brokers' files, which also know error
+Descriptions and examples of fields go into the JSON Schema and the reference page. Shapes are checked here;
+`connectivity.validation.validator` and the connection types check rules across fields, placeholders and filters, with error
 codes. `connectivity.validation.validator.parse` is the usual way to get a `Connection`.
 
-The defaults of an incomplete reply-target are put in here, so every `Source` has one: it publishes to the address that
-the client's `reply-to` header names, and for types that carry headers the usual headers are mapped in and out. A
-reply-target with an address of its own is taken as it is; one with `enabled: false` publishes nothing. A block without an
-address keeps whatever else its author wrote.
-
-Secrets (the password in `uri`, private keys, passwords of a tunnel, options that came by reference) are hidden in
-`repr`, in validation errors and in `Connection.masked()`.
+Missing parts of a reply-target get their defaults here, so every `Source` has one: it publishes to the address in the
+client's `reply-to` header. Secrets are hidden in `repr`, in validation errors and in `Connection.masked()`.
 """
 
 from __future__ import annotations
@@ -68,7 +62,7 @@ _REPLY_HEADERS = {"correlation-id": "{{header:correlation-id}}", "content-type":
 _SOURCE_HEADERS = {name: f"{{{{header:{name}}}}}" for name in ("correlation-id", "content-type", "reply-to")}
 _WITHOUT_HEADERS = frozenset({"mqtt"})
 _MOST_COUNTED = 64
-"""Clients of a connection, and consumers of each: beyond that a number is a slip, and each of them costs the broker."""
+"""The most clients of a connection, and consumers of each: more are a mistake and cost the broker."""
 _READ_ONLY = frozenset({"_revision", "_created", "_modified", "__lifecycle"})
 _LEGACY_MAPPING = "javascript"
 
@@ -80,7 +74,7 @@ DIVERSION_OPTIONS = frozenset(
         "authorized-connections-as-sources",
     }
 )
-"""The options in `specificConfig` that every connection type knows: they say which connections answer for which."""
+"""The options in `specificConfig` that every connection type accepts, to define connection groups."""
 
 
 def _without_repeats(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -107,9 +101,9 @@ class SecretUri(Secret[str]):
 
 
 class DocumentModel(BaseModel):
-    """What all parts of a connection share: camelCase names, no change after building, nothing unknown.
+    """The base of all parts of a connection: camelCase names, frozen, no unknown fields.
 
-    A known field with the value null counts as absent, as clients that write every field send it.
+    A known field with the value null is treated as absent, since some clients write every field.
     """
 
     model_config = ConfigDict(
@@ -130,7 +124,7 @@ class DocumentModel(BaseModel):
 
 
 class ConnectionStatus(str, Enum):
-    """What an operator wants, or sees. Only `open` makes the service connect."""
+    """The status that an operator wants or sees. Only with `open` the service connects."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -140,7 +134,7 @@ class ConnectionStatus(str, Enum):
 
 
 class ResponseType(str, Enum):
-    """What kind of answer a reply-target takes."""
+    """The types of responses that a reply-target accepts."""
 
     RESPONSE = "response"
     ERROR = "error"
@@ -179,7 +173,7 @@ class AcknowledgementRequests(DocumentModel):
 
 
 class ReplyTarget(DocumentModel):
-    """Where the answers to a source's commands go, and the events of its subscriptions."""
+    """The destination of responses to a source's commands, and of the events of its subscriptions."""
 
     enabled: StrictBool = Field(
         default=True,
@@ -261,7 +255,7 @@ class Source(DocumentModel):
     )
 
     def with_default_headers(self) -> Source:
-        """This source with the header mappings that belong to a reply-target without an address of its own."""
+        """Return this source with the default header mappings of a reply-target without an address."""
         reply = self.reply_target
         if not reply.enabled or "address" in reply.model_fields_set:
             return self
@@ -317,7 +311,7 @@ class Target(DocumentModel):
 
 
 class MappingDefinition(DocumentModel):
-    """A wire protocol under a name of its own, with options and conditions."""
+    """A configured wire protocol with a name of its own, options and conditions."""
 
     mapping_engine: Text = Field(description="The wire protocol.", examples=["Ditto"])
     options: Mapping[StrictStr, Any] = Field(
@@ -394,7 +388,7 @@ class SshTunnel(DocumentModel):
 
 
 def _uri_is_address(value: object) -> object:
-    """Says what is wrong with an address before pydantic does, which would not know what was expected."""
+    """Validate an address with a better message than pydantic's."""
     text = value.get_secret_value() if isinstance(value, SecretUri) else value
     if not isinstance(text, str):
         raise ValueError("a string")
@@ -530,15 +524,15 @@ class Connection(DocumentModel):
 
     @property
     def own_options(self) -> dict[str, str]:
-        """What `specificConfig` says to the connection type itself."""
+        """The options of the connection type in `specificConfig`."""
         return {name: value for name, value in self.specific_config.items() if name not in DIVERSION_OPTIONS}
 
     def masked(self) -> dict[str, Any]:
-        """The document of this connection, with every secret hidden: what may be shown and logged."""
+        """Return the document of this connection with every secret masked, for display and logs."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
     def with_secret_options(self, names: Iterable[str]) -> Connection:
-        """This connection, with the values of these `specificConfig` options hidden like other secrets."""
+        """Return this connection with the values of these `specificConfig` options masked as secrets."""
         copy = self.model_copy()
         copy._referenced = self._referenced | frozenset(names)
         return copy
@@ -553,7 +547,7 @@ class Connection(DocumentModel):
 
 
 def migrate_mapping_context(document: dict[str, Any]) -> dict[str, Any]:
-    """The document with the former single `mappingContext` as a definition that every source and target uses."""
+    """Return the document with the former `mappingContext` as a definition of all sources and targets."""
     if "mappingContext" not in document:
         return document
     context, migrated = document["mappingContext"], {k: v for k, v in document.items() if k != "mappingContext"}

@@ -1,12 +1,9 @@
-"""Secrets by reference: `${env:NAME}` and `${file:PATH}` in a connection document.
+"""References to secrets in connection documents: `${env:NAME}` and `${file:PATH}`.
 
-So that a document can lie in git and its passwords elsewhere. References are replaced while a `Connection` is built from
-its document, in `uri`, `credentials`, `ca`, `sshTunnel` and the values of `specificConfig`, and nowhere else; a text may
-hold several, with other text around them. Placeholders have neither prefix, so the two never meet.
-
-A value is taken literally: inside the user information of a `uri` it is percent-encoded here, so that a password may
-hold any character. A file's content loses its final line ends. A relative path starts at the folder of the document's
-file, or at the working folder for a document that has none. What is read is not searched for references again.
+They are replaced while a `Connection` is built, in `uri`, `credentials`, `ca`, `sshTunnel` and the values of
+`specificConfig`, and nowhere else; a text may contain several. A value is literal: in the user information of a `uri` it is
+percent-encoded here. Final line ends of a file are removed. A relative path starts at the folder of the document's file, or
+else at the working folder. Values are not searched for references again.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ PLACES = ("uri", "credentials", "ca", "sshTunnel", "specificConfig")
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_CHARACTERS = 16 * MAX_FILE_BYTES
-"""So much all references of a document may bring in: each may name the same large file."""
+"""The most text that all references of a document may insert: each may name the same large file."""
 
 REFERENCE = re.compile(r"\$\{(?P<kind>env|file):(?P<name>[^{}]*)\}")
 """A name has no braces: so a text of many beginnings is read once, not once for each of them."""
@@ -40,13 +37,13 @@ _SYSTEM_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
 
 @dataclass(frozen=True, slots=True)
 class ReferenceRules:
-    """Which files references may name: none that is in one of the `own` places, and with `folders` only those in them."""
+    """The files that references may name: none in the `own` places, and with `folders` only those in them."""
 
     own: Sequence[Path] = ()
     folders: Sequence[Path] = ()
 
     def refusal(self, path: Path) -> str | None:
-        """Why this file is not read; None: it may be."""
+        """Return why this file must not be read; None if it may."""
         path = path.resolve()
         if any(path.is_relative_to(place.resolve()) for place in self.own):
             return "which is the service's own"
@@ -74,8 +71,8 @@ def in_force(rules: ReferenceRules) -> Iterator[None]:
 class ResolvedDocument(NamedTuple):
     """A document without references.
 
-    `values` are the texts that came in, for hiding them wherever they may turn up; `options` are the names in
-    `specificConfig` whose values hold one. A reference that has no value stays as it was written.
+    `values` are the inserted texts, to be redacted everywhere; `options` are the names in `specificConfig` whose values had
+    one. A reference without a value stays as it was written.
     """
 
     document: Any
@@ -85,7 +82,10 @@ class ResolvedDocument(NamedTuple):
 
 
 class MissingSecret(ValueError):
-    """A reference without a value: `found` says why, `expected` what would do. Neither holds a secret."""
+    """A reference without a value.
+
+    `found` is the reason, `expected` the remedy. Neither contains a secret.
+    """
 
     def __init__(self, found: str, expected: str) -> None:
         super().__init__(f"found {found}, expected {expected}")
@@ -93,7 +93,7 @@ class MissingSecret(ValueError):
 
 
 def is_missing_here(problem: Problem) -> bool:
-    """Whether it is that a reference has no value on this machine, which may have one on another."""
+    """Whether a reference has no value on this machine only."""
     return REFERENCE.match(problem.found) is not None
 
 
@@ -115,7 +115,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def resolve(document: Any, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> ResolvedDocument:
-    """Replace the references of a connection document. Never raises: what is missing becomes a problem."""
+    """Replace the references of a connection document. Never raises: missing values become problems."""
     if not isinstance(document, dict):
         return ResolvedDocument(document, frozenset(), frozenset(), [])
     reader = _Reader(os.environ if environ is None else environ, base or Path())
@@ -125,7 +125,7 @@ def resolve(document: Any, *, environ: Mapping[str, str] | None = None, base: Pa
 
 
 class _Reader:
-    """Walks a document and collects what it replaces."""
+    """Walks a document and collects replacements."""
 
     def __init__(self, environ: Mapping[str, str], base: Path) -> None:
         self._environ, self._base = environ, base

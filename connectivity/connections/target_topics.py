@@ -1,9 +1,8 @@
-"""Which signals a target receives: `topic?namespaces=a,b&filter=<RQL>&extraFields=<selector>`.
+"""Topics of targets: `topic?namespaces=a,b&filter=<RQL>&extraFields=<selector>`.
 
 The parameters are split at `&`, then at the first `=`, and each side is URL-decoded, so `&`, `+` and `%` inside a filter are
-percent-encoded. Parameters that a topic does not know are ignored, as clients of other services write them too, and of one
-that is there twice the first counts; which they were is told. The filter stays text here:
-`connectivity.validation.validator` checks it, and whoever publishes parses it once.
+percent-encoded. Unknown parameters are ignored, as other services write them too; of a repeated one the first applies. The
+filter stays text here: `connectivity.validation.validator` checks it, and the publisher parses it once.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ EXTRA_FIELDS = (
     "_policy",
     "_context",
 )
-"""What a selector of `extraFields` may begin with."""
+"""The first segments that a selector of `extraFields` may have."""
 
 CONNECTION_ANNOUNCEMENTS = "_/_/connections/announcements"
 
 
 class TargetTopic(NamedTuple):
-    """One topic of a target. An empty `namespaces` means every namespace."""
+    """One topic of a target. Empty `namespaces` mean every namespace."""
 
     topic: str
     namespaces: tuple[str, ...] = ()
@@ -53,14 +52,11 @@ class TargetTopic(NamedTuple):
     ignored: tuple[str, ...] = ()
     """Names of parameters that the topic does not know."""
     repeated: tuple[str, ...] = ()
-    """Names of parameters that the topic knows and that were given before: the first one counts."""
+    """Names of known parameters that were repeated; the first one applies."""
 
 
 class UnknownTargetTopic(ValueError):
-    """A topic that no signal has.
-
-    The text says what was expected; `nearest` is the most similar one that exists.
-    """
+    """An unknown topic. The text gives the expected ones; `nearest` is the most similar one."""
 
     def __init__(self, found: str) -> None:
         super().__init__(f"one of: {', '.join(TOPICS)}")

@@ -26,7 +26,7 @@ _CONNECTION_ID = re.compile(r"\{\{\s*connection:id\s*\}\}|\$\{\s*connection:id\s
 
 
 def has_expression(text: str) -> bool:
-    """Whether an expression stands in the text, readable or not."""
+    """Whether the text contains an expression, valid or not."""
     try:
         return any(not isinstance(part, str) for part in parse(text, Scope.SOURCE).parts)
     except PlaceholderError:
@@ -34,9 +34,9 @@ def has_expression(text: str) -> bool:
 
 
 def with_dummies(text: str, dummy: str = "x") -> str:
-    """The template with each expression replaced by a dummy, so that a check sees what its author wrote around them.
+    """Return the template with each expression replaced by a dummy, to check the text around them.
 
-    A text whose expressions cannot be read is one dummy: that is a problem of its own.
+    A text with invalid expressions is one dummy: they are reported separately.
     """
     try:
         return "".join(part if isinstance(part, str) else dummy for part in parse(text, Scope.SOURCE).parts)
@@ -45,14 +45,14 @@ def with_dummies(text: str, dummy: str = "x") -> str:
 
 
 def with_connection_id(text: str, connection_id: str) -> str:
-    """The text with `{{ connection:id }}` replaced: all that labels and group ids may hold of placeholders."""
+    """Return the text with `{{ connection:id }}` replaced, the only placeholder in labels and group IDs."""
     return _CONNECTION_ID.sub(lambda _: connection_id, text)
 
 
 def check_template(path: str, text: str, scope: Scope, *, shown: str | None = None) -> Iterator[Problem]:
-    """The expressions of a template are known and well-formed, and have a value in this scope.
+    """Check that the expressions of a template are known, valid, and have a value in this scope.
 
-    `shown` is what its author wrote, where that is not the text itself.
+    `shown` is the original text, if it differs.
     """
     try:
         parse(text, scope)
@@ -72,9 +72,9 @@ def check_without_placeholders(path: str, text: str) -> Iterator[Problem]:
 
 
 def check_enforcement_inputs(connection: Connection, scope: Scope) -> Iterator[Problem]:
-    """What identifies a sender must be something that deliveries of this type carry.
+    """Check that the inputs of an enforcement exist in deliveries of this connection type.
 
-    Only for what is known at all; the shared checks report the rest.
+    Unknown placeholders are reported by the shared checks.
     """
     for index, source in enumerate(connection.sources):
         if source.enforcement is None:

@@ -1,20 +1,12 @@
-"""Secrets that documents bring along, encrypted while they rest: AES-256-GCM, one text for each secret.
+"""Encrypts the secrets of stored connection documents: AES-256-GCM, one text for each secret.
 
-Sealed are the literal secrets of a connection document: the password in `uri` (its other parts stay readable),
-`credentials.key` and `credentials.password`, `password` and `privateKey` of `sshTunnel.credentials`, and options in
-`specificConfig` whose names say that they are secret. References (`${env:…}`, `${file:…}`) are no secrets and stay; a text
-that mixes both is sealed as a whole.
-
-A sealed text reads `sealed:v1:<key id>:<base64url of nonce and ciphertext>`. Its nonce is random and used once. Connection
-id, path, version and key id are bound to it, so that one moved to another field or another connection does not open. A key
-id is made of the key, so nobody has to name keys.
-
-What is shown has `*****` in a secret's place, and a document that comes back with that keeps the stored secret
-(`Vault.keep`). A password is kept only for where it was sent so far: otherwise whoever may write a document, and may not
-read its password, would have it sent to a host of his own.
-
-Everything here is pure but for the one call that makes a first key; where keys come from is said in
-`connectivity.maintenance.keyring`.
+Sealed are literal secrets: the password in `uri`, `credentials.key` and `credentials.password`, `password` and `privateKey`
+of `sshTunnel.credentials`, and options in `specificConfig` with secret names. References (`${env:…}`, `${file:…}`) stay; a
+text that mixes both is sealed as a whole. A sealed text is `sealed:v1:<key id>:<base64url of nonce and ciphertext>`, with a
+random nonce; connection ID, path, version and key ID are authenticated, so it opens nowhere else. Shown secrets are `*****`;
+a document that comes back with that keeps the stored secret (`Vault.keep`), but only for the destination it was sent to so
+far: otherwise a writer without read access could have it sent to another host. `connectivity.maintenance.keyring` supplies
+the keys.
 """
 
 from __future__ import annotations
@@ -53,7 +45,7 @@ _REFERENCES = re.compile(rf"(?:{REFERENCE.pattern.replace('?P<kind>', '').replac
 _AUTHORITY = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://(?P<authority>[^/?#]*)")
 
 Change = Callable[[str, str], str]
-"""Takes a literal secret's path and the secret; what it returns stands in its place."""
+"""Receives the path of a literal secret and the secret, and returns the replacement."""
 
 
 class ResealedDocument(NamedTuple):
@@ -81,14 +73,14 @@ class Vault:
         return tuple(self._ciphers)
 
     def seal(self, document: Document) -> dict[str, Any]:
-        """The document as it may rest. It has an `id` and no mask any more.
+        """Return the document with sealed secrets. It has an `id` and no masks.
 
-        Raises UnknownKey for a document with secrets while there is no key and none can be made.
+        Raises UnknownKey for a document with secrets if there is no key and none can be created.
         """
         return _rewritten(document, lambda path, text: self._sealed(document["id"], path, text))
 
     def unseal(self, document: Document) -> dict[str, Any]:
-        """The document as it was before it was sealed. Raises UnknownKey and AlteredSecret."""
+        """Return the document with opened secrets. Raises UnknownKey and AlteredSecret."""
         return _rewritten(document, lambda path, text: self._opened(document["id"], path, text))
 
     def reseal(self, document: Document) -> ResealedDocument:
@@ -105,16 +97,14 @@ class Vault:
         return ResealedDocument(_rewritten(document, anew), changed)
 
     def masked(self, document: Document) -> dict[str, Any]:
-        """The document as it may be shown, whether it is sealed or not."""
+        """Return the document with masks for display, whether it is sealed or not."""
         return masked(document)
 
     def keep(self, document: Document, stored: Document | None) -> dict[str, Any]:
-        """The document, with the stored secret wherever it has the mask.
+        """Return the document with stored secrets in the place of masks.
 
-        `stored` is sealed; None: there is none.
-
-        Raises DefinitionError where nothing is stored, or where a password would be sent to another place than so far;
-        UnknownKey and AlteredSecret for a secret that is needed and cannot be opened.
+        `stored` is sealed; None: there is none. Raises DefinitionError if nothing is stored, or if a password would be sent
+        to another destination; UnknownKey and AlteredSecret for a needed secret that cannot be opened.
         """
         kept = dict(_secrets(stored)) if stored is not None else {}
         problems: list[Problem] = []
@@ -166,7 +156,7 @@ class Vault:
 
 
 def masked(document: Document) -> dict[str, Any]:
-    """The document as it may be shown: `*****` for each literal secret. References are no secrets."""
+    """Return the document with `*****` for each literal secret. References are not secrets."""
     shown = _rewritten(document, lambda _path, _text: MASK, unread=lambda _value: MASK)
     uri = shown.get("uri")
     if isinstance(uri, str) and not _REFERENCES.fullmatch(uri) and not _is_address(uri):
@@ -177,7 +167,7 @@ def masked(document: Document) -> dict[str, Any]:
 
 def _is_address(uri: str) -> bool:
     try:
-        # A reference may stand for a port too.
+        # A reference may replace a port too.
         parse_uri(_without_references(uri, "1"))
     except ValueError:
         return False
@@ -185,7 +175,7 @@ def _is_address(uri: str) -> bool:
 
 
 def _bound(key: str, connection: str, path: str) -> bytes:
-    """What a sealed text belongs to; it opens nowhere else."""
+    """Return the associated data of a sealed text; it opens nowhere else."""
     return json.dumps(["sealed:v1", key, connection, path]).encode()
 
 
@@ -206,10 +196,10 @@ def _keep_value(value: Any) -> Any:
 
 
 def _rewritten(document: Document, change: Change, unread: Callable[[Any], Any] = _keep_value) -> dict[str, Any]:
-    """A copy of the document, with each literal secret changed; `unread` gets what is no text where a secret belongs."""
+    """Return a copy with each literal secret changed; `unread` gets non-texts in places of secrets."""
 
     def changed(path: str, value: Any) -> Any:
-        # What is no text is not a secret yet; the rules of documents refuse it.
+        # Validation refuses a secret that is not text.
         if not isinstance(value, str):
             return value if value is None else unread(value)
         return value if _REFERENCES.fullmatch(value) else change(path, value)
@@ -243,14 +233,14 @@ def _changed_uri(uri: str, changed: Callable[[str, str], str]) -> str:
 
 
 def _without_references(uri: str, filler: str = "") -> str:
-    """The text without references, which hold colons and slashes of their own: by default it stays as long as it is."""
+    """Return the text without references, which contain colons and slashes; by default of the same length."""
     return REFERENCE.sub(lambda match: filler or "x" * len(match[0]), uri)
 
 
 def _password_span(uri: str) -> tuple[int, int] | None:
-    """Where the password of an address begins and ends.
+    """Return where the password of an address begins and ends.
 
-    Without a colon, all user information counts as one.
+    Without a colon, all user information is the password.
     """
     filled = _without_references(uri)
     authority = _AUTHORITY.match(filled)
@@ -265,7 +255,7 @@ def _password_span(uri: str) -> tuple[int, int] | None:
 
 
 def _destination(document: Document, path: str) -> object:
-    """Where the secret at this path is sent, and as whose."""
+    """Return the destination and user to which the secret at this path is sent."""
     tunnel = document.get("sshTunnel")
     tunnel = tunnel if isinstance(tunnel, Mapping) else {}
     if path.startswith("sshTunnel"):

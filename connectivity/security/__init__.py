@@ -1,1 +1,1 @@
-"""What may be reached and what may be shown: egress rules, TLS, URIs, redaction, keys."""
+"""Egress rules, TLS, URIs, redaction of secrets, and keys."""

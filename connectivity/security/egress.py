@@ -1,15 +1,10 @@
-"""Which hosts connections may reach.
+"""The hosts that connections may reach.
 
-Whoever may write a connection document could otherwise make the service talk to what only its machine can reach. Link-local
-addresses and the metadata services of clouds are never reached. Loopback and private networks are by default, since that is
-where brokers live; `hosts.private: refuse` and `hosts.blocked` close them, `hosts.allowed` opens single ones again.
-
-Judged are literal addresses in a document, in every spelling that the system's resolver takes (`169.254.169.254`,
-`0xa9fea9fe`, `2852039166`, full-width digits, `::ffff:169.254.169.254` and the other ways to write an IPv4 address within
-IPv6), every address that a name leads to, and the one that a socket has reached in the end
-(`connectivity.transports.dialer`).
-
-The rules are those of the process: whoever reads a document or opens a socket judges by them and need not bring them along.
+Without rules, the author of a connection document could reach hosts that only the service's machine reaches. Link-local
+addresses and the metadata services of clouds are always refused. Loopback and private networks are allowed by default;
+`hosts.private: refuse` and `hosts.blocked` refuse them, `hosts.allowed` allows single ones again. Checked are literal
+addresses in every spelling that the resolver accepts (`0xa9fea9fe`, `2852039166`, `::ffff:169.254.169.254`), every address
+of a name, and the address that a socket has reached (`connectivity.transports.dialer`). The rules are those of the process.
 """
 
 from __future__ import annotations
@@ -26,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 
 Address: TypeAlias = IPv4Address | IPv6Address
 Entry: TypeAlias = IPv4Network | IPv6Network | str
-"""A network (of one address, perhaps), or a name in lower case; `*.internal` is every name under `internal`."""
+"""A network or address, or a name in lower case; `*.internal` is every name under `internal`."""
 
 EXPECTED_ENTRY = (
     "an address, a network such as 10.0.0.0/8, or a host name such as broker.acme.example or *.acme.example"
@@ -45,13 +40,13 @@ _METADATA_NAMES = frozenset(
 )
 _NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
 _COMPATIBLE = IPv6Network("::/96")
-"""An IPv4 address with nothing before it, once meant for the change to IPv6; `::` and `::1` are none."""
+"""IPv4-compatible addresses of IPv6; `::` and `::1` are not among them."""
 
 _NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_])?")
 
 
 class Refusal(NamedTuple):
-    """Why a host may not be reached: what it is, and what was expected."""
+    """Why a host may not be reached: found and expected."""
 
     found: str
     expected: str
@@ -61,12 +56,12 @@ class Refusal(NamedTuple):
 
 
 def entry(text: str) -> Entry:
-    """An entry of a list of hosts. Raises ValueError, which says what was expected."""
+    """Parse an entry of a list of hosts. Raises ValueError that says what was expected."""
     try:
         return ipaddress.ip_network(text.strip())
     except ValueError:
         name = _plain(text.strip())
-    # What has a slash or looks like numbers is a network with a slip of the pen.
+    # With a slash or like a number, it is a mistyped network.
     if not _NAME.fullmatch(name) or _address(name) is not None:
         raise ValueError(EXPECTED_ENTRY)
     return name
@@ -74,16 +69,16 @@ def entry(text: str) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class EgressRules:
-    """What operators say about hosts. The lists hold what `entry` reads."""
+    """The operator's rules about hosts. The lists contain parsed entries."""
 
     is_private_allowed: bool = True
     blocked: Sequence[str] = ()
     allowed: Sequence[str] = ()
 
     def refusal(self, host: str, address: str | None = None) -> Refusal | None:
-        """Why this host may not be reached, as far as can be seen; None: it may.
+        """Return why this host may not be reached; None if it may.
 
-        `address` is where the host's name leads to; without it, `host` is judged as a document has it.
+        `address` is the resolved address; without it, `host` is checked as the document has it.
         """
         name = _plain(host)
         found = _address(name if address is None else address)
@@ -140,7 +135,7 @@ def _address(host: str) -> Address | None:
 
 
 def _meant(address: Address) -> tuple[Address, ...]:
-    """The address, and the IPv4 addresses that it stands for; one that is mapped is nothing but that."""
+    """Return the address, and the IPv4 addresses that it embeds; a mapped one is only that."""
     if isinstance(address, IPv4Address):
         return (address,)
     if address.ipv4_mapped is not None:

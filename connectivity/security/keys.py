@@ -19,7 +19,7 @@ def key_text(key: bytes) -> str:
 
 
 def read_key(text: str) -> bytes:
-    """The key that a text holds. Raises ValueError, which says what was expected and nothing of the text."""
+    """Return the key in a text. Raises ValueError that says what was expected, and nothing of the text."""
     try:
         key = base64.b64decode(text.strip().replace("-", "+").replace("_", "/"), validate=True)
     except ValueError:

@@ -1,11 +1,9 @@
-"""The last word about secrets: no log line, no trace and no reason of a lost link shows one that is in use.
+"""Redacts secrets from log lines, traces and reasons of lost links.
 
-Whoever makes a text keeps secrets out of it (`mask_uri`, `Connection.masked`, models that hide their input). But texts come
-from client libraries, brokers and exceptions too, and an exception says what it likes. So whatever leaves goes through
-`redact`, which knows the secrets that are in use and every way in which one is usually written: as it is, percent-encoded,
-in base64, as JSON and `repr` write it, line by line. The password of any address is hidden as well, known or not.
-
-Secrets shorter than eight characters are hidden in addresses alone: elsewhere they would be found in ordinary words.
+Code that builds texts keeps secrets out (`mask_uri`, `Connection.masked`, models that hide their input), but client
+libraries, brokers and exceptions build texts too. `redact` knows the secrets in use in their usual forms: literal,
+percent-encoded, base64, as JSON and `repr` write them, line by line. It also hides the password of any address. Secrets
+shorter than eight characters are hidden in addresses only: elsewhere they would match ordinary words.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from connectivity.security.uri import MASK
 
 SHORTEST = 8
 REMEMBERED = 4
-"""So many former sets of secrets of an owner are hidden too: who used them last may still be talking."""
+"""How many former sets of secrets of an owner are redacted too: late messages may contain them."""
 
 OWNERS = 20_000
 
@@ -49,7 +47,7 @@ class SecretRedactor:
         return f"<Secrets of {len(self._owners)} owners>"
 
     def remember(self, owner: str, secrets: Iterable[str]) -> None:
-        """Hide these secrets from now on; they are what `owner` uses."""
+        """Redact these secrets of `owner` from now on."""
         forms = frozenset(form for secret in secrets for form in _forms(secret))
         with self._lock:
             known = self._owners.setdefault(owner, deque())
@@ -65,7 +63,7 @@ class SecretRedactor:
                     self._drop(former)
 
     def hide(self, text: str) -> str:
-        """The text, with `*****` wherever one of the secrets stands."""
+        """Return the text with `*****` in the place of every secret."""
         if "://" in text:
             text = _ADDRESS.sub(rf"\g<before>{MASK}@", text)
         heads = self._by_head
@@ -115,7 +113,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _base64(secret: bytes) -> Iterator[str]:
-    """What the secret looks like within base64, wherever it begins; the digits that it shares with others are left out."""
+    """Yield the base64 forms of the secret at each alignment, without shared digits."""
     if len(secret) < SHORTEST:
         return
     for shift, first in ((0, 0), (1, 2), (2, 3)):

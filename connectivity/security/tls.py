@@ -1,7 +1,7 @@
-"""Certificates and keys, as far as the standard library reads them: PEM in, problems or an `SSLContext` out.
+"""Certificates and keys in PEM, as far as the standard library reads them.
 
-A client's key is handed to OpenSSL through a file in memory where the system has such files, else through a private
-temporary one: the library takes keys by path only.
+A client's key is passed to OpenSSL through a file in memory if the system has such files, else through a private temporary
+file: the library takes keys by path only.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _BLOCK = re.compile(r"-----BEGIN (?P<label>[A-Z0-9 ]+)-----\s*(?P<body>[A-Za-z0-
 
 
 def pem_labels(text: str) -> list[str]:
-    """What a PEM text holds: `CERTIFICATE`, `PRIVATE KEY`, …; blocks that are not well-formed are left out."""
+    """Return the labels in a PEM text: `CERTIFICATE`, `PRIVATE KEY`, …; malformed blocks are left out."""
     return [match["label"] for match in _BLOCK.finditer(text) if _is_der_sequence(match["body"])]
 
 
 def _is_der_sequence(body: str) -> bool:
-    """Whether a PEM body is base64 of one ASN.1 sequence of the right length, as keys and certificates are."""
+    """Whether a PEM body is base64 of one ASN.1 sequence of the right length."""
     try:
         der = base64.b64decode("".join(body.split()), validate=True)
     except binascii.Error:
@@ -39,7 +39,7 @@ def _is_der_sequence(body: str) -> bool:
 
 
 def is_certificates(text: str) -> bool:
-    """Whether the text is one or more X.509 certificates in PEM, and nothing broken among them."""
+    """Whether the text is one or more valid X.509 certificates in PEM, and nothing else."""
     if not pem_labels(text) or set(pem_labels(text)) != {"CERTIFICATE"} or len(pem_labels(text)) != text.count("BEGIN"):
         return False
     try:
@@ -55,7 +55,7 @@ def is_key(text: str, label: str) -> bool:
 
 
 def is_certificate_with_key(certificate: str, key: str) -> bool:
-    """Whether these are a certificate chain and the unencrypted private key that belongs to it, both PEM."""
+    """Whether these are a certificate chain and its unencrypted private key, both PEM."""
     try:
         load_client_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), certificate, key)
     except ValueError:

@@ -1,10 +1,8 @@
-"""The address of a broker, as a connection's `uri` says it: `scheme://[user:password@]host:port[/path]`.
+"""The address of a broker in a connection's `uri`: `scheme://[user:password@]host:port[/path]`.
 
-User name and password are percent-decoded before they are split at the first colon, so a user name cannot contain one
-and a password can. User information without any colon is no credentials at all. A port is needed and a query is not
-allowed. Which schemes a connection type knows is said in its broker's file.
-
-`mask_uri` is for whatever is shown: it hides the password in texts that can be parsed and in texts that cannot.
+User name and password are percent-decoded before they are split at the first colon, so a user name cannot contain one. User
+information without a colon is no credentials. A port is required, a query is not allowed. Connection types define their
+schemes. `mask_uri` hides the password for display, even in invalid texts.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ SECURE_SCHEMES = frozenset({"ssl", "tls", "amqps", "wss"})
 """The schemes that mean TLS, over all connection types."""
 
 END_OF_USER = re.compile(":|%3a", re.IGNORECASE)
-"""What ends the user name in user information: a colon, which may be written encoded, since decoding comes first."""
+"""The end of the user name: a colon, perhaps encoded, since decoding comes first."""
 
 _SECRET_OPTION = re.compile(r"(?:password|passphrase|secret|token|key)$", re.IGNORECASE)
 
@@ -51,7 +49,7 @@ class BrokerUri(NamedTuple):
 
 
 def parse_uri(text: str) -> BrokerUri:
-    """Read a broker's address.
+    """Parse a broker's address.
 
     Raises ValueError that says what was expected, without any part of the text.
     """
@@ -86,7 +84,7 @@ def parse_uri(text: str) -> BrokerUri:
 
 
 def parse_tunnel_uri(text: str) -> tuple[str, int]:
-    """Host and port of `ssh://host:port`. Raises ValueError that says what was expected."""
+    """Return host and port of `ssh://host:port`. Raises ValueError that says what was expected."""
     uri = parse_uri(text)
     if uri.scheme != "ssh" or "@" in text or uri.path not in ("", "/"):
         raise ValueError("ssh://host:port, with the user among the credentials")
@@ -94,7 +92,7 @@ def parse_tunnel_uri(text: str) -> tuple[str, int]:
 
 
 def is_secret_option(name: str) -> bool:
-    """Whether an option's name says that its value is a secret."""
+    """Whether an option's name marks its value as a secret."""
     return _SECRET_OPTION.search(name) is not None
 
 
@@ -110,6 +108,6 @@ def mask_uri(text: str) -> str:
     else:
         rest = ""
     place = re.sub(r"[?#].*", f"?{MASK}", place, flags=re.DOTALL)
-    # A port that is no number may be a password whose "@host" was forgotten.
+    # An invalid port may be a password whose "@host" is missing.
     place = re.sub(r"^([^/\[:]*:)(?!\d{1,5}(?:/|\?|$))[^/?]*", rf"\g<1>{MASK}", place)
     return f"{scheme}{separator}{rest}{place}"

@@ -1,1 +1,1 @@
-"""What a command does to a thing or a policy: pure decisions, no store and no broker."""
+"""Pure decisions about commands on things and policies, without store and broker."""

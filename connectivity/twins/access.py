@@ -1,16 +1,12 @@
-"""Who may read and write streams: those of their own, and the events of things and policies as streams.
+"""Permissions on streams: the operator's own streams, and the events of things and policies.
 
-A stream of its own has a policy that its operator names; what counts there is the resource `stream:/<id>` (Streamr protocol,
-permissions). The parts of an id between its slashes are the segments of that resource, so `stream:/site-4` speaks for
-`site-4/pumps` too, and `stream:/` for every stream with this policy; but streams below are other streams, so what is revoked
-for one of those takes nothing away here. To publish needs no READ.
+The operator names a policy for a stream of its own; the resource `stream:/<id>` decides (Streamr protocol, permissions). The
+parts of an ID between slashes are the segments of that resource, so `stream:/site-4` covers `site-4/pumps`, and `stream:/`
+every stream with this policy. Publishing does not require READ. Events of a thing or policy are sent unfiltered, so a reader
+needs READ at the root with nothing revoked below. A deleted thing is judged by its last policy.
 
-The events of a thing or policy are sent whole, so their reader needs READ at the root and nothing below it revoked. A
-deleted thing is judged by the policy that it had last. Writing to one is a command, which `decide.py` judges.
-
-`judge` is asked about each request; `may_follow` again, about what was allowed once: a permission may go while a stream is
-followed. `concerning` says upon which entities that depends. What the request itself is like was looked at before
-(`mappings.streamr.requests`).
+`judge` decides about a request; `may_follow` checks again later; `concerning` names the entities on which the result
+depends.
 """
 
 from __future__ import annotations
@@ -37,15 +33,17 @@ from spark_store.rql.query import Access, Thing
 _PARTED: Final = ":"
 
 _ONE_PARTITION: Final = 1
-"""Of the events of a thing or policy, whose order is that of its revisions."""
+"""The only partition of a thing's or policy's events."""
 
 Judged: TypeAlias = Publish | SubscribeRequest | Resend
 """The requests that need a permission."""
 
 
 class StreamPermission(NamedTuple):
-    """What a request may: the stream, in how many partitions it lies, and the subjects that it was allowed to, those of
-    its source in front of that of its key."""
+    """The permission of a request: the stream, its number of partitions, and the subjects.
+
+    The subjects of the source come before those of the key.
+    """
 
     place: Place
     partitions: int
@@ -55,11 +53,10 @@ class StreamPermission(NamedTuple):
 def judge(
     request: Judged, options: StreamrOptions, given: Sequence[str], world: StateLookup
 ) -> StreamPermission | Fault:
-    """What a request may, or what it is answered with.
+    """Return what a request may do, or the fault. `given` are the subjects of its source or peer.
 
-    `given` are the subjects of its source or peer. That a stream does not exist is told to publishers alone; that it has no
-    such partition, to those who may read it. A command for a thing or policy is allowed here whoever sends it with a known
-    key: what it needs is for `decide` to know.
+    Only publishers learn that a stream does not exist, only readers that a partition does not. A command for a thing or
+    policy is allowed with any known key: `decide` checks its permissions.
     """
     known = access.subjects_of(request.auth_key, options.keys, given)
     if known is None:
@@ -89,7 +86,7 @@ def may_follow(stream: str, options: StreamrOptions, subjects: frozenset[str], w
 
 
 def concerning(stream: str, options: StreamrOptions, world: StateLookup) -> frozenset[EntityId]:
-    """The policies, and the thing, a change of which may change who may read a stream."""
+    """Return the policies, and the thing, whose changes may change who may read a stream."""
     place = place_of(stream)
     if isinstance(place, ThingStream | PolicyStream):
         entity, snapshot = place.entity, world.snapshot(place.entity)
@@ -113,9 +110,9 @@ def _may(
 
 
 def may_use_stream(stream: str, policy_id: str, permission: str, subjects: Sequence[str], world: StateLookup) -> bool:
-    """Whether the subjects hold `READ` or `WRITE` on a stream, by the policy that is named for it.
+    """Whether the subjects have `READ` or `WRITE` on a stream, by its policy.
 
-    Policy entries that count in some namespaces only count for a stream whose id begins with one of these and a colon.
+    Policy entries for some namespaces apply to streams whose ID begins with one of these and a colon.
     """
     namespace, colon, _ = stream.partition(_PARTED)
     enforcer = world.enforcer(policy_id, namespace if colon else "")
@@ -123,7 +120,7 @@ def may_use_stream(stream: str, policy_id: str, permission: str, subjects: Seque
 
 
 def may_read_events(entity: EntityId, subjects: Sequence[str], world: StateLookup) -> bool:
-    """Whether the subjects may read all events of a thing or policy, those to come included."""
+    """Whether the subjects may read all events of a thing or policy, future ones included."""
     snapshot = world.snapshot(entity)
     policy = snapshot.policy if snapshot is not None else None
     enforcer = world.enforcer(policy, entity.namespace) if policy is not None else None
@@ -135,7 +132,7 @@ _BESIDE = frozenset({"_revision", "_created", "_modified", METADATA})
 
 
 class ThingRights:
-    """`Rights` of some subjects in a world. What was found of a policy is kept: make one for every page."""
+    """The `Rights` of some subjects. It caches policies: create one for each page."""
 
     def __init__(self, world: StateLookup, subjects: Sequence[str]) -> None:
         self.subjects = frozenset(subjects)
@@ -144,7 +141,7 @@ class ThingRights:
         self._known: dict[tuple[str, str], Access | None] = {}
 
     def access(self, policy: str, namespace: str) -> Access | None:
-        """What they may read of the things of a policy in a namespace; None for nothing at all."""
+        """Return what they may read of the things of a policy in a namespace; None for nothing."""
         key = (policy, namespace)
         if key not in self._known:
             self._known[key] = self._access(policy, namespace)
@@ -158,7 +155,7 @@ class ThingRights:
 
 
 class ThingAccess:
-    """What some subjects may read of the things of one policy, of which they may read a part at least."""
+    """The readable part of the things of one policy, for subjects that may read some of it."""
 
     __slots__ = ("_enforcer", "_known", "_subjects", "is_whole")
 
@@ -179,7 +176,7 @@ class ThingAccess:
         return found
 
     def view(self, thing: Thing) -> Thing | None:
-        """The thing as far as they may read it; None where nothing of it that is there may be read."""
+        """Return the readable part of the thing; None if no existing part is readable."""
         if self.is_whole:
             return thing
         document = {name: value for name, value in thing.items() if name not in _BESIDE}
@@ -191,7 +188,7 @@ class ThingAccess:
         return {**seen, **beside, METADATA: said} if said else {**seen, **beside}
 
     def _is_seen(self, seen: Mapping[str, Any]) -> bool:
-        """Whether anything is seen for its own sake: some members are shown to whoever sees the thing at all."""
+        """Whether a part is readable in its own right: some members are shown to every reader of any part."""
         always = ALWAYS_VISIBLE["thing"]
         return any(name not in always for name in seen) or self.may(()) or any(self.may((name,)) for name in seen)
 
@@ -201,13 +198,16 @@ class ThingAccess:
 
 
 def _resource(path: Sequence[str]) -> str:
-    """A place of a thing as policies write it; the place of what is said about a part is the part's."""
+    """Return the resource in policies for a place of a thing.
+
+    Metadata of a part has the resource of the part.
+    """
     places = path[1:] if path and path[0] == METADATA else path
     return "thing:/" + "/".join([segment.replace("~", "~0") for segment in places])
 
 
 def may_send(signal: Live, subjects: Sequence[str], world: StateLookup) -> Fault | None:
-    """None where the subjects may send this signal, else why not."""
+    """Return None if the subjects may send this signal, else the fault."""
     snapshot = world.snapshot(signal.entity)
     if snapshot is None or snapshot.is_deleted:
         return fault("things:thing.notfound", signal.entity)
@@ -239,7 +239,7 @@ def may_receive(signal: Live, subjects: Sequence[str], world: StateLookup) -> bo
         return enforcer.has(subjects, READ, f"message:{signal.path}")
     if isinstance(signal, LiveCommand) and signal.value is None:
         return enforcer.partial(subjects, READ, f"thing:{signal.path}")
-    # What is sent is sent whole, so nothing in it may be withheld from them.
+    # Signals are sent unfiltered, so nothing in them may be unreadable.
     return enforcer.unrestricted(subjects, READ, f"thing:{signal.path}")
 
 
@@ -260,7 +260,7 @@ def _forbidden(signal: Live, name: str) -> str:
 
 
 class Visibility(Enum):
-    """How much may be seen at a place."""
+    """How much is readable at a place."""
 
     WHOLE = "all of it"
     PART = "what is readable of it"
@@ -268,7 +268,7 @@ class Visibility(Enum):
 
 
 def sight(enforcer: Enforcer, subjects: Sequence[str], path: str) -> Visibility:
-    """How much the subjects see at a path of a thing."""
+    """Return how much the subjects can read at a path of a thing."""
     place = f"thing:{path}"
     if enforcer.unrestricted(subjects, READ, place):
         return Visibility.WHOLE
@@ -276,9 +276,9 @@ def sight(enforcer: Enforcer, subjects: Sequence[str], path: str) -> Visibility:
 
 
 def readable(enforcer: Enforcer, subjects: Sequence[str], path: str, value: Any) -> Any:
-    """What of a value at a path they see who may see a part there; DROP where nothing is left of it.
+    """Return the readable part of a value; DROP if nothing is left.
 
-    An object or array that was empty before is seen as it is.
+    An object or array that was empty before is readable.
     """
     place = f"thing:{path}"
     is_object = isinstance(value, Mapping)
@@ -292,7 +292,7 @@ def readable(enforcer: Enforcer, subjects: Sequence[str], path: str, value: Any)
 
 
 def may_stream(entity: EntityId, subjects: Sequence[str], world: StateLookup) -> Fault | None:
-    """None where the subjects may read the whole history of the entity, else why not."""
+    """Return None if the subjects may read the whole history of the entity, else the fault."""
     snapshot = world.snapshot(entity)
     policy = snapshot.policy if snapshot is not None else None
     enforcer = world.enforcer(policy, entity.namespace) if policy is not None else None

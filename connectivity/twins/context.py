@@ -1,7 +1,7 @@
-"""What a decision is made from, and what it is made of.
+"""The input and the result of a decision about a command.
 
-A `CommandContext` is one command together with everything that is known when it is decided; the modules beside this one ask
-it and build their `Decision` with it. Nothing here stores, sends or waits.
+A `CommandContext` is one command with everything that is known when it is decided. The other modules of this folder query it
+and build the `Decision`. Nothing here stores, sends or waits.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ class StateLookup(Protocol):
         """The newest snapshot, also of a deleted entity, also one that is decided and not yet committed."""
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
-        """The permissions of a policy; None where there is no such policy, or none any more.
+        """Return the permissions of a policy; None if it does not exist or is deleted.
 
-        `namespace` is that of the entity in question: some entries count only in some. Without one it is the policy's own.
+        Some entries apply only in some namespaces: `namespace` is that of the entity. Without one it is the policy's own.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class TwinLimits:
-    """What is refused for its size, and which headers of a command its event keeps.
+    """Limits of sizes, and the headers of a command that its event keeps.
 
     `thing`, `policy`: bytes of compact JSON; `headers`: characters of all names and values; the rest are numbers.
     """
@@ -64,12 +64,11 @@ class TwinLimits:
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What becomes of a command: the events to store in order, the states after them, the answer.
+    """The result of a command: events to store in order, the states after them, the response.
 
-    A query has neither events nor snapshots. The answer is made in any case; whether it is sent is for others to know.
-    `is_for_device`: it is a query that the device itself is to be asked, since the twin is as its sender has said; then the
-    answer is what the twin would say.
-    `announcements` are made when the events are durable.
+    A query has neither events nor snapshots. There is always a response; others decide whether it is sent. `is_for_device`:
+    a query that must be sent to the device, because the twin satisfies its live condition; then the response is the twin's.
+    `announcements` are sent when the events are durable.
     """
 
     events: tuple[Event, ...]
@@ -87,9 +86,9 @@ class EventStep(NamedTuple):
 
 
 class CommandContext(msgspec.Struct, frozen=True):
-    """One command, who sent it, and the world at that moment. `address` is the command's path, understood.
+    """One command, its sender, and the present states.
 
-    `past` is what a retrieve is to show instead of the present, if it has asked for that.
+    `address` is the parsed path. `past` is the state that a retrieve of the past returns.
     """
 
     command: Command
@@ -122,14 +121,14 @@ class CommandContext(msgspec.Struct, frozen=True):
         return value is True or (isinstance(value, str) and value.lower() == "true")
 
     def living(self) -> Snapshot | None:
-        """The addressed entity, or None where it never was or is deleted."""
+        """The addressed entity; None if it never existed or is deleted."""
         snapshot = self.world.snapshot(self.entity)
         return None if snapshot is None or snapshot.is_deleted else snapshot
 
     def shown(self, present: Snapshot) -> Snapshot:
-        """What a retrieve shows of an entity that is there: as it is, or as it was.
+        """Return the entity that a retrieve shows, present or past.
 
-        Raises TwinError if it was not there.
+        Raises TwinError if it does not or did not exist.
         """
         if self.past is None:
             return present
@@ -148,10 +147,10 @@ class CommandContext(msgspec.Struct, frozen=True):
         entity: EntityId | None = None,
         metadata: Sequence[Change] = (),
     ) -> EventStep:
-        """The next event of the addressed entity (or of `entity`, at its root) and the state it leads to.
+        """Return the next event of the addressed entity (or of `entity`, at its root) and its state.
 
-        `metadata` is how the event changes what is said about a thing. What replaces a whole thing carries all of that, so
-        that nothing before it is needed to know the state.
+        `metadata` is how the event changes the metadata. An event that replaces a whole thing contains all metadata, so that
+        the state needs no earlier event.
         """
         if action == "modified" and self.address.is_root and before is not None and before.state is not None:
             present = before.state.get(METADATA)
@@ -169,7 +168,7 @@ class CommandContext(msgspec.Struct, frozen=True):
         return EventStep(event, evolve_parsed(before, event, parsed))
 
     def _stored_headers(self, metadata: Sequence[Change]) -> bytes:
-        """What an event keeps: the headers that the operator names, and how it changes the metadata."""
+        """Return the headers that an event keeps: those the operator names, and its metadata changes."""
         if not self.limits.historical_headers and not metadata:
             return b"{}"
         headers = {**self.headers, "ditto-originator": self.subjects[0] if self.subjects else None, METADATA: None}
@@ -235,7 +234,7 @@ def hash_tag(value: Any) -> str:
 
 
 def is_same_json(one: Any, other: Any) -> bool:
-    """Whether two JSON values are equal, where `1`, `1.0` and `true` are not."""
+    """Whether two JSON values are equal; `1`, `1.0` and `true` differ."""
     return one == other and _canonical(one) == _canonical(other)
 
 
@@ -250,11 +249,11 @@ KEPT: Final = 4_096
 """How many compiled policies are kept."""
 
 _NAMESPACES: Final = 64
-"""For how many namespaces a policy is kept compiled that has entries for some of them only."""
+"""For how many namespaces a compiled policy is kept, if its entries differ between namespaces."""
 
 
 class _Compiled:
-    """A policy worked out with what it imports, and its permissions: by namespace, where entries tell them apart."""
+    """A policy with its imports, and its permissions by namespace."""
 
     __slots__ = ("effective", "enforcers", "has_namespaces", "others", "policy")
 
@@ -267,7 +266,10 @@ class _Compiled:
 
 
 class CurrentStateLookup:
-    """A `StateLookup` over a function that knows the newest snapshots, and a clock (text, as in `Event.timestamp`)."""
+    """A `StateLookup` over a function that returns the newest snapshots, and a clock.
+
+    The clock returns text as in `Event.timestamp`.
+    """
 
     def __init__(
         self, snapshot: Callable[[EntityId], Snapshot | None], now: Callable[[], str], kept: int = KEPT
@@ -281,7 +283,7 @@ class CurrentStateLookup:
         return self._snapshot(entity)
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
-        """The permissions of a policy; None where there is no such policy, or none any more."""
+        """Return the permissions of a policy; None if it does not exist or is deleted."""
         entity = parse_entity_id(EntityType.POLICY, policy_id)
         policy = self._snapshot(entity) if entity is not None else None
         if entity is None or policy is None or policy.state is None:
@@ -318,14 +320,14 @@ class CurrentStateLookup:
         return _Compiled(policy, others, policy_imports.effective(state_of(policy), lookup))
 
     def _is_present(self, compiled: _Compiled, policy: Snapshot) -> bool:
-        """Whether what was compiled is still what the policies say.
+        """Whether the compiled policy is still current.
 
-        A revision alone does not tell: one that could not be stored is given again to something else.
+        A revision alone does not prove it: the revision of a change that could not be stored is used again.
         """
         if compiled.policy is not policy:
             if compiled.policy != policy:
                 return False
-            # An equal one that was read anew; so it is only compared once.
+            # Remember the equal object, so that it is compared only once.
             compiled.policy = policy
         for entity, before in compiled.others.items():
             now = self._snapshot(entity)

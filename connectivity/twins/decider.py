@@ -1,11 +1,11 @@
-"""Deciding what a command does: command, sender and present in, events and answer out, or a refusal.
+"""Decides commands: command, sender and present states in; events and response, or a refusal, out.
 
-`decide` is pure: it changes nothing, waits for nothing, and asks the world only for snapshots and permissions. Whoever
-calls it stores the events, shows them to later decisions, and sends the answer. Things are decided in `things.py`,
-policies in `policies.py`; here is what comes before either: headers, path, and which of the two it is.
+`decide` is pure: it changes nothing, waits for nothing, and queries only snapshots and permissions. The caller stores the
+events, makes them visible to later decisions, and sends the response. `things.py` and `policies.py` decide about their
+entities; this module checks headers, path and entity type first.
 
-A retrieve of the past is decided in two halves (`connectivity.twins.retrieval`): `past_wanted` says which state it needs,
-and `decide` answers with that state.
+A retrieve of the past is decided in two steps (`connectivity.twins.retrieval`): `past_wanted` returns the state that it
+needs, and `decide` responds with that state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["LIVE_CONDITION", "Decider", "Decision", "StateLookup", "asks_for_pas
 
 
 NO_NAME: Final = "_"
-"""What stands for a name in a topic that is about several entities; no entity can be called so."""
+"""The name placeholder in topics about several entities; no entity can have this name."""
 
 
 def decide(
@@ -42,10 +42,10 @@ def decide(
     limits: TwinLimits | None = None,
     past: PastState | None = None,
 ) -> Decision:
-    """What `command` does, sent by `subjects` (the first of which stands for them all) at `now`.
+    """Decide `command`, sent by `subjects` at `now`.
 
-    `now` is UTC with six digits, as in `Event.timestamp`. `past` is what a retrieve shows instead of the present. Raises
-    TwinError for a command that is refused.
+    The first subject is the originator. `now` is UTC with six digits, as in `Event.timestamp`. `past` is the state that a
+    retrieve of the past returns. Raises TwinError if the command is refused.
     """
     case = _case(command, subjects, world, now, limits or TwinLimits(), past)
     if command.entity.type is EntityType.POLICY:
@@ -58,10 +58,7 @@ def decide(
 def past_wanted(
     command: Command, subjects: Sequence[str], world: StateLookup, now: str, limits: TwinLimits | None = None
 ) -> PastQuery | None:
-    """Which past a retrieve needs that `asks_for_past`; None where it is answered with the present.
-
-    Raises TwinError.
-    """
+    """Return the past state that a retrieve needs; None if the present answers it. Raises TwinError."""
     case = _case(command, subjects, world, now, limits or TwinLimits(), None)
     if command.entity.name == NO_NAME:
         raise case.refuse(
@@ -82,7 +79,7 @@ def _case(
 
 
 def _check_entity(command: Command) -> None:
-    """Refuse the name that stands for no name, except to retrieve several things."""
+    """Refuse the name placeholder, except in a retrieve of several things."""
     entity = command.entity
     if entity.name != NO_NAME:
         return
@@ -116,7 +113,7 @@ def _check_live_condition(command: Command, headers: Headers) -> None:
 
 
 class Snapshots(Protocol):
-    """Whoever knows the present states."""
+    """Returns the present states."""
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """As `StateLookup.snapshot`."""
@@ -146,10 +143,7 @@ class Decider:
         return past_wanted(command, subjects, self.world, self._timestamp(), self.limits)
 
     def show_past(self, command: Command, subjects: Sequence[str], past: PastState | None) -> Decision:
-        """Answer a retrieve with what was found of the past that it wanted, None for nothing.
-
-        Raises TwinError.
-        """
+        """Respond to a retrieve with its past state; None: not known. Raises TwinError."""
         now = self._timestamp()
         if past is None:
             raise unknown_past(_case(command, subjects, self.world, now, self.limits, None))

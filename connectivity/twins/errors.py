@@ -1,7 +1,7 @@
-"""What a refused command is told: every code of this package with its status and its words, as one table.
+"""The error codes of things and policies, with status and texts, as one table.
 
-Texts name ids and paths, and never a value: who is refused may not be allowed to read it. "Unknown" and "not visible to
-you" are one answer, so that a refusal does not tell what exists (Ditto protocol, error codes).
+Texts contain IDs and paths, but no values: the client may not be allowed to read them. "Unknown" and "not visible to you"
+are the same response, so that a refusal does not reveal what exists (Ditto protocol, error codes).
 """
 
 from __future__ import annotations
@@ -277,9 +277,9 @@ def codes() -> Iterable[str]:
 
 
 def fault(code: str, entity: EntityId | str, path: str = "/", detail: str = "", status: int | None = None) -> Fault:
-    """The fault with this code; `detail` goes into those messages that have room for it.
+    """Return the fault with this code; `detail` is inserted into messages that have a place for it.
 
-    `status` is given where a code keeps the status of what caused it.
+    `status` replaces the table's for codes that keep the status of their cause.
     """
     words = _FAULTS[code]
     message = words.message.format(id=entity, path=path, detail=detail)
@@ -295,9 +295,9 @@ def refusal(
     about: EntityId | str | None = None,
     status: int | None = None,
 ) -> TwinError:
-    """The refusal of a command on `entity`; `about` is the id in the message where that is another one.
+    """Return the refusal of a command on `entity`; `about` is another ID for the message.
 
-    It is told among policies when its code is one of theirs, whatever the command was about.
+    Its topic is that of policies if the code is one of theirs.
     """
     return TwinError(fault(code, about or entity, path, detail, status), group(code, entity))
 
@@ -308,6 +308,6 @@ def group(code: str, entity: EntityId) -> str:
 
 
 def shown(text: object, limit: int = 80) -> str:
-    """What a client sent, quoted for a message and cut where it is long."""
+    """Return a client's text quoted for a message, and cut if it is long."""
     whole = str(text)
     return f"'{whole}'" if len(whole) <= limit else f"'{whole[:limit]}…'"

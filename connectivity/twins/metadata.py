@@ -1,11 +1,11 @@
-"""What a command asks to be said about the parts of a thing, beside their values (Ditto protocol, metadata).
+"""Metadata of the parts of a thing, in commands (Ditto protocol, metadata).
 
-Three headers, at most one of them in a command: `put-metadata` says something about what is written, `delete-metadata`
-takes something back, `get-metadata` asks what is said; a thing may also be created with `_metadata` in its value. Keys are
-pointers relative to the command's path, and the last segment names what is said. A `*` stands for every name at its place:
-of what is written, or of what is said so far. In `*/<key>` it stands for every part below the path that has no parts.
+At most one of three headers: `put-metadata` sets metadata of written values, `delete-metadata` deletes it, `get-metadata`
+retrieves it; a thing can also be created with `_metadata` in its value. Keys are pointers relative to the command's path;
+the last segment names the metadata. A `*` matches every name at its place; in `*/<key>` it matches every leaf below the
+path. Metadata of a part is readable by the readers of the part.
 
-What is said about a part may be read by whoever may read the part. How an event carries it: `mappings.model.metadata`.
+How an event contains it: `mappings.model.metadata`.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _WILDCARD_PARENTS: Final = (
     ("features", None, "properties"),
     ("features", None, "desiredProperties"),
 )
-"""Below which places of a thing a `*` may stand; None is any feature."""
+"""The places of a thing below which a `*` is allowed; None is any feature."""
 
 
 class MetadataWrite(NamedTuple):
-    """One thing to say: where, relative to the command's path, and what."""
+    """One entry of metadata: its key relative to the command's path, and its value."""
 
     key: Segments
     value: Any
 
 
 class MetadataRequest(msgspec.Struct, frozen=True):
-    """What a command says about metadata. `read` makes one."""
+    """The metadata headers of a command, as `read` returns them."""
 
     put: tuple[MetadataWrite, ...] = ()
     delete: tuple[Segments, ...] = ()
@@ -66,7 +66,7 @@ NOTHING: Final = MetadataRequest()
 
 
 def read(case: CommandContext) -> MetadataRequest:
-    """What the headers of a command on a thing ask for. Raises TwinError for what cannot be understood."""
+    """Read the metadata headers of a command on a thing. Raises TwinError for invalid ones."""
     if HEADERS.isdisjoint(case.headers) or case.entity.type is EntityType.POLICY:
         return NOTHING
     name, *more = sorted(HEADERS.intersection(case.headers))
@@ -107,7 +107,7 @@ def _read_keys(case: CommandContext, name: str, value: Any) -> tuple[Segments, .
 
 
 def _checked_key(case: CommandContext, name: str, key: Segments) -> Segments:
-    """A key that may stand there, or a refusal."""
+    """Return a valid key, or raise the refusal."""
     is_wild = _EVERY in key
     if not key or not all(is_key(segment) for segment in key) or (is_wild and not _may_be_wild(case, key)):
         raise case.refuse("header.invalid", name)
@@ -142,9 +142,10 @@ def changes(
     *,
     is_patch: bool = False,
 ) -> list[Change]:
-    """How a command changes the metadata that writes `written` at its path and was `given` with this value.
+    """Return how a command changes the metadata.
 
-    Raises TwinError for what cannot be said so. What a patch deletes is not written.
+    It writes `written` at its path and was `given` with this value. Raises TwinError for invalid metadata. Parts that a
+    patch deletes are not written.
     """
     if asked is NOTHING and not (case.address.is_root and isinstance(given, Mapping) and METADATA in given):
         return []
@@ -182,7 +183,7 @@ def _checked_inline(case: CommandContext, inline: Any) -> Any:
 
 
 def _written_places(written: Any, key: Segments) -> Iterator[Segments]:
-    """Where `key` leads to in what is written."""
+    """Return the places in the written value that `key` matches."""
     if written is MISSING:
         return iter(())
     if _is_for_all(key):
@@ -220,7 +221,7 @@ def _spread(value: Any, key: Segments, path: Segments = ()) -> Iterator[Segments
 
 
 def readable(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str, Any]:
-    """What is said about the parts that the caller may read."""
+    """Return the metadata of the parts that the caller may read."""
     said = snapshot.state.get(METADATA) if snapshot.state is not None else None
     if said is None:
         return {}
@@ -231,7 +232,7 @@ def readable(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot) -> Ma
 def answer(
     case: CommandContext, asked: MetadataRequest, enforcer: Enforcer, snapshot: Snapshot
 ) -> Mapping[str, Any] | None:
-    """The value of `ditto-metadata`, relative to the command's path; None where it was not asked for."""
+    """Return the value of `ditto-metadata`, relative to the command's path; None if not requested."""
     if asked.get is None:
         return None
     said = get(readable(case, enforcer, snapshot), case.address.segments)
@@ -241,10 +242,10 @@ def answer(
 
 
 def _said_places(said: Any, keys: Sequence[Segments]) -> Iterator[Segments]:
-    """Where in what is said the keys lead to."""
+    """Return the places in the metadata that the keys match."""
     if said is MISSING or said is None:
         return
-    # All at once: hundreds of names fit into a header, and each of them alone would be looked for in all that is said.
+    # All at once: a header has room for hundreds of names, each of which would be searched for separately.
     if names := {key[1] for key in keys if _is_for_all(key)}:
         yield from _named(said, names)
     for key in keys:

@@ -1,8 +1,8 @@
-"""Where a command points: the parts of a thing or a policy, and what each of them offers.
+"""The paths of commands: the parts of things and policies, and the actions of each.
 
-The tables of the Ditto protocol's thing and policy resources as data: which path is which part, which actions it takes, and
-the name that its error codes are made of. In a policy the id of a subject and the key of a resource are everything that
-follows in the path, slashes and tildes as they are.
+The tables of the Ditto protocol's thing and policy resources as data: the part for each path, its actions, and the name in
+its error codes. In a policy, the rest of a path is the ID of a subject or the key of a resource, slashes and tildes
+included.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ _EVERY: Final = frozenset({"modify", "merge", "retrieve", "delete"})
 class Resource(NamedTuple):
     """A part of a thing or a policy.
 
-    `name` is what its codes begin with; `below_feature`: it cannot be where no feature is.
-
-    `is_selectable`: a retrieve may name `fields` of it. `part` tells the parts of a policy apart that share their codes;
-    `is_created`: writing it where it is not is to create it.
+    Its error codes begin with `name`; `below_feature`: it cannot exist without its feature. `is_selectable`: a retrieve may
+    name `fields` of it. `part` distinguishes parts of a policy that share their codes; `is_created`: writing it where it
+    does not exist creates it.
     """
 
     name: str
@@ -77,7 +76,7 @@ _OF_PROPERTIES: Final = {
 _CHANGED: Final = frozenset({"modify", "retrieve"})
 _REMOVED: Final = _CHANGED | {"delete"}
 _OF_POLICY: Final = {
-    # What has no codes of its own has those of what it belongs to.
+    # Parts without codes of their own use those of their parent.
     "entries": Resource("policy", _CHANGED, part="entries"),
     "imports": Resource("imports", _REMOVED, part="imports"),
 }
@@ -104,7 +103,7 @@ _KEY: Final = re.compile(r"[^\x00-\x1F\x7F-\xFF/]+")
 
 
 def is_key(text: str) -> bool:
-    """Whether a feature id, a label, or a key of attributes or properties may be called so."""
+    """Whether this is a valid feature ID, label, or key of attributes or properties."""
     return len(text) <= MAX_ID_LENGTH and _is_key(text)
 
 
@@ -114,11 +113,14 @@ def _is_key(text: str) -> bool:
 
 
 def address(entity: EntityId, path: str) -> ResourcePath:
-    """What `path` names. Raises TwinError: `json.pointer.invalid`, `json.key.invalid` or an unknown path."""
+    """Return the part that `path` names.
+
+    Raises TwinError: `json.pointer.invalid`, `json.key.invalid` or an unknown path.
+    """
     if len(path) > LONGEST_KNOWN:
         return _address(entity, path)
     found = _known(entity.type, path)
-    # What is refused is refused to somebody: then it is read again, for him.
+    # The fast check has failed: find the error to report.
     return found if found is not None else _address(entity, path)
 
 
@@ -142,7 +144,7 @@ def _address(entity: EntityId, path: str) -> ResourcePath:
 
 
 def _check_policy_keys(entity: EntityId, found: ResourcePath) -> None:
-    """Refuse a label or a policy's id that is none; subjects and resources are checked with their values."""
+    """Refuse an invalid label or policy ID; subjects and resources are checked with their values."""
     match found.segments:
         case ("entries", label, *_) if not is_key(label):
             raise errors.refusal(
@@ -154,7 +156,7 @@ def _check_policy_keys(entity: EntityId, found: ResourcePath) -> None:
 
 @lru_cache(maxsize=8192)
 def _known(type: EntityType, path: str) -> ResourcePath | None:
-    """The address of a path in which nothing is wrong, or None."""
+    """Return the address of a valid path; None for any other."""
     try:
         return _address(EntityId(type, "", ""), path)
     except TwinError:
@@ -192,7 +194,7 @@ def below_entry(label: str, kind: str, key: str) -> ResourcePath:
 
 
 def _policy_resource(segments: Segments) -> Resource | None:
-    """The part of a policy at this place, or None where no policy has one."""
+    """Return the part of a policy at this path; None if there is none."""
     match segments:
         case ():
             return POLICY
@@ -211,7 +213,7 @@ def _policy_resource(segments: Segments) -> Resource | None:
 
 
 def _resource(segments: Segments) -> Resource | None:
-    """The part of a thing at this place, or None where no thing has one."""
+    """Return the part of a thing at this path; None if there is none."""
     match segments:
         case ():
             return THING

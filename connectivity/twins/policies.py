@@ -1,8 +1,8 @@
-"""Commands on a policy and its parts.
+"""Decides commands on policies and their parts.
 
-Every part goes through the same functions; what differs is the table in `paths.py` and the readers of `policy_values.py`.
-The order of the questions is that of things (Ditto protocol, which check wins): syntax, whether the policy is there,
-permission, entity tags, whether the part is there; last, whether the policy that would come of it may be (`policy_rules`).
+All parts use the same functions; the table in `paths.py` and the readers in `policy_values.py` hold the differences. Checks
+come in the order of things (Ditto protocol, which check wins): syntax, existence of the policy, permission, entity tags,
+existence of the part; last, whether the resulting policy is valid (`policy_rules`).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _retrieve(case: CommandContext, asked: Preconditions) -> Decision:
         raise case.refuse(f"policies:{name}.notfound")
     snapshot = case.shown(snapshot)
     if view == _RESOLVED:
-        # Nobody reads by way of this policy what he may not read where it comes from.
+        # An import must not reveal what the reader cannot read in the imported policy.
         whole = policy_imports.resolved(
             state_of(snapshot), policy_values.lookup_of(case), lambda found: policy_values.may_take(case, found)
         )
@@ -200,7 +200,7 @@ def _writable(case: CommandContext) -> Enforcer:
 
 
 def _check_parent(case: CommandContext, state: Mapping[str, Any]) -> None:
-    """Refuse what lies in an entry or import that is not there."""
+    """Refuse a part of an entry or import that does not exist."""
     match case.address.segments:
         case ("entries", label, _, *_) if label not in state["entries"]:
             raise case.refuse("policies:entry.notfound")
@@ -209,7 +209,7 @@ def _check_parent(case: CommandContext, state: Mapping[str, Any]) -> None:
 
 
 def _tag(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
-    """The entity tag of the addressed part, as far as the caller may read it; None where he may read nothing."""
+    """Return the entity tag of the addressed part as far as the caller may read it; None if nothing."""
     if case.address.is_root:
         return revision_tag(snapshot)
     seen = enforcer.view(value, case.address.guarded, case.subjects)

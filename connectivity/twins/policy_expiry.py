@@ -1,11 +1,10 @@
-"""Subjects that expire: which of a policy's have, who is told, and when to look again (Ditto protocol, subject expiry).
+"""Expiring subjects of a policy: deletions, announcements, next check.
 
-A subject whose time has come is deleted by the service, each with an event of its own at the subject's path. Whoever has an
-`announcement` is told: `beforeExpiry` ahead of his expiry, and, with `whenDeleted`, when he is deleted, by the service or by
-a command. Everything here is pure: `judge` is given a policy, the time, and who was told; what is to be done comes out.
-
-With a `randomizationInterval` an announcement comes earlier by up to that, each subject's by another part of it and always
-by the same, so that not all of a policy's subjects hear at once.
+See the Ditto protocol, subject expiry. An expired subject is deleted by the service with an event at the subject's path. A
+subject with an `announcement` is notified `beforeExpiry` before the time, and with `whenDeleted` after a deletion by the
+service or a command. `judge` is pure: it takes a policy, the time, and earlier notifications, and returns what to do. With a
+`randomizationInterval` an announcement comes earlier by a part of it that differs between subjects and is always the same
+for one.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ SUBJECT_DELETION: Final = "subjectDeletion"
 
 
 class ExpiryNotice(NamedTuple):
-    """Somebody who was told ahead that he expires at that time, as the policy writes it."""
+    """A subject that was notified before its expiry at this time, as the policy writes it."""
 
     subject: str
     expiry: str
 
 
 class ExpiryOutcome(NamedTuple):
-    """What is due in a policy: the events and the state after them; who is told what; when to look again; who was told."""
+    """The due events of a policy, its state after them, the announcements, and the next check."""
 
     events: tuple[Event, ...]
     snapshot: Snapshot
@@ -60,7 +59,7 @@ class _Subject(NamedTuple):
 
 
 def judge(policy: Snapshot, now: str, told: frozenset[ExpiryNotice] = frozenset()) -> ExpiryOutcome:
-    """What is due in a policy at `now`. Times are text as in `Event.timestamp`."""
+    """Return what is due in a policy at `now`. Times are text as in `Event.timestamp`."""
     events: list[Event] = []
     announcements: dict[ExpiryNotice, PolicyAnnouncement] = {}
     moments: list[str] = []
@@ -94,7 +93,7 @@ def judge(policy: Snapshot, now: str, told: frozenset[ExpiryNotice] = frozenset(
 
 
 def left(before: Snapshot | None, after: Snapshot) -> list[PolicyAnnouncement]:
-    """What is told to those who a command has deleted from a policy, and who wanted to know."""
+    """Return the announcements for subjects that a command has deleted."""
     if before is None or before.state is None or after.entity.type is not EntityType.POLICY:
         return []
     entries: Mapping[str, Any] = after.state["entries"] if after.state is not None else {}
@@ -120,7 +119,7 @@ def _deleted(policy: Snapshot, found: _Subject, now: str) -> Event:
 
 
 def _ahead(policy: EntityId, found: _Subject, expiry: str) -> str | None:
-    """When the end of a subject is announced ahead; None for never."""
+    """Return when the expiry of a subject is announced; None for never."""
     before = duration_of(found.announcement.get("beforeExpiry", ""))
     if before is None:
         return None

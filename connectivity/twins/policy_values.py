@@ -1,10 +1,8 @@
-"""The value of a policy command: is it what its path needs, and how is it stored.
+"""Checks and normalizes the values of policy commands.
 
-A policy is stored in its full form, with everything that has a default written out and nothing that no policy has (Ditto
-protocol, policy JSON). What is checked here needs nothing but the command; whether somebody can still change the policy,
-and what it imports, is `policy_rules.py`'s to know.
-
-Wrong types: `json.format.invalid` where the addressed value itself has one, `json.invalid` further in.
+A policy is stored with all defaults written out and no unknown members (Ditto protocol, policy JSON). These checks need only
+the command; `policy_rules.py` checks who can change the resulting policy, and its imports. Wrong types:
+`json.format.invalid` for the addressed value itself, `json.invalid` further in.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ EXPIRY_GRANULARITY: Final = timedelta(hours=1)
 """The expiry of a subject is rounded up to whole ones of these."""
 
 RESERVED: Final = ("imported", "nsimported")
-"""What no label may begin with: so begin those that are made where imports are resolved."""
+"""The reserved prefix of labels that resolved imports get."""
 
 IMPLICIT, EXPLICIT, NEVER = "implicit", "explicit", "never"
 _IMPORTABLE: Final = (IMPLICIT, EXPLICIT, NEVER)
@@ -70,7 +68,7 @@ def check_subject(case: CommandContext) -> None:
 
 
 def policy(case: CommandContext, value: Mapping[str, Any], policy_id: Any) -> dict[str, Any]:
-    """A whole policy of this id. Raises TwinError for what no policy may say."""
+    """Return a whole policy with this ID. Raises TwinError for an invalid one."""
     if not isinstance(policy_id, str) or parse_entity_id(EntityType.POLICY, policy_id) is None:
         raise case.refuse("policies:id.invalid", shown(policy_id))
     imports, entries = value.get("imports"), value.get("entries")
@@ -216,7 +214,7 @@ def _duration(case: CommandContext, value: Any, name: str) -> str:
 
 
 def duration_of(text: str) -> timedelta | None:
-    """`1h` as a span of time; None for what is none, or what is longer than any."""
+    """Return `1h` as a timedelta; None for an invalid or too long duration."""
     seconds = timeout_seconds({"timeout": text})
     try:
         return None if seconds is None else timedelta(seconds=seconds)
@@ -397,13 +395,13 @@ def enforcer_of(case: CommandContext, policy: Policy, namespace: str) -> Enforce
 
 
 def is_administered(policy: Policy) -> bool:
-    """Whether a subject that does not expire may WRITE on `policy:/`, and no entry takes that away."""
+    """Whether a subject without expiry may WRITE on `policy:/`, and no entry revokes it."""
     if policy["imports"]:
         return True
     namespace = policy["policyId"].partition(":")[0]
     granted: set[str] = set()
     revoked: set[str] = set()
-    # What references share counts as well: an entry may be revoked by one that it refers to.
+    # References give permissions too: a referenced entry may revoke this one.
     for entry in policy_imports.effective(policy, lambda _: None)["entries"].values():
         permissions = entry["resources"].get("policy:/")
         if permissions is None:
@@ -416,7 +414,7 @@ def is_administered(policy: Policy) -> bool:
 
 
 def may_administer(case: CommandContext, policy: Policy) -> bool:
-    """Whether the creator could change his policy afterwards, or does not care."""
+    """Whether the creator could change the policy afterwards, or does not require it."""
     if case.flag("allow-policy-lockout"):
         return True
     namespace = policy["policyId"].partition(":")[0]
@@ -424,9 +422,9 @@ def may_administer(case: CommandContext, policy: Policy) -> bool:
 
 
 def check(case: CommandContext, policy: Policy, before: Policy | None = None) -> None:
-    """Refuse a policy that is too large, refers to nothing, or imports what the caller may not read.
+    """Refuse a policy that is too large, or has references or imports that the caller may not use.
 
-    Of the imports those are judged that are not in the policy `before`. Raises TwinError.
+    Only imports that are not in the policy `before` are checked. Raises TwinError.
     """
     if (size := len(encode(policy))) > case.limits.policy:
         raise case.refuse("policies:policy.toolarge", f"found {size} bytes, expected at most {case.limits.policy}")
@@ -462,7 +460,7 @@ def _check_references(case: CommandContext, policy: Policy, before: Policy | Non
 
 
 def _is_about(case: CommandContext, label: str) -> bool:
-    """Whether the command is about this very entry."""
+    """Whether the command addresses this very entry."""
     return case.address.segments[:2] == ("entries", label)
 
 
@@ -473,7 +471,7 @@ def _labelled_references(policy: Policy) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _check_imports(case: CommandContext, policy: Policy, before: Policy | None) -> None:
-    """Refuse an import of what is not there, or of what the caller may not read: both are one answer."""
+    """Refuse an import that does not exist or is not readable: both get the same response."""
     known = before["imports"] if before is not None else {}
     added = {id: wanted for id, wanted in policy["imports"].items() if known.get(id) != wanted}
     for imported in added:
@@ -490,7 +488,7 @@ def _check_imports(case: CommandContext, policy: Policy, before: Policy | None) 
 
 
 def may_take(case: CommandContext, found: ImportedEntry) -> bool:
-    """Whether the caller may read an entry in the policy that it is taken of."""
+    """Whether the caller may read an entry in the policy that it is imported from."""
     enforcer = case.world.enforcer(found.policy_id)
     label = found.label.replace("~", "~0")
     return enforcer is not None and enforcer.unrestricted(case.subjects, READ, f"policy:/entries/{label}")

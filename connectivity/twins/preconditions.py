@@ -1,12 +1,8 @@
-"""What a command asks of the present before it is carried out: conditions, entity tags, a difference.
+"""The preconditions of a command: condition, entity tags, `if-equal`, in this order.
 
-Three questions in this order (Ditto protocol, conditional requests): is the `condition` true of the thing, do `if-match`
-and `if-none-match` agree with the tag of the addressed part, and, for `if-equal`, would anything change. A tag is that of
-what the caller may read of the part, so that no tag confirms a guess about what he may not. A merge may have conditions for
-parts of its patch (`merge-thing-patch-conditions`): what fails there is left out, and the rest is carried out.
-
-What a command wants to be said about parts of a thing is read here as well, so that what is wrong with a header is told
-before anything about the thing.
+See the Ditto protocol, conditional requests. A tag covers what the caller may read of the part, so that it confirms no guess
+about the rest. A merge may have conditions for parts of its patch (`merge-thing-patch-conditions`): failing parts are left
+out. Metadata headers are read here too, so that errors in headers come before anything about the thing.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ _TAGS: Final = re.compile(r'\s*(?:W/)?"[^"*]*"\s*(?:,\s*(?:W/)?"[^"*]*"\s*)*')
 
 
 class Tags(NamedTuple):
-    """The value of `if-match` or `if-none-match`: any tag at all, or these, each with its mark of weakness."""
+    """The value of `if-match` or `if-none-match`: any tag, or a list of tags, each strong or weak."""
 
     is_any: bool
     tags: tuple[tuple[bool, str], ...] = ()
@@ -49,7 +45,7 @@ class Tags(NamedTuple):
 
 
 def parse_tags(text: str) -> Tags | None:
-    """The tags that a header names: `*`, or one or more of `"…"` and `W/"…"`. None for anything else."""
+    """Parse the tags of a header: `*`, or one or more of `"…"` and `W/"…"`. None for anything else."""
     if text.strip() == "*":
         return Tags(True)
     if _TAGS.fullmatch(text) is None:
@@ -72,20 +68,20 @@ _HEADERS: Final = metadata.HEADERS | {
 
 
 class Preconditions(msgspec.Struct, frozen=True):
-    """What the headers of a command ask. `read` makes one."""
+    """The preconditions in the headers of a command, as `read` returns them."""
 
     if_match: Tags | None = None
     if_none_match: Tags | None = None
     if_equal: str = UPDATE
     condition: rql.Predicate | None = None
     live_condition: rql.Predicate | None = None
-    """What has to be true of the twin for a query to go to the device."""
+    """The condition of the twin for a query to go to the device."""
     patch_conditions: tuple[tuple[Segments, rql.Predicate], ...] = ()
-    """Places in a patch, and what has to be true of the thing for them to be merged."""
+    """Places in a patch, and the condition of each."""
     metadata: metadata.MetadataRequest = metadata.NOTHING
 
     def check_readable(self, case: CommandContext, enforcer: Enforcer, state: Mapping[str, Any]) -> None:
-        """Refuse a condition on what the caller may not read."""
+        """Refuse a condition on values that the caller may not read."""
         if self.condition is None and self.live_condition is None and not self.patch_conditions:
             return
         asked = (self.condition, self.live_condition, *(predicate for _, predicate in self.patch_conditions))
@@ -95,26 +91,25 @@ class Preconditions(msgspec.Struct, frozen=True):
                     raise case.refuse("things:condition.failed")
 
     def check_condition(self, case: CommandContext, snapshot: Snapshot) -> None:
-        """Refuse unless the condition is true of the thing as it is."""
+        """Refuse the command unless its condition is true of the present thing."""
         if self.condition is None:
             return
         if not _holds(case, self.condition, snapshot):
             raise case.refuse("things:condition.failed")
 
     def is_for_device(self, case: CommandContext, snapshot: Snapshot) -> bool:
-        """Whether the twin is as it has to be for the device to be asked."""
+        """Whether the twin satisfies the live condition."""
         return self.live_condition is not None and _holds(case, self.live_condition, snapshot)
 
     def refused_places(self, case: CommandContext, snapshot: Snapshot) -> list[Segments]:
-        """The places of a patch whose condition is not true of the thing as it is."""
+        """Return the places of a patch whose condition is false."""
         return [place for place, predicate in self.patch_conditions if not _holds(case, predicate, snapshot)]
 
     def check_tags(self, case: CommandContext, present: Callable[[], str | None] | None) -> None:
-        """Refuse unless the entity tags agree.
+        """Refuse the command unless its entity tags match.
 
-        `present` gives the part's tag, and is None where the part is missing.
-
-        A part that the caller may not read has no tag for him: then only `*` matches it.
+        `present` returns the part's tag; it is None if the part is missing. A part that the caller may not read has no tag:
+        only `*` matches it.
         """
         if self.if_match is None and self.if_none_match is None:
             return
@@ -169,7 +164,7 @@ def _tags(case: CommandContext, name: str) -> Tags | None:
 
 
 def _condition(case: CommandContext) -> rql.Predicate | None:
-    """The parsed condition of a thing command; policies have none, and nothing that exists not yet has."""
+    """Return the parsed condition of a thing command; policies and things that do not exist have none."""
     text = case.headers.get("condition")
     if text is None or case.entity.type is EntityType.POLICY:
         return None

@@ -1,7 +1,7 @@
-"""Retrieving a thing, a part of it, or several things; as they are, or one as it was (`connectivity.twins.retrieval`).
+"""Retrieves a thing, a part of it, or several things, in the present or the past.
 
-Nothing that the caller may not read is told apart from what is not there (Ditto protocol, retrieve): a part is unknown to
-whoever has no READ permission on it or below it, and what he gets is the part of it that he may read.
+Unreadable parts look like missing ones (Ditto protocol, retrieve): a part is unknown without READ permission on it or below
+it, and the response contains its readable part.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from spark_store.records import PastQuery, Snapshot
 
 
 def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
-    """Answer what a thing is, or what is at a path of it. Raises TwinError."""
+    """Return the response with the thing, or the part at a path. Raises TwinError."""
     selection = read_selection(case)
     snapshot = case.living()
     if snapshot is None:
@@ -69,7 +69,7 @@ def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
 
 
 def view_of(case: CommandContext, enforcer: Enforcer, present: Any) -> Any:
-    """What the caller may read of what is there: perhaps none of an object's members, but never none of a scalar.
+    """Return the readable part of a value: an object may lose all members, a scalar is whole.
 
     Raises TwinError.
     """
@@ -82,7 +82,7 @@ def view_of(case: CommandContext, enforcer: Enforcer, present: Any) -> Any:
 
 
 def _missing(case: CommandContext, state: Mapping[str, Any]) -> Exception:
-    """The refusal for a readable place with nothing there: the nearest part that is missing gives its name."""
+    """Return the refusal for a readable place without value, named after the nearest missing part."""
     path, name = case.address.segments, case.address.resource.name
     if name == "attribute" and "attributes" not in state:
         name = "attributes"
@@ -95,7 +95,7 @@ def _missing(case: CommandContext, state: Mapping[str, Any]) -> Exception:
 
 
 def read_selection(case: CommandContext) -> Selection | None:
-    """What the command's `fields` select, where it may have any."""
+    """Return the parsed `fields` of a command that may have them."""
     fields = case.command.fields
     if fields is None or not case.address.resource.is_selectable:
         return None
@@ -122,7 +122,10 @@ def with_hidden(
 
 
 def hidden(snapshot: Snapshot, selection: Selection, subjects: Sequence[str], world: StateLookup) -> dict[str, Any]:
-    """The fields beside the document of an entity; the policy only where it is selected, and as far as it is readable."""
+    """Return the fields beside an entity's document.
+
+    The policy only if it is selected, as far as it is readable.
+    """
     found: dict[str, Any] = {
         "_namespace": snapshot.entity.namespace,
         "_revision": snapshot.revision,
@@ -135,7 +138,7 @@ def hidden(snapshot: Snapshot, selection: Selection, subjects: Sequence[str], wo
 
 
 def _readable_policy(snapshot: Snapshot, subjects: Sequence[str], world: StateLookup) -> Any:
-    """The thing's policy as far as the subjects may read it, or None."""
+    """Return the readable part of the thing's policy; None if there is none."""
     entity = parse_entity_id(EntityType.POLICY, snapshot.policy or "")
     policy = world.snapshot(entity) if entity is not None else None
     enforcer = world.enforcer(str(entity))
@@ -206,12 +209,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def asks_for_past(command: Command) -> bool:
-    """Whether a command names a past that it wants to see; those that change something cannot."""
+    """Whether a command names a past state; commands that change something cannot."""
     return command.action == "retrieve" and not _HEADERS.isdisjoint(command.headers)
 
 
 def past_query(case: CommandContext) -> PastQuery | None:
-    """What a retrieve of the past asks for; None where that is the present. Raises TwinError."""
+    """Return the query of a retrieve of the past; None for the present. Raises TwinError."""
     revision, before = case.headers.get(REVISION), _instant(case)
     newest = _visible(case)
     if revision is not None and not 0 < revision <= newest:
@@ -224,7 +227,7 @@ def past_query(case: CommandContext) -> PastQuery | None:
 
 
 def unknown_past(case: CommandContext) -> TwinError:
-    """The refusal where what was asked for is not known: never was, is to come, or is forgotten."""
+    """Return the refusal for an unknown state: it never existed, is in the future, or is deleted."""
     revision, before = case.headers.get(REVISION), case.headers.get(TIMESTAMP)
     asked = f"timestamp '{before}'" if revision is None else f"revision '{revision}'"
     kind = "thing" if case.entity.type is EntityType.THING else "policy"
@@ -241,10 +244,7 @@ def _instant(case: CommandContext) -> int | None:
 
 
 def _visible(case: CommandContext) -> int:
-    """The newest revision of an entity that is there and may be read.
-
-    Who may not learns nothing of its past.
-    """
+    """Return the newest revision of an existing, readable entity; its past is hidden from others."""
     is_thing = case.entity.type is EntityType.THING
     snapshot = case.living()
     policy = snapshot.policy if snapshot is not None else None

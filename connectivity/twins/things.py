@@ -1,9 +1,8 @@
-"""Commands on a thing and its parts.
+"""Decides commands on things and their parts.
 
-Every part of a thing goes through the same five functions; what differs from part to part is the table in `paths.py` and
-the checks in `values.py`. The order of the questions is the order in which clients see refusals (Ditto protocol, which
-check wins): syntax, then whether the thing is there, then permission, then condition and entity tags, then whether the
-part is there, then size.
+All parts use the same five functions; the table in `paths.py` and the checks in `values.py` hold the differences. Clients
+see refusals in this order (Ditto protocol, which check wins): syntax, existence of the thing, permission, condition and
+entity tags, existence of the part, size.
 """
 
 from __future__ import annotations
@@ -130,7 +129,7 @@ def _inline(case: CommandContext, inline: Any, policy_id: str | None) -> _Guard:
 
 
 def _copy(case: CommandContext, source: Any, policy_id: str | None) -> _Guard:
-    """A copy of another policy, which the caller must be able to read, and whose copy he must be able to change."""
+    """Return a copy of another policy that the caller can read; they must be able to change the copy."""
     if not isinstance(source, str):
         raise case.refuse("json.invalid", "expected a string as _copyPolicyFrom")
     if source.lstrip().startswith("{{"):
@@ -145,7 +144,7 @@ def _copy(case: CommandContext, source: Any, policy_id: str | None) -> _Guard:
         raise case.refuse("policies:policy.notfound", about=source)
     copy = {**snapshot.state, "policyId": policy_id or str(case.entity)}
     if not policy_values.is_administered(copy):
-        # In another namespace not every entry counts that did where it comes from.
+        # In another namespace some entries may not apply.
         raise case.refuse("things:policy.invalid")
     return _made(case, copy)
 
@@ -167,7 +166,10 @@ def _policy_of_other(case: CommandContext, text: str) -> str:
 
 
 def _made(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
-    """The step that makes a policy; what hinders it is told as what hinders the thing, with its own status."""
+    """Return the step that creates a policy.
+
+    Its errors are reported as the thing's, with their own status.
+    """
     policy_id = policy["policyId"]
     entity = parse_entity_id(EntityType.POLICY, policy_id)
     if entity is None:
@@ -186,7 +188,7 @@ def _made(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
 
 
 NOTHING: Final[Any] = object()
-"""What `minimized` gives for a patch that changes nothing."""
+"""The result of `minimized` for a patch that changes nothing."""
 
 
 def written_places(patch: Any, path: Segments) -> Iterator[Segments]:
@@ -327,7 +329,7 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
 
 
 def _guard(case: CommandContext, snapshot: Snapshot) -> Enforcer:
-    """Who may write the thing. Without its policy nobody may."""
+    """Check permission to write the thing. Nobody has it without a policy."""
     enforcer = case.world.enforcer(snapshot.policy, case.entity.namespace) if snapshot.policy is not None else None
     if enforcer is None:
         raise case.refuse("things:thing.notmodifiable")
@@ -335,7 +337,7 @@ def _guard(case: CommandContext, snapshot: Snapshot) -> Enforcer:
 
 
 def _check_present(case: CommandContext, asked: Preconditions, enforcer: Enforcer, before: Snapshot) -> Any:
-    """What is at the addressed place now, or MISSING, once the preconditions agree with it."""
+    """Return the value at the addressed place, or MISSING, after checking the preconditions."""
     asked.check_condition(case, before)
     present = get(state_of(before), case.address.segments)
     asked.check_tags(case, None if present is MISSING else lambda: _tag(case, enforcer, before, present))
@@ -343,7 +345,7 @@ def _check_present(case: CommandContext, asked: Preconditions, enforcer: Enforce
 
 
 def _tag(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
-    """The entity tag of the addressed part, as far as the caller may read it; None where he may read nothing."""
+    """Return the entity tag of the addressed part as far as the caller may read it; None if nothing."""
     if case.address.is_root:
         return revision_tag(snapshot)
     seen = enforcer.view(value, case.address.guarded, case.subjects)
@@ -368,7 +370,7 @@ def _check_content_type(case: CommandContext) -> None:
 
 
 def _may_merge(case: CommandContext, enforcer: Enforcer, patch: Any) -> bool:
-    """Whether the caller may write everywhere at the path, or at least wherever the patch does."""
+    """Whether the caller may write everywhere at the path, or at all places of the patch."""
     if enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
         return True
     return enforcer.partial(case.subjects, WRITE, case.address.guarded) and all(
@@ -378,7 +380,7 @@ def _may_merge(case: CommandContext, enforcer: Enforcer, patch: Any) -> bool:
 
 
 def _may_say(case: CommandContext, enforcer: Enforcer, said: Sequence[Change]) -> bool:
-    """Whether the caller may write every part about which a merge says something: it may name others than the patch does."""
+    """Whether the caller may write every part whose metadata a merge sets, also outside the patch."""
     return enforcer.unrestricted(case.subjects, WRITE, case.address.guarded) or all(
         enforcer.unrestricted(case.subjects, WRITE, f"thing:{format_pointer(parse_pointer(pointer)[:-1])}")
         for pointer, *_ in said
@@ -396,17 +398,14 @@ def _keep_ids(case: CommandContext, patch: Mapping[str, Any]) -> None:
 
 
 def _conditional(case: CommandContext, asked: Preconditions, before: Snapshot, patch: CheckedValue) -> CheckedValue:
-    """The patch without the places whose own condition does not hold.
-
-    Objects that lose all members stay, empty.
-    """
+    """Return the patch without the places whose own condition is false. Emptied objects stay."""
     refused = asked.refused_places(case, before) if asked.patch_conditions else ()
     kept = reduce(remove, refused, patch.parsed)
     return patch if kept is patch.parsed else patch._replace(parsed=kept, raw=encode(kept))
 
 
 def _reduced(case: CommandContext, asked: Preconditions, present: Any, patch: CheckedValue) -> CheckedValue:
-    """The patch as `if-equal` wants it; refused where it would change nothing."""
+    """Return the patch reduced by `if-equal`; refuse it if it changes nothing."""
     changed = _changes(present, patch.parsed)
     if changed is NOTHING:
         raise case.precondition_failed("the patch changes nothing")
@@ -416,7 +415,7 @@ def _reduced(case: CommandContext, asked: Preconditions, present: Any, patch: Ch
 
 
 def _changes(present: Any, patch: Any) -> Any:
-    """The part of the patch that changes what is there (MISSING: nothing is), or NOTHING."""
+    """Return the part of the patch that changes the present value (MISSING: none), or NOTHING."""
     if present is MISSING:
         return NOTHING if patch is None else patch
     if patch is None:

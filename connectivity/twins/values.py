@@ -1,10 +1,8 @@
-"""The value of a thing command: is it what its path needs, and how is it stored.
+"""Checks the values of thing commands, and prepares them for storing.
 
-What a client writes is taken as it is, apart from members that no thing and no feature has: they are dropped. So that
-numbers keep the spelling they came with, the bytes of a value go into the event unchanged wherever nothing was dropped.
-
-Wrong types follow the Ditto protocol, value mapping: `json.format.invalid` where the addressed value itself has the wrong
-type (and for a thing's `definition` wherever it stands), `json.invalid` for a type that is wrong further in.
+A value is stored as the client wrote it, except unknown members of things and features, which are dropped. Its bytes go into
+the event unchanged if nothing was dropped, so that numbers keep their spelling. Wrong types follow the Ditto protocol, value
+mapping: `json.format.invalid` for the addressed value itself (and for `definition` everywhere), `json.invalid` further in.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _parse_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class CheckedValue(NamedTuple):
-    """A command's value, checked: parsed, as the bytes to store, and as it was before members were dropped."""
+    """A checked value of a command: parsed, as bytes to store, and before members were dropped."""
 
     parsed: Any
     raw: bytes
@@ -66,12 +64,12 @@ def parse(case: CommandContext) -> Any:
 
 
 def fits(value: Any, level: int) -> bool:
-    """Whether a value is not nested too deep for so many levels below the root of an entity."""
+    """Whether a value is not nested too deep, that many levels below the root of an entity."""
     return _depth(value, MAX_NESTING - level) >= 0
 
 
 def _depth(value: Any, left: int) -> int:
-    """How many of the levels that are `left` a value leaves over; below zero once there are too many."""
+    """Return how many of the `left` levels remain below a value; negative if there are too many."""
     if isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, list):
@@ -100,7 +98,7 @@ def _find_nul(value: Any) -> str | None:
 
 
 def check_keys(case: CommandContext, value: Any) -> None:
-    """Refuse an illegal key, in objects within objects; what lies inside arrays is free."""
+    """Refuse an invalid key, in nested objects too; arrays may contain any."""
     if isinstance(value, dict):
         for key, member in value.items():
             if not is_key(key):
@@ -295,7 +293,7 @@ def _type(value: Any) -> str:
 
 
 def whole_thing(case: CommandContext, value: CheckedValue, policy_id: str) -> CheckedValue:
-    """A thing as it is stored and answered: both ids and the members that were given, in their order."""
+    """Return a thing as it is stored and shown: both IDs and the given members, in order."""
     given = value.parsed or {}
     members: dict[str, Any] = {"thingId": str(case.entity), "policyId": policy_id}
     members.update((name, given[name]) for name in THING_MEMBERS[2:] if name in given)

@@ -1,1 +1,1 @@
-"""Whether a connection document can be opened: shape, rules, JSON Schema."""
+"""Validation of connection documents: shape, rules, JSON Schema."""

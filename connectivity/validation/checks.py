@@ -1,9 +1,8 @@
-"""The rules about a connection that go beyond the shape of single fields, in the order in which they are checked.
+"""Rules of a connection beyond the shape of single fields, in the order of the checks.
 
-Each check takes the connection and yields problems; `CHECKS` is their order, as the connection model of Eclipse Ditto has
-it: numbers of sources and targets, topics and templates, payload mappings and what these ask of sources, acknowledgement
-labels, certificates, hosts, tunnel, response diversion. What only one connection type asks for follows from its broker's
-file.
+Each check yields problems; `CHECKS` has the order of Eclipse Ditto's connection model: numbers of sources and targets,
+topics and templates, payload mappings, acknowledgement labels, certificates, hosts, tunnel, response diversion. Connection
+types add their own rules.
 """
 
 from __future__ import annotations
@@ -73,11 +72,11 @@ _FINGERPRINT = re.compile(r"(?:MD5|SHA1|SHA224|SHA256|SHA384|SHA512):\S+", re.IG
 _NAMED_BY_MESSAGE = re.compile(r"\{\{\s*header:reply-to\s*\}\}")
 
 _LONGEST_NAME, _MOST_NAMES = 60, 20
-"""Of the mappings that a document defines: how much of a name a problem shows, and of how many."""
+"""How much of a mapping's name a problem shows, and how many names."""
 
 
 def check(connection: Connection, mended: Iterable[str] = ()) -> Iterator[Problem]:
-    """Every problem beyond shapes. Rules that compare with a field among `mended` are left out."""
+    """Yield every problem beyond shapes. Rules that read a field among `mended` are left out."""
     skipped = _COMPARES_WITH_ID if "id" in mended else ()
     for rule in CHECKS:
         if rule not in skipped:
@@ -87,7 +86,7 @@ def check(connection: Connection, mended: Iterable[str] = ()) -> Iterator[Proble
 
 
 def parts(connection: Connection) -> Iterator[tuple[str, Source | Target]]:
-    """All sources and targets with their paths."""
+    """Yield all sources and targets with their paths."""
     for index, source in enumerate(connection.sources):
         yield json_path("sources", index), source
     for index, target in enumerate(connection.targets):
@@ -158,7 +157,7 @@ def check_templates(connection: Connection) -> Iterator[Problem]:
 
 
 def _templates(connection: Connection) -> Iterator[tuple[str, str, Scope]]:
-    """Every template of a connection with its path, and what it may speak about."""
+    """Yield every template of a connection with its path and scope."""
     for path, part in parts(connection):
         scope = Scope.COMMON if isinstance(part, Target) else Scope.SOURCE
         yield from _each(f"{path}.headerMapping", part.header_mapping, scope)
@@ -210,7 +209,7 @@ def check_payload_mappings(connection: Connection) -> Iterator[Problem]:
 
 
 def _check_stream_readers(connection: Connection) -> Iterator[Problem]:
-    """Where deliveries are pieces of a stream, they are read by mappers that put up with that."""
+    """Check that mappers of stream deliveries can handle pieces of messages."""
     readers = [name for name in mapper_names() if (codec := _codec(name)) is not None and codec.reads_streams]
     expected = f"a mapper that reads a stream of octets: {', '.join(readers)}"
     for number, source in enumerate(connection.sources):
@@ -225,7 +224,7 @@ def _check_stream_readers(connection: Connection) -> Iterator[Problem]:
 
 
 def check_conversations(connection: Connection) -> Iterator[Problem]:
-    """Whether clients that converse with a source can be answered, and are heard."""
+    """Check that clients of session protocols can be answered."""
     for index, source in enumerate(connection.sources):
         yield from _check_one_conversation(connection, json_path("sources", index, "payloadMapping"), source)
         for name in dict.fromkeys(source.payload_mapping):
@@ -240,7 +239,7 @@ def check_conversations(connection: Connection) -> Iterator[Problem]:
 
 
 def _check_one_conversation(connection: Connection, path: str, source: Source) -> Iterator[Problem]:
-    """Each mapper has sessions of its own: a client that two of them hear is answered twice."""
+    """Check that each source address has one session mapper: two would both reply."""
     heard = [
         name
         for name in source.payload_mapping
@@ -266,7 +265,7 @@ def _check_answers(path: str, name: str, source: Source, connection: Connection)
 
 
 def _check_order(path: str, name: str, source: Source, connection: Connection) -> Iterator[Problem]:
-    """What one client sends must not be spread over several consumers."""
+    """Check that messages of one client are not spread over several consumers."""
     if (broker := _broker(connection)) is None or broker.parts_by_key:
         return
     expected = f"1, since what a client sends to {name} has to come in its order"
@@ -281,7 +280,7 @@ def _check_order(path: str, name: str, source: Source, connection: Connection) -
 
 
 def _used(connection: Connection, name: str) -> Codec | None:
-    """The codec of this name in a connection, with its options; None where either cannot be used."""
+    """Return the codec of this name in a connection, with its options; None if either is invalid."""
     definition = connection.mapping_definitions.get(name)
     codec = _codec(definition.mapping_engine if definition is not None else name)
     try:
@@ -328,7 +327,7 @@ def _codec(name: str) -> Codec | None:
 
 
 def _unknown_mapper(path: str, name: str, definitions: Sequence[str] = ()) -> Problem:
-    # However many a document defines, and however long their names are: the answer shows what a line can.
+    # Bounds the text, however many names a document defines.
     own = [shortened(it, _LONGEST_NAME) for it in sorted(definitions)[:_MOST_NAMES]]
     known = [*own, *(["…"] if len(definitions) > _MOST_NAMES else []), *mapper_names()]
     return Problem(path, show(name), f"one of: {', '.join(known)}", did_you_mean(name, known), MAPPER_INVALID)
@@ -385,13 +384,13 @@ def _key_problem(path: str) -> Problem:
 
 
 def check_hosts(connection: Connection) -> Iterator[Problem]:
-    # The `uri` of a door is where the service listens, and not whom it talks to.
+    # The `uri` of a listener is its own address.
     if (broker := _broker(connection)) is None or not broker.is_listener:
         yield from _check_host("uri", connection.broker_uri.host)
 
 
 def _broker(connection: Connection) -> ConnectionType | None:
-    """The connection's type; None for one that nobody knows."""
+    """Return the connection type; None for an unknown one."""
     return (
         load_connection_type(connection.connection_type) if connection.connection_type in connection_types() else None
     )
@@ -477,7 +476,7 @@ _COMPARES_WITH_ID = (check_labels, check_diversion)
 
 
 def check_type(connection: Connection) -> Iterator[Problem]:
-    """The rules of the connection type: its name, its schemes, its options, and what its broker's file adds."""
+    """Check the connection type: its name, schemes, options, and its own rules."""
     name = connection.connection_type
     if name not in connection_types():
         known = list(connection_types())

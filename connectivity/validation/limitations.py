@@ -1,8 +1,7 @@
-"""What of a connection document this version carries out.
+"""Parts of a connection document that this version does not support.
 
-A document may say more than is done today. What would be unsafe to leave out is refused: then the connection is not opened,
-and its status says why. What merely has no effect is told in the log when the connection is opened. Whoever checks documents
-is told both, before anything is opened.
+If ignoring a part would be unsafe, the connection is not opened, and its status gives the reason. Parts without effect are
+logged when the connection is opened. Validation reports both before.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from mappings.ids import is_namespace
 
 
 def refusal(connection: Connection) -> str | None:
-    """Why a connection cannot be opened by this version; None if it can."""
+    """Return why this version cannot open a connection; None if it can."""
     broker = load_connection_type(connection.connection_type)
     if broker.connect is None:
         return f"this version of the service does not carry {broker.name} yet"
@@ -28,13 +27,13 @@ def refusal(connection: Connection) -> str | None:
 
 
 def ignored_parts(connection: Connection) -> Iterator[str]:
-    """What the document says and nothing comes of."""
+    """Return the parts of the document that have no effect."""
     for index, target in enumerate(connection.targets):
         yield from (f"targets[{index}].{what}" for what in _left_out(target))
 
 
 def _left_out(target: Target) -> Iterator[str]:
-    """What of a target is left out, each once."""
+    """Yield the unsupported parts of a target, each once."""
     yield from dict.fromkeys(what for text in target.topics for what in _left_out_of(parse_target_topic(text)))
 
 
@@ -46,19 +45,19 @@ def _left_out_of(topic: TargetTopic) -> Iterator[str]:
         yield f"topics: the parameter {name} is there more than once, and only the first one counts"
     for name in topic.namespaces:
         if not is_namespace(name):
-            # As a problem it would refuse documents that other services take; in silence, nobody hears anything.
+            # Other services accept such documents, so it is no problem; ignoring it silently would hide it.
             yield f"topics: nothing is in the namespace {name}, as namespaces are whole names such as acme.plant"
 
 
 def notes(connection: Connection) -> Iterator[str]:
-    """What nothing comes of, as whoever checks the document reads that."""
+    """Return the parts without effect as validation reports them."""
     if (reason := refusal(connection)) is not None:
         yield f"{connection.id} will not be opened: {reason}"
     yield from (f"{connection.id}: without effect: {shortfall}" for shortfall in ignored_parts(connection))
 
 
 def caveats(connection: Connection) -> Iterator[str]:
-    """What the status of an open connection says besides: that it is not all that one may take it for."""
+    """Return restrictions to show in the status of an open connection."""
     if connection.broker_uri.is_secure and not connection.validate_certificates:
         yield "the broker's certificate is not checked"
     if connection.connection_type.startswith("mqtt") and any(source.qos == 2 for source in connection.sources):

@@ -1,8 +1,7 @@
-"""Reading a document into a `Connection`, whatever is wrong with it.
+"""Reads a document into a `Connection`, even an invalid one, and collects the problems.
 
-The models name every misshapen field at once. So that the rules about several fields can be checked in the same go, the
-document is then mended on a copy: a misshapen field is left out, or filled with its own example where it is needed, and
-what the rules say about mended places is not reported.
+The models report every misshapen field at once. To check the rules across fields too, the document is repaired in a copy: a
+misshapen field is removed, or replaced by its example if it is required, and rules about repaired places are not reported.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _CODES = {"id": "connectivity:connection.id.invalid", "uri": URI_INVALID}
 
 
 class ShapeReport(NamedTuple):
-    """What became of a document.
+    """The result of reading a document.
 
-    `connection` is None only where nothing could be mended; `mended` are paths.
+    `connection` is None only if it could not be repaired; `mended` are the repaired paths.
     """
 
     connection: Connection | None
@@ -38,7 +37,7 @@ class ShapeReport(NamedTuple):
 
 
 def read_shape(written: object, resolved: Any) -> ShapeReport:
-    """Build the connection of `resolved`; `written` is the same document with its references, which is shown."""
+    """Build the connection of `resolved`; `written` is the same document with references, for display."""
     if not isinstance(written, dict):
         return ShapeReport(None, [Problem(ROOT, show(written), "an object")], frozenset())
     document = copy.deepcopy(resolved)
@@ -52,19 +51,19 @@ def read_shape(written: object, resolved: Any) -> ShapeReport:
                 problem = problem_of(details, Connection, written)
                 if not is_within(problem.path, mended):
                     problems.append(problem)
-                # Of credentials of another kind no field means anything.
+                # Fields of other credential types are meaningless.
                 location = details["loc"][:-1] if details["type"] == "literal_error" else details["loc"]
                 mended.add(_mend(document, _place(Connection, location)))
     return ShapeReport(None, problems, frozenset(mended))
 
 
 def is_within(path: str, places: frozenset[str] | set[str]) -> bool:
-    """Whether the path is one of these places or lies in one of them."""
+    """Whether the path is one of these places or inside of one."""
     return any(path.startswith(place) and path[len(place) : len(place) + 1] in ("", ".", "[") for place in places)
 
 
 def problem_of(error: ErrorDetails, model: type[BaseModel], written: object, *prefix: str) -> Problem:
-    """A validation error in our words. `prefix` is the path of the model within the document `written`."""
+    """Return a validation error as a problem. `prefix` is the path of the model in the document `written`."""
     place = _place(model, error["loc"])
     path = (*prefix, *place.path)
     kind, context = error["type"], error.get("ctx", {})
@@ -97,7 +96,7 @@ def _at(document: object, path: Sequence[object]) -> Any:
 
 
 def _shown(written: object, path: Sequence[object]) -> str:
-    """The value as it may be shown: credentials are hidden, and so is the password of an address."""
+    """Return the value for display, without credentials and passwords."""
     value = _at(written, path)
     if path[0] == "uri" and isinstance(value, str):
         return show(mask_uri(value))
@@ -107,7 +106,7 @@ def _shown(written: object, path: Sequence[object]) -> str:
 
 
 class _Place(NamedTuple):
-    """Where an error is: the model and its place in the document, the field (None: unknown), the steps below it."""
+    """The place of an error: model, its place in the document, field (None: unknown), steps below it."""
 
     model: type[BaseModel]
     holder: tuple[Any, ...]
@@ -154,7 +153,7 @@ def _is_container(field: FieldInfo) -> bool:
 
 
 def _mend(document: Any, place: _Place) -> str:
-    """Put the place of an error into a shape that can be read. The answer is the path of what was changed."""
+    """Repair the place of an error so that it can be read, and return the changed path."""
     holder, path = _at(document, place.holder), (*place.holder, place.name)
     if not isinstance(holder, dict):
         return json_path(*place.holder)

@@ -1,9 +1,9 @@
-"""Validates a connection document, and makes the `Connection` of a valid one.
+"""Validates a connection document, and builds the `Connection` of a valid one.
 
-A document is what JSON or YAML gives: an object. References to secrets in it are resolved first
-(`connectivity.connections.secret_references`); no problem shows the value of a secret, a password or a key. The models check
-shapes (`shape`), then come the rules in the order of Eclipse Ditto's connection model (`checks`), then those of the
-connection type (`connectivity.transports`). Unknown fields are problems.
+A document is an object from JSON or YAML. Secret references are resolved first
+(`connectivity.connections.secret_references`); problems never show secrets. The models check shapes (`shape`), then come the
+rules in the order of Eclipse Ditto's connection model (`checks`), then those of the connection type
+(`connectivity.transports`). Unknown fields are problems.
 """
 
 from __future__ import annotations
@@ -37,11 +37,9 @@ def validate(document: object, *, environ: Mapping[str, str] | None = None, base
 
 
 def parse(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> Connection:
-    """The connection of a document.
+    """Return the connection of a document. Raises DefinitionError with every problem.
 
-    Raises DefinitionError with every problem; takes what `validate` takes.
-
-    Its secrets are hidden from now on wherever they may turn up (`connectivity.security.redaction`).
+    Takes what `validate` takes. Its secrets are redacted everywhere from now on (`connectivity.security.redaction`).
     """
     reading = _read(document, environ, base)
     if reading.problems or reading.connection is None:
@@ -69,14 +67,14 @@ def _read(document: object, environ: Mapping[str, str] | None, base: Path | None
     missing = {problem.path for problem in resolved.problems}
     silent = shape.mended | missing
     if "uri" in silent:
-        # Whether a certificate is wanted goes by the scheme, which nobody knows: an example stands in for the uri.
+        # The scheme decides whether a certificate is required; an example replaces the unreadable uri.
         silent |= {"credentials"}
     problems = [problem for problem in shape.problems if problem.path not in missing]
     if shape.connection is not None:
         found = check(shape.connection, shape.mended)
         problems += (problem for problem in found if not is_within(problem.path, silent))
     hidden = _secrets(resolved, shape.connection)
-    # Missing references stay as they are: they name what is missing, and nothing of it is known.
+    # Missing references stay in the document, to name what is missing.
     problems = [_without_secrets(problem, hidden, resolved.options) for problem in dict.fromkeys(problems)]
     problems = [*resolved.problems, *problems]
     if is_legacy:
@@ -86,7 +84,7 @@ def _read(document: object, environ: Mapping[str, str] | None, base: Path | None
 
 
 def _secrets(resolved: ResolvedDocument, connection: Connection | None) -> list[str]:
-    """All secret texts, longest first: a short one may be a part of a long one."""
+    """Return all secret texts, longest first: a short one may be part of a long one."""
     secrets = set(resolved.values)
     if connection is not None:
         secrets |= {value for name, value in connection.specific_config.items() if is_secret_option(name)}
