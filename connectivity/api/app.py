@@ -1,12 +1,12 @@
-"""The HTTP API, put together: who may (`guard`), how it answers (`answers`), and what can be asked.
+"""The HTTP API: its middleware and its routers.
 
     health.py        /health/live, /health/ready, /metrics
     connections.py   /api/2/connections…
     search.py        /api/2/search/things…
     operations.py    /api/2/connectivity/subscriptions, /api/2/audit, /api/2/erasures
-    description.py   /openapi.json
+    openapi.py       /openapi.json
 
-Handlers answer with finished bytes: what `Management` gives is written to JSON once and validated by nobody again.
+Handlers return finished bytes: results of `Management` are encoded once, and not validated again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def application(
     inquiries: Inquiries | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> FastAPI:
-    """The application, with what is there to be asked. `sleep` is how long wrong tokens wait."""
+    """Return the application with its services. `sleep` is how long wrong tokens wait."""
     settings = settings or ApiSettings()
     bounds = BodyLimits(settings.max_body, settings.read_timeout.total_seconds())
     app = FastAPI(
@@ -83,10 +83,10 @@ def _describe(app: FastAPI, needs_token: bool) -> None:
 
 
 async def _known_parameters(request: Request) -> None:
-    """A parameter that nobody knows is refused: `?dryrun=true` must not create a connection that was to be tried.
+    """Refuse unknown parameters: `?dryrun=true` must not create a connection instead of a test.
 
-    So is one that comes twice, which would count once, unless it is a list. It is a coroutine, as all such functions here,
-    since FastAPI has a thread call any other: twice its way through a busy loop, for each request.
+    So are repeated ones, unless they are lists. Dependencies are coroutines: FastAPI calls functions in a thread, which takes
+    two turns of a busy event loop for each request.
     """
     route = request.scope["route"]
     known = [parameter.alias for parameter in route.dependant.query_params]

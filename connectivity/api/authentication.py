@@ -1,16 +1,12 @@
-"""Who may: what stands between a stranger and the API.
+"""Authentication and authorization of requests to the API.
 
-A request is looked at in this order. One whose body ends at two places may hold another's, and is refused. So is a token in
-the query, whatever else the request says, since queries end up in the logs of whatever lies in between. Without any token in
-the settings it is the loopback interface that keeps others out, and a browser on this machine reaches that too: a page whose
-name is made to resolve to it sends its own name as `Host`, any page sends its `Origin`; neither gets at anything but probes.
-With tokens, everything but probes wants one, as a bearer token; its role says what its bearer may do. All tokens are
-compared, each in constant time.
+First refused are requests whose body ends at two places (request smuggling), and tokens in the query, which end up in logs.
+Without configured tokens only loopback is allowed, and requests of web pages (`Host`, `Origin`) only get probes. With
+tokens, everything but probes requires a bearer token; its role decides. Tokens are compared in constant time.
 
-Who brings a wrong token waits for the answer: a tenth of a second at first, twice as long each time, four seconds at most,
-counted by address, and the log says so. A right token never waits. An address that keeps several wrong ones waiting is
-answered with 429 until one of them has been answered, without a look at what it brings, so that guessing side by side is no
-faster; everybody else goes on. A request without a token guesses nothing and does not wait.
+A wrong token delays the response: a tenth of a second, doubled each time, four seconds at most, by address, and is logged. A
+right token never waits. An address with several delayed requests gets 429 without a check, so that parallel guessing is no
+faster. A request without token is not delayed.
 """
 
 from __future__ import annotations
@@ -61,17 +57,17 @@ _MOST_WAITING: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: what the audit log calls him, what he may, in whose name he searches."""
+    """The sender of a request: name in the audit log, role, subjects of searches."""
 
     name: str
     role: TokenRole
     subjects: tuple[str, ...] = ()
     is_named: bool = False
-    """Whether the name is that of a token of its own; one that several share, and loopback, are nobody in particular."""
+    """Whether the name belongs to a token of its own; shared tokens and loopback have no identity."""
 
 
 ANYBODY: Final = Caller("api", TokenRole.ADMIN)
-"""Who asks where no token is needed, and who brings the one of `api.token`."""
+"""The caller if no token is required, and the caller with `api.token`."""
 
 
 class TokenDigests:
@@ -84,7 +80,7 @@ class TokenDigests:
         self.are_needed = bool(self._known)
 
     def caller(self, given: bytes) -> Caller | None:
-        """Whose token this is. Takes as long for one as for another."""
+        """Return the caller with this token. Takes the same time for every token."""
         digest = _digest(given)
         found = None
         for known, caller in self._known:
@@ -94,14 +90,14 @@ class TokenDigests:
 
 
 class FailedLoginDelays:
-    """How long who brings wrong tokens has to wait, by address; a table of bounded size that forgets."""
+    """Delays after wrong tokens, by address, in a table of bounded size."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
 
     def is_full(self, address: str) -> bool:
-        """Whether so many of this address wait that no more is looked at."""
+        """Whether this address has the most delayed requests, so that no more are checked."""
         peer = self._peers.get(address)
         return peer is not None and peer.waiting >= _MOST_WAITING
 
@@ -117,12 +113,12 @@ class FailedLoginDelays:
         peer.failures += 1
         peer.waiting += 1
         if peer.failures & (peer.failures - 1) == 0:
-            # Once, twice, four times, …: somebody has to see it, and nobody is to fill the log with it.
+            # Log the first, second, fourth, … failure: visible without filling the log.
             log.warning("a wrong token was brought", address=address, times=peer.failures)
         return min(_FIRST_DELAY * (1 << min(peer.failures - 1, 16)), _LONGEST_DELAY)
 
     def answered(self, address: str) -> None:
-        """One of those who waited has his answer."""
+        """Note that a delayed request was answered."""
         if (peer := self._peers.get(address)) is not None:
             peer.waiting = max(peer.waiting - 1, 0)
 
@@ -135,7 +131,7 @@ class _Peer:
 
 
 class Authenticator:
-    """Around the application: answers what is refused, and tells the rest who asks (`caller_of`)."""
+    """Middleware: answers refused requests, and passes the caller of others on (`caller_of`)."""
 
     def __init__(
         self,
@@ -159,7 +155,7 @@ class Authenticator:
             foreign = foreign_page(headers, scope["method"], self._host, self._keys.are_needed)
             found = foreign or await self._caller(headers, address_of(scope))
             if is_probe and not isinstance(found, Caller):
-                # Anybody may ask; only who may see it all is told all.
+                # Everyone may read the status; only admins get all details.
                 found = None
             elif isinstance(found, Caller) and not found.role.may(_role_of(scope["method"])):
                 found = not_enough(found, _role_of(scope["method"]))
@@ -170,11 +166,11 @@ class Authenticator:
         await self._app(scope, receive, send)
 
     async def _caller(self, headers: Headers, address: str) -> Caller | Fault:
-        """Who asks, or why that is not known. Waits where a wrong token was brought."""
+        """Return the caller, or the refusal. Waits if the token is wrong."""
         if not self._keys.are_needed:
             return ANYBODY
         if len(brought := headers.getlist("authorization")) > 1:
-            # Which of them counts is not for us to say: something before us may have looked at the other.
+            # A proxy may have checked the other one.
             return fault("api:unauthorized", "One bearer token is needed, and several have come.")
         scheme, _, given = "".join(brought).partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
@@ -194,25 +190,25 @@ class Authenticator:
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks. The guard has let him in."""
+    """Return the caller of an authenticated request."""
     caller: Caller = request.state.caller
     return caller
 
 
 async def admins_only(request: Request) -> None:
-    """For operations that change or show more than connections. Raises OperationRefused."""
+    """Restrict an operation to admins. Raises OperationRefused."""
     caller = caller_of(request)
     if not caller.role.may(TokenRole.ADMIN):
         raise OperationRefused(not_enough(caller, TokenRole.ADMIN))
 
 
 def not_enough(caller: Caller, needed: TokenRole) -> Fault:
-    """The refusal of one who may less."""
+    """Return the refusal for a role that is not sufficient."""
     return fault("api:forbidden", f"The role '{caller.role.value}' may not do this; it takes '{needed.value}'.")
 
 
 def two_lengths(headers: Headers) -> Fault | None:
-    """The refusal of a body that is said to end at two places: to a proxy before us the rest may be another's request."""
+    """Return the refusal of a body with two lengths: a proxy may treat the rest as another request."""
     if "transfer-encoding" in headers and "content-length" in headers:
         return fault(
             "api:request.invalid", "Found both 'transfer-encoding' and 'content-length', expected one of them."
@@ -235,7 +231,7 @@ def misplaced_token(query: bytes) -> Fault | None:
 
 
 def foreign_page(headers: Headers, method: str, host: str, needs_token: bool) -> Fault | None:
-    """The refusal of what a page in a browser may have sent; None if it did not."""
+    """Return the refusal of a request that a web page may have sent; None for others."""
     named = headers.get("host", "")
     name = _PORT.sub("", named)
     if not needs_token and not (is_loopback(name) or name.strip("[]").lower() == host.strip("[]").lower()):
@@ -247,9 +243,9 @@ def foreign_page(headers: Headers, method: str, host: str, needs_token: bool) ->
 
 
 def address_of(scope: Scope) -> str:
-    """Whom failures are counted for: an IPv4 address, or the network that one owner of IPv6 addresses has.
+    """Return the address for which failures are counted: IPv4 address or IPv6 network.
 
-    What is no address (a proxy may forward any text) is one stranger, however it reads.
+    Texts that are no address, which proxies may forward, are one address.
     """
     host = scope["client"][0] if scope.get("client") else ""
     try:
@@ -262,7 +258,7 @@ def address_of(scope: Scope) -> str:
 
 
 def _role_of(method: str) -> TokenRole:
-    """What a method takes. `admins_only` asks for more where it stands."""
+    """Return the role that a method requires. `admins_only` requires more."""
     return TokenRole.READ if method in READING else TokenRole.WRITE
 
 

@@ -1,11 +1,9 @@
-"""Connections over HTTP: list, create, look at, change, delete, command, and what they do (Ditto connections, HTTP API).
+"""Connections over HTTP: list, create, show, change, delete, command, status (Ditto connections).
 
-Everything is carried out by a `Management`; here stands how it is asked and answered. A definition is its document, as it
-may be sent back; members that begin with `_` (`_revision`, `_modified`, `_owner`, `_file`, `_override`, `_problems`) are
-shown where `fields` names them. Secrets are shown as `*****`, and a document that comes back with that keeps them.
-
-A document that is tried (`?dry-run=true`) comes as it is, or, with a message that is to be mapped on trial, as
-`application/vnd.connectivity.trial+json`.
+`Management` carries out the operations. A definition is its document, as it can be sent back; members that begin with `_`
+(`_revision`, `_modified`, `_owner`, `_file`, `_override`, `_problems`) are shown if `fields` names them. Secrets are shown
+as `*****`, and a document that comes back with that keeps them. A test (`?dry-run=true`) takes the document, or, with a
+sample message, `application/vnd.connectivity.trial+json`.
 """
 
 from __future__ import annotations

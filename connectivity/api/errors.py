@@ -1,9 +1,8 @@
-"""What the HTTP API answers when it does not do what was asked: the table of codes, and the answers made of it.
+"""Error responses of the HTTP API: the table of codes, and the responses.
 
-Every such answer is `{"status", "error", "message"}`, with `description` and `problems` where there is more to say. A
-problem is one thing that is wrong with what was sent: `path`, what was `found`, what was `expected`, a `hint`. A trial that
-fails brings along what it found all the same, as `report`. Codes that begin with `connectivity:` are those of Eclipse
-Ditto's connectivity (connection model, error codes); those that begin with `api:` are about the request itself.
+Every error is `{"status", "error", "message"}`, with `description` and `problems` if there is more to say. A problem has
+`path`, `found`, `expected`, `hint`. A failed connection test includes its `report`. Codes that begin with `connectivity:`
+are those of Eclipse Ditto's connectivity (connection model, error codes); `api:` codes concern the request itself.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def fault(error: str, message: str, description: str | None = None, **extra: str
 def refused(
     error: str, message: str, description: str | None = None, problems: Sequence[Problem] = ()
 ) -> OperationRefused:
-    """What to raise where a request is refused."""
+    """Return the exception that refuses a request."""
     return OperationRefused(fault(error, message, description), problems)
 
 

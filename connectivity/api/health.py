@@ -1,8 +1,8 @@
-"""Alive, ready, and the metrics: what probes and Prometheus read. Nothing here changes anything.
+"""Liveness, readiness, and metrics, for probes and Prometheus.
 
-Live means that the event loop turns. Ready means that the store can write and that every connection which should be open
-has ended its first attempt, one way or the other; a connection that failed with a known status does not make the service
-unready, since restarting the service would not mend it. Who may not ask for more learns the status and nothing else.
+Live: the event loop runs. Ready: the store can write, and every connection that should be open has ended its first attempt.
+A failed connection does not make the service unready, since a restart would not fix it. Callers without token get the status
+only.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from connectivity.api.schemas import READY_EXAMPLE
 from connectivity.monitoring.prometheus import Encode, PrometheusRegistry
 
 Readiness = Callable[[], tuple[bool, Mapping[str, Any]]]
-"""Whether the service is ready, and what the answer shows."""
+"""Returns whether the service is ready, and the details."""
 
 
 def _format(accept: str) -> tuple[Encode, str]:
-    """What writes the metrics as the one who asks wants them, and the media type of that."""
+    """Return the metrics encoder that the request accepts, and its media type."""
     try:
         return choose_encoder(accept)
     except (TypeError, ValueError):

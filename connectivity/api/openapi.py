@@ -1,8 +1,7 @@
-"""How operations describe themselves: what each is asked, what it answers, with examples, and every error code.
+"""OpenAPI descriptions of operations: parameters, responses, examples, error codes.
 
-`described` makes the whole OpenAPI document of an application; the connection in it is the JSON Schema that
-`connectivity schema` prints. What belongs to every request (tokens, unknown parameters, a body that is too large) is added
-here, so that an operation names its own codes alone.
+`described` creates the OpenAPI document of an application; the connection in it is the JSON Schema that `connectivity
+schema` prints. Errors of every request (tokens, unknown parameters, large bodies) are added here.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ CHANGING = ("api:origin.foreign",)
 WITH_BODY = ("api:request.invalid", "api:body.toolarge", "api:body.timeout", "api:contenttype.unsupported")
 WITH_JSON = ("json.invalid",)
 EVERYWHERE = frozenset({*ALWAYS, *GUARDED, *CHANGING, *WITH_BODY, *WITH_JSON})
-"""What operations may be answered without saying so themselves: always, unless they are probes, where they change
-something, where they take a body, and where that is JSON."""
+"""Error codes that apply without declaration: to all requests, to changes, to bodies, to JSON."""
 
 _JSON = "application/json"
 
@@ -76,7 +74,7 @@ def answers(
     has_body: bool = False,
     is_change: bool = False,
 ) -> Answers:
-    """The answers of an operation: those that are wanted, and the errors with these codes and those of every request."""
+    """Return the responses of an operation: the declared ones, and the errors."""
     every = {*codes, *ALWAYS}
     if not is_probe:
         every.update(GUARDED)
@@ -128,7 +126,7 @@ def described(app: FastAPI, needs_token: bool) -> dict[str, Any]:
     probes = {"/health/live", "/health/ready"}
     for path, operations in document["paths"].items():
         for operation in operations.values():
-            # The library's own answer to unfit parameters, which is not ours.
+            # The library's own response to invalid parameters, which the API replaces.
             operation["responses"].pop("422", None)
             if needs_token and path in probes:
                 operation["security"] = [{"bearer": []}, {}]

@@ -1,7 +1,7 @@
-"""What operators ask besides connections: the open subscriptions, who changed what, and erasures.
+"""Operator requests besides connections: subscriptions, audit log, erasures.
 
-A subscription is named by the first characters of its id, since a whole one is as good as a key to it. Erasures and the
-audit log are for admins.
+A subscription is named by the first characters of its ID, since the whole ID gives access to it. Erasures and the audit log
+require the role admin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_LINES = 10_000
 
 
 class Erasures(Protocol):
-    """Whoever erases entities."""
+    """Erases entities."""
 
     async def erase(self, entity: EntityId, by: str) -> Mapping[str, Any]:
         """Begin to erase; the durable record. Raises UnknownEntity, NotErased."""

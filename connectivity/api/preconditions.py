@@ -1,7 +1,7 @@
-"""Conditional requests on connections: `if-match`, `if-none-match`, and which past a request is about.
+"""Conditional requests on connections: `if-match`, `if-none-match`, and requests of the past.
 
-The tag of a connection is `"rev:n"`, n its revision (Ditto connections, HTTP resources). A change is judged at the moment
-when nothing can come in between any more, so of two operators who change the same revision one is told 412.
+The tag of a connection is `"rev:n"`, n its revision (Ditto connections, HTTP resources). A change is checked when nothing
+can come in between, so of two operators who change the same revision one gets 412.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class NotAgreed(OperationRefused):
-    """A connection that is there, and not as the one who asks wants it. `tag` is the present one."""
+    """A precondition failed. `tag` is the present one."""
 
     def __init__(self, error: str, message: str, tag: str) -> None:
         super().__init__(fault(error, message, f"The present revision is {tag}."))
@@ -31,10 +31,7 @@ class NotAgreed(OperationRefused):
 
 
 def judge_of(headers: Headers) -> Judge:
-    """What decides whether a change may happen.
-
-    Raises OperationRefused for headers that cannot be understood.
-    """
+    """Return the check of a change. Raises OperationRefused for invalid headers."""
     if_match, if_none_match = _tags(headers, "if-match"), _tags(headers, "if-none-match")
 
     def judge(revision: int | None) -> None:
@@ -52,7 +49,7 @@ def judge_of(headers: Headers) -> Judge:
 
 
 def check_retrieve(headers: Headers, definition: Definition) -> None:
-    """Raises OperationRefused where the one who asks has this revision already, or wants another."""
+    """Raises OperationRefused if the client has this revision already, or wants another."""
     if_match, if_none_match = _tags(headers, "if-match"), _tags(headers, "if-none-match")
     if if_match is not None and not if_match.match_strongly(definition.tag):
         raise _failed("no tag of 'if-match' is the present one", definition.tag)
@@ -61,9 +58,9 @@ def check_retrieve(headers: Headers, definition: Definition) -> None:
 
 
 def moment_of(revision: int | None, time: str | None) -> RevisionSelector | None:
-    """The past that a request is about; None is the present.
+    """Return the requested past revision or time; None is the present.
 
-    Raises OperationRefused for headers that do not fit.
+    Raises OperationRefused for conflicting headers.
     """
     if revision is None and time is None:
         return None

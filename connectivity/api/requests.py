@@ -1,4 +1,4 @@
-"""What a request brings: read within a bound of bytes and of time, and as JSON by the rules that connection files have."""
+"""Bodies of requests: read within bounds of bytes and time, as JSON by the rules of connection files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from connectivity.config.documents import read_json
 
 
 class BodyLimits(NamedTuple):
-    """How many bytes a body may have, and how many seconds it may take to arrive."""
+    """The most bytes of a body, and how many seconds it may take to arrive."""
 
     max_bytes: int = 1024 * 1024
     seconds: float = 10.0
 
 
 def media_type(request: Request) -> str:
-    """The media type of the body, without parameters; empty where none is said."""
+    """Return the media type of the body without parameters; empty if there is none."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
@@ -53,7 +53,7 @@ async def content(request: Request, bounds: BodyLimits) -> bytes:
     except TimeoutError:
         raise refused("api:body.timeout", f"The body did not arrive within {bounds.seconds:g} s.") from None
     except ClientDisconnect:
-        # Nobody is there any more to read this.
+        # The client has disconnected.
         raise refused("api:body.invalid", "The body ended too soon.") from None
     return bytes(found)
 

@@ -1,7 +1,7 @@
-"""How the API answers: JSON written once, every error in the same form, HEAD wherever GET is, and never a trace of ours.
+"""Responses of the API: JSON, errors of one form, HEAD for every GET.
 
-`ResponseMiddleware` stands around everything else. What nobody expected is logged here with its trace, without the query,
-and answered with 500 and no details.
+`ResponseMiddleware` surrounds the application. It logs unexpected errors with their traceback and without the query, and
+answers with 500 without details.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _PLACES = {
     "header": "header.invalid",
     "query": "api:parameter.invalid",
 }
-"""Where a value stood that does not fit → the code."""
+"""The place of an invalid value → the error code."""
 
 
 class JsonAnswer(Response):
-    """An answer whose body is this value as JSON."""
+    """A response with this value as JSON."""
 
     media_type = JSON
 
@@ -46,7 +46,7 @@ class JsonAnswer(Response):
         try:
             return msgspec.json.encode(content)
         except (OverflowError, UnicodeEncodeError):
-            # A number of more than 64 bits, or half a character, that somebody's text holds.
+            # A number of more than 64 bits, or half a surrogate pair in a client's text.
             return json.dumps(content, default=str).encode()
 
 
@@ -56,7 +56,7 @@ def error_answer(
     headers: Mapping[str, str] | None = None,
     report: Mapping[str, Any] | None = None,
 ) -> Response:
-    """The answer that tells a fault. 304 has no body."""
+    """Return the response for a fault. 304 has no body."""
     if found.status == 304:
         return Response(status_code=304, headers=dict(headers or {}))
     return JsonAnswer(shown(found, problems, report), found.status, dict(headers or {}))
@@ -86,7 +86,7 @@ def install(app: FastAPI) -> None:
 
 
 def _unfit_answer(errors: Sequence[Any]) -> Response:
-    """The answer to parameters, headers or parts of the path that do not fit what is declared."""
+    """Return the response to invalid parameters, headers or paths."""
     problems = []
     for error in errors:
         expected = expected_of(error["type"], error.get("ctx", {}), error["msg"])
@@ -108,8 +108,7 @@ def allowed_methods(app: FastAPI, scope: Scope) -> str:
 
 
 class ResponseMiddleware:
-    """Around the whole application: HEAD is answered like GET, without the body; what nobody expected, with 500; and nothing
-    is for caches."""
+    """Middleware: answers HEAD like GET, unexpected errors with 500, and forbids caching."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -124,7 +123,7 @@ class ResponseMiddleware:
             nonlocal has_begun
             has_begun = True
             if message["type"] == "http.response.start":
-                # What is true now of connections and their hosts is nothing for a cache on the way, or on a disk.
+                # The state of connections must not be cached.
                 message = {**message, "headers": [*message["headers"], (b"cache-control", b"no-store")]}
             if is_head and message["type"] == "http.response.body":
                 message = {**message, "body": b""}

@@ -1,7 +1,4 @@
-"""What the API sends and takes, as JSON Schema and as examples.
-
-That of a connection comes from the model.
-"""
+"""JSON Schemas and examples of requests and responses. The connection's schema comes from the model."""
 
 from __future__ import annotations
 
@@ -309,7 +306,7 @@ def _ref(name: str) -> dict[str, str]:
 
 
 def _placed(value: Any) -> Any:
-    """A schema whose references lead to where OpenAPI has its parts."""
+    """Return a schema with references to OpenAPI's place for parts."""
     if isinstance(value, dict):
         return {
             name: it.replace("#/$defs/", "#/components/schemas/") if name == "$ref" else _placed(it)

@@ -1,11 +1,8 @@
-"""Searching things over HTTP: a page of them, or how many there are (Ditto search, HTTP API).
+"""Search of things over HTTP: pages and counts (Ditto search, HTTP API).
 
-A question is asked in the name of the token's subjects; an admin may ask in anybody's, with `as`, and is noted for it.
-What a search means (filter, options, rights) is that of searches over brokers; here stands how it is asked and
-answered.
-
-An answer is `{"items": [...]}`, with a `cursor` if there is more; `option=cursor(…)` goes on from there. Nothing is
-kept in between: the pages show the present, each its own.
+A search has the token's subjects; an admin may name others with `as`, which the audit log records. Filter, options and
+permissions are those of searches over brokers. A response is `{"items": [...]}`, with a `cursor` if there is more;
+`option=cursor(…)` continues there. Each page shows the present.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _SECONDS = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0}
 _TIMEOUT = re.compile(r"([0-9]{1,6})(ms|s|m|)")
 _LONGEST_TIMEOUT = 60.0
 _LONGEST_FILTER = 32 * 1024
-"""In characters. Over a broker a filter may be longer; a query has to fit into the head of a request."""
+"""In characters. Filters over brokers may be longer; a query must fit into the head of a request."""
 _MOST_SUBJECTS = 100
 
 Filter = Annotated[
@@ -194,9 +191,9 @@ def router(inquiries: Inquiries) -> APIRouter:
 
 
 def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
-    """In whose name is asked.
+    """Return the subjects of a search.
 
-    Raises OperationRefused where that is nobody, or somebody that only admins may name.
+    Raises OperationRefused if there are none, or if only admins may name them.
     """
     caller = caller_of(request)
     if wanted:
@@ -204,7 +201,7 @@ def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
             raise OperationRefused(not_enough(caller, TokenRole.ADMIN))
         return tuple(dict.fromkeys(wanted))
     if not caller.subjects:
-        # What a shell shows of this is the message.
+        # Shown by command lines.
         may_say = " Say in whose with 'as'." if caller.role.may(TokenRole.ADMIN) else ""
         raise refused(
             "api:subjects.missing",
@@ -228,7 +225,7 @@ def _selection(fields: str | None) -> Selection | None:
 
 
 def _seconds(timeout: str | None) -> float | None:
-    """How long looking may take. A timeout of 0 is one that nobody could keep."""
+    """Return how many seconds the search may take. 0 is refused: no search could meet it."""
     if timeout is None:
         return None
     found = _TIMEOUT.fullmatch(timeout)

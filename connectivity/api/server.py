@@ -1,9 +1,8 @@
-"""uvicorn, bounded: how long the head of a request may take, how many connections there are, what garbage is answered.
+"""uvicorn with bounds: time to receive a request's head, number of connections, invalid requests.
 
-uvicorn waits for the head of a request as long as somebody likes to send it. Here a connection that is between two requests
-is closed once it has been silent or trickling for `api.read_timeout`; bodies are bounded where they are read
-(`connectivity.api.requests`). Connections beyond `api.max_clients` are closed at once, so that they take no file descriptors
-from the links to brokers.
+A connection that is silent or slow between requests is closed after `api.read_timeout`; bodies are bounded in
+`connectivity.api.requests`. Connections beyond `api.max_clients` are closed at once, so that they take no file descriptors
+from links to brokers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from connectivity.api.responses import JSON
 from connectivity.config.settings import ApiSettings
 
 _GRACE_SECONDS = 1
-"""How long answers on their way may take when the service stops."""
+"""How long pending responses may take when the service stops."""
 
 
 class Server(uvicorn.Server):
@@ -86,7 +85,7 @@ class _Protocol(H11Protocol):
             self._expect_nothing()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the library's signature
-        """What is no HTTP is answered in the form of every error, if that is still possible."""
+        """Answer an invalid HTTP request in the form of every error, if that is still possible."""
         body = msgspec.json.encode(shown(fault("api:request.invalid", "This is no request that HTTP/1.1 knows.")))
         headers = [("content-type", JSON), ("content-length", str(len(body))), ("connection", "close")]
         events = (h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body))

@@ -1,1 +1,1 @@
-"""Opens connections and keeps them as the operator wants them."""
+"""Runs connections, and carries out what operators ask of them."""

@@ -1,11 +1,8 @@
-"""One client of a connection: a link to the broker, and the next one when that has died.
+"""One client of a connection: its link to the broker, and the next one after a failure.
 
-A link that dies is thrown away and the next one made after a pause that grows. A client runs every source of its connection
-and publishes what the outbox gives it. Clients of one connection know nothing of each other: when one's link dies, the
-others go on. It is the place where unexpected errors of a source end.
-
-What this version does not carry out (`connectivity.validation.limitations`) is not tried: only another document helps, and
-that comes with a client of its own.
+A broken link is replaced after a growing pause. A client runs every source of its connection and publishes from the outbox.
+Clients of one connection are independent. Unexpected errors of a source end here. Unsupported connections
+(`connectivity.validation.limitations`) are not attempted.
 """
 
 from __future__ import annotations
@@ -64,15 +61,13 @@ class ConnectionClient:
         now: Callable[[], datetime],
         heard: Readers = nobody_asks,
     ) -> None:
-        """`number`: which of the connection's clients it is, from 0.
+        """`number`: the index of the client; `entries`: the connection log.
 
-        `entries`: where operators read what has happened.
-
-        `heard` is told what the links know of those who read what they publish.
+        `heard` is called with what links report about readers at reply addresses.
         """
         self.lifecycle = Lifecycle()
         self.has_attempted = False
-        """Whether the first attempt to connect has ended, one way or the other."""
+        """Set when the first attempt to connect has ended."""
         self.link: Link | None = None
         self._connection = connection
         self.number = number
@@ -108,7 +103,7 @@ class ConnectionClient:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
     def stop_taking(self) -> None:
-        """Take no more deliveries; publishing goes on until `close`."""
+        """Accept no more deliveries; publishing goes on until `close`."""
         self._step(LifecycleEvent.CLOSE)
         for taking in self._taking:
             taking.cancel()
@@ -133,7 +128,7 @@ class ConnectionClient:
         self._changed()
 
     def _write(self, kind: EntryKind, words: str) -> None:
-        """Tell operators what has become of the client."""
+        """Write to the connection log what has happened to the client."""
         several = self._connection.client_count > 1
         self._entries.write(kind, f"{words} (client {self.number})" if several else words)
 
@@ -171,12 +166,12 @@ class ConnectionClient:
             self._write(kind, f"Connection failed due to: {error}. Will reconnect after PT{pause:.2f}S.")
             await asyncio.sleep(pause)
             if self.lifecycle.state is ConnectionState.CLOSED:
-                # Told to stop while it waited; what other clients have on its way may still take its time.
+                # Stopped while it waited; messages of other clients may still be in flight.
                 return
             self._step(LifecycleEvent.RETRY_DUE)
 
     async def _connect_and_serve(self) -> LinkError:
-        """One link from birth to death; returns why it died."""
+        """Connect, serve one link until it breaks, and return why it broke."""
         connect = load_connection_type(self._connection.connection_type).connect
         assert connect is not None, "a type that is not carried has been refused"
         try:
@@ -208,7 +203,7 @@ class ConnectionClient:
     async def _serve(self, link: Link) -> LinkError:
         taking = self._taking = []
         try:
-            # What waits is published within the call.
+            # Waiting messages are published within the call.
             self._outbox.attach(link, self.number)
             taking += [asyncio.create_task(SourceConsumer(reader, self._holding).run(link)) for reader in self._readers]
             ends: list[asyncio.Future[Any]] = [link.lost, *taking]
@@ -225,7 +220,7 @@ class ConnectionClient:
                 await link.close()
 
     def _stopped(self, taking: Sequence[asyncio.Task[None]]) -> LinkError | None:
-        """The mistake of our own that ended a source while its link lives."""
+        """Return the internal error that ended a source while its link lives."""
         for each in taking:
             if each.done() and not each.cancelled() and (error := each.exception()) is not None:
                 self._log.error("a source stopped", exc_info=error)
@@ -234,5 +229,5 @@ class ConnectionClient:
 
 
 def _is_hang_up(error: LinkError) -> bool:
-    """Whether it may have been the broker that ended a link, which can be its way to refuse a message."""
+    """Whether the broker may have closed the link, perhaps because of a message."""
     return error.detail is not Detail.TIMEOUT and not isinstance(error, Renewed)

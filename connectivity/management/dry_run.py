@@ -1,10 +1,8 @@
-"""A message on trial: what a source would make of it, and where its answers would go.
+"""A dry run: how a source would decode a message, and where the responses would go.
 
-Nothing is dispatched or sent.
-
-The message goes the way of a delivery, through the same reader: header mapping, payload mapping with its scripts,
-placeholders, enforcement. Of each signal that comes out the answers are rehearsed too, one that says that all went well and
-one that does not, since what the twin says to it nobody asks.
+Nothing is dispatched or sent. The message passes through the same reader as a delivery: header mapping, payload mapping with
+scripts, placeholders, enforcement. For each resulting signal, an example of a successful response and of an error are
+encoded.
 """
 
 from __future__ import annotations
@@ -73,12 +71,12 @@ _CHANGED = 204
 async def dry_run(
     connection: Connection, sample: SampleMessage, *, max_payload: int, now: Callable[[], datetime]
 ) -> Shown:
-    """What becomes of the message, as JSON.
+    """Return the result as JSON.
 
     `signals`: each with `topic`, `path`, `headers`, `value`, its `mapper`, and in `replies` its `response` and `error`
-    (`created` and `failed` of a subscription): `messages` with `address`, `headers` and `payload`, or `nothing`, the
-    reason why none is sent. `error`: what cannot be read or is not allowed, with its `replies`. Raises OperationRefused for
-    a source that the connection does not have.
+    (`created` and `failed` of a subscription): `messages` with `address`, `headers` and `payload`, or `nothing`, the reason
+    why none is sent. `error`: an unreadable or forbidden message, with its `replies`. Raises OperationRefused for an unknown
+    source.
     """
     if not 0 <= sample.source < len(connection.sources):
         expected = (
@@ -116,7 +114,7 @@ async def dry_run(
 
 
 def _nobody(_delivery: Delivery, _outcome: Outcome) -> None:
-    """Nobody waits for the end of a message that no broker has delivered."""
+    """Ignore the outcome: no broker has delivered the message."""
 
 
 async def _shown(heard: ReceivedSignal) -> Shown:
@@ -160,7 +158,7 @@ def _value(signal: Inbound) -> Any:
 
 
 def answers_to(signal: Inbound) -> Sequence[tuple[str, Outbound]]:
-    """What may be said to a signal: an example of success and one of failure; nothing to what is itself an answer."""
+    """Return example responses to a signal, one of success and one of failure; none to a response."""
     headers = signal.headers
     match signal:
         case Command(entity=entity, action=action, path=path):
@@ -186,7 +184,7 @@ def answers_to(signal: Inbound) -> Sequence[tuple[str, Outbound]]:
 
 
 async def _sent(route: ReplyTargetPublisher, signal: Outbound, *, unasked: bool = False) -> Shown:
-    """What would be sent to say a signal."""
+    """Return the messages of a signal."""
     try:
         messages = await route.rehearse(signal, unasked=unasked)
     except MappingError as error:
@@ -206,7 +204,7 @@ async def _sent(route: ReplyTargetPublisher, signal: Outbound, *, unasked: bool 
 
 
 def payload_as_json(payload: bytes) -> Any:
-    """A payload as JSON has it: its value, or as text, or what is no text in base64."""
+    """Return a payload as JSON: its value, or text, or base64."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:

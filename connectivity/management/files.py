@@ -1,8 +1,8 @@
-"""Connection files: `.json`, `.yaml` and `.yml`, each one connection or a list of them.
+"""Connection files: `.json`, `.yaml` and `.yml`, each with one connection or a list.
 
-A missing `id` is the file's name without its ending. The same `id` twice is a problem in both places, and neither is
-loaded. Whatever is wrong with one file or one connection never stops the others. Of a folder the files directly in it are
-read, except those whose name begins with a dot.
+A missing `id` is the file's name without suffix. A repeated `id` is a problem in both places, and neither is loaded.
+Problems with one file or connection do not affect others. Files directly in the folder are read, except those whose name
+begins with a dot.
 """
 
 from __future__ import annotations
@@ -36,11 +36,10 @@ class FileProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadedFolder:
-    """The usable connections by id, the document and the file of each, and what is wrong with the rest.
+    """The usable connections by ID, the document and file of each, and the problems of the rest.
 
-    `read` counts the files that were looked at. `secrets` are those that connections refer to, each with its `stamp` from
-    before it was read. A connection that ran and whose file is now among `broken_files` was not necessarily removed by its
-    owner.
+    `read` is the number of files. `secrets` are the files of referenced secrets, each with its `stamp` from before it was
+    read. The owner of a running connection whose file is among `broken_files` did not necessarily delete it.
     """
 
     connections: dict[str, Connection] = field(default_factory=dict)
@@ -56,9 +55,9 @@ class LoadedFolder:
 
 
 class FileEntry(NamedTuple):
-    """One connection document of a file, and its connection: None for one with problems, or with secrets from elsewhere.
+    """One connection document of a file, and its connection: None if it has problems.
 
-    `path` is where in the file it stands; the `id` of the document is there, and may be anything.
+    `path` is its place in the file; the `id` of the document may be anything.
     """
 
     file: Path
@@ -69,7 +68,7 @@ class FileEntry(NamedTuple):
 
 
 class ReadFile(NamedTuple):
-    """What one file holds, whatever other files do. `problems` are those of the file as a whole."""
+    """The content of one file. `problems` are those of the file as a whole."""
 
     entries: Sequence[FileEntry]
     problems: Sequence[FileProblem]
@@ -78,7 +77,7 @@ class ReadFile(NamedTuple):
 
 
 def stamp(file: Path) -> object:
-    """What tells a file's contents apart, or why it cannot be had: a link that leads nowhere hides no other file."""
+    """Return the identity of a file's content, or why it cannot be read."""
     try:
         return stamp_of(file.stat())
     except (OSError, RuntimeError, ValueError) as error:
@@ -86,7 +85,7 @@ def stamp(file: Path) -> object:
 
 
 def stamp_of(status: os.stat_result) -> object:
-    """What differs whenever the content of a file does, be it another file under its name."""
+    """Return a value that changes whenever the content of a file does."""
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
@@ -140,7 +139,7 @@ def _entry(file: Path, path: str, document: dict[str, Any], for_elsewhere: bool)
 
 
 def joined(files: Mapping[Path, ReadFile]) -> LoadedFolder:
-    """What files hold together: an `id` that is in several places is loaded from none."""
+    """Join the contents of files: an `id` in several places is loaded from none."""
     loaded = LoadedFolder(read=len(files))
     places: dict[str, list[FileEntry]] = {}
     for content in files.values():
@@ -181,7 +180,7 @@ def _files(paths: Iterable[Path], problems: list[FileProblem]) -> Iterator[Path]
 
 
 def _real(file: Path) -> Path:
-    """The file behind all links; one that leads nowhere stays as it is, and reading it says what is wrong with it."""
+    """Return the file behind all links; a broken link stays, and reading it reports the problem."""
     try:
         return file.resolve()
     except (OSError, RuntimeError):
@@ -202,7 +201,7 @@ def _members(path: Path, problems: list[FileProblem]) -> list[Path]:
 
 
 def _is_known_elsewhere(document: dict[str, Any], problem: Problem) -> bool:
-    """Whether it is a secret whose value only the service knows."""
+    """Whether the value of a secret is known to the service only."""
     value: Any = document
     for name in problem.path.split("."):
         value = value.get(name) if isinstance(value, dict) else None

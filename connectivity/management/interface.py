@@ -1,11 +1,8 @@
-"""What an operator may ask about connections: the words that the HTTP API and whoever carries it out have in common.
+"""The operations on connections that the HTTP API offers, as an interface.
 
-A connection has one owner: a file of the folder of connection files, or the API. Each change of a definition makes a new
-revision, from 1. A definition as it is shown holds no secret: what was given as one stands there as `*****`, and a document
-that comes back with that word in its place keeps the secret that is stored.
-
-`Management` is carried out by `connectivity.management.registry`, which knows what runs. Everything refuses with
-OperationRefused and nothing else; what it says is meant for the one who asked.
+A connection has one owner: a connection file, or the API. Each change creates a new revision, from 1. Shown definitions
+contain `*****` for each secret; a document that comes back with that keeps the stored secret. `ConnectionManager` implements
+`Management`. All errors are OperationRefused.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ Document: TypeAlias = Mapping[str, Any]
 
 
 class Owner(str, Enum):
-    """Who may change a connection's definition."""
+    """The owner that may change a connection's definition."""
 
     FILE = "file"
     API = "api"
@@ -36,8 +33,8 @@ class Owner(str, Enum):
 class Definition:
     """One revision of a connection's definition, as it may be shown.
 
-    `override`: the status that an operator asked for (`open` or `closed`) of a connection whose file says something else;
-    it is dropped when the file changes. `problems`: what is wrong with a newer file, while this definition goes on running.
+    `override`: the status (`open` or `closed`) that an operator has set against the connection's file, until the file
+    changes. `problems`: those of a newer file, while this definition goes on running.
     """
 
     id: str
@@ -57,7 +54,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class RevisionSelector:
-    """Which earlier revision is meant: this one, or the one that was in force at this time."""
+    """Selects an earlier revision: by number, or by time."""
 
     revision: int | None = None
     time: datetime | None = None
@@ -65,51 +62,51 @@ class RevisionSelector:
 
 @dataclass(frozen=True, slots=True)
 class SampleMessage:
-    """A message to be mapped on trial, as it might come in at the source with this index."""
+    """A message for a dry run, received at the source with this index."""
 
     payload: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     source: int = 0
     address: str | None = None
-    """Where it arrives; the first address of the source if it is not said."""
+    """The address where it is received; by default the first address of the source."""
 
 
 MOST_LISTED: Final = 1_000
-"""So many subscriptions are listed where nobody says how many: there may be a hundred thousand."""
+"""How many subscriptions are listed by default."""
 
 Judge: TypeAlias = Callable[[int | None], None]
-"""Is told the revision that a change would replace, None where there is none, and raises OperationRefused if the one who
-asks wanted another. Called when nothing can come in between any more."""
+"""Receives the revision that a change would replace, None if there is none.
+
+Raises OperationRefused if the client expected another. Called when nothing can change in between.
+"""
 
 
 class Management(Protocol):
-    """The connections, as an operator sees and changes them. `by` is who asks, for the audit log.
+    """The operations on connections.
 
-    A change is durable when its method returns. Each raises OperationRefused: `connectivity:connection.notfound` (404),
-    `connectivity:connection.conflict` (409, an id that exists, or one that a file owns), those of a document with problems
-    (400), `connectivity:connection.failed` (504, stored, and could not be opened), `api:store.unavailable` (503).
+    `by` is the name for the audit log. A change is durable when its method returns. All methods raise OperationRefused:
+    `connectivity:connection.notfound` (404), `connectivity:connection.conflict` (409, an existing ID, or one that a file
+    owns), those of an invalid document (400), `connectivity:connection.failed` (504, stored, but not opened),
+    `api:store.unavailable` (503).
     """
 
     def ids(self) -> Sequence[str]:
         """The ids of all connections, sorted."""
 
     async def definitions(self) -> Sequence[Definition]:
-        """All connections, sorted by id."""
+        """Return all connections, sorted by ID."""
 
     async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
-        """A connection as it is now or was at `at`."""
+        """Return a connection as it is now or was at `at`."""
 
     async def revisions(self, connection_id: str) -> Sequence[Mapping[str, Any]]:
         """The revisions of a connection, the newest first: `revision`, `modified`, `by`, `action`."""
 
     async def create(self, document: Document, by: str) -> Definition:
-        """A new connection of the API; an `id` is made where the document has none.
-
-        Says nothing about the broker.
-        """
+        """Create a connection; an `id` is generated if the document has none. Does not wait for the broker."""
 
     async def put(self, connection_id: str, document: Document, by: str, judge: Judge) -> tuple[Definition, bool]:
-        """Make the connection what the document says; whether it is new. Returns when the change runs."""
+        """Create or replace a connection; return whether it is new. Returns when the change runs."""
 
     async def delete(self, connection_id: str, by: str, judge: Judge) -> None:
         """Delete and close a connection of the API."""
@@ -121,22 +118,22 @@ class Management(Protocol):
         """Want it closed, durably, and close it."""
 
     async def test(self, document: Document, sample: SampleMessage | None = None) -> Mapping[str, Any]:
-        """Connect on trial: what was found at each source and target, and what became of the sample.
+        """Test a connection; return the result for each source and target, and of the sample.
 
         Stores nothing.
         """
 
     def status(self, connection_id: str) -> Mapping[str, Any]:
-        """What the connection does, as `GET …/status` shows it."""
+        """Return the status of a connection, as `GET …/status` shows it."""
 
     def metrics(self, connection_id: str) -> Mapping[str, Any]:
-        """What the connection has counted, as `GET …/metrics` shows it."""
+        """Return the metrics of a connection, as `GET …/metrics` shows them."""
 
     def logs(self, connection_id: str) -> Mapping[str, Any]:
-        """What has happened to the connection, as `GET …/logs` shows it."""
+        """Return the log of a connection, as `GET …/logs` shows it."""
 
     async def reset_metrics(self, connection_id: str, by: str) -> None:
-        """Count from zero."""
+        """Set the metrics to zero."""
 
     async def enable_logs(self, connection_id: str, by: str) -> None:
         """Keep log entries for the usual time, from now."""
@@ -145,17 +142,22 @@ class Management(Protocol):
         """Forget the log entries."""
 
     def subscription_count(self) -> int:
-        """How many subscriptions are open."""
+        """Return the number of open subscriptions."""
 
     def subscriptions(self, limit: int = MOST_LISTED) -> Sequence[Mapping[str, Any]]:
-        """So many of those that are open at most: `id` (its first characters), `connection`, `entity`, `demand`, `sent`,
-        `idle` (seconds)."""
+        """Return open subscriptions, `limit` at most.
+
+        `id` (its first characters), `connection`, `entity`, `demand`, `sent`, `idle` (seconds).
+        """
 
     async def cancel_subscription(self, prefix: str, by: str) -> None:
-        """End the one subscription whose id begins so; its client is sent `failed`. 404 for none, 409 for several."""
+        """End the subscription whose ID begins like this; its client receives `failed`.
+
+        404 for none, 409 for several.
+        """
 
     async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
-        """Who changed what, the newest first: `at`, `by`, `action`, `connection`, `revision`."""
+        """Return the audit log, newest first: `at`, `by`, `action`, `connection`, `revision`."""
 
 
 _STATUS = {"acknowledgement:label.not.unique": 409}
@@ -194,7 +196,7 @@ def exists(connection_id: str) -> Fault:
 
 
 def owned_by_file(connection_id: str, file: Path | None) -> Fault:
-    """A file says what the connection is."""
+    """Return the error for a connection that a file owns."""
     return Fault(
         409,
         "connectivity:connection.conflict",
@@ -231,7 +233,7 @@ def invalid(problems: Sequence[Problem]) -> Fault:
 
 
 def unusable(connection_id: str, problems: Sequence[str]) -> Fault:
-    """A stored connection that cannot be used as it is."""
+    """Return the error for a stored connection that is not valid."""
     return Fault(
         400,
         "connectivity:connection.configuration.invalid",
@@ -240,7 +242,7 @@ def unusable(connection_id: str, problems: Sequence[str]) -> Fault:
 
 
 def failed(connection_id: str, details: str) -> Fault:
-    """It is stored, and could not be opened; the service goes on trying."""
+    """Return the error for a stored connection that could not be opened; the service keeps trying."""
     return Fault(
         504,
         "connectivity:connection.failed",

@@ -1,12 +1,10 @@
-"""What operators ask about connections, carried out: `connectivity.management.interface` on what is stored and what runs.
+"""Carries out the operations of `connectivity.management.interface`.
 
-Each command has the order of Ditto's connections, side effects: it is checked, then stored, then done. What was answered is
-durable; what cannot be stored is not done. Commands on one connection wait for each other, those on others do not, and
-questions are answered from the present. A command that has begun is finished, whether or not the one who asked still waits.
+A command is checked, then stored, then carried out, as with Ditto's connections (side effects). Commands on one connection
+wait for each other, those on others do not. A command that has begun is finished, even if its client disconnects.
 
-A connection has one owner. What a file owns the API does not change; it may be opened and closed in spite of its file, until
-the file changes. A stored connection is checked again when it is opened and when the service starts, since what it refers to
-may be gone: then it stays closed, and says why.
+The API cannot change what a file owns; it may open and close it until the file changes. A stored connection is validated
+again when it is opened and when the service starts, since its references may be gone: then it stays closed with a problem.
 """
 
 from __future__ import annotations
@@ -55,25 +53,22 @@ OPEN_SECONDS = 55.0
 """How long an operator waits for the clients of a connection that is being opened."""
 
 TRIALS_AT_ONCE = 8
-"""So many connections are tried at the same time; each may have links, and processes for its scripts.
-
-The others wait.
-"""
+"""How many connections are tested at the same time. Each may have links and script processes."""
 
 _SHORT = 2048
 """Characters of a document that takes about a millisecond to read."""
 
 _LISTED_AT_ONCE = 200
-"""So many connections are listed before others have their turn on the loop."""
+"""How many connections are listed before other tasks get a turn on the event loop."""
 
 UNKNOWN = "unknown"
-"""The status that is wanted of a connection that does not say: it does not open."""
+"""The default status of a connection without one."""
 
 _ACTIONS = {OPEN: "open", CLOSED: "close"}
 
 
 class Observer(Protocol):
-    """What is seen of a connection; `running` is its supervisor, None where it does not run."""
+    """Reports on connections; `running` is the supervisor, None if it does not run."""
 
     def status(self, wanted: DesiredConnection, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.status`."""
@@ -85,7 +80,7 @@ class Observer(Protocol):
         """As `Management.logs`."""
 
     def reset_metrics(self, connection_id: str, running: Supervisor | None, /) -> None:
-        """Count from zero."""
+        """Set the metrics to zero."""
 
     def enable_logs(self, connection_id: str, running: Supervisor | None, /) -> None:
         """Keep log entries for the usual time, from now."""
@@ -98,7 +93,7 @@ class Observer(Protocol):
 
 
 class ConnectionTest(Protocol):
-    """Whoever connects on trial."""
+    """Tests a connection."""
 
     async def __call__(self, connection: Connection, sample: SampleMessage | None) -> Mapping[str, Any]:
         """As `Management.test`."""
@@ -132,11 +127,11 @@ class ConnectionManager(Management):
         self._last: dict[str, int] = {}
         """The last revision of every id that the API owns or owned."""
         self._doubtful: set[str] = set()
-        """Ids of which the store may have what it said it could not store."""
+        """IDs whose failed changes the store may have stored."""
         self._working: set[asyncio.Task[Any]] = set()
 
     async def load(self) -> None:
-        """Take up what is stored. Before the folder is looked at: what the API owns stays the API's.
+        """Load the stored connections, before the folder: what the API owns stays the API's.
 
         Raises StoreUnavailable.
         """
@@ -154,7 +149,7 @@ class ConnectionManager(Management):
         self._registry.settle(wanted.id for wanted in found if wanted.running is not None)
 
     def _leave(self, connection_id: str, revision: int, modified: str) -> None:
-        """The API has deleted this: a file that takes the id counts on."""
+        """Note a connection that the API has deleted: a file with its ID continues the revisions."""
         notes = self._registry.notes
         if (note := notes.get(connection_id)) is None or note.revision < revision:
             notes[connection_id] = FileNote(connection_id, revision, "", modified, None)
@@ -323,7 +318,7 @@ class ConnectionManager(Management):
             wanted = await self._set_status(connection_id, OPEN, by)
             self._observer.enable_logs(wanted.id, self._registry.get(wanted.id))
             running = self._registry.get(connection_id)
-            # One that runs and has no link is tried again at once.
+            # A running connection without link is retried at once.
             await self._run(connection_id, anew=running is not None and running.status is not Status.OPEN)
 
         await self._staged(connection_id, staged)
@@ -336,12 +331,12 @@ class ConnectionManager(Management):
         await self._staged(connection_id, staged)
 
     async def _set_status(self, connection_id: str, status: str, by: str) -> DesiredConnection:
-        """Make a status what is wanted, durably."""
+        """Set and store the desired status."""
         wanted = self._wanted(connection_id)
         if wanted.owner is Owner.FILE:
             return await self._override(wanted, status, by)
         if status == OPEN:
-            # What it refers to may have changed since it was stored.
+            # Its references may have changed since it was stored.
             connection, problems = await asyncio.to_thread(self._checked_again, wanted.document)
             if connection is None:
                 self._registry.put(replace(wanted, problems=problems))
@@ -375,7 +370,7 @@ class ConnectionManager(Management):
         return self._overrule(latest, note)
 
     async def _run(self, connection_id: str, *, anew: bool = False) -> None:
-        """Make it run as it is wanted, and wait for its clients if it is to be open."""
+        """Make the connection run as desired; wait for its clients if it opens."""
         running = await self._registry.carry_out(connection_id, anew=anew)
         if running is None:
             return
@@ -394,7 +389,7 @@ class ConnectionManager(Management):
             raise OperationRefused(interface.exists(connection_id))
 
     async def _checked(self, document: Document, former: DesiredConnection | None = None) -> DesiredConnection:
-        """The document as it is to be stored, with its connection.
+        """Return the document as it is to be stored, with its connection.
 
         Raises OperationRefused with all its problems.
         """
@@ -406,7 +401,7 @@ class ConnectionManager(Management):
         return DesiredConnection(connection.id, Owner.API, sealed, connection, 0, self._now())
 
     async def _usable(self, document: Document, former: DesiredConnection | None) -> tuple[Connection, Document]:
-        """The connection of a document, and the document with the secrets that stand masked in it."""
+        """Return the connection of a document, and the document with its masked secrets."""
         try:
             with _secret(str(document["id"])):
                 complete = self._vault.keep(document, None if former is None else former.document)
@@ -417,7 +412,7 @@ class ConnectionManager(Management):
             raise OperationRefused(interface.invalid(error.problems), error.problems) from None
 
     async def _store(self, wanted: DesiredConnection, by: str, action: str) -> DesiredConnection:
-        """Store the next revision of a connection, and have it wanted."""
+        """Store the next revision of a connection, and make it the desired one."""
         with self._registry.claim(wanted.id):
             revision, modified = await self._add(wanted.id, wanted.document, by, action)
             stored = replace(wanted, revision=revision, modified=modified, problems=())
@@ -437,7 +432,7 @@ class ConnectionManager(Management):
 
     @contextlib.contextmanager
     def _stored_for(self, connection_id: str) -> Iterator[None]:
-        """What the store cannot do is refused, and looked for again."""
+        """Refuse the operation if the store fails, and check its result later."""
         with _stored():
             try:
                 yield
@@ -446,10 +441,13 @@ class ConnectionManager(Management):
                 raise
 
     async def recover(self) -> None:
-        """Call it about once a second: take up what was stored although the store could not say so."""
+        """Find changes that were stored although the store reported an error.
+
+        To be called about once a second.
+        """
         for connection_id in list(self._doubtful):
             if self._registry.is_taken(connection_id):
-                # Who has his turn with it may wait for long. The next round, or the next command, looks again.
+                # A running operation may take long. The next round, or the next command, looks again.
                 continue
             async with self._registry.turn(connection_id):
                 await self._look_again(connection_id)
@@ -487,7 +485,7 @@ class ConnectionManager(Management):
         await self._registry.carry_out(wanted.id)
 
     def _overrule(self, wanted: DesiredConnection, note: FileNote) -> DesiredConnection:
-        """What an operator wants of a connection that a file owns counts from now on."""
+        """Apply an operator's override to a connection that a file owns."""
         self._registry.notes[wanted.id] = note
         modified = datetime.fromisoformat(note.modified)
         found = replace(wanted, revision=note.revision, modified=modified, override=note.override)
@@ -495,7 +493,7 @@ class ConnectionManager(Management):
         return found
 
     async def _staged(self, connection_id: str, staged: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """Carry out a command in its turn, to its end, whether or not somebody waits for it."""
+        """Carry out a command in its turn, to its end, whether or not its client waits."""
 
         async def whole() -> Answer:
             async with self._registry.turn(connection_id):
@@ -510,15 +508,13 @@ class ConnectionManager(Management):
         task.add_done_callback(self._working.discard)
         return await asyncio.shield(task)
 
-    # what is seen
-
     async def test(self, document: Document, sample: SampleMessage | None = None) -> Mapping[str, Any]:
-        # The id counts as far as the document itself speaks of it, in labels and templates; the broker hears another one.
+        # Labels and templates use the ID in the document; the broker sees another one.
         named = document if document.get("id") is not None else {**document, "id": f"{uuid4()}-dry-run"}
         former = self._registry.known.get(str(named["id"]))
         if former is not None and former.owner is Owner.FILE:
             former = None
-        # What is masked in the document are the secrets of the stored one.
+        # Masks in the document are secrets of the stored one.
         connection, _ = await self._usable(named, former)
         if self._trial is None:
             return {}
@@ -579,7 +575,7 @@ class ConnectionManager(Management):
 
 @contextlib.contextmanager
 def _stored() -> Iterator[None]:
-    """What the store cannot do is refused."""
+    """Refuse the operation if the store fails."""
     try:
         yield
     except StoreError as error:

@@ -1,7 +1,7 @@
-"""What operators are shown of a connection, whether it runs or not.
+"""Status, metrics and logs of a connection, whether it runs or not.
 
-What runs is asked by its supervisor. What does not is closed, or misconfigured where its document cannot be used; it has no
-log, and still shows what it had counted, as long as that is remembered (Ditto connections, status, metrics, logs).
+A supervisor reports on a running connection. Any other is closed, or misconfigured if its document is invalid; it has no
+log, and keeps its metrics as long as they are remembered (Ditto connections, status, metrics, logs).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from connectivity.monitoring.prometheus import PrometheusRegistry
 
 
 class ConnectionObserver:
-    """Knows what has been counted and written down of every connection."""
+    """Reports on every connection."""
 
     def __init__(self, monitor: PrometheusRegistry) -> None:
         self._monitor = monitor
@@ -44,11 +44,11 @@ class ConnectionObserver:
         return running.logs_report() if running is not None else logs_of(self._monitor.known(wanted.id))
 
     def reset_metrics(self, connection_id: str, _running: Supervisor | None) -> None:
-        """Count from zero."""
+        """Set the metrics to zero."""
         self._monitor.known(connection_id).reset()
 
     def enable_logs(self, _connection_id: str, running: Supervisor | None) -> None:
-        """Keep a log for the usual time, from now; there is none of what does not run."""
+        """Keep a log for the usual time from now; only of a running connection."""
         if running is not None:
             running.enable_logs()
 
@@ -58,5 +58,5 @@ class ConnectionObserver:
             running.reset_logs()
 
     def forget(self, connection_id: str) -> None:
-        """The connection is deleted: one that is made under its id begins anew."""
+        """Delete the counters of a deleted connection."""
         self._monitor.erase(connection_id)

@@ -1,13 +1,8 @@
-"""What connection files say, compared with what was known before, and what has to be done for it.
+"""Compares connection files with what is known, and decides what to do. Pure.
 
-Pure: no clock, no task.
-
-said(reading, …) the connections that files own now, and what is to be noted of them steps(wanted, running) what makes one
-running connection what it should be
-
-A file that cannot be used any more takes nothing away: what it said last goes on, with the problems beside it. A document
-that differs from the one noted is a new revision, and ends whatever an operator wanted in spite of the former one. An id
-that the API owns stays the API's.
+`said` returns the connections that files own now, and notes on them; `steps` returns what turns one running connection into
+the desired one. An unreadable file changes nothing: its last content goes on, with the problems. A changed document is a new
+revision and ends an operator's override. An ID that the API owns stays the API's.
 """
 
 from __future__ import annotations
@@ -34,10 +29,10 @@ CLOSED = ConnectionStatus.CLOSED.value
 
 @dataclass(frozen=True, slots=True)
 class DesiredConnection:
-    """What a connection is to be, from whoever owns it.
+    """The desired state of a connection.
 
-    `document` is as its owner has it, and may hold secrets: `digest` tells such documents of files apart. `connection` is
-    None for one that is stored and cannot be used; then `problems` say why.
+    `document` is as its owner wrote it, and may contain secrets; `digest` identifies it. `connection` is None for a stored
+    one that is invalid; `problems` say why.
     """
 
     id: str
@@ -53,12 +48,12 @@ class DesiredConnection:
 
     @property
     def status(self) -> str:
-        """What is wanted: `open`, or something else that does not open."""
+        """The desired status: `open`, or another one that does not open."""
         return self.override or str(self.document.get("connectionStatus", CLOSED))
 
     @property
     def running(self) -> Connection | None:
-        """What should run; None for nothing."""
+        """The connection that should run; None for nothing."""
         connection = self.connection
         if connection is None or self.status != OPEN:
             return None
@@ -68,7 +63,7 @@ class DesiredConnection:
 
 
 class FolderReading(NamedTuple):
-    """What files say: connections by id, notes that differ from those that were there, and all problems."""
+    """The content of all files: connections by ID, changed notes, and all problems."""
 
     wanted: dict[str, DesiredConnection]
     notes: list[FileNote]
@@ -85,7 +80,7 @@ def said(
 ) -> FolderReading:
     """Compare a reading of the folder with the connections that files owned `before`.
 
-    `notes` are those of earlier, `taken` the ids that the API owns, `digests` what tells documents apart.
+    `notes` are the earlier ones, `taken` the IDs that the API owns, `digests` identify documents.
     """
     wanted: dict[str, DesiredConnection] = {}
     changed: list[FileNote] = []
@@ -139,22 +134,22 @@ def owned_by_api(connection_id: str) -> Problem:
 
 
 def digest_of(document: Document) -> str:
-    """What differs whenever documents do."""
+    """Return a value that differs whenever documents do."""
     text = json.dumps(document, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class ReconcileStep(Enum):
-    """One thing to be done with a running connection."""
+    """One step for a running connection."""
 
     CLOSE = "close"
     OPEN = "open"
     ADOPT = "adopt"
-    """Only what is for people differs: no link is made anew for that."""
+    """Only descriptive fields differ: no new link is needed."""
 
 
 def steps(wanted: Connection | None, running: Connection | None) -> tuple[ReconcileStep, ...]:
-    """What makes `running` what is `wanted`; None is a connection that does not run."""
+    """Return the steps from `running` to `wanted`; None is a connection that does not run."""
     if wanted is None:
         return () if running is None else (ReconcileStep.CLOSE,)
     if running is None:
@@ -167,5 +162,5 @@ def steps(wanted: Connection | None, running: Connection | None) -> tuple[Reconc
 
 
 def _essence(connection: Connection) -> Connection:
-    """The connection without what is for people only."""
+    """Return the connection without descriptive fields."""
     return connection.model_copy(update={"name": None, "tags": ()})

@@ -1,12 +1,9 @@
-"""The connections that run, kept as their owners want them: files of a folder, or the API.
+"""The running connections, kept as their owners want them: connection files, or the API.
 
-`known` says of every connection what it is to be; a connection runs while it is to be open, and costs nothing before. When
-something changes, each connection that differs is brought there by itself: what is done with one is done in turn, everything
-else goes on. So the last state wins, however often a file is written meanwhile.
-
-A file that has become unusable stops nothing, nor does a folder that has vanished: what was said before goes on, and log and
-status say what is wrong. Files are read in `connectivity.management.watcher` and compared in
-`connectivity.management.reconciler`; what operators ask is in `connectivity.management.manager`.
+`known` is the desired state of every connection; only open ones run. Each changed connection is brought to its desired state
+in its own turn, so the last state wins. An unreadable file or a missing folder stops nothing: the last state goes on, and
+log and status report the problem. `connectivity.management.watcher` reads files, `connectivity.management.reconciler`
+compares them, `connectivity.management.manager` carries out operations.
 """
 
 from __future__ import annotations
@@ -32,11 +29,11 @@ log = structlog.get_logger(__name__)
 
 
 DRAIN_SECONDS = 3.0
-"""How long the answers of a connection whose document changed may take to leave."""
+"""How long pending responses of a changed connection may take."""
 
 
 async def _keep_no_notes(_notes: Sequence[FileNote]) -> None:
-    """Where nothing outlives the process."""
+    """Used where nothing outlives the process."""
 
 
 class ConnectionRegistry:
@@ -53,11 +50,10 @@ class ConnectionRegistry:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         keep_notes: Callable[[Sequence[FileNote]], Awaitable[None]] = _keep_no_notes,
     ) -> None:
-        """`make` builds a supervisor; `ended` is told the id of a connection that is closed for good.
+        """`make` creates a supervisor; `ended` receives the ID of a connection that is closed for good.
 
-        `on_known` is given a question that it may ask at once: whether a connection is to be open, or may be for all that is
-        known. `shown` hides the secrets of a document; `keep_notes` stores what is noted of files, and may raise
-        StoreUnavailable.
+        `on_known` receives a predicate, to be used at once: whether a connection may be open, as far as is known. `shown`
+        masks the secrets of a document; `keep_notes` stores notes on files, and may raise StoreUnavailable.
         """
         self._on_known = on_known
         self._watcher = watcher
@@ -71,22 +67,22 @@ class ConnectionRegistry:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._settling: set[asyncio.Task[None]] = set()
         self.has_looked = False
-        """Whether the folder has been looked at: until then there are connections that nobody knows of."""
+        """Whether the folder has been read: until then there may be unknown connections."""
         self.gone = ""
         """The folder and why it cannot be read, as long as that is so."""
         self._is_stale = False
-        """Whether files may own an id now that they could not at the last look."""
+        """Whether files may own an ID now that they could not at the last reading."""
         self._may_hide = True
-        """Whether there may be connections that nobody can read just now."""
+        """Whether there may be connections in unreadable files."""
         self._removed: set[str] = set()
-        """Ids of which it is known that there is no connection, whatever is in files that nobody can read."""
+        """IDs that are known to have no connection, even in unreadable files."""
         self._claimed: set[str] = set()
         """Ids that the API is about to own."""
         self.notes: dict[str, FileNote] = {}
-        """What is noted of connections that files own or owned."""
+        """The notes on connections that files own or owned."""
         self._unkept: dict[str, FileNote] = {}
         self.problems: Sequence[FileProblem] = ()
-        """What is wrong with files."""
+        """The problems of files."""
         self._is_closing = False
 
     def __iter__(self) -> Iterator[Supervisor]:
@@ -104,17 +100,15 @@ class ConnectionRegistry:
         """Every connection there is."""
         return self._known
 
-    # one connection
-
     @contextlib.asynccontextmanager
     async def turn(self, connection_id: str) -> AsyncIterator[None]:
-        """Wait for one's turn with a connection: nobody else opens, closes or changes it meanwhile."""
+        """Wait for the turn with a connection: no one else opens, closes or changes it meanwhile."""
         lock = self._locks.setdefault(connection_id, asyncio.Lock())
         async with lock:
             yield
 
     def is_taken(self, connection_id: str) -> bool:
-        """Whether somebody has his turn with a connection."""
+        """Whether someone has the turn with a connection."""
         lock = self._locks.get(connection_id)
         return lock is not None and lock.locked()
 
@@ -141,9 +135,9 @@ class ConnectionRegistry:
         self._is_stale = True
 
     async def carry_out(self, connection_id: str, *, anew: bool = False) -> Supervisor | None:
-        """Make a connection run as it is wanted, in one's turn; `anew` with a new link in any case.
+        """Make a connection run as desired, in one's turn; with a new link if `anew`.
 
-        Does not wait for the broker. The supervisor of a connection that is open now.
+        Does not wait for the broker. Returns the supervisor if the connection is open now.
         """
         wanted = self._known.get(connection_id)
         target = None if wanted is None else wanted.running
@@ -166,7 +160,7 @@ class ConnectionRegistry:
         return self._supervisors.get(connection_id)
 
     def settle(self, connection_ids: Iterable[str]) -> None:
-        """Make these run as they are wanted, each in its turn, without waiting for it."""
+        """Make these connections run as desired, each in its turn, without waiting."""
         for connection_id in connection_ids:
             task = asyncio.get_running_loop().create_task(self._settle(connection_id))
             self._settling.add(task)
@@ -180,14 +174,14 @@ class ConnectionRegistry:
             log.exception("a connection could not be made what it should be", connection=connection_id)
 
     async def _close(self, connection_id: str, what: str) -> None:
-        """`what` has become of its document."""
+        """Close a connection; `what` has happened to its document."""
         log.info(f"connection closed, its document {what}", connection=connection_id)
         try:
             await self._supervisors[connection_id].close(DRAIN_SECONDS)
         except Exception:
-            # What is left of it ends with its link; another one can be made.
+            # Its remaining parts end with its link; another one can be created.
             log.exception("a connection did not close in order", connection=connection_id)
-        # Only now: whoever stops the service meanwhile must still find it.
+        # Only now: stopping the service must still find it.
         del self._supervisors[connection_id]
         self._ended(connection_id)
 
@@ -204,16 +198,16 @@ class ConnectionRegistry:
     # the folder
 
     async def refresh(self) -> None:
-        """Look at the folder, and make what runs what it says now. Touches no connection that did not change."""
+        """Read the folder, and apply changes. Unchanged connections are not touched."""
         await self.look()
         while self._settling:
             await asyncio.gather(*self._settling)
 
     async def look(self) -> None:
-        """Look at the folder, and begin to make what runs what it says now."""
+        """Read the folder, and begin to apply changes."""
         anew, self._is_stale = self._is_stale, False
         try:
-            # Scripts are loaded on trial, each in a process of its own; what runs meanwhile goes on.
+            # Validation runs scripts, each in a process of its own, while connections go on.
             reading = await asyncio.to_thread(self._read, anew)
         except FolderGone as error:
             self.has_looked = True
@@ -226,7 +220,7 @@ class ConnectionRegistry:
             if reading is not None:
                 loaded, digests = reading
                 self._take(said(loaded, self._owned(Owner.FILE), self.notes, self._taken(), digests, self._now()))
-                # Only of what could be read is anything known.
+                # Unreadable files may contain any connection.
                 self._may_hide = bool(loaded.problems)
                 self.tell_known()
             self.gone = ""
@@ -234,7 +228,7 @@ class ConnectionRegistry:
         await self._write_notes()
 
     def _read(self, anew: bool) -> tuple[LoadedFolder, Mapping[str, str]] | None:
-        """In a worker thread: what the files hold, if that has changed, and what tells the documents apart."""
+        """Read changed files and compute digests, in a worker thread."""
         loaded = self._watcher.look(anew=anew)
         if loaded is None:
             return None
@@ -242,13 +236,13 @@ class ConnectionRegistry:
         return loaded, {
             connection_id: former.digest
             if (former := known.get(connection_id)) is not None and former.document is document
-            # Of the document as it is shown: what rests in the journal says nothing of a secret.
+            # A digest of the masked document: the journal must not reveal secrets.
             else digest_of(self._shown(document))
             for connection_id, document in loaded.documents.items()
         }
 
     def _take(self, found: FolderReading) -> None:
-        """What the files say counts from now on."""
+        """Apply the content of files."""
         told = set(self.problems)
         for problem in found.problems:
             if problem not in told:
@@ -268,7 +262,7 @@ class ConnectionRegistry:
         )
 
     def _has_to_do_with(self, connection_id: str) -> bool:
-        """Whether a connection runs or is to run: the others cost nothing."""
+        """Whether a connection runs or should run."""
         wanted = self._known.get(connection_id)
         return connection_id in self._supervisors or (wanted is not None and wanted.running is not None)
 
@@ -279,7 +273,7 @@ class ConnectionRegistry:
         return self._owned(Owner.API).keys() | self._claimed
 
     async def _write_notes(self) -> None:
-        """Store what was noted. What cannot be stored now is stored later; nothing depends on it meanwhile."""
+        """Store the notes. Failures are retried later; nothing depends on them meanwhile."""
         if not self._unkept:
             return
         notes = list(self._unkept.values())

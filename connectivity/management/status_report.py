@@ -1,10 +1,7 @@
-"""How the clients, sources and targets of a running connection are, as they know it themselves.
+"""The status of the clients, sources and targets of a connection.
 
-What these come to together is said by `connectivity.monitoring.status`. Of a client that is connected, every source is
-being consumed: a link comes about with all of them or not at all. A target is told to be misconfigured once its broker has
-said that there is no such address, or not for us, until it has taken something there (Ditto connections, status).
-
-What is shown of a connection that does not run is here too.
+`connectivity.monitoring.status` combines them. A connected client consumes every source: a link has all or none. A target is
+misconfigured after its broker has rejected its address, until the next confirmed message (Ditto connections, status).
 """
 
 from __future__ import annotations
@@ -24,18 +21,18 @@ from connectivity.targets.target import TargetPublisher
 ON_DEMAND: Final = "Producers for targets with placeholders are started on-demand."
 
 _OF_ADDRESSES: Final = (Detail.MISSING_ADDRESS, Detail.NOT_AUTHORIZED)
-"""What a broker says of an address, and not of the whole link."""
+"""Errors about an address, and not about the whole link."""
 
 _PLACEHOLDER: Final = "{{"
 
 
 def name_of(number: int = 0) -> str:
-    """What a client is called, by its number."""
+    """Return the name of a client by its number."""
     return f"connectivity-{number}"
 
 
 def client_standing(client: ConnectionClient, details_of_open: str) -> ResourceStatus:
-    """`details_of_open`: what is said of it while it is connected."""
+    """Return the status of a client. `details_of_open`: the details while it is connected."""
     lifecycle = client.lifecycle
     status = lifecycle.status
     if status is Status.OPEN:
@@ -50,7 +47,7 @@ def client_standing(client: ConnectionClient, details_of_open: str) -> ResourceS
 
 
 def waiting_standing(client: ConnectionClient, details: str) -> ResourceStatus:
-    """A client that is not told to connect yet. `details`: what it waits for."""
+    """Return the status of a client that does not connect yet. `details`: what it waits for."""
     return ResourceStatus(
         "client", name_of(client.number), Status.UNKNOWN, details, client.since, recovery=Recovery.ONGOING
     )
@@ -81,7 +78,7 @@ def source_standings(connection: Connection, client: ConnectionClient) -> Iterat
 def target_standings(
     targets: Iterable[TargetPublisher], client: ConnectionClient, conditions: dict[int, str]
 ) -> Iterator[ResourceStatus]:
-    """Each target at a client. `conditions`: what is to be said of targets besides, by index."""
+    """Return the status of each target at a client. `conditions`: additional details by index."""
     name, since = name_of(client.number), client.since
     for target in targets:
         address = target.address
@@ -99,21 +96,21 @@ def target_standings(
 
 
 def closed_status(connection_id: str, wanted: str, since: datetime | None = None) -> Mapping[str, Any]:
-    """The status of a connection that does not run.
+    """Return the status of a connection that does not run.
 
-    `wanted`: what it is to be; `since`: when it was closed, if known.
+    `wanted`: its desired status; `since`: when it was closed, if known.
     """
     return closed_report(connection_id, wanted, name_of(), since)
 
 
 def unusable_status(connection_id: str, wanted: str, problems: str) -> Mapping[str, Any]:
-    """The status of a connection whose document has these problems."""
+    """Return the status of a connection whose document has these problems."""
     only = ResourceStatus("client", name_of(), Status.MISCONFIGURED, problems, None, recovery=Recovery.UNKNOWN)
     return report(connection_id, wanted, [only], [], [], None)
 
 
 def metrics_of(meter: Meter, connection: Connection | None) -> Mapping[str, Any]:
-    """What a connection has counted, whether it runs or not. None: its document cannot be used."""
+    """Return the metrics of a connection. None: its document is invalid."""
     if connection is None:
         return meter.report([], [])
     sources = [address for source in connection.sources for address in source.addresses]
@@ -121,7 +118,7 @@ def metrics_of(meter: Meter, connection: Connection | None) -> Mapping[str, Any]
 
 
 def logs_of(meter: Meter) -> Mapping[str, Any]:
-    """What has happened to a connection lately; nothing of one that does not run."""
+    """Return the log of a connection; an empty one if it does not run."""
     return {"connectionId": meter.connection_id, **meter.log.read()}
 
 

@@ -1,11 +1,7 @@
-"""The open subscriptions as operators see them: what each of them waits for, and a way to end one.
+"""The open subscriptions as operators see them: list, count, end one.
 
-The id of a subscription is all that its client has to show, so nobody is shown a whole one. Its first characters are enough
-to tell it from the others here, and to say which one is meant. (An id that a client has chosen itself may be short; it is
-of use on that client's own session alone.)
-
-What ends a subscription is a command of `connectivity.management.interface`; the table is read from
-`connectivity.subscriptions.manager` when somebody asks, and costs nothing while nobody does.
+The ID of a subscription gives access to it, so only its first characters are shown; they suffice to name one here. The table
+is read from `connectivity.subscriptions.manager` on request.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 
 SHOWN = 8
-"""So many characters of an id are shown."""
+"""How many characters of an ID are shown."""
 
 CANCELLED: Mapping[SubscriptionKind, Fault] = {
     SubscriptionKind.HISTORY: Fault(
@@ -50,22 +46,25 @@ CANCELLED: Mapping[SubscriptionKind, Fault] = {
 
 
 class SubscriptionTable:
-    """What `Management` says of subscriptions."""
+    """Implements the operations of `Management` on subscriptions."""
 
     def __init__(self, streams: SubscriptionManager) -> None:
         self._streams = streams
 
     def subscription_count(self) -> int:
-        """How many are open."""
+        """Return the number of open subscriptions."""
         return sum(1 for _ in self._streams)
 
     def subscriptions(self, limit: int) -> Sequence[Mapping[str, Any]]:
-        """So many of those that are open at most: `id` (its first characters), `connection`, `entity` (None where there is
-        none), `demand`, `sent` (elements since it was opened), `idle` (whole seconds)."""
+        """Return open subscriptions, `limit` at most.
+
+        `id` (its first characters), `connection`, `entity` (None if there is none), `demand`, `sent` (elements since it was
+        opened), `idle` (whole seconds).
+        """
         return [self._row(live) for live in islice(self._streams, limit)]
 
     def one(self, prefix: str) -> ActiveSubscription:
-        """The one subscription whose id begins so.
+        """Return the subscription whose ID begins like this.
 
         Raises OperationRefused: `connectivity:subscription.notfound` (404), `connectivity:subscription.conflict` (409, there
         are several).

@@ -1,12 +1,9 @@
-"""One connection, kept as its document wants it: so many clients, one status, one outbox.
+"""Runs one connection: its clients, its outbox, and its combined status.
 
-Each client keeps a link of its own (`connectivity.management.client`); here is what they have in common. What an operator
-reads of a connection is that of its clients together: open if all of them are, otherwise the worst of them with its reason.
-
-Closing takes nothing more in, ends the connection's subscriptions, and lets the answers that are on their way arrive.
-
-A target with the topic of connection announcements hears when its connection has opened and when it is about to close, the
-last before it leaves the broker; a link that is lost is not announced (Ditto connections, connection announcements).
+Each client keeps a link of its own (`connectivity.management.client`). The status is open if all clients are, otherwise the
+worst of them with its reason. Closing accepts no more deliveries, ends the connection's subscriptions, and lets pending
+responses leave. A target with the topic of connection announcements receives one after opening and one before closing; a
+lost link is not announced (Ditto connections, connection announcements).
 """
 
 from __future__ import annotations
@@ -63,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 
 _PARTING = 5 / 6
-"""How much of the time is for sessions that do not say goodbye. What is on its way goes out meanwhile."""
+"""The share of the time for sessions that do not answer a goodbye. Pending responses leave meanwhile."""
 
 
 class Supervisor:
@@ -84,7 +81,7 @@ class Supervisor:
         self.connection = connection
         self._now = now
         self._is_announced = self._is_linked = False
-        """Whether the connection's targets have been told that it is open."""
+        """Whether the connection's opening was announced."""
         self.attempted = asyncio.Event()
         """Set when every client's first attempt to connect has ended, one way or the other."""
         self._dispatcher = dispatcher
@@ -140,7 +137,7 @@ class Supervisor:
 
     @property
     def status_details(self) -> str:
-        """What operators read: begins with one of the words of `Detail`, the broker's own follow."""
+        """The details for operators: they begin with a value of `Detail`, then comes the broker's text."""
         if self._opening is not None:
             return self._details_of_opening()
         states = [client.lifecycle.state for client in self.clients]
@@ -161,13 +158,13 @@ class Supervisor:
             yield f"targets[{index}] {condition}"
 
     def _details_of_opening(self) -> str:
-        """What is said while the clients wait for the store."""
+        """Return the details while the clients wait for the store."""
         if not self._store.is_available:
             return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.reason}"
         return f"{Detail.CONNECTING.value}: the places of its targets are being stored"
 
     def _details_of_open(self, clients: Sequence[ConnectionClient], conditions: Iterable[str]) -> str:
-        """What is said of these clients, which are connected, and these conditions of targets."""
+        """Return the details for connected clients, with the conditions of targets."""
         if not self._store.is_available:
             return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.reason}"
         for client in clients:
@@ -180,12 +177,10 @@ class Supervisor:
             besides.append(self._reservations)
         return f"{Detail.CONNECTED.value}: {'; '.join(besides)}" if besides else Detail.CONNECTED.value
 
-    # what operators ask
-
     def status_report(self, wanted: str | None = None) -> Mapping[str, Any]:
-        """How the connection is, in all its parts.
+        """Return the status of the connection and its parts.
 
-        `wanted`: what it is to be, if its document does not say so.
+        `wanted`: the desired status, if its document does not say it.
         """
         wanted = wanted or self.connection.connection_status
         if self._opening is not None:
@@ -210,27 +205,24 @@ class Supervisor:
         )
 
     def metrics_report(self) -> Mapping[str, Any]:
-        """What the connection has counted."""
+        """Return the metrics of the connection."""
         return metrics_of(self._meter, self.connection)
 
     def logs_report(self) -> Mapping[str, Any]:
-        """What has happened to the connection lately; nothing of one that is closed."""
+        """Return the log of the connection; an empty one if it is closed."""
         return logs_of(self._meter)
 
     def reset_metrics(self) -> None:
-        """Count from zero."""
+        """Set the metrics to zero."""
         self._meter.reset()
 
     def enable_logs(self) -> None:
-        """Write down what happens, for the usual time.
-
-        There is nothing to write of a connection that is closed.
-        """
+        """Keep a log for the usual time. A closed connection has none."""
         if self._opening is not None or any(client.lifecycle.status is not Status.CLOSED for client in self.clients):
             self._meter.log.enable()
 
     def reset_logs(self) -> None:
-        """Forget what was written down."""
+        """Delete the entries of the log."""
         self._meter.log.reset()
 
     # its life
@@ -263,15 +255,18 @@ class Supervisor:
             client.open()
 
     async def close(self, drain: float = 0.0) -> None:
-        """Take leave of sessions, stop taking deliveries, let the answers on their way go out, all this within `drain`
-        seconds; then leave the broker."""
+        """Close the connection.
+
+        Within `drain` seconds: say goodbye to sessions, accept no more deliveries, let pending responses leave. Then
+        disconnect.
+        """
         if self._opening is not None:
             self._opening.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._opening
         links = [client.link for client in self.clients if client.link is not None]
         if drain and links:
-            # What is said in answer to a goodbye comes in like anything else.
+            # Answers to a goodbye arrive like other messages.
             started = time.monotonic()
             await self._wait(self._dispatcher.desks.part(self.connection.id), links, drain * _PARTING)
             drain -= time.monotonic() - started
@@ -279,7 +274,7 @@ class Supervisor:
             client.stop_taking()
         stopping = self._dispatcher.cursors.stop(self.connection.id)
         if drain and links:
-            # What is confirmed now is not sent again later. A broker that is silent gets half of the time.
+            # Confirmed now, they are not sent again later. A silent broker gets half of the time.
             started = time.monotonic()
             await self._wait(stopping, links, drain / 2)
             drain -= time.monotonic() - started
@@ -289,18 +284,18 @@ class Supervisor:
         if self._is_announced:
             self._is_announced = False
             if links:
-                # Behind everything else that its targets are sent; nobody hears of it where the link is gone.
+                # After everything else for its targets; it is lost if the link is gone.
                 self._announce("closed", "closedAt")
         if drain and links:
             await self._wait(self._drained(), links, drain)
         await asyncio.gather(*(client.close() for client in self.clients))
         await self._host.close()
         self._meter.log.disable()
-        # Whoever waits for the clients of a connection that is closed waits in vain.
+        # Ends the waiting for clients of a closed connection.
         self.attempted.set()
 
     async def _wait(self, done: Coroutine[Any, Any, None], links: list[Link], seconds: float) -> None:
-        """Wait for what is on its way, as long as there is somebody to take it."""
+        """Wait for messages in flight, while there is a link to take them."""
         abandoned = asyncio.ensure_future(asyncio.wait([link.lost for link in links]))
         ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(done), abandoned]
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -315,7 +310,7 @@ class Supervisor:
         await self._outbox.drained()
 
     def _announce(self, name: str, at: str) -> None:
-        """Tell those of the connection's own targets that want to hear what becomes of it."""
+        """Send an announcement to the connection's own targets that subscribe to it."""
         value = msgspec.json.encode({at: utc_text(self._now(), "seconds")})
         headers = {"correlation-id": new_correlation_id(), "ditto-connection-id": self.connection.id}
         announcement = ConnectionAnnouncement(self.connection.id, name, value, headers)
@@ -331,7 +326,7 @@ class Supervisor:
             any(client.lifecycle.state is ConnectionState.OPEN for client in self.clients),
         )
         if self._is_linked:
-            # By then the link is there for whoever has something to publish.
+            # The link must be there for the announcement.
             cursors = self._dispatcher.cursors
             cursors.wake() if was_linked else cursors.linked(self.connection.id)
         if status is Status.OPEN and not self._is_announced:
@@ -343,6 +338,6 @@ class Supervisor:
 
 
 def outbox_of(connection: Connection) -> Outbox:
-    """What a connection publishes through: with a door, nobody waits for what another one does not read."""
+    """Return the outbox of a connection: at a listener each peer has its own queue."""
     is_listener = load_connection_type(connection.connection_type).is_listener
     return PerAddressOutbox() if is_listener else Outbox(connection.client_count)

@@ -1,12 +1,10 @@
-"""A connection on trial: does its broker let us in, are its addresses there, what does a message of its become? Nothing is
-stored, announced or dispatched, and whoever uses the broker notices nothing.
+"""Tests a connection: reaches its broker and addresses, and maps a sample message.
 
-Its document has been checked like one that is to be kept. The broker is asked under a name of the trial's own,
-`<uuid>-dry-run`, in the way that disturbs nobody (`BrokerType.examine`), so that a connection may be tried out while it
-runs. A source whose address is not there, or is not ours, keeps the connection from opening; a target's does not, since
-publishing works as soon as it is there (Ditto connections, operations and bad configuration).
-
-The sample is mapped whether the broker can be reached or not (`connectivity.management.dry_run`).
+Nothing is stored, announced or dispatched, and other clients of the broker are not affected. The document is validated
+before. The test has its own client name, `<uuid>-dry-run`, so that a running connection can be tested
+(`BrokerType.examine`). A missing source address keeps the connection from opening; a missing target does not, since
+publishing works as soon as it exists (Ditto connections, operations and bad configuration). The sample is mapped even if the
+broker cannot be reached (`connectivity.management.dry_run`).
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ log = structlog.get_logger(__name__)
 Report: TypeAlias = dict[str, Any]
 
 PATIENCE = 10.0
-"""Seconds that a connection may take to open on trial."""
+"""How many seconds the test may take to connect."""
 
 FAILED, UNAVAILABLE = "connectivity:connection.failed", "connectivity:connection.unavailable"
 
@@ -49,17 +47,17 @@ async def run_connection_test(
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
     patience: float = PATIENCE,
 ) -> Report:
-    """Try out a connection whose document has no problems. The report, as JSON:
+    """Test a connection with a valid document, and return the report as JSON:
 
     - `connection`: its status, as an open connection would have it;
-    - `clients`: the one that was tried, with `status` and `details`, which begin with a word of `Detail`;
-    - `sources`, `replyTargets`, `targets`: `index`, `address`, `status` and `details`; `unknown` is what only a message
-      would show;
-    - `withoutEffect`: what the document says and nothing comes of;
-    - `sample`: what became of the message, if there is one (`connectivity.management.dry_run.dry_run`).
+    - `clients`: the tested one, with `status` and `details`, which begin with a value of `Detail`;
+    - `sources`, `replyTargets`, `targets`: `index`, `address`, `status` and `details`; `unknown` if only a message
+      could show it;
+    - `withoutEffect`: parts of the document without effect;
+    - `sample`: the result of the sample message, if there is one (`connectivity.management.dry_run.dry_run`).
 
-    Raises OperationRefused where the connection could not be opened, with this report: 504, or 503 where the broker wants a
-    client certificate and there is none; 400 for a sample at a source that there is not.
+    Raises OperationRefused with this report if the connection could not be opened: 504, or 503 if the broker requires a
+    client certificate and there is none; 400 for a sample of an unknown source.
     """
     name = f"{uuid4()}-dry-run"
     looking = asyncio.ensure_future(_look(connection, name, patience))
@@ -69,7 +67,7 @@ async def run_connection_test(
             mapped = await dry_run(connection, sample, max_payload=max_payload, now=now)
         examination = await looking
     finally:
-        # Whoever gives up meanwhile leaves no link behind.
+        # Cancellation leaves no link behind.
         looking.cancel()
         await asyncio.gather(looking, return_exceptions=True)
     error = examination if isinstance(examination, LinkError) else _first_error(examination)

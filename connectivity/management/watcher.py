@@ -1,11 +1,9 @@
-"""A folder of connection files, looked at again and again: only what has changed is read.
+"""Watches a folder of connection files, and reads files that have changed.
 
-A file is read when it has stayed the same for a moment, so that one that is just being written is not taken for what it is
-going to be; one that never rests is read all the same after some rounds. A file that is gone counts as gone when it still is
-a moment later. A folder that has vanished and come back is given time to become what it was: until then files that are
-missing in it count as unreadable, not as removed. The files that secrets are in count like the documents that refer to them.
-
-Everything here waits for the disk: it is called in a worker thread, by one caller at a time.
+A file is read when it has stayed the same for a moment, so that it is complete; one that keeps changing is read after some
+rounds. A missing file is removed when it is still missing a moment later. After a folder has vanished and come back, missing
+files are unreadable and not removed for a while. Files of secrets are watched like the documents that reference them. All of
+it waits for the disk: call it in a worker thread, one caller at a time.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from connectivity.errors import ConnectivityError, Problem
 from connectivity.management.files import FileProblem, LoadedFolder, ReadFile, joined, read_file, stamp, stamp_of
 
 STEADY_SECONDS: Final = 0.1
-"""So long a file has to stay the same before it is read."""
+"""How long a file must stay the same before it is read."""
 
 MOST_ROUNDS: Final = 4
-"""After so many rounds a file is read that never stays the same."""
+"""After how many rounds a file that keeps changing is read."""
 
 RETURN_SECONDS: Final = 10.0
-"""So long a folder that has come back may take to become what it was."""
+"""How long a folder that has come back may be incomplete."""
 
 
 class FolderGone(ConnectivityError):
@@ -44,10 +42,7 @@ class _Known(NamedTuple):
 
 
 class FolderWatcher:
-    """One folder.
-
-    Of what is in it the files directly in it are read, except those whose name begins with a dot.
-    """
+    """One folder. Files directly in it are read, except those whose name begins with a dot."""
 
     def __init__(
         self,
@@ -66,16 +61,13 @@ class FolderWatcher:
         """Files that did not stay the same, and for how many rounds."""
         self._has_looked = False
         self._place: object = None
-        """Which folder it was, as the file system counts them; None where there was none."""
+        """The identity of the folder in the file system; None if it was missing."""
         self._missing_until = 0.0
         self._missing: Collection[str] = ()
         """Files that a folder that has come back does not have yet."""
 
     def look(self, *, anew: bool = False) -> LoadedFolder | None:
-        """What the files hold; None if that is what they held at the last look and `anew` is not wanted.
-
-        Raises FolderGone.
-        """
+        """Return the content of the files; None if nothing has changed and `anew` is false. Raises FolderGone."""
         found = self._stamps()
         changed = list(self._changed(found))
         gone = [name for name in self._known if name not in found]
@@ -94,7 +86,7 @@ class FolderWatcher:
         if is_same and self._has_looked and not anew:
             return None
         self._missing, self._has_looked = missing, True
-        # In the order of their names, as everybody lists them.
+        # In the order of their names, as they are listed elsewhere.
         loaded = joined({self._folder / name: self._known[name].content for name in sorted(self._known)})
         self._secrets = loaded.secrets
         problems = {**dict.fromkeys(missing, _MISSING), **dict.fromkeys(self._forced(changed), _RESTLESS)}
@@ -115,7 +107,7 @@ class FolderWatcher:
                 yield name
 
     def _may_be_read(self, name: str, before: object, now: object) -> bool:
-        """Whether a file has come to rest, or has been waited for long enough."""
+        """Whether a file has stayed the same, or has been waited for long enough."""
         if before == now:
             self._restless.pop(name, None)
             return True
@@ -123,11 +115,14 @@ class FolderWatcher:
         return rounds % (MOST_ROUNDS + 1) == 0
 
     def _forced(self, read: Iterable[str]) -> Iterator[str]:
-        """Those of the files just read that have not come to rest: what is missing in them may be about to come."""
+        """Return the files just read that have not stayed the same.
+
+        They may be incomplete.
+        """
         return (name for name in read if name in self._restless)
 
     def _stamps(self) -> dict[str, object]:
-        """The stamp of each file; of several names for one file the first one counts. Raises FolderGone."""
+        """Return the stamp of each file; of several names for one file the first one. Raises FolderGone."""
         try:
             status = self._folder.stat()
             place = status.st_dev, status.st_ino
@@ -137,7 +132,7 @@ class FolderWatcher:
             self._place = None
             raise FolderGone(f"{self._folder}: {error.strerror}") from error
         if place != self._place:
-            # The first look takes what there is; later it may be a folder that is just being filled again.
+            # The first reading takes what there is; later the folder may still be filled again.
             self._missing_until = self._clock() + RETURN_SECONDS if self._has_looked else 0.0
             self._place = place
         found = {entry.name: _stamp(entry) for entry in files if not entry.is_symlink()}

@@ -16,21 +16,18 @@ __all__ = ["SessionHandler", "SessionHandlers", "SessionServices", "load_handler
 
 
 PROTOCOLS = tuple(sorted(package.name for package in pkgutil.iter_modules(__path__) if package.ispkg))
-"""The mappers whose protocol has sessions: each folder here has a mapper's name, and `HANDLER` in its `handler.py`."""
+"""The mappers with sessions: each folder here has a mapper's name, and `HANDLER` in `handler.py`."""
 
 
 def load_handler(protocol: str) -> type[SessionHandler] | None:
-    """The session handler of this mapper; None for the many that need none."""
+    """Return the session handler of this mapper; None for mappers without sessions."""
     if protocol not in PROTOCOLS:
         return None
     return cast(type[SessionHandler], importlib.import_module(f"connectivity.sessions.{protocol}.handler").HANDLER)
 
 
 class SessionHandlers:
-    """The desks of a service, by the module names of their codecs.
-
-    What they are told, all of them are told.
-    """
+    """The session handlers of a service, by protocol. Notifications go to all of them."""
 
     def __init__(self, desks: Mapping[str, SessionHandler]) -> None:
         self._desks = desks
@@ -39,7 +36,7 @@ class SessionHandlers:
         return f"<Desks {list(self._desks.values())!r}>"
 
     def of(self, protocol: str) -> SessionHandler | None:
-        """The desk of the codec whose module has this name."""
+        """Return the session handler of a protocol; None if it has no sessions."""
         return self._desks.get(protocol)
 
     def opened(self, connection_id: str, routes: Sequence[ReplyTargetPublisher]) -> None:
@@ -78,6 +75,6 @@ class SessionHandlers:
 
 
 def open_handlers(means: SessionServices) -> SessionHandlers:
-    """A desk of each kind."""
+    """Create one session handler of each kind."""
     desks = {protocol: load_handler(protocol) for protocol in PROTOCOLS}
     return SessionHandlers({protocol: desk(means) for protocol, desk in desks.items() if desk is not None})

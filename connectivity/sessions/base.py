@@ -1,10 +1,9 @@
-"""What a desk is: it serves one protocol with sessions of its own, for all connections of a service.
+"""The session handler: serves one protocol with sessions, for all connections of a service.
 
-Most protocols need none: what a delivery says is a command or asks for a subscription, and its answers go to the
-reply-target of its source. Where clients have sessions, in which one request depends on those before it, a codec reads them
-as `SessionMessage`, and the dispatcher hands them to the desk of their protocol (`load_desk`), in the order in which they
-came. A desk decides with the machines of its protocol, which know no clock and no broker, and acts: it stores by way of the
-batch that it is handed, opens subscriptions on `SubscriptionManager`, and sends by the outbox of the route.
+Most protocols need none: each delivery is a command or a subscription. Where requests depend on earlier ones, the codec
+decodes them as `SessionMessage`, and the dispatcher passes them in order to the session handler of the protocol. The handler
+decides with the sans-IO machines of its protocol; it stores with the batch, subscribes through `SubscriptionManager`, and
+sends through the publisher's outbox.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from spark_store.records import Change
 
 
 class RetentionTimes:
-    """What is left to events."""
+    """Returns how long events are retained."""
 
     def __init__(self, retention: RetentionSettings, mode: SparkMode) -> None:
         self._retention = retention
         self.is_forever = mode is SparkMode.OFF or all(kept.days is None for kept in retention.rules.values())
-        """Whether no time ends anything."""
+        """Whether events are kept forever."""
 
     def __repr__(self) -> str:
         return "<Lifetimes: forever>" if self.is_forever else f"<Lifetimes by {', '.join(self._retention.rules)}>"
@@ -61,22 +60,18 @@ FOREVER = RetentionTimes(RetentionSettings(), SparkMode.OFF)
 
 
 class SessionReply(Protocol):
-    """What is said of a request when its batch is durable, or could not be stored."""
+    """Sends the reply to a request when its batch is durable, or could not be stored."""
 
     def __call__(self, error: BaseException | None, ended: Done, /) -> None:
-        """`error`: why the changes of the request are not stored.
-
-        `ended` is called once: the broker has what was said.
-        """
+        """`error`: why the changes are not stored. `ended` is called once the broker has the reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionCommand:
-    """A command that a request is, or has in it.
+    """A command in a session's request.
 
-    The dispatcher carries it out as one that `subjects` have sent.
-
-    `named` is what names the command across redeliveries. `told` is told once what came of it, when that is durable.
+    The dispatcher executes it as one that `subjects` have sent. `named` identifies the command across redeliveries. `told`
+    is called once with the result, when that is durable.
     """
 
     command: Command
@@ -87,7 +82,7 @@ class SessionCommand:
 
 @dataclass(frozen=True, slots=True)
 class SessionServices:
-    """What a desk works with. `clock` gives monotonic seconds, `now` the time of day."""
+    """The services that session handlers use. `clock` returns monotonic seconds, `now` the time of day."""
 
     store: Store
     streams: SubscriptionManager
@@ -95,7 +90,7 @@ class SessionServices:
     clock: Callable[[], float]
     now: Callable[[], datetime]
     rows: Callable[[str], SessionRepository]
-    """What is kept of the sessions of a protocol."""
+    """Opens the stored rows of a protocol's sessions."""
     lifetimes: RetentionTimes = FOREVER
 
 
@@ -109,13 +104,12 @@ class SessionHandler(ABC):
     def take(
         self, spoken: SessionMessage, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
     ) -> Sequence[SessionReply | SessionCommand]:
-        """Carry out a request.
+        """Process a request.
 
-        What it changes is staged in the store and appended to the changes of its batch.
-
-        What comes back is said when these are durable, or is still to be carried out, in this order; the delivery is settled
-        when all of it has ended. Nothing: that is all. Where an arrival is taken up again, so is all of this: what the desk
-        has noted in `arrival.made` is still there. Raises StoreUnavailable where that has to be.
+        Its changes are staged in the store and appended to the changes of its batch. The returned replies and commands are
+        handled in this order when these are durable; the delivery is settled when all have ended. A retried delivery is
+        processed again; what the handler has noted in `arrival.made` is kept. Raises StoreUnavailable if it has to be
+        retried.
         """
 
     @abstractmethod
@@ -124,28 +118,28 @@ class SessionHandler(ABC):
 
     @abstractmethod
     def sweep(self) -> None:
-        """About once a second: do what is due."""
+        """Do periodic work; to be called about once a second."""
 
     @abstractmethod
     def close_connection(self, connection_id: str) -> None:
         """The connection is closed, for now or for ever: nothing more is sent to its sessions."""
 
-    # What a desk has nothing to do about unless its sessions outlive the service, or end with those who read.
+    # Only for handlers whose sessions outlive the service, or end with their readers.
 
     def opened(self, connection_id: str, routes: Sequence[ReplyTargetPublisher]) -> None:  # noqa: B027
-        """A connection is about to be open, with these routes of its sources: sessions go on that were kept."""
+        """Resume the stored sessions of a connection that is about to open, with these publishers."""
 
     def keep_only(self, is_wanted: Callable[[str], bool]) -> None:  # noqa: B027
         """Only connections of which this is true may be open: the sessions of others have ended."""
 
     def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:  # noqa: B027
-        """What is to be seen of those who read at an address."""
+        """Process the coming or going of a reader at an address."""
 
     async def part(self, connection_id: str) -> None:  # noqa: B027
-        """A connection is about to be closed: take leave of its sessions, and return when they have answered.
+        """Say goodbye to the sessions of a connection that is about to close, and wait for their replies.
 
-        Deliveries still come; whoever calls this waits only as long as he has time.
+        Deliveries still arrive; the caller limits the waiting.
         """
 
     async def close(self) -> None:  # noqa: B027
-        """The service ends: make durable what goes on when it is there again."""
+        """Store what resumes at the next start of the service."""

@@ -1,8 +1,8 @@
-"""How a session of a protocol with sessions of its own is sent messages: a line to its reply address, in order.
+"""A reply channel: sends messages of a session to its reply address, in order.
 
-The address is where the source's reply-target leads with the headers of a request, so whoever sends requests chooses it.
-Which addresses are meant the operator says, by a pattern or by the fixed beginning of the reply-target. All messages of one
-line go through the same lane of the connection's outbox, whatever link that uses (Ditto connections, reply-targets).
+The reply-target resolves the address from the headers of a request, so the sender chooses it. The operator restricts
+addresses by a pattern or by the fixed beginning of the reply-target. All messages of a channel use the same queue of the
+connection's outbox (Ditto connections, reply-targets).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = structlog.get_logger(__name__)
 
 
 class ReplyChannel:
-    """The way to one reply address, as one request has it: `mapped` are the headers that the reply-target maps from it.
+    """The reply address of one request; `mapped` are the headers that the reply-target maps from it.
 
-    `order` names what keeps its order where one address is several queues.
+    `order` is the ordering key, if one address has several queues.
     """
 
     __slots__ = ("_order", "address", "mapped", "route")
@@ -50,7 +50,7 @@ class ReplyChannel:
 
     @property
     def source(self) -> int:
-        """The index of the source by whose reply-target it leads."""
+        """The index of the source with the reply-target."""
         return self.route.index
 
     def post(
@@ -61,9 +61,9 @@ class ReplyChannel:
         elements: int = 0,
         parting: CloseReason | None = None,
     ) -> PendingPublish:
-        """Send messages, `elements` of streams in them. What the reply-target maps replaces headers of theirs.
+        """Send messages that contain `elements` of streams.
 
-        `parting`: why nothing follows them.
+        Mapped headers replace those of the messages. `parting`: why no message follows.
         """
         merged = [Envelope(each.payload, {**each.headers, **self.mapped}) for each in envelopes]
         return self.deliver(merged, ended, elements=elements, parting=parting)
@@ -76,7 +76,7 @@ class ReplyChannel:
         elements: int = 0,
         parting: CloseReason | None = None,
     ) -> PendingPublish:
-        """The same with messages whose headers are complete."""
+        """Send messages with complete headers."""
         route, address, order = self.route, self.address, self._order
         messages = [OutboundMessage(address, envelope, route.qos, order) for envelope in envelopes]
         if parting is not None:
@@ -90,7 +90,7 @@ class ReplyChannel:
         route = self.route
         if error is not None:
             route.facts.not_published.note(None, words=str(error))
-            # The peer of a door that has gone is no news, and may come and go as it likes.
+            # A peer of a listener that has disconnected is not worth a warning.
             say = log.debug if route.is_listener else log.warning
             say(
                 "a frame was not taken",
@@ -107,22 +107,22 @@ class ReplyChannel:
 
 
 def resolved_reply(route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery) -> Destination | None:
-    """Where a request is answered; None where that leads nowhere.
+    """Return the destination of replies to a request; None if there is none.
 
-    Raises MappingError for what can be no address.
+    Raises MappingError for an invalid address.
     """
     return route.place_of_reply(headers, arrival.delivery.address, arrival.received.subjects)
 
 
 def is_meant(address: str, pattern: AddressPattern | None, route: ReplyTargetPublisher) -> bool:
-    """Whether answers may go to this address, which came with a request: as the operator says, or as he has written."""
+    """Whether the operator allows replies to this address of a request."""
     if pattern is not None:
         return pattern.allows(address)
     return route.is_fixed or begins_alike(address, route.beginning)
 
 
 def drop(what: str, arrival: InboundDelivery, headers: Headers, **about: object) -> None:
-    """Nobody can be answered, so nothing is done: this is counted, and `what` it was is told to operators."""
+    """Drop a request that cannot be answered; count it, and log `what` it was."""
     arrival.route.meter.inbound("unanswerable")
     log.warning(
         what,

@@ -1,8 +1,7 @@
-"""An address to publish to, and the headers that go with it: the templates of a reply-target or of a target, compiled.
+"""The address and the mapped headers of a signal: compiled templates of a target or reply-target.
 
-`DestinationTemplate.resolve` says where a signal goes and which headers it gets beside those of its wire protocol; nothing
-is sent here. An address that does not resolve means that nothing is published, and one that a client's value would turn into
-something else than an address is an error (Ditto connections, header mapping and addresses).
+If the address has no value, nothing is published; a client's value that would make the address invalid is an error (Ditto
+connections, header mapping and addresses).
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from mappings.placeholders.template import PlaceholderContext, Scope, parse
 from spark_store.history.event_view import changed_part
 
 ADDRESS_HEADER = "mqtt.topic"
-"""What MQTT takes for the address where a header mapping sets it, so its value is judged like one."""
+"""The header that MQTT uses as the address if a header mapping sets it; checked like an address."""
 
 
 _WITH_FEATURES = (TwinEvent, LiveEvent, LiveCommand)
-"""What may speak of several features at once."""
+"""Signals that may concern several features."""
 
 _decode = msgspec.json.Decoder().decode
 
 
 class Destination(NamedTuple):
-    """Where a signal goes, and its mapped headers."""
+    """The address of a signal, and its mapped headers."""
 
     address: str
     headers: Mapping[str, str]
 
     def outgoing(self, envelopes: Sequence[Envelope], qos: int) -> list[OutboundMessage]:
-        """The messages to publish.
+        """Return the messages to publish.
 
         A mapped header replaces one of the codec's; envelopes that share their headers go on sharing them.
         """
@@ -59,7 +58,7 @@ class Destination(NamedTuple):
 
 
 class DestinationTemplate:
-    """One reply-target or target. Raises PlaceholderError for templates that are not understood."""
+    """The templates of one reply-target or target. Raises PlaceholderError for invalid ones."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class DestinationTemplate:
 
     @property
     def beginning(self) -> str:
-        """What every address of it begins with, since the operator has written it so."""
+        """The constant text with which every address begins."""
         first = self._address.parts[0]
         return first if isinstance(first, str) else ""
 
@@ -92,10 +91,7 @@ class DestinationTemplate:
         return self._address.is_constant
 
     def resolve(self, context: PlaceholderContext) -> Destination | None:
-        """None where the address has no value.
-
-        Raises UnsafeAddress, Unresolved. `context` is that of the signal.
-        """
+        """Return the destination; None if the address has no value. Raises UnsafeAddress, Unresolved."""
         address = resolve_address(self._address, context)
         if address is None:
             return None
@@ -105,7 +101,10 @@ class DestinationTemplate:
         return Destination(address, mapped)
 
     def context(self, signal: Outbound, *, has_topic: bool = False, has_features: bool = False) -> PlaceholderContext:
-        """What templates see of a signal: its topic and features where these ask for them, or whoever else says so."""
+        """Return the placeholder values of a signal.
+
+        Topic and features only if the templates or the caller need them.
+        """
         return context_of(
             signal,
             self._now,
@@ -123,10 +122,13 @@ def context_of(
     has_topic: bool = True,
     has_features: bool = True,
 ) -> PlaceholderContext:
-    """What expressions may read of a signal that leaves; its topic and features where anybody asks for them."""
+    """Return the placeholder values of an outbound signal.
+
+    Topic and features only if requested.
+    """
     headers = signal.headers
     path = getattr(signal, "path", None)
-    # A signal does not name the subjects that it is of; the first of them stands in its headers.
+    # A signal has no subjects; the originator is in its headers.
     originator = headers.get("ditto-originator")
     return PlaceholderContext(
         headers=headers,
@@ -143,9 +145,9 @@ def context_of(
 
 
 class _ToldThing(Mapping[str, Any]):
-    """The thing as an event and its extra fields show it, put together only where an expression asks for it.
+    """The thing in an event and its extra fields, built only if an expression needs it.
 
-    What changed counts more than an extra field, which may be newer.
+    Changed values override extra fields, which may be newer.
     """
 
     __slots__ = ("_document", "_event")
@@ -185,7 +187,7 @@ def features_of(signal: Outbound) -> tuple[str, ...]:
 
 
 def feature_ids(path: str | None) -> tuple[str, ...]:
-    """The feature that a path such as `/features/lamp/properties/on` leads into, or none."""
+    """Return the feature in a path such as `/features/lamp/properties/on`, or nothing."""
     try:
         segments = parse_pointer(path or "")
     except DecodeError:

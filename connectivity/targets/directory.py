@@ -1,12 +1,11 @@
-"""The open connections as they see each other: their targets, the labels that they answer for, whose answers they take.
+"""The directory of open connections, for signals between connections.
 
-What one connection brings in, others may be sent: live signals go to the targets that subscribe to them, and answers may be
-diverted to another connection. A `OpenConnection` joins when its connection is opened and leaves when it is closed; a link
-that comes and goes in between changes nothing here.
+Live signals go to the targets of other connections that subscribe to them, and responses may be diverted to another
+connection. A connection is in the directory while it is open, whether it has a link or not.
 
-Diversion (Ditto connections, response diversion): a command with the header `divert-response-to-connection`, consumed by a
-connection that is a diversion source, is answered at a target of the named connection, if that one is a diversion target
-and lists the source as authorized. Only answers to commands are diverted, and never twice.
+A command with the header `divert-response-to-connection`, consumed by a diversion source, is answered at a target of the
+named connection, if that is a diversion target and authorizes the source. Only responses to commands are diverted, and never
+twice (Ditto connections, response diversion).
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ _USUAL_TYPES = frozenset({ResponseType.RESPONSE.value, ResponseType.ERROR.value}
 
 @dataclass(frozen=True, slots=True)
 class DivertingOptions:
-    """What a connection says about diversion in its `specificConfig`."""
+    """The diversion options in a connection's `specificConfig`."""
 
     is_source: bool = False
     is_target: bool = False
     preserves: bool = False
-    """Whether a diverted answer goes to the reply-target too."""
+    """Whether a diverted response goes to the reply-target too."""
     authorized: frozenset[str] = frozenset()
-    """The connections whose answers are taken."""
+    """The connections whose responses are accepted."""
 
     @classmethod
     def of(cls, connection: Connection) -> DivertingOptions:
@@ -66,10 +65,7 @@ class OpenConnection:
 
 
 class ResponseDiversion(NamedTuple):
-    """Where an answer goes instead of, or beside, its reply-target.
-
-    `target` of None: nobody takes it, for this `reason`.
-    """
+    """The target of a diverted response. `target` of None: there is none, for this `reason`."""
 
     target: TargetPublisher | None
     is_preserved: bool
@@ -77,7 +73,7 @@ class ResponseDiversion(NamedTuple):
 
 
 class ConnectionDirectory:
-    """Those that are open now, in the order in which they came."""
+    """The open connections, in the order in which they were opened."""
 
     def __init__(self) -> None:
         self._members: dict[str, OpenConnection] = {}
@@ -89,13 +85,13 @@ class ConnectionDirectory:
         self._members[member.connection_id] = member
 
     def leave(self, connection_id: str) -> None:
-        """Nothing is sent to this connection any more; whoever waits for its broker is told so."""
+        """Remove a connection, and end what waits for its broker."""
         member = self._members.pop(connection_id, None)
         for target in member.targets if member is not None else ():
             target.close()
 
     def diverted(self, answer: Answer, kind: str, origin: str, source: int) -> ResponseDiversion | None:
-        """Where an answer of this kind is diverted to that belongs to a source of the connection `origin`; None if not."""
+        """Return the diversion of a response to a source of the connection `origin`; None if not diverted."""
         headers = answer.headers
         member = self._members.get(origin)
         to = headers.get(DIVERT_TO)

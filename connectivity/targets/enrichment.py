@@ -1,8 +1,8 @@
-"""Extra fields: what a target wants to know of a thing beside what a signal says (Ditto connections, targets, enrichment).
+"""Extra fields of a thing that a target adds to signals (Ditto connections, targets, enrichment).
 
-A selector such as `attributes/site,features/{{ feature:id }}/definition` names fields of the thing; they are added to the
-signal as they are after it, as far as the target's subjects may read them. What is not there is left out, and so is a part
-of the selector whose placeholder has no value.
+A selector such as `attributes/site,features/{{ feature:id }}/definition` names fields; they have their values after the
+signal, as far as the target's subjects may read them. Missing fields are left out, and so are pointers whose placeholder has
+no value.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _TOKEN = re.compile("\x00([0-9]+)\x00")
 
 
 class _Pointer(NamedTuple):
-    """One pointer of a selector: each segment as text, or as a template where it has placeholders."""
+    """One pointer of a selector: each segment as text, or as a template."""
 
     segments: tuple[str | Template, ...]
 
     def resolved(self, context: PlaceholderContext) -> Sequence[Segments]:
-        """The pointers that come of it: none where a placeholder has no value, several where it has several."""
+        """Return the resolved pointers: none if a placeholder has no value, several if it has several."""
         return list(product(*[_values(segment, context) for segment in self.segments]))
 
 
@@ -37,7 +37,7 @@ def _values(segment: str | Template, context: PlaceholderContext) -> Sequence[st
     try:
         return segment.resolve(context).values
     except Unresolved:
-        return ()  # a function that cannot work on the value gives none
+        return ()  # a function that does not apply to the value returns none
 
 
 class ExtraFields:
@@ -62,11 +62,11 @@ class ExtraFields:
 
     @property
     def names(self) -> frozenset[str]:
-        """What its pointers begin with, where that does not depend on a signal."""
+        """The first segments of its pointers that do not depend on a signal."""
         return frozenset(first for first, *_ in (it.segments for it in self._pointers) if isinstance(first, str))
 
     def selection(self, context: Callable[[], PlaceholderContext]) -> Selection:
-        """The fields that are wanted with a signal; `context` is what placeholders read of it."""
+        """Return the selected fields for a signal; `context` has the values of placeholders."""
         if self._constant is not None:
             return self._constant
         known = context()
@@ -74,7 +74,7 @@ class ExtraFields:
 
 
 def _shielded(expression: str, expressions: list[str]) -> str:
-    """What stands for an expression while the selector around it is read, since it may have commas and brackets."""
+    """Return a stand-in for an expression while the selector is parsed: it may contain commas."""
     expressions.append(expression)
     return f"\x00{len(expressions) - 1}\x00"
 
@@ -86,7 +86,7 @@ def _segment(text: str, expressions: Sequence[str]) -> str | Template:
 
 
 def covers(selection: Selection, field: Field) -> bool:
-    """Whether extra fields with this selection may say something about a field of a filter."""
+    """Whether extra fields with this selection may contain a field of a filter."""
     level = selection
     for depth, key in enumerate(field.path):
         below = level.get(key)
@@ -101,5 +101,5 @@ def covers(selection: Selection, field: Field) -> bool:
 
 
 def extra_of(document: Mapping[str, Any], selection: Selection) -> dict[str, Any]:
-    """The selected fields of a thing as its reader sees it; empty where none of them is there."""
+    """Return the readable selected fields of a thing; empty if none exists."""
     return dict(select(document, selection))

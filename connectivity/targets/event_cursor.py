@@ -1,16 +1,11 @@
-"""One target on its way through all events: which of them it is sent, and how far it has come.
+"""The cursor of one target through all events: which it is sent, and how far it is.
 
-A `EventCursor` takes events in the order in which they were stored, judges each by what is the case now, and posts those
-that its target is meant to have; at most `WINDOW` of them wait for the broker. Its place is the last event before the first
-one that is still open: everything up to there needs nothing more. So the place may be written down late, and what is sent
-again after a crash is what had not been written down: at least once, in the order of revisions (Ditto connections, targets).
-
-While the broker is away nothing is judged or posted; the journal keeps what comes. What the broker can never take, or what
-cannot be written, is counted, logged and passed over. What it may take later is tried again after a pause that grows: the
-cursor goes back to the first such event and sends from there on, one by one until it has passed the place of the trouble, so
-that the last thing which a reader hears of an entity is the newest. What the journal has let go is skipped, and counted.
-
-Whoever wants to know what becomes of an event at this target is told once (`listen`). No clock but the loop's, no store.
+A cursor takes events in the order in which they were stored, judges each by the present state, and posts the selected ones;
+at most `WINDOW` wait for the broker. Its position is the last event before the first unfinished one, so it may be stored
+late: events after it are sent again after a crash, at least once, in order of revisions (Ditto connections, targets).
+Without a link nothing is judged; the journal keeps the events. A permanent failure is counted, logged and skipped. After a
+temporary one the cursor goes back to the first failed event after a growing pause, and sends one by one until it has passed
+the failure. Trimmed events are skipped and counted. `listen` reports the outcome of an event once.
 """
 
 from __future__ import annotations
@@ -35,13 +30,13 @@ log = structlog.get_logger(__name__)
 
 
 WINDOW: Final = 200
-"""So many events of a target may wait for its broker."""
+"""How many events of a target may wait for its broker."""
 
 WINDOW_BYTES: Final = 4 << 20
-"""With so much in what waits, no further event joins it."""
+"""How many bytes may wait before no further event is posted."""
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds before what the broker did not take is tried again."""
+"""Seconds before a temporary failure is retried."""
 
 ENRICHMENT_FAILED: Final = "signal.enrichment.failed"
 
@@ -49,18 +44,18 @@ _LATER: Final = frozenset({408, 424, 429})
 _OWN_FAULT: Final = 500
 
 Result: TypeAlias = ConnectivityError | SuppressionReason | None
-"""What became of an event at a target: the broker has it (None), or did not take it, or it was kept from the target."""
+"""The outcome of an event at a target: confirmed (None), an error, or a reason for suppression."""
 
 Told = Callable[[Result], None]
 
 
 class EventCursor:
-    """One target's way. `seq` and `skipped` are what is worth writing down."""
+    """The cursor of one target. `seq` and `skipped` are stored."""
 
     def __init__(
         self, route: TargetPublisher, place: CursorPosition, wake: Callable[[], None], window: int = WINDOW
     ) -> None:
-        """`wake` is called when the cursor could go on."""
+        """`wake` is called when the cursor could continue."""
         self.route = route
         self.skipped = place.skipped
         self.taken = place.seq
@@ -69,7 +64,7 @@ class EventCursor:
         self._wake = wake
         self._window = window
         self._open: dict[int, TwinEvent] = {}
-        """By number, those that the broker has not confirmed."""
+        """By number, the unconfirmed events."""
         self._open_bytes = 0
         self._listeners: dict[int, list[Told]] = {}
         self._failed: int | None = None
@@ -97,24 +92,24 @@ class EventCursor:
 
     @property
     def reason(self) -> str | None:
-        """Why the broker does not take what it is sent, while that is so; None otherwise."""
+        """Why the broker rejects events; None if it does not."""
         return self._reason if self._timer is not None or self._failed is not None else None
 
     @property
     def is_underway(self) -> bool:
-        """Whether the broker has something that it has not confirmed."""
+        """Whether the broker has unconfirmed events."""
         return bool(self._open)
 
     def is_passed(self, seq: int) -> bool:
-        """Whether nothing more comes of this event by itself."""
+        """Whether the cursor has passed this event."""
         return seq <= self.taken and seq not in self._open and (self._failed is None or seq < self._failed)
 
     def listen(self, seq: int, told: Told) -> None:
-        """Be told what becomes of an event that is not passed. `told` is called once, then or never."""
+        """Call `told` once with the outcome of an event that is not passed."""
         self._listeners.setdefault(seq, []).append(told)
 
     def forget_listeners(self, is_vain: Callable[[Told], bool]) -> None:
-        """Whoever is not interested any more need not be told."""
+        """Remove listeners that are no longer interested."""
         self._listeners = {
             seq: left for seq, told in self._listeners.items() if (left := [each for each in told if not is_vain(each)])
         }
@@ -127,7 +122,7 @@ class EventCursor:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the target may be sent something now."""
+        """Whether the target may be sent an event now."""
         if self._is_stopped or self._failed is not None or self._timer is not None or not self.route.outbox.is_attached:
             return False
         window = 1 if self.taken < self._careful_until else self._window
@@ -135,10 +130,10 @@ class EventCursor:
         return not self._is_full
 
     def take(self, found: PublishedEvent, happening: SignalContext[TwinEvent]) -> None:
-        """The next event, which is behind `taken`; nothing but gaps lies between. Raises StoreUnavailable."""
+        """Process the next event after `taken`; between them are only gaps. Raises StoreUnavailable."""
         seq = found.seq
         if found.cause is not None and found.cause.origin == self.route.connection_id:
-            # Nobody is told: to whoever caused it, nothing is acknowledged for its own connection.
+            # No outcome is reported: a connection does not acknowledge its own events.
             self.taken = seq
             self._listeners.pop(seq, None)
             return
@@ -167,8 +162,10 @@ class EventCursor:
         self._tell(seq, PublishFailed("the event could not be judged", status=_OWN_FAULT))
 
     def skip(self, last: int, trimmed: int) -> None:
-        """There are no events behind `taken` up to `last`: those up to the number `trimmed` were trimmed, which is a miss;
-        the others are nothing that a target is sent, or were erased."""
+        """Skip numbers after `taken` up to `last`.
+
+        Events up to number `trimmed` were trimmed, and are counted as missed; the others are not for targets, or were erased.
+        """
         missed = min(last, trimmed) - self.taken
         if missed > 0:
             self.skipped += missed
@@ -208,7 +205,7 @@ class EventCursor:
             self._open_bytes -= _size(event)
 
     def _go_back(self) -> None:
-        """Everything that was on its way has ended, not all of it well: wait, then send from the first failure on."""
+        """Everything posted has ended, with a failure: wait, then send from the first failure on."""
         assert self._failed is not None
         self._careful_until = max(self._careful_until, self.taken)
         self.taken, self._failed = self._failed - 1, None
@@ -216,10 +213,10 @@ class EventCursor:
         self._rest()
 
     def linked(self) -> None:
-        """There is a new link.
+        """Continue on a new link.
 
-        What the broker has refused is not the first thing that it hears there: of one that hangs up about it, nothing else
-        would have a link for longer than that takes.
+        A refused event is not the first one that is sent there: if the broker closes links because of it, other events would
+        not get through.
         """
         if self._tries and self._failed is None:
             self._rest()
@@ -235,7 +232,7 @@ class EventCursor:
         self._wake()
 
     def again(self, event: TwinEvent, told: Told) -> None:
-        """Send an event once more that is passed, and tell what becomes of it."""
+        """Send a passed event again, and report its outcome."""
         if self._is_closed or not self.route.outbox.is_attached:
             told(PublishFailed("the broker is away"))
         elif self.route.post(event, told, partial(told, SuppressionReason.EMPTY)) is None:
@@ -249,7 +246,7 @@ class EventCursor:
             await self._idle
 
     def close(self) -> None:
-        """The connection is closed. What is open has not been confirmed; nobody is told anything any more."""
+        """Close the cursor. Open events are unconfirmed; no outcomes are reported."""
         self._is_stopped = self._is_closed = True
         self._listeners.clear()
         if self._timer is not None:
@@ -274,7 +271,7 @@ def _size(event: TwinEvent) -> int:
 
 
 def is_final(error: ConnectivityError) -> bool:
-    """Whether the same event would fail the same way again: it cannot be written, or the broker can never take it."""
+    """Whether the same event would fail in the same way again."""
     if not isinstance(error, PublishFailed):
         return False
     status = error.fault.status

@@ -1,12 +1,9 @@
-"""The cursors of all targets that events go to: where they are, who moves them, what is written down of them.
+"""Moves the event cursors of all targets, and stores their positions.
 
-A target's cursor begins where its place is in the journal; one without a place begins behind the newest event, and its
-connection is opened when that is durable. Targets are known by their addresses, so a document may change around them. A
-connection that is closed by its document, or whose document is gone, loses its places: opened again, it starts anew.
-
-After each commit all cursors have a turn, together: what is asked about an event is worked out once for all of them. The
-loop gets its turn after some milliseconds. Places are written down a few times a second while they move, with a commit that
-somebody else needs if there is one, and once more at the end.
+A cursor begins at its stored position; a new one begins after the newest event, and its connection opens when that is
+durable. Targets are identified by their addresses, so other changes of a document keep positions. A connection that is
+closed by its document, or deleted, loses them. After each commit all cursors have a turn together, so that each question
+about an event is answered once for all. Positions are stored a few times a second while they move, and once at the end.
 """
 
 from __future__ import annotations
@@ -37,24 +34,24 @@ log = structlog.get_logger(__name__)
 
 
 WRITE_SECONDS: Final = 0.2
-"""So long a place may have moved before that is written down: what was sent since then is sent again after a crash."""
+"""How long a position may have moved before it is stored. After a crash, later events are sent again."""
 
 AGAIN_SECONDS: Final = 0.5
 """The pause before a store is asked again that could not say where targets are."""
 
 TURN_EVENTS: Final = 64
 TURN_SECONDS: Final = 0.002
-"""So much is judged before others have their turn on the loop."""
+"""How much is judged before other tasks get a turn on the event loop."""
 
 MOST_LISTENERS: Final = 1000
-"""So many events of a cursor may be listened for before it is looked who still does."""
+"""How many listeners a cursor may have before finished ones are removed."""
 
 BEHIND_EVENTS, BEHIND_SECONDS = 1000, 5.0
-"""From here on the status of a connection says that a target is behind."""
+"""The lag from which the status of a connection reports that a target is behind."""
 
 
 class TargetLag(NamedTuple):
-    """How far a target is behind: events that it has not passed, seconds since the oldest of them was stored."""
+    """The lag of a target: events it has not passed, seconds since the oldest of them was stored."""
 
     events: int
     seconds: float
@@ -66,23 +63,23 @@ class EventPublisher:
     def __init__(self, store: Store, present: ClockedState) -> None:
         """Raises StoreUnavailable."""
         self.on_skip: Callable[[str, str, int], object] = lambda connection, target, events: None  # noqa: ARG005
-        """Told connection, target and number of events that a target has missed."""
+        """Called with connection, target and number of missed events."""
         self._store = store
         self._repository = CursorRepository(store)
         self._present = present
         self._cursors: dict[str, list[EventCursor]] = {}
-        """By connection, those that are open."""
+        """By connection, the open cursors."""
         self._places: dict[tuple[str, str], CursorPosition] = {
             place[:2]: place for place in self._repository.positions()
         }
         """As they are worth writing down."""
         self._written = dict(self._places)
         self._dropped: set[str] = set()
-        """Connections whose places are not worth anything any more, but are still in the journal."""
+        """Connections whose positions are deleted here, but not in the journal yet."""
         self._joining: Counter[str] = Counter()
         self._is_due = False
         self._served = 0
-        """How many times cursors that lag have had their turn."""
+        """How many times lagging cursors have had their turn."""
         self._writing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Future[None]] = set()
         if self._places:
@@ -93,7 +90,7 @@ class EventPublisher:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether anybody is to be sent events, now or later: then they are stored with their causes."""
+        """Whether there are targets for events: then events are stored with their causes."""
         return bool(self._places or self._joining)
 
     def of(self, connection_id: str) -> Sequence[EventCursor]:
@@ -103,7 +100,7 @@ class EventPublisher:
     # coming and going
 
     def has_places(self, connection: Connection) -> bool:
-        """Whether every target of a connection has a durable place, and no other of it has."""
+        """Whether exactly the targets of a connection have durable positions."""
         known = [target for id, target in self._places if id == connection.id]
         return sorted(known) == sorted(keys(connection).values())
 
@@ -124,7 +121,7 @@ class EventPublisher:
                     break
                 except StoreUnavailable as error:
                     log.warning("targets wait for the store", connection=connection.id, error=str(error))
-                    # A store that can write, but cannot be read, counts as available.
+                    # A store that can write, but not read, is treated as available.
                     await asyncio.sleep(AGAIN_SECONDS)
                     await self._store.wait_available()
             for key in [key for key in self._places if key[0] == connection.id and key not in found]:
@@ -138,25 +135,25 @@ class EventPublisher:
             self._look_whether_wanted()
 
     def join(self, connection: Connection, targets: Sequence[TargetPublisher]) -> None:
-        """A connection is being opened, whose targets have places: events go to them from there on."""
+        """Open the cursors of a connection whose targets have positions."""
         opened = []
         for index, key in keys(connection).items():
             if (place := self._places.get((connection.id, key))) is None:
                 continue
             opened.append(EventCursor(targets[index], place, self.wake))
-            # So that the first one that is skipped is seen as one more.
+            # Creates the time series, so that its first increase is visible.
             self.on_skip(connection.id, str(index), 0)
         if opened:
             self._cursors[connection.id] = opened
             self.wake()
 
     async def stop(self, connection_id: str) -> None:
-        """Nothing more goes to a connection. Waits until its broker has confirmed what is on its way."""
+        """Send no more events to a connection, and wait until its broker has confirmed the posted ones."""
         if cursors := self.of(connection_id):
             await asyncio.gather(*(cursor.stop() for cursor in cursors))
 
     def leave(self, connection_id: str) -> None:
-        """A connection is closed. Where its targets were, they go on."""
+        """Close the cursors of a connection. Their positions are kept."""
         for cursor in self._cursors.pop(connection_id, ()):
             self._note(cursor)
             cursor.close()
@@ -197,7 +194,7 @@ class EventPublisher:
         self._is_due = False
         tail = self._store.tail
         newest = tail.newest
-        # Those that are at the same event go on together: nearly always all of them.
+        # Cursors at the same event continue together: nearly always all of them.
         groups: dict[int, list[EventCursor]] = {}
         for cursors in self._cursors.values():
             for cursor in cursors:
@@ -219,7 +216,7 @@ class EventPublisher:
         self._write_soon()
 
     def _in_turn(self, places: list[int]) -> list[int]:
-        """Those that are up to date first; of those that lag, and have to be read for, one after the other is the next."""
+        """Yield the cursors: those that are up to date first, then the lagging ones by turns."""
         if len(places) < 2:
             return places
         places.remove(first := max(places))
@@ -227,7 +224,7 @@ class EventPublisher:
         return [first, *places[start:], *places[:start]]
 
     def _advance(self, taken: int, group: list[EventCursor], until: float) -> bool:
-        """Have cursors that are at the same event go on for a while; whether one could go on further at once.
+        """Move cursors at the same event for a while; return whether one could continue at once.
 
         Raises StoreUnavailable.
         """
@@ -240,7 +237,7 @@ class EventPublisher:
                     cursor.skip(tail.newest, trimmed)
             return False
         for found in events:
-            # What was posted may have failed within the call: then a cursor has gone back, and must skip nothing.
+            # A post may have failed within the call: then a cursor has gone back, and must skip nothing.
             if not (group := [cursor for cursor in group if cursor.can_go_on]):
                 break
             if found.seq > taken + 1:
@@ -259,10 +256,7 @@ class EventPublisher:
         return any(cursor.can_go_on for cursor in group)
 
     def _offer(self, cursor: EventCursor, found: PublishedEvent, happening: SignalContext[TwinEvent]) -> bool:
-        """Whether the cursor has passed the event, be it by a mistake of ours.
-
-        One that has not is tried again later.
-        """
+        """Whether the cursor has passed the event, perhaps by an internal error. Else it is tried again."""
         try:
             cursor.take(found, happening)
         except StoreUnavailable as error:
@@ -274,7 +268,7 @@ class EventPublisher:
         return True
 
     def sweep(self) -> None:
-        """Once in a while: whoever has stopped for a reason that nobody will tell goes on."""
+        """Wake cursors that wait for a reason that is not announced; to be called once in a while."""
         for cursors in self._cursors.values():
             for cursor in cursors:
                 if cursor.listeners > MOST_LISTENERS:
@@ -286,17 +280,15 @@ class EventPublisher:
             self.wake()
 
     def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
-        """One durable event. Raises StoreUnavailable."""
+        """Return one durable event. Raises StoreUnavailable."""
         return self._store.tail.followed(entity, revision)
 
     def happening(self, found: PublishedEvent) -> SignalContext[TwinEvent]:
-        """An event as it is judged in this turn."""
+        """Return an event with the present state."""
         return SignalContext(twin_event(found), self._present)
 
-    # what is written down
-
     def _note(self, cursor: EventCursor) -> bool:
-        """Whether the cursor has moved since that was written down last."""
+        """Note the cursor's position; return whether it differs from the stored one."""
         place = cursor.place
         key = place[:2]
         before = self._places.get(key)
@@ -341,7 +333,7 @@ class EventPublisher:
             log.error("places of targets could not be written", exc_info=error)
 
     async def close(self) -> None:
-        """Write down where everybody is: a service that ends in order repeats nothing."""
+        """Store all positions, so that nothing is sent again after an orderly stop."""
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
@@ -350,8 +342,6 @@ class EventPublisher:
         if moved := self._moved():
             with contextlib.suppress(StoreUnavailable):
                 await self._move(moved)
-
-    # what operators see
 
     def lag(self, cursor: EventCursor) -> TargetLag:
         """Raises StoreUnavailable."""
@@ -365,7 +355,7 @@ class EventPublisher:
         return TargetLag(newest - seq, max(0.0, (self._present.now() - stored).total_seconds()))
 
     def conditions(self, connection_id: str) -> Iterator[tuple[int, str]]:
-        """What the status of a connection says of its targets, by their index."""
+        """Return the conditions of targets for the status of a connection, by their index."""
         for cursor in self.of(connection_id):
             index = cursor.route.index
             with contextlib.suppress(StoreUnavailable):
@@ -377,7 +367,7 @@ class EventPublisher:
                 yield index, f"has missed {cursor.skipped} events"
 
     def figures(self) -> Iterator[GaugeReading]:
-        """For a scrape."""
+        """Return the metrics."""
         lags: dict[tuple[str, ...], tuple[int, float]] = {}
         with contextlib.suppress(StoreUnavailable):
             for connection_id, cursors in self._cursors.items():
@@ -387,7 +377,7 @@ class EventPublisher:
 
 
 def lag_figures(lags: Mapping[tuple[str, ...], tuple[int, float]]) -> Iterator[GaugeReading]:
-    """What a scrape shows of targets that are so many events and seconds behind, by connection and index."""
+    """Return the lag metrics of targets, by connection and index."""
     names = ("connection", "target")
     events: dict[tuple[str, ...], float] = {labels: lag[0] for labels, lag in lags.items()}
     seconds = {labels: lag[1] for labels, lag in lags.items()}
@@ -398,9 +388,9 @@ def lag_figures(lags: Mapping[tuple[str, ...], tuple[int, float]]) -> Iterator[G
 
 
 def keys(connection: Connection) -> dict[int, str]:
-    """Those targets of a connection that events go to: index → the name under which the place is kept.
+    """Return the targets of a connection that receive events: index → key of the position.
 
-    It is the target's address, with a number for those that share one: changing anything else of a target moves no place.
+    The key is the target's address, with a number for those that share one: other changes keep the position.
     """
     found: dict[int, str] = {}
     seen: Counter[str] = Counter()
@@ -412,12 +402,12 @@ def keys(connection: Connection) -> dict[int, str]:
 
 
 def wants_events(target: Target) -> bool:
-    """Whether events of twins are among a target's topics."""
+    """Whether a target's topics include events of twins."""
     return any(topic.partition("?")[0] == TWIN_EVENTS for topic in target.topics)
 
 
 def twin_event(found: PublishedEvent) -> TwinEvent:
-    """An event as it goes to targets."""
+    """Return an event as targets receive it."""
     event = found.event
     headers = found.cause.headers if found.cause is not None else {}
     return TwinEvent(event.entity, event.revision, event.timestamp, event.action, event.path, event.value, headers)

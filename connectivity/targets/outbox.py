@@ -1,16 +1,11 @@
-"""What one connection has to publish, over the links that it has.
+"""The outbox of one connection: messages to publish, over its links.
 
-There is a lane for each of the connection's clients (`connectivity.targets.outbox`). What is about the same thing goes
-through the same lane: so the answers about an entity, and the events of a subscription, leave in the order in which they
-were posted, though the connection has several links. Each lane goes over its own client's link. While that client has none,
-its lane goes over the link of another client, and returns later: one dead link holds nobody up. A lane of whose messages
-links seem to die waits for its own client, so that it takes no other link down.
+There is a queue for each client of the connection. Messages about the same subject use the same queue, so the responses
+about an entity, and the elements of a subscription, keep their order. A queue sends over its own client's link; while that
+client has none, over another one. A queue whose messages seem to break links waits for its own client.
 
-Messages that scripts are still making hold their place: what the same party (a source or a target) posts behind them waits
-with them, what others post goes by.
-
-At a door each address is somebody else's socket, and some are read slowly. There each address has a lane of its own
-(`PerAddressOutbox`), with a window of its own on the link, so that nobody waits for what another one does not read.
+Messages that scripts still produce keep their place: later messages of the same sender (a source or a target) wait, others
+do not. At a listener each address has a queue of its own (`PerAddressOutbox`), so that slow peers do not delay others.
 """
 
 from __future__ import annotations
@@ -34,10 +29,9 @@ _TIMED_OUT = 408
 
 
 class PendingPublish:
-    """Messages that were posted together. `error` is the first refusal among those that have ended.
+    """Messages that were posted together; `error` is the first error among those that have ended.
 
-    Setting `withdrawn` keeps those back that the link has not taken yet; the `deadline`, in monotonic seconds, does so by
-    itself, and is told as a failure.
+    Setting `withdrawn` drops messages that no link has taken yet; after the `deadline`, in monotonic seconds, they fail.
     """
 
     __slots__ = ("_over", "_taken", "deadline", "ended", "error", "unconfirmed", "untaken", "withdrawn")
@@ -83,10 +77,7 @@ class PendingPublish:
 
 
 class _Place:
-    """A posting whose messages are not known yet, or which waits behind such.
-
-    A message that is None is a mere mark.
-    """
+    """A posting whose messages are not known yet, or that waits behind one. A message of None is a mark."""
 
     __slots__ = ("messages", "posting")
 
@@ -96,7 +87,7 @@ class _Place:
 
 
 class LinkWindow:
-    """A living link, as the lanes on it share it."""
+    """A live link that several queues share."""
 
     __slots__ = ("_is_flushing", "in_flight", "is_behind", "lanes", "link")
 
@@ -105,12 +96,12 @@ class LinkWindow:
         self.lanes: list[OrderedQueue] = []
         self.in_flight = 0
         self.is_behind = False
-        """Whether something waits for a confirm before it can be sent."""
+        """Whether messages wait for a confirmation before they can be sent."""
         self._is_flushing = False
 
     def flush(self) -> None:
-        """Send what may be sent. The lane that is served first is another one each time."""
-        # A link may confirm within `publish`; the outer call goes on sending then.
+        """Send what may be sent, beginning with another queue each time."""
+        # A link may confirm within `publish`; the outer call continues then.
         if self._is_flushing:
             return
         self._is_flushing = True
@@ -135,16 +126,16 @@ class OrderedQueue:
     def __init__(self) -> None:
         self._waiting: deque[tuple[OutboundMessage | None, PendingPublish]] = deque()
         self._held: dict[Hashable, deque[_Place]] = {}
-        """Party → what it has posted, from the first place on whose messages are not known."""
+        """Sender → its postings from the first unknown one on."""
         self._in_flight: dict[int, tuple[OutboundMessage, PendingPublish]] = {}
         self._number = 0
         self._carrier: LinkWindow | None = None
         self._wanted: LinkWindow | None = None
-        """Where the lane is to be; it goes there when nothing is in flight."""
+        """The next link of the queue, once nothing is in flight."""
         self._suspects = 0
-        """How many messages at the front have been in flight when a link died; they go out one by one."""
+        """How many of the first messages were in flight when a link broke; they are sent one by one."""
         self._barren = 0
-        """How many links in a row have died since a message was confirmed last."""
+        """How many links in a row have broken without a confirmation."""
         self._empty: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -155,16 +146,16 @@ class OrderedQueue:
         return len(self._waiting) + len(self._in_flight) + sum(map(len, self._held.values()))
 
     def is_waiting(self, party: Hashable = None) -> bool:
-        """Whether there is something that no link has taken, be it only known to this party."""
+        """Whether messages wait for a link, unknown ones of this sender included."""
         return bool(self._waiting) or party in self._held
 
     def is_making(self, party: Hashable) -> bool:
-        """Whether there is something of this party that is not known yet."""
+        """Whether there are unknown messages of this sender."""
         return party in self._held
 
     @property
     def is_suspect(self) -> bool:
-        """Whether links seem to die of what this lane sends."""
+        """Whether messages of this queue seem to break links."""
         return self._barren > 1
 
     def post(self, messages: Sequence[OutboundMessage], posting: PendingPublish, party: Hashable = None) -> None:
@@ -202,7 +193,7 @@ class OrderedQueue:
             self._waiting.append((None, posting))
 
     def use(self, carrier: LinkWindow | None) -> None:
-        """Go on over this link, as soon as what is in flight on another living one is confirmed."""
+        """Use this link as soon as everything in flight on the present one is confirmed."""
         self._wanted = carrier
         if carrier is self._carrier:
             if carrier is not None:
@@ -211,9 +202,9 @@ class OrderedQueue:
             self._go_over()
 
     def lose(self, *, was_silent: bool = False) -> None:
-        """The link is gone: what it had not confirmed waits again, in front.
+        """Process the loss of the link: unconfirmed messages wait again, in front.
 
-        `was_silent`: not the broker has ended it, so that none of its messages can have been the reason.
+        `was_silent`: the broker did not close it, so no message was the reason.
         """
         self._carrier = self._wanted = None
         if self._in_flight and not was_silent:
@@ -285,21 +276,21 @@ class OrderedQueue:
             carrier.flush()
 
     def _end(self, posting: PendingPublish, error: ConnectivityError | None) -> None:
-        """One message of a posting has ended, which may have been the lane's last one."""
+        """End one message of a posting, perhaps the last one of the queue."""
         posting.confirm(error)
         if self._empty is not None and not len(self):
-            # Who waited may have given up.
+            # The waiting task may have been cancelled.
             if not self._empty.done():
                 self._empty.set_result(None)
             self._empty = None
 
 
 FEW_LANES = 64
-"""From so many lanes on, the empty ones of a door are forgotten."""
+"""The number of queues from which empty ones of a listener are deleted."""
 
 
 class Outbox:
-    """The lanes of a connection with so many clients."""
+    """The queues of a connection with so many clients."""
 
     def __init__(self, clients: int = 1) -> None:
         self._lanes = [OrderedQueue() for _ in range(clients)]
@@ -367,9 +358,9 @@ class Outbox:
         making.add_done_callback(made)
 
     def behind(self, ended: Done, party: Hashable = None) -> None:
-        """Call `ended` when links have taken all that waits now: what is done for it, is done at the links' pace.
+        """Call `ended` when links have taken all waiting messages: the caller works at the links' pace.
 
-        What is still being made counts if it is this party's.
+        Unknown messages are included if they are this sender's.
         """
         if busy := [lane for lane in self._lanes if lane.is_waiting(party)]:
             posting = PendingPublish(len(busy), ended)
@@ -379,14 +370,14 @@ class Outbox:
             ended(None)
 
     def attach(self, link: Link, client: int = 0) -> None:
-        """A client has a link: what waits goes out through it."""
+        """Process a new link of a client: waiting messages are sent over it."""
         self._carriers[client] = LinkWindow(link)
         self._place_lanes()
 
     def detach(self, client: int = 0, *, was_silent: bool = False) -> None:
-        """A client's link is gone: what it had not confirmed goes out again, over the next one.
+        """Process the loss of a client's link: unconfirmed messages are sent again over the next one.
 
-        `was_silent`: not the broker has ended it.
+        `was_silent`: the broker did not close it.
         """
         if (carrier := self._carriers.pop(client, None)) is not None:
             for lane in carrier.lanes:
@@ -407,7 +398,7 @@ class Outbox:
             lane.use(self._carriers.get(home) or self._host(home, lane))
 
     def _host(self, home: int, lane: OrderedQueue) -> LinkWindow | None:
-        """The link that a lane may use whose own client has none."""
+        """Return another client's link for a queue whose own client has none."""
         if lane.is_suspect or not self._carriers:
             return None
         others = sorted(self._carriers)
@@ -415,7 +406,7 @@ class Outbox:
 
 
 class PerAddressOutbox(Outbox):
-    """The lanes of a door, one for each address that something waits for or was sent to a while ago."""
+    """The queues of a listener, one for each recently used address."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -434,9 +425,9 @@ class PerAddressOutbox(Outbox):
         return self._link is not None
 
     def behind(self, ended: Done, party: Hashable = None) -> None:
-        """Call `ended` when what is being made for this party is there and taken.
+        """Call `ended` when unknown messages of this sender are there and taken, else at once.
 
-        Else at once: a door stops reading from whoever does not read, so that nothing has to be held back here.
+        A listener stops reading from slow peers, so that nothing has to be held back here.
         """
         if busy := [lane for lane in self._by_address.values() if lane.is_making(party)]:
             posting = PendingPublish(len(busy), ended)
@@ -451,10 +442,10 @@ class PerAddressOutbox(Outbox):
             lane.use(LinkWindow(link))
 
     def detach(self, client: int = 0, *, was_silent: bool = False) -> None:  # noqa: ARG002 - a door has one
-        """The door is closed. What was for its peers finds nobody at the next one, and ends."""
+        """Process the end of the listener. Messages for its peers end at the next one, without receiver."""
         self._link = None
         for lane in self._by_address.values():
-            # No peer's message is the reason why a door is closed.
+            # No peer's message closes a listener.
             lane.lose(was_silent=True)
 
     async def drained(self) -> None:

@@ -1,7 +1,8 @@
-"""Publishes signals to one address of a connection: maps them, resolves the address, and hands the messages to the outbox.
+"""Publishes signals to one address of a connection.
 
-`ReplyTargetPublisher` and `TargetPublisher` decide which signals are sent and who learns of the outcome.
-If a payload mapper runs a script, the posting keeps its place in the outbox until the script has returned.
+It maps a signal, resolves the address, and passes the messages to the outbox. `ReplyTargetPublisher` and `TargetPublisher`
+decide which signals are sent and who learns of the outcome. If a payload mapper runs a script, the posting keeps its place
+in the outbox until the script has returned.
 """
 
 from __future__ import annotations
@@ -32,14 +33,17 @@ MappedSignal: TypeAlias = tuple[Destination, Sequence[tuple[ConfiguredMapper, Se
 """The destination of a signal, and the envelopes that each mapper has made of it."""
 
 PublishOutcome: TypeAlias = Callable[[int, ConnectivityError | None], None]
-"""Called with the number of messages, and the first error among them, when the broker has answered for all."""
+"""Called when the broker has answered for all messages.
+
+It receives their number, and the first error among them.
+"""
 
 
 class Publisher:
     """Sends signals to the address of a target, or of a source's reply-target."""
 
     kind: ClassVar[str]
-    """What the index counts in log events: `source` or `target`."""
+    """The meaning of the index in log events: `source` or `target`."""
     facts: TargetFacts
 
     def __init__(

@@ -176,14 +176,17 @@ class ReplyTargetPublisher(Publisher):
             ended(error)
 
     def messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage]:
-        """Return the messages of a signal, before scripts run; none if it is not expected or its address has no value."""
+        """Return the messages of a signal before scripts run.
+
+        None if it is not expected or its address has no value.
+        """
         mapped = self._counted(signal, unasked)
         return self._messages(mapped) if mapped is not None else ()
 
     async def rehearse(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage] | str:
-        """Return what `post` would send, or the reason why it would send nothing, without counting and logging.
+        """Return what `post` would send, or the reason why it would send nothing.
 
-        Raises MappingError if the signal cannot be mapped.
+        Nothing is counted or logged. Raises MappingError if the signal cannot be mapped.
         """
         mapped = self._expected_and_mapped(signal, unasked)
         return mapped if isinstance(mapped, str) else await self._messages_of_scripts(mapped) or UNWRITTEN
@@ -268,9 +271,9 @@ def failure_of(signal: Outbound) -> str | None:
 
 
 def too_large(answer: Answer, error: ConnectivityError | None) -> ErrorResponse | None:
-    """Return the error response to send in place of a response that is too large for the broker; None for other errors.
+    """Return an error response in place of a response that is too large for the broker.
 
-    Without it the requester would wait forever.
+    None for other errors. Without it the requester would wait forever.
     """
     if isinstance(answer, ErrorResponse) or not isinstance(error, PublishFailed) or error.fault.status != TOO_LARGE:
         return None

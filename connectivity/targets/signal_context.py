@@ -1,9 +1,8 @@
-"""A signal on its way to targets, with everything that several of them ask about it, each worked out once.
+"""A signal with everything that several targets need to know about it, computed once.
 
-One event may concern many targets, and most of what is asked is the same for all of them: its value parsed, the policy of
-its thing, what a filter sees of it, what certain subjects see of it. A `SignalContext` is made when a signal is at hand, is
-asked by every `Interest`, and is thrown away before anything else happens in the world: it keeps what the present was like
-when it was first asked.
+An event may concern many targets: its parsed value, the policy of its thing, and the parts that certain subjects can read
+are the same for many. A `SignalContext` is used by every `TopicFilter` and discarded within the same turn of the event loop:
+it does not notice later changes.
 """
 
 from __future__ import annotations
@@ -45,23 +44,20 @@ _encode = msgspec.json.Encoder().encode
 
 
 class CurrentState(Protocol):
-    """The world as it is now.
-
-    It knows the entity of the signal and its policy without having to wait for them.
-    """
+    """The present state, with the entity of the signal and its policy in memory."""
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """The newest snapshot, also of a deleted entity."""
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
-        """The permissions of a policy for entities of a namespace; None where there is no such policy, or none any more."""
+        """Return the permissions of a policy for entities of a namespace; None if it does not exist."""
 
     def now(self) -> datetime:
         """An aware time."""
 
 
 class ClockedState(NamedTuple):
-    """A world with a clock, as those see it who are told of signals."""
+    """A present state with a clock."""
 
     world: StateLookup
     clock: Callable[[], datetime]
@@ -77,7 +73,7 @@ class ClockedState(NamedTuple):
 
 
 class SuppressionReason(Enum):
-    """Why a target is not told of a signal."""
+    """Why a target does not receive a signal."""
 
     TOPIC = "no topic of the target has such signals"
     NAMESPACE = "the target wants signals of other namespaces"
@@ -91,15 +87,12 @@ S = TypeVar("S", bound=TwinEvent | Live)
 
 
 class SubjectView(Generic[S]):
-    """A signal as certain subjects see it.
-
-    `document` is what a filter sees: the thing as far as the signal tells it.
-    """
+    """A signal as certain subjects can read it. `document` is the part of the thing that a filter sees."""
 
     __slots__ = ("_context", "_document", "_happening", "_part", "_readable", "_signal", "subjects")
 
     def __init__(self, happening: SignalContext[S], subjects: tuple[str, ...], part: Any) -> None:
-        """`part`: what is readable of the value, parsed; MISSING where the value is seen as it is."""
+        """`part`: the readable part of the parsed value; MISSING if the value is readable as it is."""
         self.subjects = subjects
         self._happening = happening
         self._part = part
@@ -110,14 +103,14 @@ class SubjectView(Generic[S]):
 
     @property
     def signal(self) -> S:
-        """The signal with what is readable of its value."""
+        """The signal with the readable part of its value."""
         if self._signal is None:
             self._signal = _with(self._happening.signal, value=_encode(self._part))
         return self._signal
 
     @property
     def context(self) -> PlaceholderContext:
-        """What expressions may read of the signal, which is nothing that these subjects may not."""
+        """The placeholder values of the readable signal."""
         if self._part is MISSING:
             return self._happening.context
         if self._context is None:
@@ -128,7 +121,7 @@ class SubjectView(Generic[S]):
         return self._happening.operand(name, template) if self._part is MISSING else _value_of(template, self.context)
 
     def document(self, operands: tuple[tuple[str, Template], ...] = ()) -> Mapping[str, Any]:
-        """Not to be changed. The `operands` that have a value stand in it under their names."""
+        """The document for filters, not to be changed. The `operands` are inserted under their names."""
         document = self._document
         if document is None:
             value = self._happening.value if self._part is MISSING else self._part
@@ -139,10 +132,7 @@ class SubjectView(Generic[S]):
         return document
 
     def readable_thing(self, selection: Selection) -> Mapping[str, Any] | None:
-        """The thing after the signal as they may read it, with the fields beside it; None where it is not to be had.
-
-        Empty for a thing that is not there any more.
-        """
+        """The readable thing after the signal, with extra fields; None if unknown, empty if deleted."""
         happening = self._happening
         snapshot = happening.snapshot
         if snapshot is None or snapshot.revision < getattr(happening.signal, "revision", 0):
@@ -162,7 +152,7 @@ class SubjectView(Generic[S]):
 
 
 class SignalContext(Generic[S]):
-    """One signal and the present in which it is judged."""
+    """One signal and the present state in which it is judged."""
 
     __slots__ = ("_context", "_enforcer", "_operands", "_seen", "_snapshot", "_value", "present", "signal", "topic")
 
@@ -170,7 +160,7 @@ class SignalContext(Generic[S]):
         self.signal: S = signal
         self.present = present
         self.topic = _TOPICS[type(signal)] if signal.entity.type is EntityType.THING else None
-        """The topic of a target that has such signals; None for what no target is told of."""
+        """The topic of such signals in targets; None if there is none."""
         self._seen: dict[tuple[str, ...], SubjectView[S] | SuppressionReason] = {}
         self._operands: dict[str, Any] = {}
         self._context: PlaceholderContext | None = None
@@ -199,27 +189,27 @@ class SignalContext(Generic[S]):
 
     @property
     def value(self) -> Any:
-        """The parsed value; MISSING where there is none. Not to be changed."""
+        """The parsed value; MISSING if there is none. Not to be changed."""
         if self._value is ...:
             self._value = MISSING if self.signal.value is None else _decode(self.signal.value)
         return self._value
 
     @property
     def context(self) -> PlaceholderContext:
-        """What expressions read of the whole signal."""
+        """The placeholder values of the whole signal."""
         if self._context is None:
             self._context = context_of(self.signal, self.present.now)
         return self._context
 
     def operand(self, name: str, template: Template) -> Any:
-        """The value of an operand of filters: a text, or several; MISSING for none."""
+        """Return the value of an operand of filters: a text, or several; MISSING for none."""
         found = self._operands.get(name)
         if found is None:
             found = self._operands[name] = _value_of(template, self.context)
         return found
 
     def told(self, value: Any) -> dict[str, Any]:
-        """A fresh document of the thing as far as the signal tells it with this value."""
+        """Return a new document of the thing as far as the signal describes it with this value."""
         signal = self.signal
         action = getattr(signal, "action", "")
         action = _EVENTS.get(action, action) if not isinstance(signal, TwinEvent) else action
@@ -257,7 +247,7 @@ class SignalContext(Generic[S]):
 
 
 def _value_of(template: Template, context: PlaceholderContext) -> Any:
-    """A text, or several; MISSING for none."""
+    """Return a text, or several; MISSING for none."""
     values = template.resolve(context).values
     return MISSING if not values else values[0] if len(values) == 1 else list(values)
 

@@ -76,7 +76,7 @@ class TargetPublisher(Publisher):
     def issued(
         self, label: str, entity: EntityId, error: ConnectivityError | None, correlation_id: str | None, channel: str
     ) -> Acknowledgement:
-        """Return the acknowledgement under the label that the target issues, for a signal whose publication has ended."""
+        """Return the acknowledgement that the target issues for a signal after its publication."""
         status = self.confirmed_status
         if error is not None:
             status = error.fault.status if isinstance(error, PublishFailed) else 503
@@ -99,9 +99,9 @@ class TargetPublisher(Publisher):
         return judged
 
     def messages(self, signal: Outbound) -> Sequence[OutboundMessage]:
-        """Return the messages of a signal, before scripts run; none if its address has no value or all mappers drop it.
+        """Return the messages of a signal before scripts run.
 
-        Raises PublishFailed if it cannot be mapped.
+        None if its address has no value or all mappers drop it. Raises PublishFailed if it cannot be mapped.
         """
         mapped = self._counted(signal)
         return self._messages(mapped) if mapped is not None else ()

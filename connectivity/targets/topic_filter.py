@@ -1,16 +1,9 @@
-"""What a target wants to hear of: its topics with namespaces, filters and extra fields, compiled once.
+"""Decides which signals a target receives, by its topics, namespaces, filters and extra fields.
 
-`TopicFilter.judge` decides about one signal (Ditto connections, targets): may the target's subjects read it, does a topic of
-the target have such signals, is its namespace wanted, does the filter let it through, now that the extra fields are known.
-The answer is the signal as this target is sent it, or why it is kept from it. Pure; where the signal came from, and what
-becomes of the answer, are the caller's business.
-
-For one target `judge(event, present)` does. Where many targets are told of the same event, make one `Happening(event,
-present)` for it and give it to `judge_shared` of each: it is parsed once, its policy is looked up once, and targets with
-equal subjects share what they may see of it. A happening must not outlive the turn of the loop in which it was made, since
-it does not notice when the world goes on.
-
-A filter sees what its target may read and nothing else, or what is delivered would tell what is hidden.
+`TopicFilter.judge` checks the target's read permission, its topics, the namespace, and the filter with extra fields (Ditto
+connections, targets). It returns the signal as the target receives it, or the reason why it does not. For many targets,
+create one `SignalContext` and pass it to `judge_shared` of each. A filter sees only what its target may read: otherwise
+deliveries would reveal hidden values.
 """
 
 from __future__ import annotations
@@ -33,7 +26,7 @@ from spark_store.rql.ast import FieldKind, Predicate
 class _CompiledTopic:
     """One topic of a target.
 
-    `operands`: what its filter asks about the signal itself; `has_times`: whether it asks the clock.
+    `operands`: signal properties in its filter; `has_times`: whether its filter reads the clock.
     """
 
     namespaces: frozenset[str]
@@ -89,7 +82,7 @@ class _CompiledTopic:
         return seen.with_extra(found)
 
     def _is_hopeless(self, predicate: Predicate, seen: SubjectView[S], selection: Selection) -> bool:
-        """Whether the filter keeps the signal whatever the extra fields are."""
+        """Whether the filter rejects the signal whatever the extra fields are."""
         document: Mapping[str, Any] = seen.document(self.operands)
         return rql.partial_evaluate(predicate, document, lambda field: covers(selection, field)) is False
 
@@ -114,16 +107,15 @@ class TopicFilter:
         return f"<Interest {', '.join(self._wishes) or 'in nothing'}>"
 
     def __contains__(self, topic: str) -> bool:
-        """Whether signals of a topic such as `_/_/things/twin/events` are of any interest."""
+        """Whether the target has topics for signals such as `_/_/things/twin/events`."""
         return topic in self._wishes
 
     def wants(self, topic: str, namespace: str) -> bool:
-        """Whether signals of a topic that has no filters, such as announcements, are wanted from a namespace."""
+        """Whether the target receives signals of a topic without filters from a namespace."""
         return any(not wish.namespaces or namespace in wish.namespaces for wish in self._wishes.get(topic, ()))
 
     def judge(self, signal: S, present: CurrentState) -> S | SuppressionReason:
-        """The signal as the target is sent it, with what is readable of its value and with its extra fields, or why it
-        is not sent."""
+        """Return the readable signal with its extra fields, or the reason why it is not sent."""
         return self.judge_shared(SignalContext(signal, present))
 
     def judge_shared(self, happening: SignalContext[S]) -> S | SuppressionReason:
@@ -145,5 +137,5 @@ class TopicFilter:
 
 
 def _is_end(signal: object) -> bool:
-    """Whether a signal says that the thing is deleted: then there is nothing that could be added."""
+    """Whether the signal deletes the thing: then there are no extra fields."""
     return isinstance(signal, TwinEvent) and signal.action == "deleted" and signal.path == "/"

@@ -1,7 +1,6 @@
-"""What the desk of reactive-streams-io consists of: sessions, what they are offered, and where its elements come from.
+"""The session handler of reactive-streams-io, for sessions over brokers and listeners.
 
-`rooms` has the sessions of one connection, `counterparts` what belongs to one client at one address, `offers` the streams
-that it has subscribed to on the engine, `opening` what a publisher string means here, `feeds` how elements are made of what
-the store brings. The other way round, `ingesting` has the streams that the service has subscribed to at a client, and
-`commanding` what their elements say.
+`handler` is its entry; `sessions` has the sessions of one connection, `peer` one client at one address, `streams` the
+published streams, `publishers` the feeds behind publisher strings, `feeds` the encoding of elements. In the other direction,
+`ingest` has the streams that the service subscribes to at a client, and `commands` their elements.
 """

@@ -1,7 +1,7 @@
-"""Who may still read what he has subscribed to (reactive-streams-io, names).
+"""Ends streams whose permission has been revoked (reactive-streams-io, names).
 
-When somebody is judged again is said in `connectivity.authorization.revalidation`. What may not be read any longer fails
-with what somebody is told who asks anew. Searches judge each of their pages themselves.
+`connectivity.authorization.revalidation` decides when to check again. A stream fails with the error that a new subscription
+would get. Searches check permissions for each page themselves.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SessionReader(Protocol):
     streams_there: StreamsThere
 
     def entity(self, stream: int) -> EntityId | None:
-        """What a stream is of; None where it is over."""
+        """Return the entity of a stream; None if the stream has ended."""
 
     def fail(self, stream: int, fault: Fault) -> None: ...
 
@@ -37,7 +37,7 @@ class SessionReader(Protocol):
 def not_readable(
     entity: EntityId, subjects: tuple[str, ...], streams: StreamsThere, world: StateLookup
 ) -> Fault | None:
-    """Why these subjects may not read all of something; None where they may."""
+    """Return why these subjects may not read; None if they may."""
     if entity.type is not EntityType.STREAM:
         return may_stream(entity, subjects, world)
     stream = _own(entity)
@@ -48,7 +48,7 @@ def not_readable(
 
 
 class ReaderAccess(AccessRevalidation[tuple[SessionReader, int]]):
-    """Keeps an eye on what is subscribed to: streams of sessions, each by its number."""
+    """Checks the permissions of streams again, each identified by session and number."""
 
     def __init__(self, store: Store, world: StateLookup) -> None:
         super().__init__(store.authorities)

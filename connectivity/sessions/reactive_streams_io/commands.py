@@ -1,12 +1,9 @@
-"""What a client's elements say: commands of the Ditto protocol, carried out like any that a source brings, and their answers
-(reactive-streams-io, both directions).
+"""Commands of the Ditto protocol in a client's elements, and their responses.
 
-Who speaks, whom he may speak for and which headers are mapped is the source's business, as for its deliveries. A command
-that fails costs its client nothing else: it is counted and written down, and the stream goes on. Answers leave only where
-the operator has said to which address, for commands that say `response-required: true`.
-
-An element may be carried out twice, since its delivery is taken up again or the broker brings it again before its end is
-known. So each has a name, and what was stored under that name is answered and not stored once more.
+See reactive-streams-io, both directions. The source defines sender, enforcement and header mapping, as for its deliveries. A
+failed command is counted and logged, and the stream goes on. Responses are sent if the operator configures an address, to
+commands with `response-required: true`. An element may be processed twice, since its delivery may be retried or redelivered;
+its name identifies it, so that a stored command gets its stored response.
 """
 
 from __future__ import annotations
@@ -42,13 +39,13 @@ log = structlog.get_logger(__name__)
 
 
 _UNANSWERABLE = frozenset({"requested-acks", "live-channel-condition"})
-"""What a command asks for that nobody could tell its client."""
+"""The error for commands whose result could not be sent to the client."""
 
 RESPONSE_REQUIRED = "response-required"
 
 
 class CommandResponses:
-    """Where commands of one session are answered. `address` of None: nowhere."""
+    """The destination of responses to the commands of one session. `address` of None: there is none."""
 
     def __init__(self, address: Template | None, pattern: AddressPattern | None, now: Callable[[], datetime]) -> None:
         self._address = address
@@ -68,10 +65,7 @@ class CommandResponses:
         own: str,
         ended: Done,
     ) -> None:
-        """Send an answer where it is wanted.
-
-        `own` is the address of the session, where frames go and nothing else.
-        """
+        """Send a response if it is expected. `own` is the address of the session, where only frames may go."""
         address = self._resolved(answer, route, arrival, own) if _is_wanted(answer) else None
         if isinstance(answer, ErrorResponse):
             route.facts.dispatched_error.note(answer, words=failure_of(answer))
@@ -142,9 +136,9 @@ class CommandResponses:
 
 
 class CommandSender(NamedTuple):
-    """Who has sent elements.
+    """The sender of elements.
 
-    `address` is where his session is answered; `wake` is called when it has something to say.
+    `address` is the session's reply address; `wake` is called when the session has something to send.
     """
 
     ingest: Ingest
@@ -154,7 +148,7 @@ class CommandSender(NamedTuple):
 
 
 class CommandResult(NamedTuple):
-    """What a desk has made of a message."""
+    """The result of processing a message."""
 
     elements: Sequence[Element]
     party: CommandSender
@@ -163,7 +157,7 @@ class CommandResult(NamedTuple):
 def carry_out(
     made: CommandResult, heard: ReceivedSignal, arrival: InboundDelivery
 ) -> list[SessionReply | SessionCommand]:
-    """What is to be done for the elements of a message, in order."""
+    """Return the commands and errors of the elements of a message, in order."""
     return [_work(element, made.party, heard, arrival) for element in made.elements]
 
 
@@ -177,7 +171,7 @@ def _work(
     border = heard.border
     assert border is not None, "what a desk takes has come over a border"
     element.work = _read(element, party, heard.route, arrival, border)
-    # What it says counts from now on.
+    # Counted even if a later element fails.
     element.octets = b""
     return element.work
 
@@ -195,7 +189,7 @@ def _read(
 
 
 def _command(received: DecodedDelivery, arrival: InboundDelivery) -> Command | ErrorResponse:
-    """The command of an element, or what is wrong with it."""
+    """Return the command of an element, or its error."""
     facts, route = arrival.facts, arrival.route
     error = received.error
     if error is None:
@@ -227,7 +221,7 @@ def _refused(
     _error: BaseException | None,
     ended: Done,
 ) -> None:
-    """It is the turn of what could not be read."""
+    """Report an element that could not be decoded, when its turn comes."""
     told(answer, ended)
 
 
@@ -239,7 +233,7 @@ def _told(
     answer: Response | ErrorResponse,
     ended: Done,
 ) -> None:
-    """What came of an element, which is durable."""
+    """Note the durable result of an element."""
     if not party.ingest.told(element):
         ended(None)
         return

@@ -1,8 +1,8 @@
-"""Feeds of elements, made of the feeds that there are (reactive-streams-io, elements).
+"""Feeds of encoded elements, built from other feeds (reactive-streams-io, elements).
 
-`EncodedFeed` makes octets of what another feed brings and may leave some out, `FlattenedFeed` makes several elements of one,
-`ConcatenatedFeed` goes on with a second feed where the first one has ended, `DeferredFeed` is one that has to be found
-first, `SyntheticFeed` and `NumbersFeed` are the test publishers. A position is that of the feed underneath.
+`EncodedFeed` encodes elements and may leave some out, `FlattenedFeed` splits elements, `ConcatenatedFeed` continues with a
+second feed, `DeferredFeed` is found later, `SyntheticFeed` and `NumbersFeed` are the test publishers. Positions are those of
+the underlying feed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from mappings.reactive_streams_io import elements
 from mappings.reactive_streams_io.publisher_names import SyntheticName
 
 Write = Callable[[Any], bytes | None]
-"""What an element of a feed is in octets; None for one that is left out."""
+"""Encodes an element; None leaves it out."""
 
 WRITTEN_AT_ONCE = 500
 """Elements that are written before others have their turn: about a millisecond."""
 
 
 class EncodedFeed(Feed):
-    """The elements of a feed in octets."""
+    """The encoded elements of a feed."""
 
     __slots__ = ("_feed", "_write")
 
@@ -49,7 +49,7 @@ class EncodedFeed(Feed):
 
 
 class FlattenedFeed(Feed):
-    """The parts of a feed's elements, one by one. What is left of an element waits here for the next page."""
+    """The parts of a feed's elements, one by one. The rest of an element waits for the next page."""
 
     __slots__ = ("_feed", "_part", "_then", "_waiting")
 
@@ -96,7 +96,7 @@ class ConcatenatedFeed(Feed):
         """Raises FeedFailed where there is no second feed."""
         found = await self._feed.page(position, limit, max_bytes)
         if self._is_second or self._is_closed or found.then is not PageEnd.END:
-            # Who has gone while the page was read would never close a second feed.
+            # The first feed may be closed while its page is read.
             return found
         feed = self._open()
         if isinstance(feed, Fault):
@@ -127,7 +127,7 @@ class DeferredFeed(Feed):
         return f"<Later {self._feed!r}>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
-        """Raises FeedFailed where there is none."""
+        """Raises FeedFailed if there is none."""
         if self._feed is None:
             found = await self._find()
             if isinstance(found, Fault):
@@ -162,7 +162,7 @@ class SyntheticFeed(Feed):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is complete before it has begun."""
+        """Whether it is complete before it begins."""
         return not self._left and self._trial.kind != "never" and elements.ending(self._trial) is None
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
@@ -181,7 +181,7 @@ class SyntheticFeed(Feed):
         """There never is more."""
 
     def close(self) -> None:
-        """What is not made yet takes nothing."""
+        """A feed that was not found yet needs no closing."""
 
 
 class NumbersFeed(Feed):
@@ -197,7 +197,7 @@ class NumbersFeed(Feed):
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is complete before it has begun."""
+        """Whether it is complete before it begins."""
         return not self._trial.count
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:

@@ -1,12 +1,8 @@
-"""The desk of reactive-streams-io: sessions of clients that subscribe to publishers, over brokers and through doors.
+"""The session handler of reactive-streams-io: finds the session of each message.
 
-A session stands for whoever reads one reply address. Each message of it is given to the session's endpoint, which decides
-what is said and what is wanted; what is wanted becomes subscriptions on the engine. Here messages find their sessions, and
-those that have none are turned away; the rest is in `connectivity.sessions.reactive_streams_io` (reactive-streams-io,
-brokers).
-
-At a door a session is a peer's socket. It begins when the door tells of the peer, or with the peer's hello, and there is
-only one: a second hello is a mistake there, and no client that has started anew (transports).
+A session belongs to one reply address. Its endpoint decides about each message; the resulting streams are subscriptions on
+the engine. Messages without session are refused (reactive-streams-io, brokers). At a listener a session is a peer's socket:
+it begins when the peer connects or says hello, and a second hello is an error (transports).
 """
 
 from __future__ import annotations
@@ -61,7 +57,7 @@ class RsioHandler(SessionHandler):
     def __init__(self, means: SessionServices) -> None:
         self._means = means
         self._rooms: dict[tuple[str, str], RsioSessions] = {}
-        """By connection and mapping."""
+        """By connection and mapper."""
         self._writing = MessageWriter(means.store, means.lifetimes, means.now)
         self._watching = ReaderAccess(means.store, means.decider.world)
 
@@ -75,10 +71,9 @@ class RsioHandler(SessionHandler):
         arrival: InboundDelivery,
         changes: list[Change],  # noqa: ARG002
     ) -> Sequence[SessionReply | SessionCommand]:
-        """Give a message to its session.
+        """Pass a message to its session.
 
-        What it leads to is said by the session, at once and later; the commands that it brings are carried out with its
-        batch.
+        The session replies at once or later; the commands in the message are executed with its batch.
         """
         if arrival.made is not None and (made := arrival.made.get(heard.name)) is not None:
             return carry_out(made, heard, arrival)
@@ -117,16 +112,16 @@ class RsioHandler(SessionHandler):
         arrival: InboundDelivery,
         octets: bytes,
     ) -> PeerSession | None:
-        """Whose message this is; None for one that is turned away."""
+        """Return the session of a message; None if the message is refused."""
         if known is not None and route.is_listener:
             return known
         if not _begins(octets, route):
-            # What still comes of a stream that has ended was on its way already.
+            # Late frames of a stream that has ended.
             if known is None and not route.is_stream and not is_parting(octets):
                 self._turn_away(errors.NO_SESSION, route, line, key, CloseReason.MALFORMED)
             return known
         if room.is_parting:
-            # Whoever says hello to the end begins nothing, and has nothing any more.
+            # A goodbye begins no session.
             room.forget(key)
             self._turn_away(errors.SHUTDOWN, route, line, key)
             return None
@@ -146,7 +141,7 @@ class RsioHandler(SessionHandler):
         key: Key,
         parting: CloseReason = CloseReason.DONE,
     ) -> None:
-        """Say goodbye to somebody who has no session."""
+        """Say goodbye to a sender without session."""
         route.meter.inbound("refused")
         say = log.debug if route.is_listener else log.info
         say("a message was turned away", connection=line.connection_id, address=line.address, reason=reason)
@@ -160,7 +155,7 @@ class RsioHandler(SessionHandler):
             key, line = found
             reason = errors.write(error.fault)
             counterpart = room.find(key)
-            # Whose it is may be unknown, where it was not looked at; who may speak here at all is not.
+            # The session may be unknown if it was not looked up; the sender must still be allowed.
             subjects = arrival.received.subjects or tuple(route.source.authorization_context)
             if counterpart is None:
                 self._turn_away(reason, route, line, key)
@@ -172,7 +167,7 @@ class RsioHandler(SessionHandler):
 
     def sweep(self) -> None:
         self._watching.sweep()
-        # Whatever comes while the store is away is held.
+        # Deliveries are held while the store is unavailable.
         is_taking = self._means.store.is_available
         for room in list(self._rooms.values()):
             room.sweep(is_taking=is_taking)
@@ -189,7 +184,7 @@ class RsioHandler(SessionHandler):
     async def part(self, connection_id: str) -> None:
         if not (rooms := self._of(connection_id)):
             return
-        # What clients have brought is done by then, and they are told so.
+        # Commands of clients are done by then, and acknowledged.
         with contextlib.suppress(StoreUnavailable):
             await self._means.store.barrier()
         await asyncio.gather(*(room.part(errors.SHUTDOWN) for room in rooms))
@@ -224,7 +219,10 @@ class RsioHandler(SessionHandler):
     def _find(
         self, room: RsioSessions, route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery
     ) -> tuple[Key, ReplyChannel] | None:
-        """Whose message this is, and how that one is answered; None where that leads nowhere, or not where it may."""
+        """Return the key of a message's session, and its reply channel.
+
+        None if there is no reply address, or it is not allowed.
+        """
         try:
             resolved = resolved_reply(route, headers, arrival)
         except MappingError as error:
@@ -246,16 +244,16 @@ class RsioHandler(SessionHandler):
 
 
 def _begins(octets: bytes, route: ReplyTargetPublisher) -> bool:
-    """Whether there is a session from now on: with a hello, or since a door tells of somebody who has said nothing yet."""
+    """Whether a message begins a session: a hello, or anything from a peer of a listener."""
     return not octets if route.is_stream else begins_session(octets) or (route.is_listener and not octets)
 
 
 def _carry_out(
     counterpart: PeerSession, room: RsioSessions, heard: ReceivedSignal, arrival: InboundDelivery, *, is_again: bool
 ) -> Sequence[SessionReply | SessionCommand]:
-    """The commands that a message has brought.
+    """Return the commands of a message.
 
-    `is_again`: with those of which nobody was told yet, since what had brought them may have been given up.
+    `is_again`: with unacknowledged earlier ones, whose deliveries may have been given up.
     """
     offers = counterpart.offers
     fresh = offers.ingest.take()

@@ -1,13 +1,10 @@
-"""What the service subscribes to at one client: streams of commands, and how far they have come (reactive-streams-io,
-both directions).
+"""Streams of commands that the service subscribes to at a client, and their progress.
 
-Each name is a stream that the service asks for as soon as both have said hello. A window of elements is wanted at first;
-more is wanted only when those before are done, which is to say that what they have changed is durable and their answers are
-with the broker. So what a client is asked for is also how it learns what cannot be lost any more.
-
-A stream that the client fails with a fault of its own is asked for again, by another id, after a pause that grows. One that
-it completes, or refuses with a status that says that asking again would end the same way, is not asked for again in this
-session. What elements say is read in `commanding`.
+See reactive-streams-io, both directions. The service subscribes to each configured name after both hellos, and requests a
+window of elements. It requests more when earlier ones are done: their changes durable, and their responses confirmed by the
+broker. So demand acknowledges elements. A stream that fails with a client error is subscribed to again under another ID,
+after a growing pause. A completed stream, or one refused with a permanent status, is not subscribed to again in this
+session. `commands` decodes the elements.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ WINDOW = 256
 """Elements of one stream that a client may have sent and that are not done."""
 
 HALF = WINDOW // 2
-"""So many have to be done before more are wanted."""
+"""How many elements are done before more are requested."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds before a stream that has failed is asked for again."""
@@ -38,7 +35,7 @@ _TOO_MANY = 429
 
 
 class Element:
-    """One element that has come: `position` is its place among all of its session. It is told of once."""
+    """A received element; `position` counts all elements of its session. It is acknowledged once."""
 
     __slots__ = ("inlet", "is_told", "octets", "position", "stream", "work")
 
@@ -49,14 +46,14 @@ class Element:
         self.octets = octets
         self.is_told = False
         self.work: SessionReply | SessionCommand | None = None
-        """What is to be done for it, once it was read."""
+        """The commands of the element, once it was decoded."""
 
     def __repr__(self) -> str:
         return f"<Element {self.position}, {len(self.octets)} octets>"
 
 
 class CommandStream:
-    """One stream that the service wants of its client."""
+    """One stream that the service subscribes to at its client."""
 
     __slots__ = ("done", "due", "id", "name", "pause", "publisher", "stream")
 
@@ -66,7 +63,7 @@ class CommandStream:
         self.stream: int | None = None
         self.id = 0
         self.done = 0
-        """Elements that are done and were not wanted anew."""
+        """Elements that are done and not requested again."""
         self.pause = FIRST_PAUSE
         self.due: float | None = None
         """When it is asked for again."""
@@ -76,10 +73,7 @@ class CommandStream:
 
 
 class Ingest:
-    """All that is ingested in one session.
-
-    `session` says what there is to say; whoever calls wakes the transport.
-    """
+    """All ingested streams of one session. `session` sends frames; callers wake the transport."""
 
     def __init__(self, session: RsioSession, wanted: Sequence[str], connection_id: str) -> None:
         self._session = session
@@ -87,7 +81,7 @@ class Ingest:
         self._inlets = [CommandStream(name) for name in wanted]
         self._by_stream: dict[int, CommandStream] = {}
         self._prefix = f"ingest:{secrets.token_hex(8)}"
-        """What no other session has, in this life of the service or another."""
+        """A unique prefix, for this and other lives of the service."""
         self._count = 0
         self._fresh: list[Element] = []
         self._untold: dict[Element, None] = {}
@@ -102,11 +96,9 @@ class Ingest:
             self._subscribe(inlet)
 
     def stop(self) -> None:
-        """The session is over. What has come is carried out all the same."""
+        """Stop at the end of the session. Received elements are still processed."""
         self._is_over = True
         self._by_stream.clear()
-
-    # what comes
 
     def arrived(self, stream: int, elements: Sequence[bytes]) -> None:
         """Elements of a stream have come."""
@@ -119,13 +111,13 @@ class Ingest:
             self._untold[element] = None
 
     def take(self) -> Sequence[Element]:
-        """What has come since this was asked last, in order."""
+        """Return the elements received since the last call, in order."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
     @property
     def untold(self) -> Sequence[Element]:
-        """What has come and was not told of, in order: on its way to the store, or handed back and given up there."""
+        """Return the unacknowledged elements, in order: being stored, or given up after a retry."""
         return list(self._untold)
 
     def ended(self, stream: int, reason: str | None, now: float) -> None:
@@ -135,7 +127,7 @@ class Ingest:
         inlet.stream = None
         fault = errors.read(reason) if reason is not None else None
         is_final = fault is None or (400 <= fault.status < 500 and fault.status != _TOO_MANY)
-        # Who has nothing to bring says so at each hello.
+        # A client without a publisher refuses at each hello.
         tell = log.debug if is_final else log.info
         tell(
             "a client has ended what is ingested",
@@ -148,10 +140,8 @@ class Ingest:
             inlet.due = now + inlet.pause
             inlet.pause = min(inlet.pause * 2, LONGEST_PAUSE)
 
-    # what becomes of it
-
     def told(self, element: Element) -> bool:
-        """Somebody tells what came of an element. False where that was told before."""
+        """Acknowledge an element. False if it was acknowledged before."""
         if element.is_told:
             return False
         element.is_told = True
@@ -176,7 +166,7 @@ class Ingest:
         return any(wanted)
 
     def tick(self, now: float) -> bool:
-        """Ask again for what is due. Whether there is something to say because of it."""
+        """Subscribe again where it is due. Return whether there are frames to send."""
         due = [inlet for inlet in self._inlets if inlet.due is not None and inlet.due <= now]
         for inlet in due:
             inlet.due = None

@@ -1,12 +1,9 @@
-"""One client at one address, as long as its connection lasts: the endpoint, what leaves by it, and what comes
-(reactive-streams-io, brokers).
+"""One client at one address while its connection lasts: its endpoint, and its messages.
 
-The endpoint decides what is said; here it is given messages and the time, and what it says is posted to the client's line.
-At most `WINDOW` messages wait for the broker; what comes of the engine meanwhile waits with the engine. Frames of one tick
-leave together. A message that the broker refuses leaves a gap: who numbers messages and can resume finds it and goes on,
-everybody else is told that it is over.
-
-At a door the client is a peer with a socket of its own: with the last word of its connection the door lets go of it.
+The endpoint decides; this module passes it messages and the time, and posts its frames to the client's channel
+(reactive-streams-io, brokers). At most `WINDOW` messages wait for the broker; the engine waits meanwhile. Frames of one tick
+are sent together. A message that the broker refuses leaves a gap: clients that number messages and can resume detect it, all
+others get a goodbye. At a listener the client is a peer with its own socket, which is closed after its last frame.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ WINDOW = 64
 """Messages of one client that the broker has not confirmed."""
 
 WINDOW_OF_A_PEER = 8
-"""The same at a door, which confirms what the socket has room for."""
+"""The window at a listener, which confirms what fits into the socket."""
 
 REMEMBERED = 64
 """Messages of one client that are known when the broker brings them again."""
@@ -58,7 +55,7 @@ GAP = "503 rsio:message.lost A message could not be sent."
 
 
 class PeerSession:
-    """A client. `line` is the way by which it was answered last; `owners` are the subjects that its session is of."""
+    """A client. `line` is the channel of its last reply; `owners` are the subjects of its session."""
 
     def __init__(
         self,
@@ -71,9 +68,9 @@ class PeerSession:
         resumed: Callable[[int, int], SessionStreams],
         name: str | None = None,
     ) -> None:
-        """`clock` gives monotonic seconds, `name` is what the client calls its session, where it has a name for it.
+        """`clock` returns monotonic seconds; `name` is the client's name for its session, if it has one.
 
-        `resumed` hands over the streams of a session that goes on here: it is given the session until now, and that one.
+        `resumed` transfers the streams of a resumed session: it receives the present session, and that one.
         """
         self.endpoint = endpoint
         self.offers = offers
@@ -86,10 +83,10 @@ class PeerSession:
         self._name = name
         self._heard: OrderedDict[tuple[str | None, bytes], None] = OrderedDict()
         self._is_peer = line.route.is_listener
-        """At a door nothing is missing unless the client has gone, which is told, too."""
+        """At a listener messages are lost only when the client disconnects, which is reported."""
         self._window = WINDOW_OF_A_PEER if self._is_peer else WINDOW
         self._parting: CloseReason | None = None
-        """Why the client's connection is over, where that is still to be told to the door."""
+        """The reason of a goodbye that the listener must still get."""
         self._border: SenderCheck | None = None
         self._is_flushing = self._is_woken = self._is_gone = False
         offers.meet(self.wake)
@@ -98,14 +95,17 @@ class PeerSession:
         return f"<Counterpart at {self.line.address}, {self.endpoint!r}, {self.unconfirmed} unconfirmed>"
 
     def is_known(self, delivery: Delivery) -> bool:
-        """Whether the broker brings something again that was taken already."""
+        """Whether the broker redelivers a processed message."""
         known = (delivery.name, digest(delivery))
         if delivery.name is None:
             return bool(self._heard) and next(reversed(self._heard)) == known
         return known in self._heard
 
     def hear(self, delivery: Delivery, border: SenderCheck | None = None) -> Sequence[Event]:
-        """Take a message; the events that are not about streams. `border` knows whom its sender may speak for."""
+        """Process a message; return the events that are not about streams.
+
+        `border` knows the subjects of its sender.
+        """
         self._border = border
         if self._is_peer:
             return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
@@ -121,17 +121,17 @@ class PeerSession:
         return self._react(self.endpoint.reject(mistake), CloseReason.UNFIT)
 
     def tick(self, *, is_taking: bool = True) -> Sequence[Event]:
-        """Look whether something is due. `is_taking`: whether what comes is taken now."""
+        """Do what is due. `is_taking`: whether deliveries are accepted now."""
         now = self._clock()
         if not is_taking or (self._is_peer and self.unconfirmed):
-            # A door reads nothing from whom it waits for, and lets go by itself of who takes nothing.
+            # A listener pauses reading from peers, and disconnects slow ones by itself.
             self.endpoint.unread(now)
         events = self.endpoint.tick(now)
         self.offers.ingest.tick(now)
         return self._react(events)
 
     def settle_up(self) -> None:
-        """Tell the client what of its elements is done, while that can be told."""
+        """Acknowledge the client's elements that are done, while it is connected."""
         if self.offers.ingest.settle_up():
             self.flush()
 
@@ -140,26 +140,23 @@ class PeerSession:
         return self._react(self.endpoint.close(self._clock(), reason))
 
     def lose(self) -> Sequence[Event]:
-        """Whoever read has gone, and can be told nothing."""
+        """End the connection: the reader has disconnected."""
         self._is_gone = True
         return self._react(self.endpoint.lose(self._clock()))
 
     def leave(self) -> None:
-        """Nobody is told anything any more."""
+        """End the connection without a goodbye."""
         self._is_gone = True
         if self.offers.wake == self.wake:
             self.offers.stop()
 
     def _take_over(self, session: int) -> None:
-        """Go on with the streams of a session that was held elsewhere."""
+        """Take over the streams of a resumed session."""
         self.offers = self._resumed(self.offers.session.key, session)
         self.offers.meet(self.wake)
 
     def _react(self, events: Sequence[Event], fault: CloseReason = CloseReason.MALFORMED) -> Sequence[Event]:
-        """Carry out what the client wants of streams; the other events.
-
-        `fault`: what it is if the client is at fault.
-        """
+        """Carry out events about streams; return the others. `fault`: the fault for client errors."""
         others: list[Event] = []
         for event in events:
             match event:
@@ -170,7 +167,7 @@ class PeerSession:
                 case Cancelled(stream):
                     self.offers.cancel(stream)
                 case Resumed(session):
-                    # What comes behind it is about that session's streams, be it their end.
+                    # Later events are about that session's streams.
                     self._take_over(session)
                 case ElementsReceived(stream, elements):
                     self.offers.ingest.arrived(stream, elements)
@@ -191,7 +188,7 @@ class PeerSession:
         return others
 
     def _subscribe(self, stream: int, publisher: str, demand: int) -> None:
-        # A message is heard once: what goes wrong with a part of it is said there, and the rest of it counts.
+        # A message is processed once: an error in a part of it is reported there, and the rest applies.
         try:
             opened = self._opening.open(publisher, self.offers.subjects)
             if not isinstance(opened, Fault) and self._border is not None:
@@ -205,7 +202,7 @@ class PeerSession:
             self.offers.fail(stream, INTERNAL_ERROR)
 
     def _ended(self, event: Completed | StreamFailed) -> None:
-        """A stream of the client has ended: by itself, unless its session is over or has made room for another one."""
+        """End a stream of the client, unless its session has ended or was replaced."""
         if self.endpoint.state is EndpointState.OPEN and self.endpoint.session is self.offers.session:
             reason = event.reason if isinstance(event, StreamFailed) else None
             self.offers.ingest.ended(event.stream, reason, self._clock())
@@ -215,7 +212,7 @@ class PeerSession:
             self.offers.leave()
             if isinstance(event, Closed):
                 self.offers.stop()
-        # Whoever reaches a door can come and go as it likes: that fills no log.
+        # Peers of a listener may come and go often: not logged as warnings.
         say = log.debug if self.line.route.is_listener else log.info
         say(
             "a session ended" if isinstance(event, Closed) else "a session was interrupted",
@@ -223,8 +220,6 @@ class PeerSession:
             address=self.line.address,
             reason=event.reason,
         )
-
-    # what leaves
 
     def wake(self) -> None:
         """There is something to send: with whatever else comes in this tick."""
@@ -237,8 +232,8 @@ class PeerSession:
         self.flush()
 
     def flush(self) -> None:
-        """Post what may leave."""
-        # A link may confirm within the call; the outer one goes on then.
+        """Send pending frames."""
+        # A link may confirm within the call; the outer call continues then.
         if self._is_flushing or self._is_gone:
             return
         self._is_flushing = True
@@ -274,5 +269,5 @@ class PeerSession:
 
     @property
     def finds_gaps(self) -> bool:
-        """Whether the client finds by itself that a message is missing, and can go on."""
+        """Whether the client detects lost messages by itself, and can resume."""
         return {Extension.SEQUENCE.value, Extension.RESUME.value} <= self.endpoint.in_force

@@ -1,8 +1,8 @@
-"""What a publisher string means here: the feed behind it, and how large its elements are (reactive-streams-io, names).
+"""Resolves publisher strings to feeds and element sizes (reactive-streams-io, names).
 
-Who may read is judged as for everybody else who streams: the history and the events of a twin need READ on all of it, and
-what is missing or may not be read is not found; a stream needs READ on `stream:/<id>` by the policy that is named for it.
-History that is retained no longer is not passed over: who asks for it by its revision is told that it is gone.
+Permissions are those of all streaming: history and events of a twin require READ on all of it; a stream requires READ on
+`stream:/<id>` in its policy. Unreadable publishers are reported as not found. A revision that is no longer retained is an
+error, and not skipped.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ _headers = msgspec.json.Decoder(dict[str, object]).decode
 def enriched(
     entity: EntityId, fields: str, filter: str | None, subjects: tuple[str, ...], present: CurrentState
 ) -> Callable[[Event], bytes | None]:
-    """What writes the events of a thing that a filter lets pass, with these fields beside them.
+    """Return the encoder of a thing's events that pass a filter, with extra fields.
 
-    Raises ValueError for fields that cannot be understood, or that no thing has; QueryError for such a filter.
+    Raises ValueError for invalid or unknown fields; QueryError for an invalid filter.
     """
     try:
         names = ExtraFields(fields).names
@@ -110,14 +110,11 @@ def enriched(
 _RQL = "rql.expression.invalid"
 
 STREAM_VERSION = 28
-"""The version of Streamr's messages whose array is the element of a stream."""
+"""The version of Streamr messages whose array is the element of a stream."""
 
 
 class ResolvedPublisher(NamedTuple):
-    """A publisher as the engine is asked for it.
-
-    `open` finds the feed, whose elements are octets, or says why not.
-    """
+    """A resolved publisher. `open` returns its feed of encoded elements, or the fault."""
 
     kind: SubscriptionKind
     entity: EntityId | None
@@ -126,10 +123,7 @@ class ResolvedPublisher(NamedTuple):
 
 
 class PublisherResolver:
-    """Opens publishers for one mapping.
-
-    `writing` writes the messages of streams once for all who follow them.
-    """
+    """Opens publishers for one mapper. `writing` encodes messages of streams once for all subscribers."""
 
     def __init__(
         self,
@@ -148,7 +142,7 @@ class PublisherResolver:
         self._now = now
 
     def open(self, publisher: str, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
-        """What a publisher string asks for, or what is wrong with it."""
+        """Return the publisher of a publisher string, or the fault."""
         try:
             name = publisher_names.parse(publisher, with_trials=self._options.has_trials)
             opened = self._named(name, subjects)
@@ -223,7 +217,7 @@ class PublisherResolver:
         return lambda event: rql.evaluate(predicate, partial_thing(event))
 
     def _live_written(self, name: publisher_names.History | publisher_names.Events, subjects: tuple[str, ...]) -> Write:
-        """What writes the live events that a name asks for.
+        """Return the encoder of the live events that a name selects.
 
         Raises SelectorRefused, DecodeError, QueryError, ValueError.
         """
@@ -242,7 +236,7 @@ class PublisherResolver:
         fields: str | None,
         is_kept: Callable[[Event], bool] | None,
     ) -> Write:
-        """What writes the events that are kept. Raises SelectorRefused, DecodeError."""
+        """Return the encoder of historical events. Raises SelectorRefused, DecodeError."""
         write: Write = EventWriter(entity) if projection is None else _projected(projection)
         if fields is not None:
             if projection is not None:
@@ -331,7 +325,7 @@ class PublisherResolver:
         return 0 if snapshot is None else snapshot.revision
 
     def _gone(self, entity: EntityId, wanted: int | None) -> Fault | None:
-        """What is said to somebody who names a revision that no page brings any more."""
+        """Return the fault for a revision that is no longer retained."""
         if wanted is None or wanted < 1 or wanted > self._newest(entity):
             return None
         oldest = self._store.oldest_kept(entity)
@@ -360,7 +354,7 @@ def _trial(trial: publisher_names.SyntheticName) -> Feed:
 
 
 def _written(feed: Feed, write: Write) -> Feed:
-    """The elements of a feed in octets; what is known to be empty stays so."""
+    """Return a feed with encoded elements; an empty feed stays recognizable as empty."""
     return feed if feed is NOTHING else EncodedFeed(feed, write)
 
 
@@ -399,7 +393,7 @@ def _things(page: Any) -> Sequence[bytes]:
 
 
 def _selection(name: publisher_names.StreamName) -> Selection | None:
-    """Which messages of before are wanted; None for none."""
+    """Return the selection of earlier messages; None for none."""
     if name.all:
         return All()
     if name.last is not None:

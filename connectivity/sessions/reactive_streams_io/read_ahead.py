@@ -1,12 +1,10 @@
-"""How much the streams of a session may read ahead of its client, all of them together (reactive-streams-io, brokers).
+"""Limits how much all streams of a session may read ahead of the client.
 
-A stream reads a page and waits until the transport has taken it. A client may have a thousand streams, so what they have
-read is counted together, and whoever would read while it is too much waits for his turn: first come, first served, so the
-streams of a client go on round-robin. Who waits for his turn has nothing that others wait for, and somebody may always read
-where nothing waits for the transport; so all go on as long as the client reads.
-
-While no client is there, and where all sessions of a connection have read very much together, a session reads little at a
-time. None of them waits for another one, since a client that does not read must not keep others from reading.
+See reactive-streams-io, brokers. A stream reads a page and waits until the transport has taken it. A client may have a
+thousand streams, so their pages are counted together; a stream that exceeds the budget waits for its turn, first come, first
+served. A stream may always read if nothing waits for the transport, so all proceed while the client reads. Without a client,
+or when all sessions of a connection have read very much together, a session reads small pages. Sessions do not wait for each
+other.
 """
 
 from __future__ import annotations
@@ -21,20 +19,20 @@ from mappings.reactive_streams_io.limits import OBJECT
 from mappings.reactive_streams_io.publisher import PackedElements
 
 MOST = 8 << 20
-"""Octets that wait for one client; one large element may be more."""
+"""The budget of one client in bytes; one larger element may exceed it."""
 
 PAGE = 1 << 20
-"""What a page counts as long as it is being read."""
+"""The size that a page counts while it is being read."""
 
 MOST_TOGETHER = 256 << 20
-"""Octets that wait for all clients of a connection, before each of them gets little at a time."""
+"""The bytes waiting for all clients of a connection, above which each reads small pages."""
 
 LITTLE = 64 << 10
-"""What is read at a time then."""
+"""The size of a small page."""
 
 
 class ConnectionBudget:
-    """What waits behind all gates of a connection."""
+    """The bytes that wait for all clients of a connection."""
 
     __slots__ = ("octets",)
 
@@ -50,7 +48,7 @@ class ConnectionBudget:
 
 
 class ReadAheadBudget:
-    """What waits for one client."""
+    """The bytes that wait for one client."""
 
     __slots__ = ("_hall", "_held", "_is_left", "_reading", "_turns")
 
@@ -65,14 +63,12 @@ class ReadAheadBudget:
         return f"<Gate, {self._held} octets held, {self._reading} reading, {len(self._turns)} waiting>"
 
     def leave_alone(self) -> None:
-        """Nobody is there: little is read until somebody is met."""
+        """Read small pages until a client is connected."""
         self._is_left = True
 
     def meet(self) -> None:
         self._is_left = False
         self._admit()
-
-    # for its feeds
 
     async def enter(self, feed: BudgetedFeed) -> bool:
         """Wait until it is this feed's turn to read. False where it was turned away meanwhile."""
@@ -89,25 +85,25 @@ class ReadAheadBudget:
             raise
 
     def turn_away(self, feed: BudgetedFeed) -> None:
-        """A feed wants to read no more."""
+        """Remove a feed that waits to read."""
         if (turn := self._turns.pop(feed, None)) is not None and not turn.done():
             turn.set_result(False)
 
     def leave(self, octets: int) -> None:
-        """A page was read, which counts so much until it is taken."""
+        """Count a page that was read until it is taken."""
         self._reading -= 1
         self._held += octets
         self._hall.octets += octets
         self._admit()
 
     def taken(self, octets: int) -> None:
-        """The transport has taken so much, or it is not wanted any more."""
+        """Subtract bytes that the transport has taken, or that are no longer needed."""
         self._held -= octets
         self._hall.octets -= octets
         self._admit()
 
     def page_of(self, octets: int) -> int:
-        """How large a page may be that could have so many octets."""
+        """Return the size of a page that could have that many bytes."""
         return min(octets, LITTLE) if self._is_narrow else octets
 
     @property
@@ -129,7 +125,7 @@ class ReadAheadBudget:
 
 
 class BudgetedFeed(Feed):
-    """A feed behind a gate. `taken` says that the transport has taken what was read."""
+    """A feed with a budget. `taken` says that the transport has taken a page."""
 
     __slots__ = ("_feed", "_gate", "_held", "_is_closed")
 
@@ -143,7 +139,7 @@ class BudgetedFeed(Feed):
         return f"<Gated {self._feed!r}, {self._held} octets held>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
-        """What the feed behind it gives, and raises; nothing where it is closed meanwhile."""
+        """Return the page of the underlying feed; an empty one if it was closed meanwhile."""
         gate = self._gate
         if not await gate.enter(self):
             return Page((), position, PageEnd.WAIT)
@@ -172,7 +168,7 @@ class BudgetedFeed(Feed):
 
 
 def size_of(elements: Sequence[Any]) -> int:
-    """What elements count as long as they wait. A run of them is one object."""
+    """Return the size of waiting elements. Packed ones are one object."""
     if isinstance(elements, PackedElements):
         return len(elements.octets) + OBJECT
     return sum(map(len, elements)) + OBJECT * len(elements)

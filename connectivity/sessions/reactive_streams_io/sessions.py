@@ -1,8 +1,8 @@
-"""The sessions of one connection that speak reactive-streams-io through one mapping (reactive-streams-io, brokers).
+"""The reactive-streams-io sessions of one connection and one mapper (rsio, brokers).
 
-Whoever reads one reply address is one client; the header `rsio-session` tells apart those that share one. A client begins
-with a hello; a second one is a client that has started anew, and what it had before is over without a word. Sessions that
-can be resumed are kept here while nobody is there.
+The reader of a reply address is one client; the header `rsio-session` distinguishes those that share one. A client begins
+with a hello; a second hello is a restarted client, whose former session ends silently. Sessions that can be resumed are kept
+here without client.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ MOST_SESSIONS = 10_000
 """Clients of one connection."""
 
 MOST_AT_AN_ADDRESS = 256
-"""Sessions that are answered at one address, told apart by their names."""
+"""The most sessions at one address, distinguished by their names."""
 
 Key: TypeAlias = tuple[str, str | None]
-"""A reply address, and what the client calls its session."""
+"""A reply address, and the client's name for its session."""
 
 
 class RsioSessions:
@@ -52,7 +52,7 @@ class RsioSessions:
         self.connection_id = connection_id
         self.options = options
         self.answers = answers
-        """How commands are answered that clients have sent in streams."""
+        """How responses to clients' commands are sent."""
         self._opening = opening
         self._streams = streams
         self._watching = watching
@@ -60,20 +60,20 @@ class RsioSessions:
         self._resumables = Resumables(options.limits)
         self._counterparts: dict[Key, PeerSession] = {}
         self._at: dict[str, set[Key]] = {}
-        """By address: the keys of those who are answered there."""
+        """By address, the keys of its sessions."""
         self._unheard: dict[str, AbsenceDetector] = {}
-        """By address: what nobody received there."""
+        """By address, how many messages nobody received there."""
         self._parted: asyncio.Future[None] | None = None
-        """Set once it is time to part: resolved when nobody is left."""
+        """Set when the connection closes: resolved when all sessions have ended."""
         self._hall = ConnectionBudget()
         self._offers: dict[int, SessionStreams] = {}
-        """By the keys of their sessions: those of clients that are there, and of those that may come back."""
+        """By session key, connected clients and those that may come back."""
 
     def __repr__(self) -> str:
         return f"<Room of {self.connection_id}, {len(self._counterparts)} clients, {self._resumables!r}>"
 
     def is_full(self, address: str) -> bool:
-        """Whether nobody may begin at this address: so one client cannot have all the sessions of a connection."""
+        """Whether no session may begin at this address: one client cannot use all sessions of a connection."""
         at = self._at.get(address, ())
         return len(self._counterparts) >= MOST_SESSIONS or len(at) >= MOST_AT_AN_ADDRESS
 
@@ -85,7 +85,7 @@ class RsioSessions:
         return self._counterparts.get(key)
 
     def begin(self, key: Key, line: ReplyChannel, subjects: tuple[str, ...]) -> PeerSession:
-        """A client says hello, or is there. What it had before is over."""
+        """Begin the session of a client; its former one ends."""
         self.forget(key)
         route = line.route
         endpoint = Endpoint(
@@ -110,7 +110,7 @@ class RsioSessions:
         return counterpart
 
     def forget(self, key: Key) -> None:
-        """Whoever was there is there no more, and is told nothing."""
+        """End a session without a goodbye."""
         if (counterpart := self._counterparts.get(key)) is not None:
             self._drop(key, counterpart)
             session = counterpart.endpoint.session
@@ -119,22 +119,23 @@ class RsioSessions:
             counterpart.leave()
 
     def leave(self, address: str) -> None:
-        """Whoever read at this address has gone.
+        """Process that the reader at this address has disconnected.
 
-        A session that can be resumed waits for its client, others are over.
+        A session that can be resumed waits for its client, others end.
         """
         for key in list(self._at.get(address, ())):
             counterpart = self._counterparts[key]
             self.see(key, counterpart, counterpart.lose())
 
     def heard(self, address: str) -> None:
-        """Somebody reads at this address."""
+        """Note that the address has a reader."""
         self._unheard.pop(address, None)
 
     def unheard(self, address: str) -> None:
-        """A message for this address was received by nobody: those end who would not find what is missing by themselves.
+        """Process a message that nobody received.
 
-        The others may come back, until it is certain that nobody reads there any more.
+        Clients that cannot detect lost messages are disconnected. Others may come back, until it is certain that the address
+        has no reader.
         """
         for key in list(self._at.get(address, ())):
             counterpart = self._counterparts[key]
@@ -146,7 +147,7 @@ class RsioSessions:
             self.leave(address)
 
     def see(self, key: Key, counterpart: PeerSession, events: Sequence[Event]) -> None:
-        """What has become of a client's connection."""
+        """Process the end of a client's connection."""
         for event in events:
             match event:
                 case Interrupted():
@@ -157,7 +158,10 @@ class RsioSessions:
                     self._drop(key, counterpart)
 
     def sweep(self, *, is_taking: bool) -> None:
-        """Do what is due. `is_taking`: whether what comes is taken now; otherwise nobody is taken for silent."""
+        """Do what is due.
+
+        `is_taking`: whether deliveries are accepted now; otherwise no client is considered silent.
+        """
         for key, counterpart in list(self._counterparts.items()):
             self.see(key, counterpart, counterpart.tick(is_taking=is_taking))
         for session, _ in self._resumables.expire(self._clock()):
@@ -165,7 +169,7 @@ class RsioSessions:
                 offers.stop()
 
     async def part(self, reason: str) -> None:
-        """Let nobody in any more, say goodbye to all who are there, and wait for theirs."""
+        """Accept no more sessions, say goodbye to all clients, and wait for their goodbyes."""
         self._parted = asyncio.get_running_loop().create_future()
         for key, counterpart in list(self._counterparts.items()):
             counterpart.settle_up()
@@ -182,11 +186,14 @@ class RsioSessions:
         self._offers.clear()
 
     def _hand_over(self, own: int, session: int) -> SessionStreams:
-        """The streams of a session, to whoever has resumed it; those of the client's own session until then are over."""
+        """Transfer the streams of a session to the peer that has resumed it.
+
+        The streams of its session until then end.
+        """
         if (former := self._offers.pop(own, None)) is not None:
             former.stop()
         offers = self._offers[session]
-        # Whoever had it until now is told so.
+        # The former peer learns that its session was taken over.
         offers.wake()
         return offers
 

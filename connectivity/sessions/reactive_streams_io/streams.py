@@ -1,8 +1,8 @@
-"""What one session has subscribed to: its streams, each a subscription on the engine (reactive-streams-io, engine).
+"""The streams that one session has subscribed to (reactive-streams-io, engine).
 
-The demand of the client is that of the engine. What the engine sends waits in the session until the transport takes it, and
-the engine reads on when that has happened, as far as the gate of the session lets it. Offers outlive a transport as their
-session does: while nobody is there they go on up to what a small page holds, and no further.
+Each is a subscription on the engine with the client's demand. Elements wait in the session until the transport takes them;
+then the engine reads on, within the session's budget. Streams outlive a transport as their session does: without client they
+read ahead one small page.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ AT_ONCE = 500
 """Elements of one stream that are offered before others have their turn: many of them are one message."""
 
 PACKED_AT_ONCE = 60 << 10
-"""Octets of elements of a fixed size that are offered then: together about a whole message."""
+"""The bytes of fixed-size elements in one small page: together about a whole message."""
 
 _NOT_READ = Fault(503, "rsio:subscription.ended", "The subscription has ended.")
 
@@ -67,10 +67,10 @@ class SessionStreams:
         self.streams_there = options.streams
         self.largest = options.limits.element
         self.ingest = Ingest(session, options.ingest, connection_id)
-        """What the service has subscribed to in the same session."""
+        """The streams that the service subscribes to in the same session."""
         self.wake: Callable[[], None] = nobody
         self.elements = 0
-        """Those that were offered since somebody has set this to 0."""
+        """How many streams have begun since this was set to 0."""
         self.gate = ReadAheadBudget(hall)
         self._streams = streams
         self._watching = watching
@@ -81,17 +81,17 @@ class SessionStreams:
         return f"<Offers {list(self._offers.values())!r}>"
 
     def meet(self, wake: Callable[[], None]) -> None:
-        """Somebody is there who takes what there is."""
+        """A client is connected and reads."""
         self.wake = wake
         self.gate.meet()
 
     def leave(self) -> None:
-        """Nobody is there."""
+        """No client is connected."""
         self.wake = nobody
         self.gate.leave_alone()
 
     def entity(self, stream: int) -> EntityId | None:
-        """What a stream is of; None where it is over."""
+        """Return the entity of a stream; None if it has ended."""
         offer = self._offers.get(stream)
         return offer.entity if offer is not None else None
 
@@ -111,7 +111,7 @@ class SessionStreams:
             self._streams.request(Request(offer.kind, offer.key, demand, {}), offer.peer)
 
     def cancel(self, stream: int) -> None:
-        """The client wants no more of a stream, or nobody has to be told of its end."""
+        """End a stream silently: the client has canceled it, or has disconnected."""
         if (offer := self._offers.pop(stream, None)) is not None:
             self._waiting.pop(stream, None)
             self._watching.forget((self, stream))
@@ -120,7 +120,7 @@ class SessionStreams:
             offer.let_go()
 
     def fail(self, stream: int, fault: Fault) -> None:
-        """End a stream, and tell the client why."""
+        """End a stream, and send the client the error."""
         self.cancel(stream)
         self.refuse(stream, fault)
         self.wake()
@@ -132,13 +132,11 @@ class SessionStreams:
             self.cancel(stream)
 
     def taken(self) -> None:
-        """The transport has taken something: whoever has nothing left there reads on."""
+        """Read on for streams whose elements the transport has taken."""
         for stream, offer in list(self._waiting.items()):
             if not self.session.waiting(stream):
                 del self._waiting[stream]
                 offer.let_go()
-
-    # for its offers
 
     def wait(self, offer: PublishedStream) -> None:
         self._waiting[offer.stream] = offer
@@ -150,7 +148,7 @@ class SessionStreams:
 
 
 class PublishedStream:
-    """One stream: where the engine's answers go."""
+    """One stream, which receives the elements of its subscription."""
 
     terminal_needs_request = False
 
@@ -176,7 +174,7 @@ class PublishedStream:
         return f"<Offer {self.stream} of {self.entity}>"
 
     def open(self) -> Feed | Fault:
-        """The feed behind the gate of the session, or why there is none."""
+        """Return the feed within the session's budget, or the fault."""
         found = self._open()
         if isinstance(found, Fault) or found is NOTHING:
             return found
@@ -184,7 +182,7 @@ class PublishedStream:
         return self._feed
 
     def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
-        """Let the session say what the engine does."""
+        """Pass elements and signals of the engine to the session."""
         if self.is_over:
             return None
         offers, session = self._offers, self._offers.session
@@ -220,7 +218,7 @@ class PublishedStream:
         return posting
 
     def let_go(self) -> None:
-        """The transport has taken all that was offered, or nothing of it counts any more."""
+        """Release the elements that the transport has taken, or that are no longer needed."""
         if self._feed is not None:
             self._feed.taken()
         while self._postings:

@@ -1,6 +1,5 @@
-"""What the desk of the Streamr protocol consists of (`connectivity.sessions.streamr.handler`).
+"""The session handler of the Streamr protocol, for sessions over brokers.
 
-`lines` (how a session is sent its frames), `admission` (who asks, and whether he may), `publishing` (messages that are
-appended), `live` (what a session follows), `resending` (what it asks for again), `rooms` (the sessions of a connection, and
-what each of them has on its way).
+`handler` is its entry; `sessions` has the sessions of a connection, `publishing` appends messages, `live_subscription` and
+`resend` read them, `access` checks permissions again, `persistence` and `resumption` keep sessions over restarts.
 """

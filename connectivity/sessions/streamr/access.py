@@ -1,7 +1,7 @@
-"""Who may still read what he follows (Streamr protocol, permissions).
+"""Ends live subscriptions whose permission has been revoked (Streamr protocol, permissions).
 
-When somebody is judged again is said in `connectivity.authorization.revalidation`. Who may not read any longer is told so,
-and is sent no more.
+`connectivity.authorization.revalidation` decides when to check again. The session receives an error, and no further
+messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
         self._world = world
 
     def follow(self, room: StreamrSessions, stream: str) -> None:
-        """Somebody in a room is about to follow a stream. Raises StoreUnavailable."""
+        """Watch the permission of a session that begins a live subscription. Raises StoreUnavailable."""
         if (room, stream) not in self:
             self.note((room, stream))
 
@@ -54,7 +54,7 @@ class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
 
         effects = room.sessions.recheck(streams, may_read)
         room.do([effect for effect in effects if not isinstance(effect, SendFrame)])
-        # What was asked for before the change is answered first.
+        # Requests from before the change are answered first.
         asyncio.get_running_loop().call_soon(room.do, [effect for effect in effects if isinstance(effect, SendFrame)])
         still = room.sessions.followed()
         for stream in streams:

@@ -1,9 +1,8 @@
-"""The desk of the Streamr protocol: publish, subscribe, unsubscribe, resend and disconnect, for sessions over brokers.
+"""The session handler of the Streamr protocol: publish, subscribe, unsubscribe, resend, disconnect.
 
-A session stands for whoever reads one reply address. Its requests are carried out in the order in which they come, each
-whole before the next; what is sent to it leaves in order too. Publishing goes into the commit of the batch, and what was
-published is broadcast when it is durable. Here requests are told apart and sessions are looked after; what each request
-takes is in `connectivity.sessions.streamr`. Streamr protocol, requests and sessions.
+A session belongs to one reply address. Its requests are processed in order, each completely before the next, and its frames
+are sent in order. Published messages go into the commit of the batch, and are broadcast when they are durable. See the
+Streamr protocol, requests and sessions.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ log = structlog.get_logger(__name__)
 
 PROTOCOL = "streamr"
 CLIENT_ID = "client-id"
-"""The header that tells the clients apart that share an address."""
+"""The header that distinguishes clients that share an address."""
 
 
 class _Request(NamedTuple):
-    """A request, and where it comes from.
+    """A request and its sender.
 
-    `line` of None: nobody can be answered. `is_taken`: the session is another's.
+    `line` of None: there is no reply address. `is_taken`: the session belongs to another sender.
     """
 
     room: StreamrSessions
@@ -74,7 +73,7 @@ class StreamrHandler(SessionHandler):
     def __init__(self, means: SessionServices) -> None:
         self._means = means
         self._rooms: dict[tuple[str, str], StreamrSessions] = {}
-        """By connection and mapping."""
+        """By connection and mapper."""
         self._writing = MessageWriter(means.store, means.lifetimes, means.now)
         self._publishing = StreamPublisher(means.store, means.now)
         self._watching = FollowerAccess(means.store, means.decider.world)
@@ -82,7 +81,7 @@ class StreamrHandler(SessionHandler):
         self._unopened: dict[str, Sequence[ReplyTargetPublisher]] = {}
         """Connections whose sessions could not be read yet."""
         self._is_wanted: Callable[[str], bool] | None = None
-        """What could not be told to a store that cannot be read: which connections may be open."""
+        """Which connections may be open; kept while the store cannot be read."""
 
     def __repr__(self) -> str:
         return f"<StreamrDesk, {list(self._rooms.values())!r}>"
@@ -92,7 +91,7 @@ class StreamrHandler(SessionHandler):
     def take(
         self, spoken: SessionMessage, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
     ) -> Sequence[SessionReply | SessionCommand]:
-        """Whatever is said of a request, a refusal too, is said in its turn, once all before it is durable."""
+        """Process a request. Its reply, a refusal too, is sent after everything before it is durable."""
         request: Request = spoken.request
         visit = self._visit(request, spoken.headers, heard, arrival)
         if visit is None:
@@ -120,13 +119,13 @@ class StreamrHandler(SessionHandler):
                 return self._resend(request, visit, line)
             case Disconnect():
                 visit.room.do(visit.room.sessions.end(line.address, End.DISCONNECTED))
-        # Nothing is said; but where the batch is taken up again, so is this, behind what came before it.
+        # No reply; a retried batch repeats it after the requests before it.
         return _silent
 
     def _visit(
         self, request: Request, headers: Headers, heard: ReceivedSignal, arrival: InboundDelivery
     ) -> _Request | None:
-        """Where a request comes from; None where it is not carried out because of that."""
+        """Return the sender of a request; None if the request is not processed because of it."""
         route = heard.route
         room = self._room(route)
         owners = frozenset(arrival.received.subjects)
@@ -207,7 +206,7 @@ class StreamrHandler(SessionHandler):
         _error: BaseException | None,
         ended: Done,
     ) -> None:
-        """All that was asked for before is answered, and it is durable that this was asked for."""
+        """Begin a resend, when it is durable and all requests before it are answered."""
         ended(None)
         room, sub = visit.room, wanted.request.sub
         if room.sessions.get(line.address) is None:
@@ -342,7 +341,10 @@ class StreamrHandler(SessionHandler):
     def _line(
         self, route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery, options: StreamrOptions
     ) -> StreamrReplyChannel | None:
-        """How a request is answered; None where it leads nowhere. Raises MappingError."""
+        """Return the reply channel of a request; None if there is none.
+
+        Raises MappingError.
+        """
         resolved = resolved_reply(route, headers, arrival)
         if resolved is None:
             return None
@@ -353,7 +355,7 @@ class StreamrHandler(SessionHandler):
 
 
 def options_of(route: ReplyTargetPublisher) -> StreamrOptions:
-    """What the operator has said about the protocol at this source."""
+    """Return the protocol's options at this source."""
     return cast(StreamrOptions, route.mapper.codec.terms)
 
 
@@ -363,7 +365,7 @@ def _client(headers: Headers) -> str | None:
 
 
 def _taken(request: Request) -> RequestRefused:
-    """The answer to somebody who speaks in a session that is not his."""
+    """Return the error for a sender that uses the session of another one."""
     if isinstance(request, Publish | SubscribeRequest | Resend):
         return RequestRefused(refused(request), about_of(request))
     stream, partition = (request.stream, request.partition or 0) if isinstance(request, Unsubscribe) else ("", 0)
@@ -383,17 +385,17 @@ def _answered(
 def _followed(
     room: StreamrSessions, frames: Sequence[Frame], line: StreamrReplyChannel, _error: BaseException | None, ended: Done
 ) -> None:
-    """What a session follows is durable, or that it follows something no longer."""
+    """Confirm a subscribe or unsubscribe that is durable."""
     room.answer(frames, line, ended)
 
 
 def _silent(_error: BaseException | None, ended: Done) -> None:
-    """Nobody can be answered."""
+    """Reply to nothing: there is no reply address."""
     ended(None)
 
 
 def _published(request: Publish, line: StreamrReplyChannel | None, error: BaseException | None, ended: Done) -> None:
-    """A message is durable, which needs no words; one that could not be stored does."""
+    """Report a message that could not be stored; a durable one has no reply."""
     if error is None:
         ended(None)
         return

@@ -1,9 +1,8 @@
-"""What a session follows: one subscription on the live feed of each partition (Streamr protocol, subscriptions).
+"""The live subscriptions of a session, one for each partition (Streamr protocol, subscriptions).
 
-Following begins behind the newest message of that moment and has no end. The protocol knows no demand, so a session has a
-window: as many messages as the broker has not confirmed yet. What it confirms is asked for again, so a session that does not
-keep up costs no more than its window. One that is far behind for long goes on with the newest message; its client sees by
-the predecessor what was left out, and asks for it.
+A subscription begins after the newest message and has no end. The protocol has no demand, so a session has a window of
+unconfirmed messages; confirmed ones are requested again. A session that lags far behind for long skips ahead to the newest
+message; its client detects the gap by the predecessor, and requests the missing messages.
 """
 
 from __future__ import annotations
@@ -36,15 +35,14 @@ from mappings.streamr.frames import FrameType
 from mappings.streamr.sessions import Spot
 
 WINDOW = 1000
-"""Messages of one subscription that the broker has not confirmed yet: twice as many as one turn may publish, so that a busy
-service leaves nothing out for those who keep up."""
+"""The most unconfirmed messages of one subscription.
+
+Twice as many as one turn may publish, so that sessions that keep up miss nothing.
+"""
 
 
 class LiveSubscription:
-    """One session on one partition: where the engine's answers go.
-
-    `lost` is told when the feed has failed by itself.
-    """
+    """The live subscription of one session to one partition. `lost` is called if the feed fails."""
 
     terminal_needs_request = False
 
@@ -58,7 +56,7 @@ class LiveSubscription:
         lost: Callable[[Fault], None],
         sent: Callable[[int], object],
     ) -> None:
-        """`sent` is told up to which offset the broker has everything."""
+        """`sent` receives the offset up to which the broker has confirmed everything."""
         self.line = line
         self.connection_id = line.connection_id
         self.last: int | None = None
@@ -85,7 +83,7 @@ class LiveSubscription:
         self._streams.cancel(Cancel(SubscriptionKind.LIVE, self._key, {}), self.peer)
 
     def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
-        """Broadcast what has come, if the session still follows."""
+        """Broadcast messages, if the session is still subscribed."""
         if self._is_over:
             return None
         if isinstance(signal, Next):
@@ -99,7 +97,7 @@ class LiveSubscription:
         return None
 
     def _sent(self, number: int, last: int, ended: Done | None, _error: ConnectivityError | None) -> None:
-        """The broker has so many messages, or has refused one: then its successor shows what is missing."""
+        """Count confirmed messages. After a refused one, its successor reveals the gap."""
         if ended is not None:
             ended(None)
         if not self._is_over:

@@ -1,9 +1,8 @@
-"""Events as the messages that sessions are sent, written once for all of them (Streamr protocol, message array).
+"""Encodes events as messages once for all sessions (Streamr protocol, message array).
 
-What is sent live goes to many at about the same time, so the last frames are kept, and a thousand sessions that have not
-taken one yet share its bytes. What else than the event stands in a message is looked at each time: its predecessor, which
-may not be named any more once it is gone, and how long it will be there itself. The events of things and policies are
-written as items of their history are.
+Live messages go to many sessions at about the same time, so the last frames are kept and shared. Two fields are checked each
+time: the predecessor, which must not be named once it is deleted, and the remaining lifetime. Events of things and policies
+are encoded as items of their history.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from mappings.streamr.messages import StreamMessage, predecessor, write_message
 
 KEPT = 1000
 KEPT_BYTES = 8 << 20
-"""What is kept at most: so many frames, and so many bytes, or a single frame that is larger."""
+"""The most frames, and bytes, that are kept; or one larger frame."""
 
 
 _Key: TypeAlias = tuple[EntityId, int, int, str | None]
@@ -62,7 +61,7 @@ class MessageWriter:
         return _message(event, *self._about(event))
 
     def broadcast(self, event: Event, style: FrameStyle) -> bytes:
-        """The frame that tells of an event: the same object for all who want it in this style.
+        """Return the frame for an event: the same object for all sessions with this style.
 
         Raises StoreUnavailable.
         """
@@ -86,7 +85,7 @@ class MessageWriter:
             self._bytes -= len(gone.frame)
 
     def _about(self, event: Event) -> tuple[int | None, int]:
-        """What else than the event stands in its message: the predecessor, and the time that is left to it."""
+        """Return the predecessor of a message, and its remaining lifetime."""
         previous = predecessor(event.revision - 1, self._store.oldest_kept(event.entity))
         if self._lifetimes.is_forever:
             return previous, 0

@@ -1,10 +1,8 @@
-"""What of a connection's sessions outlives the service: what they follow, and which resends have not ended.
+"""The parts of sessions that outlive the service: subscriptions, and unfinished resends.
 
-(Streamr protocol, lifetime of a session.)
-
-Clients do not see a restart. So what a session follows is durable before its client is told that it follows it, from the
-offset on at which that began; what is sent after that is caught up on. A resend that was cut off cannot be finished, and its
-client is told so. The bytes of a row are `mappings.streamr.persistence`; when they reach the disk is not decided here.
+Clients do not notice a restart (Streamr protocol, lifetime of a session): a subscription is durable before it is confirmed,
+from the offset where it began; later messages are sent after the restart. An interrupted resend fails, and its client is
+notified. `mappings.streamr.persistence` defines the bytes of a row.
 """
 
 from __future__ import annotations
@@ -34,15 +32,15 @@ class RestoredRow(NamedTuple):
 
 
 class SessionPersistence:
-    """What is kept of the sessions of one room."""
+    """The stored rows of a connection's sessions."""
 
     def __init__(self, rows: SessionRepository, connection_id: str, mapper: str) -> None:
         self._rows, self.connection_id, self.mapper = rows, connection_id, mapper
 
     def following(self, row: SubscriptionRow, line: StreamrReplyChannel, after: int) -> None:
-        """A session follows a partition, with these clients and subjects.
+        """Store that a session is subscribed to a partition, for these clients and subjects.
 
-        What is new to it begins behind this offset.
+        New subscriptions begin after this offset.
         """
         stream, partition = row.spot
         kept = PersistedSubscription(
@@ -55,7 +53,7 @@ class SessionPersistence:
         self._rows.forget(self.at(address, spot))
 
     def sent(self, at: SessionKey, offset: int) -> None:
-        """The broker has everything up to this offset of what a session follows."""
+        """Note that the broker has confirmed a session's messages up to this offset."""
         self._rows.sent(at, offset)
 
     def asked(self, request: Resend, owners: frozenset[str], line: StreamrReplyChannel) -> None:
@@ -68,7 +66,7 @@ class SessionPersistence:
         self._rows.forget(self._asked_at(address, sub))
 
     def found(self) -> Iterable[RestoredRow]:
-        """What was kept. What cannot be understood any more is forgotten."""
+        """Return the stored sessions. Unreadable rows are deleted."""
         for row in self._rows.rows(self.connection_id):
             if row.at.mapper != self.mapper:
                 continue
@@ -78,12 +76,12 @@ class SessionPersistence:
                 self.drop(row, f"it cannot be read: {error}")
 
     def drop(self, row: SessionRow, reason: str) -> None:
-        """Forget what cannot go on."""
+        """Delete a subscription that cannot be resumed."""
         log.warning("what was kept of a session is dropped", connection=self.connection_id, at=row.at, reason=reason)
         self._rows.forget(row.at)
 
     def at(self, address: str, spot: Spot) -> SessionKey:
-        """Where it is kept that a session follows a partition."""
+        """Return the key of a session's subscription to a partition."""
         return SessionKey(self.connection_id, self.mapper, address, f"follows {partition_name(*spot)}")
 
     def _asked_at(self, address: str, sub: Sub) -> SessionKey:

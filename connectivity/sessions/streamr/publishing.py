@@ -1,9 +1,8 @@
-"""Messages on their way into a stream (Streamr protocol, publish).
+"""Publishes messages to streams (Streamr protocol, publish).
 
-A message is the next event of its partition; it goes into the commit of its batch, and nothing is said when that is durable:
-whoever follows the stream is sent it. What names the delivery is kept in the same commit, so that a message which the broker
-brings again is not appended again. A client may name a message itself: the `idempotency-key` of a request, else its
-`correlation-id`, stand for it within its session, for five minutes.
+A message is the next event of its partition, stored with its batch; there is no reply, and subscribers receive it when it is
+durable. The name of the delivery is stored in the same commit, so that a redelivered message is not appended again. The
+`idempotency-key` of a request, or else its `correlation-id`, identifies a message in its session for five minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from spark_store.history.replay import evolve
 from spark_store.records import Change, DeliveryName, StoredAnswer
 
 NAMED_SECONDS = 300
-"""For so long a name that a client has chosen stands for its message."""
+"""How long a client's name identifies its message."""
 
 
 class StreamPublisher:
@@ -48,7 +47,7 @@ class StreamPublisher:
     def is_known(self, name: DeliveryName, *, is_chosen: bool) -> bool:
         """Whether the message with this name was appended before.
 
-        `is_chosen`: by its client. Raises StoreUnavailable.
+        `is_chosen`: the client chose the name. Raises StoreUnavailable.
         """
         answer = self._store.answered(name)
         if answer is None:
@@ -59,7 +58,7 @@ class StreamPublisher:
     def append(
         self, request: Publish, partitions: int, hash: KeyHash, name: DeliveryName | None, changes: list[Change]
     ) -> None:
-        """Stage a message in one of so many partitions, and add it to the changes of its batch.
+        """Stage a message for one of so many partitions, and add it to its batch.
 
         Raises StoreUnavailable.
         """
@@ -79,7 +78,7 @@ class StreamPublisher:
 
 
 _UNANSWERABLE = frozenset({"requested-acks", "response-required", "reply-to", "live-channel-condition"})
-"""What a command says about its answers."""
+"""The headers of a command that concern responses."""
 
 _CORRELATION_ID = "correlation-id"
 
@@ -108,14 +107,14 @@ def errand_of(
 
 
 def _own(named: DeduplicationKey) -> DeduplicationKey:
-    """A name of its own for what a client has named: a message under the same name is kept with another kind of answer."""
+    """Return a separate key for a client's name: messages have another kind of stored answer."""
     if named.name is None or not named.is_chosen:
         return named
     return named._replace(name=named.name._replace(name=f"{named.name.name}:command"))
 
 
 def _told(request: Publish, line: StreamrReplyChannel | None, answer: Response | ErrorResponse, ended: Done) -> None:
-    """What came of a command: a success needs no words."""
+    """Return the error of a command as a frame; a success has no reply."""
     if line is None or not isinstance(answer, ErrorResponse):
         ended(None)
     else:

@@ -1,7 +1,7 @@
-"""How a session is sent its frames: one line for each reply address, in order (Streamr protocol, frames to messages).
+"""Sends frames to sessions, one channel for each reply address (Streamr protocol, frames).
 
-A line belongs to one request: it has the headers that the reply-target maps from it, so that what is sent because of a
-request can be told by them. Broadcasts answer nobody; they carry no correlation id, and all of one line share their headers.
+A channel belongs to one request and has the headers that the reply-target maps from it. Broadcasts answer no request: they
+have no correlation ID, and share their headers.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StreamrReplyChannel(reply_channel.ReplyChannel):
         self.style = style
         self.correlation_id = correlation_id
         self._headers: dict[FrameType, Mapping[str, str]] = {}
-        """Those of each type of frame that was sent: most lines send none, since publishing is not answered."""
+        """The headers by type of frame: most channels send none."""
 
     def say(self, frame: Frame, ended: Done | None = None) -> PendingPublish:
         """Send one frame."""
@@ -46,7 +46,10 @@ class StreamrReplyChannel(reply_channel.ReplyChannel):
         return self.deliver(envelopes, ended, elements=elements)
 
     def _headers_of(self, type: FrameType) -> Mapping[str, str]:
-        """What a reply-target maps counts more, apart from what tells of a request where none is answered."""
+        """Return the headers of a frame.
+
+        Mapped headers override its own, except request headers in broadcasts.
+        """
         own = envelope(b"", type, session=self.address, correlation_id=self.correlation_id).headers
         mapped = self.mapped
         if type is FrameType.BROADCAST:

@@ -1,8 +1,8 @@
-"""What a session asks for again: its resends, each a finite subscription on the history of a partition (Streamr, resend).
+"""The resends of a session: finite subscriptions to the history of a partition (Streamr, resend).
 
-Which messages it brings is fixed when a resend begins. When that is, and when one is answered that has found nothing, is
-decided by `mappings.streamr.resends`; what is due later is done once a second. A resend has a window as what is followed
-live has, and stops reading where the broker does not keep up.
+Its messages are fixed when a resend begins. `mappings.streamr.resends` decides when that is, and when an empty one is
+answered; delayed ones begin in a round once a second. A resend has a window, and stops reading while the broker does not
+keep up.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ log = structlog.get_logger(__name__)
 
 
 WINDOW = 2 * AT_ONCE
-"""Messages of one resend that the broker has not confirmed yet: while it takes some, the next ones are read."""
+"""The most unconfirmed messages of one resend."""
 
 
 class ResendRequest(NamedTuple):
-    """A resend that was asked for, by these subjects: nothing behind the offset that was the `newest` then."""
+    """A requested resend of these subjects: nothing after the offset `newest`."""
 
     request: Resend
     entity: EntityId
@@ -71,9 +71,9 @@ class ResendQueue:
         clock: Callable[[], float],
         answered: Callable[[Sub], object],
     ) -> None:
-        """`clock` gives monotonic seconds.
+        """`clock` returns monotonic seconds.
 
-        `answered` is told when the broker has the end of all resends of a `sub`.
+        `answered` is called when the broker has confirmed the end of all resends of a `sub`.
         """
         self._store = store
         self._streams = streams
@@ -82,10 +82,10 @@ class ResendQueue:
         self._answered = answered
         self._resends = Resends()
         self._asked: dict[int, _Resend] = {}
-        """By the numbers of their tickets: those that wait, and those that run."""
+        """By ticket number, the waiting and the running resends."""
         self._kept_back: list[tuple[float, _Resend, Frame]] = []
         self._unconfirmed: Counter[Sub] = Counter()
-        """How many ends of each `sub` are on their way."""
+        """How many unconfirmed ends of each `sub` there are."""
         self._is_over = False
 
     def __repr__(self) -> str:
@@ -93,23 +93,23 @@ class ResendQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing left to do."""
+        """Whether there is no resend."""
         return not self._asked and not self._kept_back
 
     @property
     def subs(self) -> set[Sub]:
-        """Those of resends whose end the broker does not have."""
+        """Return the `sub`s of resends with an unconfirmed end."""
         asked = {resend.ticket.request.sub for resend in self._asked.values()}
         return asked | {resend.ticket.request.sub for _, resend, _ in self._kept_back} | set(self._unconfirmed)
 
     def ask(self, wanted: ResendRequest, line: StreamrReplyChannel) -> None:
-        """Resend as soon as it is this one's turn. Raises RequestRefused where too many wait."""
+        """Queue a resend. Raises RequestRefused if too many wait."""
         ticket = self._resends.ask(wanted.request)
         self._asked[ticket.number] = _Resend(self, self._writing, ticket, wanted, line)
         self.go_on()
 
     def go_on(self) -> None:
-        """Do what is due."""
+        """Begin the resends that are due."""
         now = self._clock()
         due = [entry for entry in self._kept_back if entry[0] <= now]
         if due:
@@ -130,7 +130,7 @@ class ResendQueue:
     # for its resends
 
     def request(self, resend: _Resend, number: int) -> None:
-        """The broker has so many messages."""
+        """Request messages in the place of confirmed ones."""
         self._streams.request(Request(SubscriptionKind.HISTORY, resend.key, number, {}), resend.peer)
 
     def finish(self, resend: _Resend, frame: Frame, *, found: bool) -> None:
@@ -158,7 +158,7 @@ class ResendQueue:
 
 
 class _Resend:
-    """One resend: where the engine's answers go."""
+    """One resend, which receives the elements of its subscription."""
 
     terminal_needs_request = False
 
@@ -195,8 +195,10 @@ class _Resend:
             self._looking = asyncio.get_running_loop().create_task(self._look(query, store, streams))
 
     async def _look(self, query: HistoryQuery | None, store: Store, streams: SubscriptionManager) -> None:
-        """Find out where the stream begins by now, so that its first messages name the right predecessors, and if need be
-        the first message from a time on: publishers name times in no order, so that may take a while."""
+        """Find where the stream begins, so that the first messages name the right predecessors.
+
+        For a resend from a time also its first message; publishers choose times in any order, so that may take a while.
+        """
         request, entity, newest, _ = self._wanted
         try:
             oldest = await store.kept.look(entity)
@@ -222,7 +224,7 @@ class _Resend:
         streams.cancel(Cancel(SubscriptionKind.HISTORY, self.key, {}), self.peer)
 
     def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
-        """Send what was found, or that it was all, or why it was not."""
+        """Send messages, the end, or an error."""
         if self._is_over or isinstance(signal, Created):
             return None
         if isinstance(signal, Next):
@@ -256,7 +258,7 @@ class _Resend:
 
 
 def _is_at_hand(query: HistoryQuery, store: Store) -> bool:
-    """Whether it is known without a look at the lake that the history goes back as far as that."""
+    """Whether the history is known to go back that far without reading the lake."""
     try:
         return query.from_revision >= store.oldest_kept(query.entity)
     except StoreUnavailable:
@@ -264,7 +266,7 @@ def _is_at_hand(query: HistoryQuery, store: Store) -> bool:
 
 
 def query_of(selection: Selection, entity: EntityId, newest: int) -> HistoryQuery:
-    """What a selection means for a partition whose newest offset was `newest` (0: none) when it was made."""
+    """Return the query of a selection for a partition with this `newest` offset (0: empty)."""
     match selection:
         case All():
             return _range(entity, 1, newest)
@@ -273,10 +275,10 @@ def query_of(selection: Selection, entity: EntityId, newest: int) -> HistoryQuer
         case OffsetRange(start, end):
             return _range(entity, start, newest if end is None else min(end, newest))
         case FromTime(instant):
-            # Of what has the service's own times, which are in order.
+            # Times of the service are in order.
             return replace(_range(entity, 1, newest), after=instant * 1_000_000 - 1)
 
 
 def _range(entity: EntityId, first: int, last: int) -> HistoryQuery:
-    """Offsets, both inclusive; some queries of histories count from the end, and this one never does."""
+    """Return a query for offsets, both inclusive."""
     return HistoryQuery(entity, max(1, first), last) if last >= max(1, first) else HistoryQuery(entity, 2, 1)

@@ -1,7 +1,7 @@
-"""What kept sessions do when their connection is opened: go on, where they may (Streamr protocol, lifetime of a session).
+"""Resumes stored sessions when their connection opens (Streamr protocol, lifetime of a session).
 
-Meanwhile the operator may have changed the document, and somebody a policy. What is left of a session goes nowhere that the
-document does not mean, and nobody is sent what he may not read any longer.
+The document or policies may have changed meanwhile: sessions are resumed only at addresses that the document allows, and
+subscriptions only with permission.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def go_on(
     world: StateLookup,
     now: float,
 ) -> None:
-    """Have the kept sessions of a connection go on by these routes. Raises StoreUnavailable."""
+    """Resume the stored sessions of a connection with these publishers. Raises StoreUnavailable."""
     mappers = {room.mapper for room in rooms.values()}
     for row in rows.rows(connection_id):
         if row.at.mapper not in mappers:
@@ -66,7 +66,7 @@ def _go_on(
 def _fault(
     kept: PersistedSubscription, options: StreamrOptions, route: ReplyTargetPublisher, world: StateLookup
 ) -> Fault | None:
-    """Why a session may not go on to follow something by now."""
+    """Return why a session may not resume a subscription; None if it may."""
     if (
         not _is_owned(kept.owners, route)
         or has_lost_key(kept.subjects, kept.owners, options.keys)
@@ -79,7 +79,7 @@ def _fault(
 
 
 def _is_owned(owners: frozenset[str], route: ReplyTargetPublisher) -> bool:
-    """Whether the source still gives its clients a session's subjects. Some are for each message to say."""
+    """Whether the source still gives its clients these subjects. Placeholders are not checked."""
     written = route.source.authorization_context
     is_constant = all(parse(subject, Scope.AUTHORIZATION).is_constant for subject in written)
     return not is_constant or owners == frozenset(written)

@@ -1,9 +1,8 @@
-"""The sessions of one connection, and what each of them has on its way (Streamr protocol, sessions).
+"""The sessions of one connection and their work in progress (Streamr protocol, sessions).
 
-`mappings.streamr.sessions` decides whose session a request belongs to, what it follows and what ends it. A room does what it
-has decided: it opens and ends subscriptions and sends frames. What a session is told that it follows is durable by then, and
-goes on after a restart (`connectivity.sessions.streamr.persistence`). A session has a seat as long as it lives; the seat
-knows by which way it was answered last.
+`mappings.streamr.sessions` decides to which session a request belongs, its subscriptions and its end. This module acts: it
+opens and ends subscriptions and sends frames. A confirmed subscription is durable, and is resumed after a restart
+(`connectivity.sessions.streamr.persistence`).
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ log = structlog.get_logger(__name__)
 
 
 def admit(request: Judged, options: StreamrOptions, given: Sequence[str], world: StateLookup) -> StreamPermission:
-    """What a request may, by somebody whom its source has `given` these subjects.
+    """Return the permission of a request, for a sender with the `given` subjects.
 
-    Raises RequestRefused, and StoreUnavailable where a policy cannot be read.
+    Raises RequestRefused, and StoreUnavailable if a policy cannot be read.
     """
     found = judge(request, options, given, world)
     if isinstance(found, Fault):
@@ -55,12 +54,12 @@ def admit(request: Judged, options: StreamrOptions, given: Sequence[str], world:
 
 
 def entity_at(place: Place, partition: int) -> EntityId:
-    """Whose events the messages of a partition are."""
+    """Return the entity whose events are the messages of a partition."""
     return partition_of(place.id, partition) if isinstance(place, OwnStream) else place.entity
 
 
 def about_of(request: Judged) -> ErrorSubject:
-    """What an error about a request repeats of it."""
+    """Return the fields of a request that an error repeats."""
     if isinstance(request, Publish):
         return ErrorSubject(request.stream)
     return ErrorSubject(request.stream, request.partition, request.sub if isinstance(request, Resend) else None)
@@ -72,7 +71,7 @@ MakeLive = Callable[
 
 
 class SessionState:
-    """What one session has on its way. `line` is the way by which it was answered last."""
+    """The work in progress of one session. `line` is the channel of its last reply."""
 
     __slots__ = ("line", "lives", "resending")
 
@@ -103,12 +102,12 @@ class StreamrSessions:
         self.sessions = Sessions(SessionLimits(idle_timeout=options.idle_timeout))
         self.seats: dict[str, SessionState] = {}
         self.on_follow: Callable[[str], object] = str
-        """Told which stream a session is about to follow. Raises StoreUnavailable."""
+        """Called before a session subscribes to a stream. Raises StoreUnavailable."""
         self._make_live = make_live
         self._make_resending = make_resending
         self._newest = newest
         self._begins: dict[tuple[str, Spot], int] = {}
-        """Behind which offset those begin to follow who do not follow yet."""
+        """The offset after which new subscriptions begin."""
 
     def __repr__(self) -> str:
         return f"<Room of {self.connection_id}, {self.sessions!r}>"
@@ -135,21 +134,21 @@ class StreamrSessions:
         now: float,
         client: str | None,
     ) -> list[Frame]:
-        """Have a session follow a partition; what it is answered once that is durable, by `answer`.
+        """Subscribe a session to a partition; return the reply for `answer`.
 
-        Raises StoreUnavailable.
+        It is sent when it is durable. Raises StoreUnavailable.
         """
         self.on_follow(request.stream)
         effects = self.sessions.subscribe(request, line.address, owners, subjects, now, client=client)
         return self._decided(effects, line)
 
     def unsubscribe(self, request: Unsubscribe, line: StreamrReplyChannel, client: str | None) -> list[Frame]:
-        """Have a session follow a partition no longer; what it is answered once that is durable."""
+        """Unsubscribe a session from a partition; return the reply for when that is durable."""
         effects = self.sessions.unsubscribe(request, line.address, client=client)
         return self._decided(effects, line)
 
     def _decided(self, effects: Sequence[Effect], line: StreamrReplyChannel) -> list[Frame]:
-        """Keep what was decided, and do of it what nobody has to wait for; what is left to be said."""
+        """Store a decision and do what needs no durability; return what is left."""
         self.do([effect for effect in effects if not isinstance(effect, SendFrame)])
         frames = [effect.frame for effect in effects if isinstance(effect, SendFrame)]
         for frame in frames:
@@ -158,7 +157,7 @@ class StreamrSessions:
         return frames
 
     def _keep(self, spot: Spot, line: StreamrReplyChannel) -> None:
-        """Keep what a session follows, if it does."""
+        """Store the subscription of a session, if it has one."""
         if (row := self.sessions.row(line.address, spot)) is None:
             return
         if spot not in self.seat(line).lives:
@@ -166,19 +165,19 @@ class StreamrSessions:
         self.keeping.following(row, line, self._begins.get((line.address, spot), 0))
 
     def answer(self, frames: Sequence[Frame], line: StreamrReplyChannel, ended: Done) -> None:
-        """What was decided is durable: do it, and say so."""
+        """Do the rest of a durable decision, and reply."""
         said = [self._begun(frame, line) if isinstance(frame, Subscribed) else frame for frame in frames]
         line.send([(type_of(frame), write_frame(frame, line.style)) for frame in said], ended)
 
     def _begun(self, frame: Subscribed, line: StreamrReplyChannel) -> Frame:
-        """A session may follow a partition now: begin, unless it does already. What it is told."""
+        """Begin a durable subscription, unless it is running. Return its frame."""
         spot = (frame.stream, frame.partition)
         after = self._begins.pop((line.address, spot), None)
         row, seat = self.sessions.row(line.address, spot), self.seats.get(line.address)
         if row is None or after is None or (seat is not None and spot in seat.lives):
             # It has been left since, or is followed for the second time.
             return frame
-        # What was decided, and could not be stored, has not been there.
+        # The decision could not be stored: forget it.
         failed = self._follow(spot, line, row.subjects, min(after, self._newest(_entity(spot))))
         if failed is None:
             return frame
@@ -186,7 +185,7 @@ class StreamrSessions:
         return error_of(failed, ErrorSubject(*spot), line.correlation_id)
 
     def do(self, effects: Sequence[Effect]) -> None:
-        """Carry out what was decided for any reason but a request."""
+        """Carry out a decision that is not due to a request."""
         for effect in effects:
             match effect:
                 case LeaveStream(address, spot):
@@ -220,12 +219,12 @@ class StreamrSessions:
         return None
 
     def _lost(self, address: str, spot: Spot, fault: Fault) -> None:
-        """What a session follows has ended by itself, which it is told."""
+        """Notify a session whose subscription has failed."""
         self._undo(spot, address)
         self._say(address, error_of(fault, ErrorSubject(*spot)))
 
     def _undo(self, spot: Spot, address: str) -> None:
-        """A session does not follow any longer what it was to follow."""
+        """Undo a subscription that could not be stored."""
         self.do(self.sessions.drop(address, spot))
 
     def _leave(self, address: str, spot: Spot) -> None:
@@ -240,7 +239,7 @@ class StreamrSessions:
             seat.line.say(frame)
 
     def close(self) -> None:
-        """The connection is closed: nothing more is sent. What is kept stays, for when it is opened again."""
+        """Close the sessions of a connection. Stored ones resume when it is opened again."""
         self.sessions.close()
         for seat in self:
             for live in seat.lives.values():
@@ -249,16 +248,14 @@ class StreamrSessions:
         self.seats.clear()
         self._begins.clear()
 
-    # what was kept
-
     def go_on(self, kept: PersistedSubscription, last: int, line: StreamrReplyChannel, now: float) -> None:
-        """A session follows what it followed before a restart, behind the last offset that it was sent.
+        """Resume a stored subscription after the last offset that was sent.
 
         Raises StoreUnavailable.
         """
         spot = (kept.stream, kept.partition)
         self.on_follow(kept.stream)
-        # Asked for before the session is there: what cannot be read now is tried again as a whole.
+        # Read before the session is created, so that a failure can be retried as a whole.
         newest = self._newest(_entity(spot))
         row = SubscriptionRow(line.address, kept.owners, spot, frozenset(kept.subjects), kept.clients)
         if not self.sessions.restore([row], now):
@@ -280,7 +277,7 @@ class StreamrSessions:
 
 
 def _entity(spot: Spot) -> EntityId:
-    """Whose events the messages of a partition are."""
+    """Return the entity whose events are the messages of a partition."""
     place = place_of(spot[0])
     assert place is not None, "who may follow has been judged"
     return entity_at(place, spot[1])
