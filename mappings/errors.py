@@ -1,25 +1,7 @@
-"""What can go wrong between bytes and signals, and how an answer says so.
+"""The errors between bytes and signals, as one tree with the root MappingError.
 
-    MappingError
-    ├── DecodeError                the other party sent what cannot be read
-    │   ├── UnknownTopic           a topic path outside the grammar
-    │   ├── UnknownPath            a path that no resource has
-    │   ├── RequestRefused         a request of the Streamr protocol (`mappings/streamr/errors.py`, like the next two)
-    │   ├── FrameRefused           bytes that are no frame of it
-    │   ├── UnknownVersion         a version of it that is not spoken
-    │   └── ProtocolError          octets after which a conversation cannot go on
-    │       └── UnsupportedVersion
-    ├── EncodeError                this wire protocol cannot say that
-    ├── OptionsRefused             options that a payload mapper cannot work with (`mappings/options.py`)
-    └── PlaceholderError
-        ├── UnknownPlaceholder
-        ├── UnknownFunction
-        ├── InvalidSignature       a function that exists, called with arguments it does not take
-        ├── Unresolved             known, and without a value here
-        └── UnsafeAddress          a value that must not become part of an address
-
-Every error of the three packages that may reach a client carries a `Fault`: the four things that an error answer
-says. Clients branch on `status`; tests and operators read `error`.
+Every error that may reach a client carries a `Fault`: the four members of an error response. Clients branch on `status`;
+tests and operators read `error`.
 """
 
 from __future__ import annotations
@@ -34,10 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why something failed, as an answer tells it.
+    """The reason of a failure, as an error response contains it.
 
-    `status` is an HTTP status, `error` a code such as `things:thing.notfound`; `extra` holds further members of the
-    error object, such as `href` or `invalidHeaderKey`, as JSON values.
+    `status` is an HTTP status, `error` a code such as `things:thing.notfound`; `extra` has further members of the error
+    object, such as `href` or `invalidHeaderKey`, as JSON values.
     """
 
     status: int
@@ -70,10 +52,10 @@ class MappingError(Exception):
 
 
 class DecodeError(MappingError):
-    """An envelope that cannot be turned into signals.
+    """An envelope that cannot be decoded.
 
-    What was understood before the reading stopped comes along, so that an answer finds its way: the entity of the
-    topic, the group (`things` or `policies`), the channel (`twin` or `live`) and the headers.
+    The parts decoded before the error are kept to address the response: the entity of the topic, the group (`things` or
+    `policies`), the channel (`twin` or `live`) and the headers.
     """
 
     def __init__(
@@ -100,9 +82,9 @@ class UnknownPath(DecodeError):
 
 
 class ProtocolError(DecodeError):
-    """Octets of reactive-streams-io after which the conversation cannot go on.
+    """Bytes of reactive-streams-io after which the conversation cannot continue.
 
-    The message is the reason to part with.
+    The message is the reason of the goodbye.
     """
 
 
@@ -111,7 +93,7 @@ class UnsupportedVersion(ProtocolError):
 
 
 class EncodeError(MappingError):
-    """A signal that this wire protocol has no words for."""
+    """A signal that this wire protocol cannot express."""
 
 
 MAPPING_FAILED = "connectivity:message.mapping.failed"
@@ -124,7 +106,7 @@ def mapping_failed(message: str, description: str | None = None) -> Fault:
 
 
 class PlaceholderError(MappingError):
-    """The root of what can be wrong with a `{{ … }}` expression."""
+    """The root of errors in `{{ … }}` expressions."""
 
 
 class UnknownPlaceholder(PlaceholderError):
@@ -140,8 +122,8 @@ class InvalidSignature(PlaceholderError):
 
 
 class Unresolved(PlaceholderError):
-    """`placeholder:unresolved`: a value was needed and there is none."""
+    """`placeholder:unresolved`: a required value is missing."""
 
 
 class UnsafeAddress(PlaceholderError):
-    """`connectivity:message.sending.failed` (400): a value that must not become part of an address."""
+    """`connectivity:message.sending.failed` (400): a value that an address cannot contain."""

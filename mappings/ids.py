@@ -1,8 +1,8 @@
-"""The identifiers that everybody shares: entities, subscriptions, correlation ids, labels.
+"""Identifiers: entities, subscriptions, correlation IDs, labels.
 
-An entity is a thing, a policy, or one partition of a stream. The id of a thing or a policy is `namespace:name`, split at the
-first colon; both parts follow one grammar, which `parse_entity_id` checks. The id of a stream's partition is its name: that
-of the stream, whatever it is, and the number, such as `tank-9/0`.
+An entity is a thing, a policy, or one partition of a stream. The ID of a thing or a policy is `namespace:name`, split at the
+first colon; `parse_entity_id` checks both parts. The ID of a stream's partition is the stream's name and the number, such as
+`tank-9/0`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ MAX_ID_LENGTH = 256
 """The longest id, key or label, in UTF-16 code units."""
 
 LONGEST_KNOWN = 512
-"""Topics and paths up to this length are kept once they were read; longer ones, in characters, are read anew each time, so
-that what is known stays small, whatever clients send."""
+"""The longest cached topics and paths, in characters: clients could fill the cache with longer ones."""
 
 _ENTITY_ID = re.compile(r"(?P<namespace>|[a-zA-Z]\w*(?:[.\-][a-zA-Z]\w*)*):(?P<name>[^\x00-\x1F\x7F-\xFF/]+)", re.ASCII)
 
 _PARTITION = re.compile(r".+/(?:0|[1-9][0-9]{0,2})", re.DOTALL)
 
 _VARIANTS = "89ab"
-"""What the digit of a random UUID may be that tells its variant."""
+"""The hexadecimal digits that mark the variant of a random UUID."""
 
 _LABEL = re.compile(r"[a-zA-Z0-9\-_:]{3,100}")
 
@@ -34,11 +33,11 @@ LIVE_RESPONSE = "live-response"
 """The label under which the answer to a live signal is acknowledged."""
 
 BUILT_IN_LABELS = frozenset({"twin-persisted", "search-persisted", LIVE_RESPONSE})
-"""The labels that the service itself gives; all others are given by those who receive a signal."""
+"""The labels that the service itself issues; receivers of signals issue all others."""
 
 
 class EntityType(str, Enum):
-    """What an entity is; the value is the name that journal and lake store."""
+    """The type of an entity; the value is its name in journal and lake."""
 
     THING = "thing"
     POLICY = "policy"
@@ -46,15 +45,15 @@ class EntityType(str, Enum):
 
     @property
     def group(self) -> str:
-        """The name of this type in a topic path, which streams have none of, and in errors."""
+        """The name of this type in topic paths, which streams do not have, and in errors."""
         return "policies" if self is EntityType.POLICY else f"{self.value}s"
 
 
 class EntityId(NamedTuple):
-    """The identity of one entity. `str(entity)` is its id as clients write it.
+    """The identity of one entity. `str(entity)` is its ID as clients write it.
 
-    The name of a stream's partition is its whole id, and its namespace, of which nothing is left out there, is what
-    retention goes by.
+    The name of a stream's partition is its whole ID; its namespace, of which nothing is left out there, selects the
+    retention.
     """
 
     type: EntityType
@@ -75,7 +74,7 @@ def utf16_length(text: str) -> int:
 
 
 def parse_entity_id(type: EntityType, text: str) -> EntityId | None:
-    """The entity named by `text`, or None where the text is no id: the caller knows which error that is."""
+    """Return the entity with this ID; None if the text is no ID: the caller knows the error."""
     return (_known if len(text) <= LONGEST_KNOWN else _parse)(type, text)
 
 
@@ -92,7 +91,7 @@ _known = lru_cache(maxsize=8192)(_parse)
 
 
 def namespace_of(id: str) -> str:
-    """What stands before the first colon of an entity's whole id; empty where there is none."""
+    """Return the text before the first colon of an entity's ID; empty if there is none."""
     return id.partition(":")[0] if ":" in id else ""
 
 
@@ -102,17 +101,17 @@ def partition_entity(name: str) -> EntityId:
 
 
 def is_namespace(text: str) -> bool:
-    """Whether entities may be in a namespace that is called so."""
+    """Whether this is a valid namespace."""
     return ":" not in text and _parse(EntityType.THING, f"{text}:x") is not None
 
 
 def is_label(text: str) -> bool:
-    """Whether an acknowledgement may be labelled so: 3 to 100 letters, digits and the characters - _ :"""
+    """Whether this is a valid acknowledgement label: 3 to 100 letters, digits and - _ :"""
     return _LABEL.fullmatch(text) is not None
 
 
 def new_subscription_id() -> str:
-    """An id that nobody can guess: 128 random bits, safe in a URL."""
+    """Return an ID that cannot be guessed: 128 random bits, safe in a URL."""
     return secrets.token_urlsafe(16)
 
 

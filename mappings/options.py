@@ -1,10 +1,9 @@
-"""Options of a payload mapper: which there are, what each may hold, and reading what an operator wrote.
+"""Options of payload mappers: definition, validation and reading.
 
-An `Option` is a row: what the documentation says about it, what it is without being written, and `read`, which turns the
-JSON value into what the mapper works with (a parsed template, a selection) and raises `OptionRefused` for everything else.
-So options are read once, when a document is checked or a connection is made, and nothing is left to be found wrong later.
-
-`read_options` names every problem at once, each with its place within the options. Ditto connections, payload mapping.
+An `Option` is a row: its documentation, its default, and `read`, which converts the JSON value for the mapper (a parsed
+template, a selection) and raises `OptionRefused` for invalid values. Options are read once, when a document is validated or
+a connection is created. `read_options` reports every problem at once, each with its place. Ditto connections, payload
+mapping.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Read: TypeAlias = Callable[[Any], Any]
 
 
 class OptionProblem(NamedTuple):
-    """One thing that is wrong with options: the steps to its place, the value there, why, and what was expected."""
+    """One problem of options: path, value, reason, and what was expected."""
 
     steps: tuple[str | int, ...]
     value: object
@@ -62,7 +61,7 @@ class OptionsRefused(MappingError):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a mapper. `default` is written as an operator would; None where there is none."""
+    """One option of a mapper. `default` is in the form of JSON; None if there is none."""
 
     name: str
     read: Read
@@ -73,7 +72,7 @@ class Option:
 
 
 def read_options(table: Sequence[Option], written: Mapping[str, Any]) -> dict[str, Any]:
-    """Every option of the table by its name, ready for use; None where it is not written and has no default.
+    """Return every option of the table by name, read; None if it is missing without default.
 
     Raises OptionsRefused.
     """
@@ -115,9 +114,6 @@ def _expect(value: object, kind: type, expected: str) -> Any:
     return value
 
 
-# --- what an option may hold --------------------------------------------------------------------------------------------
-
-
 def flag(value: object) -> bool:
     """True or false; options of old documents write it as text."""
     if value in ("true", "false"):
@@ -139,12 +135,12 @@ def names(value: object) -> frozenset[str]:
 
 
 def template(value: object) -> Template:
-    """A template over what a delivery brings."""
+    """Read a template over the values of a delivery."""
     return _parsed(text(value), ())
 
 
 def address(value: object) -> Template:
-    """A template of an address that answers go to, over what they say."""
+    """Read a template of a reply address, over the values of the response."""
     return _parsed(text(value), (), Scope.SOURCE)
 
 
@@ -186,7 +182,7 @@ _EXPRESSION = re.compile(r"\{\{|\$\{")
 
 
 def json_template(value: object) -> JsonTemplate:
-    """A JSON value whose texts, keys aside, may hold expressions."""
+    """Read a JSON value whose texts, keys aside, may contain expressions."""
     problems: list[OptionProblem] = []
 
     def read(value: object, steps: tuple[str | int, ...]) -> Any:

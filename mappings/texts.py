@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 
 def json_text(value: object) -> str:
-    """A JSON value as one text: a string as it is, everything else in JSON notation."""
+    """Return a JSON value as text: a string as it is, everything else in JSON notation."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -21,7 +21,10 @@ def shortened(text: str, limit: int = LONGEST_QUOTE) -> str:
 
 
 def lowered(value: object) -> object:
-    """A text in lower case; anything else as it is, for a validator that runs before the type is checked."""
+    """Return a text in lower case; anything else unchanged.
+
+    For validators that run before types are checked.
+    """
     return value.lower() if isinstance(value, str) else value
 
 

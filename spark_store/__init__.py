@@ -1,4 +1,1 @@
-"""What is remembered and how it is found: journal, history, query language; later the lake.
-
-Importing it starts no Spark.
-"""
+"""The journal, the lake, search, and the Spark pipeline between them. Importing it starts no Spark."""

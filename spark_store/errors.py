@@ -1,31 +1,7 @@
-"""What the store can refuse, and whether trying again may help.
+"""The errors of the store, as one tree with the root StoreError.
 
-StoreError
-├── RevisionConflict     another entry has this entity and revision: expected, found
-├── QueryError
-│   ├── RqlSyntaxError   text, position
-│   ├── UnknownProperty
-│   ├── InvalidOption
-│   ├── AggregationInvalid
-│   └── TooManyGroups
-├── Unstorable           a change that no journal can hold; trying again does not help
-├── SchemaTooNew         the file was written by a later version of this service
-├── SparkMissing         there is no Java, or there are no jars: no pipeline on this machine
-├── LakeUnfit            lake and journal do not belong together, or a table is not what it should be
-├── LakeBusy             another pipeline writes the lake
-├── HistoryUnavailable   events that the journal has trimmed cannot be read in the lake now
-├── OutputUnusable       a file that an export cannot be written to
-├── WideQueryError       a wide query that was not answered
-│   ├── NoWideQueries    there is no lake to ask: `spark.mode: off`
-│   ├── NoPipeline       retry: nobody answers wide queries now
-│   ├── PipelineLost     retry: whoever answered ended amid it, or could not go on
-│   ├── QueryRefused     Spark does not understand the query, or it fails on the rows it finds
-│   ├── QueryCancelled   as asked
-│   └── LimitExceeded    what was found and what was allowed
-│       ├── TimeIsUp
-│       ├── TooManyRows
-│       └── ResultTooLarge   more than the pipeline may hold at once
-└── StoreUnavailable     full disk, read-only file, damaged page; retry: the same call may work later
+StoreUnavailable may pass: the same call may succeed later. So may LakeBusy, HistoryUnavailable, NoPipeline and PipelineLost.
+All others need another request, another file, or an operator.
 """
 
 from __future__ import annotations
@@ -41,7 +17,7 @@ from mappings.ids import EntityId
 _RQL_HINT = "Ensure that all opening parentheses have also closing ones and that the RQL expression is valid."
 
 _LONGEST_NAME = 200
-"""So many characters of a property are repeated in a message."""
+"""The most characters of a property that a message repeats."""
 
 
 def _marked(introduction: str, text: str, position: int, expected: str) -> str:
@@ -61,7 +37,7 @@ class StoreError(Exception):
 
 
 class RevisionConflict(StoreError):
-    """An append whose first revision does not follow the newest one. Nothing of the batch was stored."""
+    """The first revision of an event does not follow the newest one. Nothing of the batch was stored."""
 
     status = 409
 
@@ -113,7 +89,7 @@ class InvalidOption(QueryError):
 
 
 class AggregationInvalid(QueryError):
-    """An aggregation whose specification cannot be understood; the text says what was found and what was expected."""
+    """An invalid aggregation; the text says what was found and what was expected."""
 
     def __init__(self, message: str) -> None:
         super().__init__(f"Invalid aggregation: {message}")
@@ -126,7 +102,7 @@ class AggregationInvalid(QueryError):
 
 
 class TooManyGroups(QueryError):
-    """An aggregation that told more groups apart than it may."""
+    """An aggregation with more groups than allowed."""
 
     status = 413
 
@@ -156,9 +132,9 @@ class BudgetExceeded(StoreError):
 
 
 class Unstorable(StoreError):
-    """A change that cannot be stored as it is: its parts contradict each other, or a value is no JSON.
+    """A change that cannot be stored: its parts contradict each other, or a value is no JSON.
 
-    That is a mistake of whoever made the change. Nothing of the batch was stored.
+    An error of the caller. Nothing of the batch was stored.
     """
 
 
@@ -170,14 +146,11 @@ class SchemaTooNew(StoreError):
 
 
 class SparkMissing(StoreError):
-    """What Spark needs on this machine is not there. Says what, and how it comes there."""
+    """Something that Spark needs is missing on this machine; the text says how to install it."""
 
 
 class LakeUnfit(StoreError):
-    """Whoever moves events must not go on: some would be lost, or the unknown be written over.
-
-    Somebody has to look.
-    """
+    """Moving events must stop: some would be lost, or unknown ones overwritten. An operator has to look."""
 
 
 class LakeBusy(StoreError):
@@ -188,43 +161,43 @@ class LakeBusy(StoreError):
 
 
 class OutputUnusable(StoreError):
-    """The file that was named cannot be written: it is there already, its folder is not, or neither may be changed."""
+    """The output file cannot be written: it exists, its folder is missing, or permissions are."""
 
     status = 400
 
 
 class SparkQueryError(StoreError):
-    """A wide query that was not answered, or not to its end. What was found until then is no answer."""
+    """A Spark query that failed. Results received before are incomplete."""
 
 
 class NoSparkQueries(SparkQueryError):
-    """This installation has no lake that could be asked."""
+    """This installation has no lake."""
 
     status = 501
 
 
 class NoPipeline(SparkQueryError):
-    """No pipeline answers wide queries now."""
+    """No pipeline answers Spark queries now."""
 
     retry = True
     status = 503
 
 
 class PipelineLost(SparkQueryError):
-    """Whoever answered has ended amid the query, or could not go on with it."""
+    """The pipeline ended during the query, or could not continue it."""
 
     retry = True
     status = 503
 
 
 class QueryRefused(SparkQueryError):
-    """Spark says that the query is wrong: its text, a table or a column that is not there, a value it fails on."""
+    """Spark rejected the query: its text, a missing table or column, a value it fails on."""
 
     status = 400
 
 
 class QueryCancelled(SparkQueryError):
-    """The query was stopped, as somebody asked."""
+    """The query was canceled."""
 
     status = 499
 
@@ -317,19 +290,19 @@ _DAMAGED = re.compile(
     r"[Pp]arquet file size is|Object at location \S+ not found"
 )
 _ASIDE = re.compile(r"FileNotFoundException: [^\n]*/(?:lake/pipeline/(?:tmp|checkpoint)|blockmgr-[^/\n]+)/[^\n]*")
-"""What Spark has put aside and does not find again is no part of a table."""
+"""Files that Spark has moved aside are not part of a table."""
 
 _FILE = re.compile(r"(?:file:)?(/[^\s'\"`;,]+\.(?:parquet|json))")
 _SHOWN = 400
 
 
 def damaged(said: str) -> LakeUnfit:
-    """A file of a table is not what it was."""
+    """Return the error for a changed file of a table."""
     return LakeUnfit(f"{said}; {_STEP_LAKE}")
 
 
 def translate_lake_error(path: str | Path, error: Exception) -> StoreError:
-    """What a reader of Delta tables in this process says about the table at `path`."""
+    """Return the error for an error of a Delta reader about the table at `path`."""
     text = str(error)
     shown = " ".join(text.partition("   0: <unknown>")[0].split())[:_SHOWN]
     said = f"{path}: expected a Delta table that can be read, found: {shown}"
@@ -341,15 +314,15 @@ def translate_lake_error(path: str | Path, error: Exception) -> StoreError:
 
 
 def translate_system_error(path: str | Path, error: OSError, what: str = "cannot be used") -> StoreUnavailable:
-    """The system's error about the file at `path`, and what could not be done with it."""
+    """Return the error for a system error about the file at `path`, with the failed action."""
     step = f"; {FULL}" if error.errno in _FULL_ERRORS else ""
     return StoreUnavailable(f"{path}: {what}: {error.strerror or error}{step}")
 
 
 def translate_spark_error(kind: str, text: str) -> StoreError:
-    """What Spark says in `text` (with an exception of this kind), as ours.
+    """Return the error for an error text of Spark (with this exception class).
 
-    A worker's own error is named in it.
+    A worker's own error is included.
     """
     if found := _OURS.search(text):
         return StoreUnavailable(found[2]) if found[1] == "StoreUnavailable" else LakeUnfit(found[2])

@@ -1,4 +1,7 @@
-"""Small files that are there as a whole or not at all: what is new is written beside the old one and put in its place."""
+"""Small files that are replaced atomically.
+
+The new content is written beside the old file and renamed.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,14 @@ _EVERYBODY = 0o666
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = _EVERYBODY, is_durable: bool = False) -> None:
-    """Put `content` in the file's place; `mode` is who may read and write it.
+    """Replace the content of a file; `mode` are its permissions. Raises OSError; then the old one is kept.
 
-    Raises OSError: the old one is there then.
-
-    `is_durable`: return when it is on the disk. Nobody else may write the same file at the same time.
+    `is_durable`: return when it is on the disk. No other process may write the same file at the same time.
     """
     part = path.with_suffix(".part")
     with contextlib.ExitStack() as undo:
         undo.callback(part.unlink, missing_ok=True)
-        # One that was left behind may belong to somebody who may read more.
+        # A leftover draft may have more permissions.
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)

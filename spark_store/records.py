@@ -1,8 +1,7 @@
-"""The rows of the journal, as Python values.
+"""The rows of the journal as Python values.
 
-An `Event` (from `mappings.model.signals`) is one entry; a `Snapshot` is an entity after its newest entry; an `StoredAnswer`
-is what a delivery was answered, kept in the same transaction so that a redelivery is answered again and not carried out
-again.
+An `Event` (from `mappings.model.signals`) is one entry; a `Snapshot` is an entity after its newest entry; a `StoredAnswer`
+is the answer to a delivery, stored in the same transaction so that a redelivery is answered and not executed again.
 """
 
 from __future__ import annotations
@@ -27,18 +26,17 @@ def entity_of(type: str, id: str) -> EntityId:
 
 
 def event_size(event: Event) -> int:
-    """What an event counts towards a bound in bytes."""
+    """Return the size of an event for bounds in bytes."""
     return len(event.headers) + (len(event.value) if event.value is not None else 0)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
     """An entity at a revision.
 
-    `state` is its parsed JSON without the `_…` fields, or None once it is deleted.
-
-    A deleted entity keeps its last `policy` and its revision, because a re-creation goes on counting. A stream's partition
-    has no more to it than its revision: its state is empty. Times are UTC text as in `Event.timestamp`. `state` must not be
-    changed: `spark_store.history.replay.evolve` makes a new one.
+    `state` is its parsed JSON without the `_…` fields, or None once it is deleted. A deleted entity keeps its last `policy`
+    and its revision, because a new one continues counting. A stream's partition has only a revision: its state is empty.
+    Times are UTC text as in `Event.timestamp`. `state` must not be changed: `spark_store.history.replay.evolve` returns a
+    new one.
     """
 
     entity: EntityId
@@ -68,30 +66,29 @@ class OldestEvent(NamedTuple):
 
 
 class HistoryStart(NamedTuple):
-    """Where an entity's events begin: up to which revision they were erased (0: not at all), and the first one behind that
-    which the journal has, or will have next where it has none."""
+    """Where an entity's events begin in the journal.
+
+    The revision up to which they were erased (0: none), and the first existing or next one after it.
+    """
 
     erased: int
     first: int
 
     @property
     def is_here(self) -> bool:
-        """Whether the journal has everything that was not erased."""
+        """Whether the journal has all events that were not erased."""
         return self.first == self.erased + 1
 
 
 class EventCause(NamedTuple):
-    """What an event goes to targets with: the connection that its command came by, and the headers that it has there."""
+    """The cause of an event for targets: the connection of its command, and its headers there."""
 
     origin: str
     headers: Mapping[str, Any]
 
 
 class PublishedEvent(NamedTuple):
-    """An event as those see it who follow all of them in order.
-
-    `cause` is None where nobody followed when it was stored.
-    """
+    """An event with its number and cause. `cause` is None if no target existed when it was stored."""
 
     seq: int
     event: Event
@@ -99,9 +96,9 @@ class PublishedEvent(NamedTuple):
 
 
 class CursorPosition(NamedTuple):
-    """How far a target of a connection has come: it needs no event up to the number `seq` any more.
+    """The position of a target: it needs no event up to the number `seq`.
 
-    `skipped` counts those that the journal had let go before it could have them.
+    `skipped` counts events that were trimmed before they were sent.
     """
 
     connection: str
@@ -111,24 +108,21 @@ class CursorPosition(NamedTuple):
 
 
 class PolicyDue(NamedTuple):
-    """A policy that has to be looked at because something in it expires, and what was noted when it was last looked at."""
+    """A policy with an expiry that is due, and the note of the last check."""
 
     entity: EntityId
     note: bytes | None
 
 
 class Times(NamedTuple):
-    """Timestamps as events write them, both exclusive: only events between them are meant.
-
-    None is no bound.
-    """
+    """Exclusive timestamps, as events write them. None is no bound."""
 
     after: str | None = None
     before: str | None = None
 
 
 class PastQuery(NamedTuple):
-    """An entity as it was right after revision `last`, or after the last event up to it that happened before an instant.
+    """An entity after revision `last`, or after the last event up to it before an instant.
 
     The instant is in nanoseconds since 1970.
     """
@@ -139,17 +133,18 @@ class PastQuery(NamedTuple):
 
 
 class PastState(msgspec.Struct, frozen=True):
-    """An entity as it was, and the headers that its last event was kept with, as a JSON object."""
+    """A past state, and the stored headers of its last event as a JSON object."""
 
     snapshot: Snapshot
     headers: bytes
 
 
 class DeliveryName(NamedTuple):
-    """What names a delivery across redeliveries: connection, source index, the broker's own name and the bytes' hash.
+    """The identity of a delivery across redeliveries.
 
-    For MQTT the name is the packet identifier; with an `idempotency-key` header it is that key, on every broker. Brokers
-    use their names again: only what was last delivered under a name can come again under it.
+    Connection, source index, the broker's name and the hash of the payload. For MQTT the name is the packet identifier; with
+    an `idempotency-key` header it is that key, on every broker. Brokers reuse names: only the last delivery under a name can
+    be redelivered.
     """
 
     connection: str
@@ -164,16 +159,16 @@ class DeliveryName(NamedTuple):
 
 
 class StoredAnswer(msgspec.Struct, frozen=True):
-    """What a delivery was answered: opaque bytes of the caller's own making."""
+    """The answer to a delivery: bytes in the caller's format."""
 
     delivery: DeliveryName
     answer: bytes
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One command's effect, stored as a whole or not at all: its events, the states after them, what was answered.
+    """The effect of one command, stored completely or not at all: events, states, answer.
 
-    `cause` is kept with each of the events, for those who follow them.
+    `cause` is stored with each of the events, for targets.
     """
 
     events: tuple[Event, ...]
@@ -183,7 +178,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class StoredRevision(NamedTuple):
-    """One revision of a connection of the API: its sealed document as JSON, None where it was deleted."""
+    """One revision of a connection of the API: its sealed document as JSON, None if it was deleted."""
 
     id: str
     revision: int
@@ -194,7 +189,7 @@ class StoredRevision(NamedTuple):
 
 
 class FileNote(NamedTuple):
-    """What is kept of a connection that a file owns: how its document looked last, and what an operator wants instead.
+    """The note on a connection that a file owns: its document's digest, and an operator's override.
 
     `digest` is empty once the file is gone.
     """
@@ -207,8 +202,7 @@ class FileNote(NamedTuple):
 
 
 class SessionKey(NamedTuple):
-    """Names something that a session keeps: the connection and the mapper that it speaks through, the address that it is
-    sent to, and a key of the protocol's own."""
+    """The key of a session's row: connection, mapper, reply address, and the protocol's own key."""
 
     connection: str
     mapper: str
@@ -217,10 +211,10 @@ class SessionKey(NamedTuple):
 
 
 class SessionRow(NamedTuple):
-    """Something of a session that outlives the service.
+    """A row of a session that outlives the service.
 
-    `source`: the index of the one by whose reply-target the session is spoken to; `row` is the protocol's own. `last`: up to
-    which element it has been sent what it follows, None where it follows nothing.
+    `source`: the index of the source with the session's reply-target; `row` is in the protocol's format. `last`: the
+    position up to which elements were sent, None if it has none.
     """
 
     at: SessionKey
@@ -230,7 +224,7 @@ class SessionRow(NamedTuple):
 
 
 class AuditEntry(NamedTuple):
-    """Somebody did something with a connection, which made this revision of it."""
+    """An entry of the audit log: an operation on a connection that created this revision."""
 
     at: str
     by: str
@@ -241,9 +235,9 @@ class AuditEntry(NamedTuple):
 
 
 SPARK_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"
-"""The same for Spark's `date_format`, in a session whose time zone is UTC."""
+"""The same format for Spark's `date_format`, in a session with time zone UTC."""
 
 
 def now_text() -> str:
-    """What the clock says."""
+    """Return the present time as text."""
     return utc_text(datetime.now(UTC))

@@ -1,4 +1,4 @@
-"""How a value is written in Spark's SQL: the one place, for everything that puts a value into the text of a statement."""
+"""Encodes values for the text of Spark SQL statements."""
 
 from __future__ import annotations
 

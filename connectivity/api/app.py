@@ -85,8 +85,8 @@ def _describe(app: FastAPI, needs_token: bool) -> None:
 async def _known_parameters(request: Request) -> None:
     """Refuse unknown parameters: `?dryrun=true` must not create a connection instead of a test.
 
-    So are repeated ones, unless they are lists. Dependencies are coroutines: FastAPI calls functions in a thread, which takes
-    two turns of a busy event loop for each request.
+    So are repeated ones, unless they are lists. Dependencies are coroutines: FastAPI calls functions in a thread, which
+    takes two turns of a busy event loop for each request.
     """
     route = request.scope["route"]
     known = [parameter.alias for parameter in route.dependant.query_params]

@@ -265,7 +265,7 @@ def _role_of(method: str) -> TokenRole:
 def _extra_headers(found: Fault) -> dict[str, str]:
     match found.status:
         case 400 if found.error == "api:request.invalid":
-            # Whatever follows on this connection is not looked at.
+            # Nothing after it on this connection is read.
             return {"connection": "close"}
         case 401:
             return {"www-authenticate": "Bearer"}

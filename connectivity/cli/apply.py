@@ -1,8 +1,8 @@
-"""`connectivity connections apply` and `test`: what takes connection files.
+"""`connectivity connections apply` and `test`: commands that take connection files.
 
-Both check the files first, and say the same problems as `validate`, but for references to secrets without a value here:
-the service follows those where it runs. `apply` then compares with what the service has, says
-what would change, and changes it under the condition that nobody else has meanwhile (`if-match`, `if-none-match`).
+Both validate the files first, with the problems of `validate`, except for secret references without a value on this machine:
+the service resolves them where it runs. `apply` compares the files with the service's connections, shows the changes, and
+makes them unless someone else has changed a connection meanwhile (`if-match`, `if-none-match`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ TRIAL = "application/vnd.connectivity.trial+json"
 
 
 def wanted_of(paths: Sequence[Path], *, as_json: bool) -> dict[str, WantedDocument]:
-    """The documents of files and folders.
+    """Return the documents of files and folders.
 
-    Ends the command with 2 for what is not there, with 1 for problems, told.
+    Ends the command with 2 for missing files, with 1 for problems, which it prints.
     """
     loaded = loaded_files(paths, for_elsewhere=True)
     if loaded.problems:
@@ -38,7 +38,7 @@ def wanted_of(paths: Sequence[Path], *, as_json: bool) -> dict[str, WantedDocume
 
 
 def there_for(service: ServiceClient, wanted: Mapping[str, WantedDocument]) -> dict[str, StoredDocument]:
-    """What the service has, with the documents of those that are wanted. Raises AskingFailed."""
+    """Return the service's connections, with the documents of those in the files. Raises RequestFailed."""
     found: dict[str, StoredDocument] = {}
     for each in service.items("connections", fields="id,_owner,_file,_revision"):
         each = _object(service, each)
@@ -58,9 +58,9 @@ def there_for(service: ServiceClient, wanted: Mapping[str, WantedDocument]) -> d
 
 
 def carry_out(service: ServiceClient, step: Step, wanted: Mapping[str, WantedDocument]) -> str | None:
-    """Do what the step says; why it could not be done, None if it was.
+    """Carry out the step; return why it failed, None if it succeeded.
 
-    Raises AskingFailed where nothing more can be.
+    Raises RequestFailed if further steps would fail too.
     """
     try:
         if step.action is Action.GONE:
@@ -77,7 +77,7 @@ def carry_out(service: ServiceClient, step: Step, wanted: Mapping[str, WantedDoc
 
 
 def only_one(wanted: Mapping[str, WantedDocument], name: str | None) -> Mapping[str, Any]:
-    """The document that is meant. Ends the command with 2 where that is not one."""
+    """Return the only document. Ends the command with 2 if there is not exactly one."""
     if name is None and len(wanted) == 1:
         return next(iter(wanted.values())).document
     if name is None or name not in wanted:
@@ -105,7 +105,7 @@ def sample_of(file: Path | None) -> bytes | None:
 
 
 def tried(service: ServiceClient, trial: Mapping[str, Any]) -> Any:
-    """What the trial found. Raises AskingFailed."""
+    """Return the result of a connection test. Raises RequestFailed."""
     kind = TRIAL if "sample" in trial else "application/json"
     body = trial if "sample" in trial else trial["connection"]
     return service.ask("POST", "connections", query={"dry-run": "true"}, body=body, content_type=kind).document
@@ -114,9 +114,9 @@ def tried(service: ServiceClient, trial: Mapping[str, Any]) -> Any:
 def trial_of(
     document: Mapping[str, Any], sample: bytes | None, headers: Sequence[str], source: int, address: str | None
 ) -> dict[str, Any]:
-    """What is to be tried out.
+    """Return the body of a connection test.
 
-    Ends the command with 2 for a sample that is too large, and for a header that is none.
+    Ends the command with 2 for a sample that is too large, or an invalid header.
     """
     if sample is None:
         return {"connection": document}
@@ -142,7 +142,7 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _object(service: ServiceClient, found: Any) -> Mapping[str, Any]:
-    """What must be an object. Raises NotReached."""
+    """Return an object of a response. Raises NotReached for anything else."""
     from connectivity.config.documents import is_reasonable
 
     if not isinstance(found, dict) or not is_reasonable(found):

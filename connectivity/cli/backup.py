@@ -1,8 +1,4 @@
-"""`connectivity backup`: copies journal and lake, also while the service runs.
-
-Exit codes: 0 done; 1 something cannot be read or written now; 2 the folder or the settings cannot be used; 5 journal and
-lake do not belong together. Whatever fails leaves nothing behind.
-"""
+"""`connectivity backup`: copies journal and lake to a folder. A failed copy leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ def backup(
     settings: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy journal and lake, so that a service can go on from the copy. It may run meanwhile."""
+    """Copy journal and lake, so that a service can start from the copy. A service may run meanwhile."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import backup as work
 

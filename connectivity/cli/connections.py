@@ -1,11 +1,9 @@
-"""`connectivity connections …`: what an operator does with the connections of a running service, over its HTTP API.
+"""`connectivity connections …`: operations on the connections of a running service, over its HTTP API.
 
-What is wanted of a connection (`connectionStatus`) and what it does (`liveStatus`) are two things: `list` shows the one,
-`status` the other. `--json` prints what the API answered, and nothing else; where that is nothing, what was done:
-`[{"id": "depot", "done": "closed"}]`.
-
-Exit codes: 0 done; 1 the service refused, or a problem was found; 2 what was given cannot be used; 3 a plan has changes;
-4 the token is missing, wrong, or has not the right; 5 no service was reached; 130 interrupted.
+The desired status (`connectionStatus`) and the actual one (`liveStatus`) differ: `list` shows the former, `status` the
+latter. `--json` prints the API's response, or what was done: `[{"id": "depot", "done": "closed"}]`. Exit codes: 0 done; 1
+the service refused, or a problem was found; 2 invalid arguments; 3 a plan has changes; 4 the token is missing, invalid, or
+lacks permission; 5 no service was reached; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -40,27 +38,27 @@ if TYPE_CHECKING:
 
 
 GRACE_SECONDS = 60.0
-"""How long a service that has come back may take until it knows the connection again."""
+"""How long a restarted service may take until it knows the connection again."""
 
 _REMEMBERED = 100_000
 _FIRST_SERVER_FAULT = 500
 
 
 class Level(str, Enum):
-    """How it went."""
+    """The level of a log entry."""
 
     SUCCESS = "success"
     FAILURE = "failure"
 
 
 class PrintedEntries:
-    """The entries that were printed: each as often as it was in one answer at most."""
+    """The printed entries: each as often as it was in one response at most."""
 
     def __init__(self) -> None:
         self._counts: dict[str, int] = {}
 
     def new(self, found: object) -> list[Mapping[str, Any]]:
-        """Those of an answer that are new, in its order."""
+        """Return the new entries of a response, in its order."""
         entries = objects(found.get("connectionLogs")) if isinstance(found, dict) else []
         keys = [json.dumps(entry, sort_keys=True) for entry in entries]
         before: Counter[str] = Counter()
@@ -85,9 +83,9 @@ def follow_log(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Mapping[str, Any]]:
-    """New entries, without end. `told` hears when the service goes away and comes back.
+    """Yield new entries without end. `told` is called when the service disappears and comes back.
 
-    Raises AskingFailed for what waiting does not mend: no right to ask, no such connection.
+    Raises RequestFailed for permanent errors: no permission, no such connection.
     """
     seen, away = PrintedEntries(), False
     missed: float | None = None
@@ -134,7 +132,7 @@ def list_(
     ids: Annotated[bool, typer.Option("--ids", help="The ids alone, one a line.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the connections: what is wanted of each, who owns it (the API, or a file), what is wrong with a newer file."""
+    """List the connections: desired status, owner (the API, or a file), problems of a newer file."""
     query = _IDS if ids else {"fields": None if as_json else _LISTED}
     found = service.items("connections", **query)
     if as_json:
@@ -157,7 +155,7 @@ def show(
     at: Annotated[str | None, typer.Option(metavar="TIME", help="As it was at this time (ISO 8601).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a connection's document, as YAML that a file may hold; secrets stand there as *****."""
+    """Show a connection's document as YAML for a file; secrets are shown as *****."""
     headers = {}
     if revision is not None:
         headers["at-historical-revision"] = str(revision)
@@ -187,11 +185,12 @@ def apply(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make connections of the API what files say: shows what would change, field by field, asks, and does it.
+    """Apply connection files to the API's connections.
 
-    A connection that somebody else has changed meanwhile is left as it is. What a file of the service owns is refused.
+    Shows the changes, field by field, asks, and makes them. Connections that someone else changes meanwhile are left as they
+    are. Connections that a file of the service owns are refused.
     """
-    # These know what documents mean, and with that a good part of the service.
+    # They import the validation, and so a large part of the service.
     from connectivity.cli.apply import carry_out, there_for, wanted_of
     from connectivity.cli.plan import DOING, Action, decide, lines, summary
 
@@ -229,7 +228,7 @@ def apply(
 
 
 def _plan(steps: Sequence[Step], outcomes: Mapping[str, str | None]) -> dict[str, Any]:
-    """The plan for machines, each step with what has become of it, if it was begun."""
+    """Return the plan as JSON, with the result of each step that was begun."""
     from connectivity.cli.plan import shown
 
     done = {name: {"done": why is None, "failure": why} for name, why in outcomes.items()}
@@ -261,9 +260,9 @@ def try_out(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Connect on trial: look at every address, and map a sample message. Stores nothing, sends nothing.
+    """Test a connection: check every address, and map a sample message. Stores nothing, sends nothing.
 
-    The service connects, from where it runs, and resolves references to secrets there.
+    The service connects from where it runs, and resolves secret references there.
     """
     from connectivity.cli.apply import only_one, sample_of, trial_of, tried, wanted_of
 
@@ -275,7 +274,7 @@ def try_out(
     try:
         found = tried(service, wanted)
     except ServiceRefused as error:
-        # What was found before it failed is worth as much.
+        # The results before the failure are printed too.
         report = error.fault if as_json else error.fault.get("report")
         _print_trial(report, as_json=as_json)
         raise
@@ -325,7 +324,7 @@ def status(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a connection does, with its clients, sources and targets; or what each of them does."""
+    """Show the status of a connection with its clients, sources and targets; or of all connections."""
     found = service.get("connections", connection, "status") if connection is not None else _all(service, "status")
     if as_json:
         print_json(found)
@@ -349,7 +348,7 @@ def metrics(
     reset: Annotated[bool, typer.Option("--reset", help="Count from zero.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a connection has counted in the last minute, hour and day."""
+    """Show what a connection has counted in the last minute, hour and day."""
     if reset:
         _command(service, connection, "resetConnectionMetrics")
         if not as_json:
@@ -376,7 +375,7 @@ def logs(
     reset: Annotated[bool, typer.Option("--reset", help="Forget the entries.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --follow an object a line.")] = False,
 ) -> None:
-    """Show what has happened to a connection: the last entries of each kind, the oldest first."""
+    """Show the log of a connection: the last entries of each kind, the oldest first."""
     if enable:
         _command(service, connection, "enableConnectionLogs")
     if reset:
@@ -420,9 +419,9 @@ def revisions(service: ServiceClient, connection: ConnectionId, as_json: AsJson 
 
 
 def _do_each(connections: Sequence[str], act: Callable[[str], object], done: str, *, as_json: bool) -> None:
-    """Act on each in turn, whatever the service says of others, and say of each that it is done, or why not.
+    """Act on each connection in turn, and print the result of each.
 
-    Ends the command with 1 if one was refused. Raises AskingFailed where the others would fail, too.
+    Ends the command with 1 if one was refused. Raises RequestFailed if the others would fail too.
     """
     finished, refused = [], False
     try:
@@ -449,9 +448,9 @@ def _command(service: ServiceClient, connection: str, name: str) -> None:
 
 
 def _all(service: ServiceClient, what: str) -> list[Any]:
-    """What the API says of every connection; those that are deleted meanwhile are left out.
+    """Return the API's response for every connection; those deleted meanwhile are left out.
 
-    Raises AskingFailed.
+    Raises RequestFailed.
     """
     found = []
     for connection in service.items("connections", **_IDS):

@@ -1,8 +1,8 @@
-"""`connectivity history …`: what operators do to the history of entities.
+"""`connectivity history …`: erasure and export of the history of entities.
 
-`erase` asks the service, over its HTTP API, if one runs on the data folder; else it does the journal's part itself.
-Exit codes: 0 done, or begun by the service; 1 there is no such entity, or it cannot be erased now; 2 what was given cannot
-be used; 4 the service that has the data folder wants another token; 5 it does not answer.
+`erase` calls the service's HTTP API if a service runs on the data folder; else it erases the journal itself. Exit codes: 0
+done, or begun by the service; 1 no such entity, or it cannot be erased now; 2 invalid arguments; 4 the service requires
+another token; 5 the service does not answer.
 """
 
 from __future__ import annotations
@@ -75,10 +75,7 @@ def export(
 
 
 def _run(work: HistoryExport, out: Path, *, force: bool) -> dict[str, Any]:
-    """In a thread of its own, so that Ctrl-C is heard at once, whatever a library waits for.
-
-    Raises ExportFailed.
-    """
+    """Run in a thread, so that Ctrl-C works at once whatever a library waits for. Raises ExportFailed."""
     written: list[dict[str, Any]] = []
     failures: list[Exception] = []
     shown = _shown if sys.stderr.isatty() else _silent
@@ -110,7 +107,7 @@ def _shown(rows: int) -> None:
 
 
 def _silent(rows: int) -> None:
-    """Nobody looks."""
+    """Show no progress."""
 
 
 app = typer.Typer(help="The history of entities: exported, or erased.", no_args_is_help=True)
@@ -165,7 +162,7 @@ def erase(
 
 
 def _remarks(data_dir: Path, entity: EntityId, record: Mapping[str, Any]) -> Iterator[str]:
-    """What whoever has erased something may not expect. Raises NotErased."""
+    """Yield notes about what an erasure leaves. Raises ErasureUnavailable."""
     from connectivity.maintenance import erasure
 
     if (earlier := erasure.before(data_dir, record)) is not None:
@@ -183,7 +180,7 @@ def _remarks(data_dir: Path, entity: EntityId, record: Mapping[str, Any]) -> Ite
 
 @app.command()
 def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
-    """List what was erased: by whom, when it was asked for, and when journal and lake were done."""
+    """List the erasures: by whom, when requested, and when journal and lake were done."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import erasure
 
@@ -201,6 +198,6 @@ def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
 
 
 def _asked(way: ConnectionOptions, wanted: dict[str, str]) -> dict[str, Any]:
-    """What the running service answers. Raises AskingFailed."""
+    """Return the response of the running service. Raises RequestFailed."""
     record: dict[str, Any] = way.service().ask("POST", "erasures", body=wanted).document
     return record

@@ -1,18 +1,11 @@
-"""Asking a running service over its HTTP API, and saying plainly why there is no answer.
+"""Requests to a running service over its HTTP API, with plain errors.
 
-    address    `--url`, else CONNECTIVITY_URL, else `api.host` and `api.port` of the settings
-    token      `--token-file`, else CONNECTIVITY_TOKEN, else `api.token` of the settings; never an argument, which
-               every user of the machine could read in the list of processes
+Address: `--url`, else CONNECTIVITY_URL, else `api.host` and `api.port` of the settings. Token: `--token-file`, else
+CONNECTIVITY_TOKEN, else `api.token` of the settings; never an argument, which every user of the machine could read in the
+list of processes.
 
-A connection for each question, no proxy, and no redirect is followed, since the token would go along. An answer is bounded
-in time as a whole, so that a trickle ends too, and in size. What comes back is JSON or nothing; everything else was not
-said by this service.
-
-AskingFailed            each knows the exit code of the command
-├── BadAddress          2: an address or a token that cannot be used; nothing was asked
-├── NotAllowed          4: the token is missing, wrong, or has not the right (401, 403)
-├── NotReached          5: nobody there, no answer in time, or one that is not this service's
-└── Refused             1: the service said no, and why
+Each request has a connection of its own. No proxy is used and no redirect followed, since the token would go along. A
+response is bounded in time as a whole, and in size. Each RequestFailed has the exit code of the command.
 """
 
 from __future__ import annotations
@@ -36,7 +29,7 @@ from connectivity.errors import ConnectivityError
 URL_VARIABLE = "CONNECTIVITY_URL"
 TOKEN_VARIABLE = "CONNECTIVITY_TOKEN"
 ANSWER_SECONDS = 75.0
-"""How long an answer may take; opening a connection waits for its clients up to 55 s."""
+"""How long a response may take; opening a connection waits for its clients up to 55 s."""
 LARGEST_ANSWER = 128 * 1024 * 1024
 
 NOT_FOUND = 404
@@ -49,19 +42,19 @@ _CHUNK = 64 * 1024
 
 
 class RequestFailed(ConnectivityError):
-    """There is no answer; the text says why, and what to do."""
+    """A request without usable response; the text gives the reason and the remedy."""
 
     exit_code: ClassVar[int] = 1
 
 
 class BadAddress(RequestFailed):
-    """What was given to ask with cannot be used."""
+    """Exit code 2: an invalid address or token; nothing was requested."""
 
     exit_code = 2
 
 
 class NotAllowed(RequestFailed):
-    """The service wants a token, another one, or one with more rights."""
+    """Exit code 4: the token is missing, invalid, or lacks permission (401, 403)."""
 
     exit_code = 4
 
@@ -88,7 +81,7 @@ class ServiceRefused(RequestFailed):
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What the service answered; `document` is None where there was no body."""
+    """The response of the service; `document` is None if it has no body."""
 
     status: int
     document: Any
@@ -102,7 +95,7 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """Where a service listens. `shown` is what people are told."""
+    """The address of a service. `shown` is the form for messages."""
 
     host: str
     port: int
@@ -132,7 +125,7 @@ def place_of(url: str) -> ServiceAddress:
 
 
 def reachable(host: str) -> str:
-    """Where to reach what listens at `host`, as a URL has it."""
+    """Return the address for reaching a listener on `host`, in the form of a URL."""
     if host in _ANY_HOST:
         return _ANY_HOST[host]
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
@@ -175,10 +168,7 @@ class ServiceClient:
         return found
 
     def some(self, limit: int, *path: str) -> tuple[list[Any], int]:
-        """So many items at most of a GET that answers with a list, and how many there are.
-
-        Raises AskingFailed.
-        """
+        """Return up to so many items of a GET with a list, and their total. Raises RequestFailed."""
         answer = self.ask("GET", *path, query={"limit": str(limit)})
         total = answer.headers.get("x-total-count", "")
         if not isinstance(answer.document, list) or not total.isdecimal():
@@ -186,7 +176,7 @@ class ServiceClient:
         return answer.document, int(total)
 
     def misunderstood(self) -> ServiceUnreachable:
-        """What to raise for an answer that has not the shape it should."""
+        """Return the error for a response of unexpected shape."""
         return ServiceUnreachable(f"{self.place.shown}: an answer that is not this service's; mend --url")
 
     def ask(
@@ -198,9 +188,10 @@ class ServiceClient:
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Ask for `/api/2/` and `path`, each of them one segment; texts are sent as they are, the rest as JSON.
+        """Request `/api/2/` and `path`, each of them one segment.
 
-        Query parameters that are None are left out, and one with several values comes as often. Raises AskingFailed.
+        Texts are sent as they are, other bodies as JSON. Query parameters that are None are left out, and one with several
+        values is repeated. Raises RequestFailed.
         """
         asked = {name: value for name, value in (query or {}).items() if value is not None}
         target = "/".join([self.place.path, "api", "2", *(quote(segment, safe=":") for segment in path)])
@@ -262,7 +253,7 @@ def _read(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 
 @contextmanager
 def _deadline(sock: socket.socket, seconds: float, told: Callable[[], None]) -> Iterator[None]:
-    """End whatever waits at the socket when the time is up, and tell."""
+    """Close the socket when the time is up, and report it."""
 
     def end() -> None:
         told()
@@ -283,7 +274,7 @@ def _deadline(sock: socket.socket, seconds: float, told: Callable[[], None]) -> 
 
 @contextmanager
 def _translated(place: ServiceAddress) -> Iterator[None]:
-    """What the network and its library raise, as NotReached."""
+    """Raise errors of the network and its library as NotReached."""
     try:
         yield
     except TimeoutError:
@@ -325,7 +316,7 @@ def _understood(place: ServiceAddress, status: int, headers: Mapping[str, str], 
     if not isinstance(code, str) or not isinstance(message, str):
         raise ServiceUnreachable(f"{place.shown}: status {status} without this service's words; mend --url")
     description = fault.get("description")
-    # Of a document with problems the first one is the description.
+    # For an invalid document, the first problem is in the description.
     is_more = isinstance(description, str) and not fault.get("problems")
     # A message of several lines marks a place in the one above.
     gap = "\n" if "\n" in message else " "
@@ -333,7 +324,7 @@ def _understood(place: ServiceAddress, status: int, headers: Mapping[str, str], 
 
 
 def _not_allowed(status: int, message: object) -> str:
-    """Why, in the service's words if there are any, and what to do."""
+    """Return the error with the service's text, if there is one, and the remedy."""
     said = f"{message}" if isinstance(message, str) else f"status {status}"
     if status == 401:
         return f"{said} Give the token in {TOKEN_VARIABLE} or --token-file."
@@ -361,6 +352,6 @@ def _document(headers: Mapping[str, str], data: bytes) -> Any:
 
 
 def token_variable() -> str | None:
-    """What the variable says; empty counts as absent. Raises BadAddress."""
+    """Return the value of the environment variable; an empty one is treated as absent. Raises BadAddress."""
     text = os.environ.get(TOKEN_VARIABLE, "").strip()
     return checked_token(text, TOKEN_VARIABLE) if text else None

@@ -1,9 +1,7 @@
-"""The commands of `connectivity`.
+"""The commands of `connectivity`, as thin layers over the modules that do the work.
 
-Each does little: it calls what does the work and says what came out.
-
-Exit codes. `validate`: 0 no problems, 1 problems, 2 a path that does not exist. `serve`: 0 stopped as asked, 1 the journal
-cannot be opened, 2 settings that cannot be used, 3 another service owns the data folder, 4 the API's port is in use.
+Exit codes. `validate`: 0 no problems, 1 problems, 2 a path that does not exist. `serve`: 0 stopped, 1 the journal cannot be
+opened, 2 invalid settings, 3 another service uses the data folder, 4 the API's port is in use.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ def validate(
     paths: Paths,
     as_json: AsJson = False,
 ) -> None:
-    """Name the problems of connection files (JSON or YAML), and what of them has no effect."""
+    """Validate connection files (JSON or YAML), and list their problems and parts without effect."""
     loaded = loaded_files(paths)
     print_problems(loaded.problems, as_json=as_json)
     if not as_json:
@@ -64,7 +62,7 @@ def validate(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema of a connection."""
-    # Only what is used is imported: a command that asks the service starts several times as fast.
+    # Imported on use: commands that call the service start several times as fast.
     from connectivity.validation.schema import json_schema
 
     print_json(json_schema())
@@ -80,7 +78,7 @@ def serve(
         typer.Option(metavar="FILE", help="YAML file of settings; CONNECTIVITY_… variables count more."),
     ] = None,
 ) -> None:
-    """Run the service until it is told to stop."""
+    """Run the service until SIGTERM or SIGINT."""
     loaded = loaded_settings(settings)
     # Modules stay: the garbage collector need not search them, neither now nor while the service runs.
     gc.disable()
@@ -95,7 +93,7 @@ def serve(
 def main() -> None:
     """The program `connectivity`."""
     for stream in (sys.stdout, sys.stderr):
-        # What a file holds must be printable wherever its problem is shown.
+        # Texts of a file may contain characters that the terminal cannot print.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     app()

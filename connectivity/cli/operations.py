@@ -1,7 +1,6 @@
-"""`connectivity subscriptions …`: the subscriptions that are open, and their end by an operator's hand.
+"""`connectivity subscriptions …` and `audit`: open subscriptions, and the audit log.
 
-Ids are shown by their first characters, since whoever knows one whole could use it. Exit codes as those of
-`connectivity connections`.
+IDs are shown by their first characters, since the whole ID gives access. Exit codes as those of `connectivity connections`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from connectivity.cli.options import EXITS, AsJson, reaching
 from connectivity.cli.output import complain, print_json, print_table
 
 _MOST = 10_000
-"""So many the service lists at most."""
+"""The most subscriptions that the service lists."""
 
 app = typer.Typer(help="The open subscriptions of a running service.", epilog=EXITS, no_args_is_help=True)
 
@@ -28,7 +27,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 1_000,
     as_json: AsJson = False,
 ) -> None:
-    """List the open subscriptions: of which connection, to what, what they have asked for and were sent."""
+    """List the open subscriptions: connection, entity, demand, elements sent."""
     found, total = service.some(limit, "connectivity", "subscriptions")
     if len(found) < total:
         complain(f"{len(found)} of {total} are listed; --limit {_MOST} is the most")
@@ -47,7 +46,7 @@ def cancel(
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="How its id begins.")],
     as_json: AsJson = False,
 ) -> None:
-    """End the one subscription whose id begins so; its client is told that it failed."""
+    """End the subscription whose ID begins like this; its client receives `failed`."""
     service.ask("DELETE", "connectivity", "subscriptions", prefix)
     if as_json:
         print_json([{"id": prefix, "done": "cancelled"}])
@@ -61,7 +60,7 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Say who changed which connection, when and how, the newest first."""
+    """Show the audit log: who changed which connection, when and how, the newest first."""
     found = service.items("audit", limit=str(limit))
     if as_json:
         print_json(found)

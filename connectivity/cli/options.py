@@ -1,4 +1,4 @@
-"""What several commands are given, and what is made of it."""
+"""Command-line options shared by several commands."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXITS = (
     "Exit codes: 0 done; 1 the service refused, or a problem was found; 2 what was given cannot be used; "
     "4 the token is missing, wrong, or has not the right; 5 no service was reached; 130 interrupted."
 )
-"""Of commands that ask a service, as their help says it."""
+"""The note in the help of commands that call a service."""
 INTERRUPTED = 130
 """The exit code of a command that was interrupted, as shells have it."""
 
@@ -65,17 +65,17 @@ TokenFile = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """How the service is found, as it was given."""
+    """The options that name the service."""
 
     url: str | None = None
     token_file: Path | None = None
     settings: Path | None = None
 
     def service(self, seconds: float = ANSWER_SECONDS) -> ServiceClient:
-        """The service, not asked anything yet. Raises BadAddress, SettingsError.
+        """Return the client of the service; nothing is requested yet. Raises BadAddress, SettingsError.
 
-        Settings are read only where they count. Their token goes to their own address; to another one only where the
-        settings were named, too.
+        Settings are read only if they are needed. Their token is sent to their own address only, or if the settings were
+        named.
         """
         url = self.url or os.environ.get(URL_VARIABLE) or None
         token = token_in(self.token_file) if self.token_file is not None else token_variable()
@@ -142,9 +142,9 @@ def _exists(path: Path) -> bool:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal, unless `--yes` has answered.
+    """Ask on a terminal, unless `--yes` is given.
 
-    Ends the command with 2 where nobody can be asked, with 1 at no.
+    Ends the command with 2 without a terminal, with 1 at no.
     """
     if yes:
         return
@@ -156,9 +156,9 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def reaching(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose first parameter is the service: it gets the options that say where that is.
+    """Decorate a command whose first parameter is the service: adds the options that name it.
 
-    Ends the command with the exit code of what stands in the way, and says what that is.
+    Ends the command with the exit code of an error, and prints it.
     """
     signature = inspect.signature(command, eval_str=True)
     _, *own = signature.parameters.values()
@@ -184,7 +184,7 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def user() -> str:
-    """Who asks, as the system knows them."""
+    """Return the name of the user in the system."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -197,7 +197,7 @@ PATIENCE = 1.0
 
 
 def connection_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """The ids that begin so, without those that are there already; none where the service cannot be asked."""
+    """Return connection IDs that begin like this, without those already given; none if the service fails."""
     given = context.params
     way = ConnectionOptions(_text(given.get("url")), _path(given.get("token_file")), _path(given.get("settings")))
     try:

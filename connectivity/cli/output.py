@@ -1,8 +1,8 @@
-"""The same answer as text for people or as JSON for machines.
+"""Output of commands: text for people, or JSON.
 
-Answers go to standard output, complaints to standard error. On a terminal tables are fitted to its width, and words that
-say how something is have colours, unless NO_COLOR is set. Anywhere else lines are as long as they must be, so that nothing
-of an id is ever cut. Control characters, which a device may have sent to work upon the terminal, are shown as escapes.
+Results go to standard output, errors to standard error. On a terminal, tables are fitted to its width, and states are
+colored, unless NO_COLOR is set. Elsewhere lines are as long as necessary, so that no ID is cut. Control characters, which a
+device may have sent, are shown as escapes.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ COLOURS = {
     **dict.fromkeys(("failed", "misconfigured", "failure", "backOffLimitReached", "refused", "gone"), BAD),
     **dict.fromkeys(("unknown", "ongoing", "changed"), UNSURE),
 }
-"""The words that say how something is."""
+"""The colors of states."""
 
 _NARROW, _GAP = 8, 2
-"""How wide a column of a table is at least, if it has so much to say; and what stands between two."""
+"""The least width of a column if it has enough text, and the space between two."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
@@ -49,13 +49,13 @@ def print_json(value: object) -> None:
 
 
 def print_json_line(value: object) -> None:
-    """One object of many, on a line of its own, at once."""
+    """Print one object of many on a line of its own, at once."""
     typer.echo(json_text(value))
     sys.stdout.flush()
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """One line for each field that has a value; what is nested, as JSON."""
+    """Print one line for each field that has a value; nested values as JSON."""
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
         typer.echo(f"{name.replace('_', ' '):{width}}  {coloured(_shown(value))}")
@@ -84,7 +84,7 @@ def _print_fitted(headings: Sequence[str], table: Sequence[Sequence[str]]) -> bo
 
     console = Console(no_color=not has_colours(), highlight=False)
     fitted = Table(box=None, pad_edge=False, header_style="bold" if has_colours() else "")
-    # What a row is about is worth half the width, before its details are.
+    # The first column gets half of the width, before the details.
     widths = [max(map(len, column)) for column in zip(headings, *table, strict=True)]
     least = [min(widths[0], console.width // 2), *(min(width, _NARROW) for width in widths[1:])]
     if sum(least) + _GAP * (len(least) - 1) > console.width:
@@ -99,7 +99,7 @@ def _print_fitted(headings: Sequence[str], table: Sequence[Sequence[str]]) -> bo
 
 
 def has_colours() -> bool:
-    """Whether a terminal is there that may show colours."""
+    """Whether there is a terminal that may show colors."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -122,7 +122,7 @@ def complain(text: str) -> None:
 
 
 def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:
-    """One line, or one object `{file, path, found, expected, hint}`, for each problem."""
+    """Print one line, or one object `{file, path, found, expected, hint}`, for each problem."""
     if as_json:
         print_json(
             [
@@ -142,7 +142,7 @@ def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:
 
 
 def print_notes(loaded: LoadedFolder) -> None:
-    """One line for each thing that a usable document asks for and this version does not do."""
+    """Print one line for each part of a valid document without effect."""
     from connectivity.validation.limitations import notes
 
     for connection_id, connection in loaded.connections.items():

@@ -1,8 +1,8 @@
-"""`connectivity pipeline …`: the Spark side by hand, with the service's settings.
+"""`connectivity pipeline …`: commands on the pipeline and the lake, with the service's settings.
 
-`run` is what the service does by itself unless `spark.mode` says otherwise. Exit codes: 0 done; 1 failed, and may go well
-the next time (with `verify`: lake and journal differ); 2 settings that cannot be used; 3 another pipeline writes the lake;
-4 Spark cannot run here; 5 lake and journal do not fit together.
+The service does `run` by itself unless `spark.mode` says otherwise. Exit codes: 0 done; 1 failed, may succeed later (with
+`verify`: lake and journal differ); 2 invalid settings; 3 another pipeline writes the lake; 4 Spark cannot run here; 5 lake
+and journal do not belong together.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run(settings: SettingsFile = None) -> None:
 
 @app.command()
 def optimize(settings: SettingsFile = None, as_json: AsJson = False) -> None:
-    """Make small files of the lake large ones, and remove what nobody needs."""
+    """Compact small files of the lake, and remove unused ones."""
     found = _answer(settings, "optimize")
     if as_json:
         print_json(found)
@@ -49,7 +49,7 @@ def retention(
     preview: Annotated[bool, typer.Option("--preview", help="Say what would go, and change nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete the events that are past their time, or say what that would be, by namespace."""
+    """Delete events by retention, or show what it would delete, by namespace."""
     if not preview:
         found = _answer(settings, "retention")
         if as_json:
@@ -87,9 +87,10 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare lake and journal, row for row, up to the watermark, `latest` with its events, the search index with states.
+    """Compare lake and journal row by row up to the watermark.
 
-    It goes on if interrupted. Without a lake there is only the search index to compare.
+    Also `latest` with events, and the search index with states. Continues if it was interrupted. Without a lake only the
+    search index is compared.
     """
     differences: list[dict[str, Any]] = []
 
@@ -111,7 +112,7 @@ def verify(
 
 
 def _print_verdict(found: dict[str, Any], differences: list[dict[str, Any]]) -> None:
-    """Sentences, and a table of what differs."""
+    """Print sentences, and a table of differences."""
     if differences:
         print_table([{"table": it["table"], "event": it["seq"], **_without(it, "table", "seq")} for it in differences])
     if (more := found["differences"] - len(differences)) > 0:
@@ -135,7 +136,7 @@ def _without(fields: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 class RebuildChoice(str, Enum):
-    """What is made anew alone."""
+    """The part to rebuild."""
 
     LATEST = "latest"
     JOURNAL = "journal"
@@ -148,10 +149,10 @@ def rebuild(
     only: Annotated[RebuildChoice | None, typer.Option(help="One of them alone.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make `latest` anew from the lake's events, the journal's current state, and the search index; goes on if interrupted.
+    """Rebuild `latest` from the lake's events, the journal's states, and the search index.
 
-    The service must be stopped: nobody else may write journal or lake meanwhile. Only the index alone is made anew by the
-    running service itself.
+    Continues if it was interrupted. The service must be stopped, since nothing else may write journal or lake meanwhile.
+    Only the index alone is rebuilt by a running service.
     """
     loaded = loaded_settings(settings)
     from connectivity.maintenance import rebuild as module
@@ -169,7 +170,7 @@ def rebuild(
 
 @app.command()
 def status(settings: SettingsFile = None, as_json: AsJson = False) -> None:
-    """Say how far the lake is behind, what the last batch was, and what the tables consist of."""
+    """Show how far the lake is behind, the last batch, and the size of the tables."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process
 
@@ -185,7 +186,7 @@ def status(settings: SettingsFile = None, as_json: AsJson = False) -> None:
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """What is nested, as fields of their own: `batch rows`, `tables events files`."""
+    """Return nested fields flattened: `batch rows`, `tables events files`."""
     found: dict[str, Any] = {}
     for name, value in fields.items():
         found |= _flat(value, f"{prefix}{name} ") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -195,7 +196,7 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _answer(
     settings: Path | None, action: str, *options: str, on_event: Callable[[dict[str, Any]], object] = lambda _: None
 ) -> dict[str, Any]:
-    """What a pipeline process answers; this one ends as it does where it fails."""
+    """Return the result of a pipeline process; exit with its code if it failed."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process
 
@@ -207,7 +208,7 @@ def _answer(
 
 
 def _become(action: str, settings: Path | None, *options: str) -> None:
-    """This process becomes the pipeline's: its signals and its exit code are then the pipeline's own."""
+    """Replace this process by the pipeline's, with its signals and exit code."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process
 

@@ -1,13 +1,12 @@
-"""What `connectivity connections apply` would do: decided from documents and from what the service has. Pure.
+"""Decides what `connectivity connections apply` does, from files and the service's connections. Pure.
 
 A connection is
 
-    new         the service has none of this id
-    changed     it differs, field by field
-    unchanged   it does not, as far as can be seen; a document whose secrets cannot be compared counts here unless they
-                are to be sent
-    gone        no document has it any more, and what is gone shall be deleted
-    refused     a file of the service owns it, and is where it is changed
+    new         the service has none with this ID
+    changed     some fields differ
+    unchanged   no visible field differs; secrets that cannot be compared are ignored unless they are to be sent
+    gone        no document has it any more, and such connections are to be deleted
+    refused     a file of the service owns it, and must be changed instead
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from connectivity.security.uri import MASK
 from connectivity.validation.schema import json_schema
 
 _IGNORED = frozenset({"id", "__lifecycle"})
-"""The name under which documents are compared, and what no document decides; so are all that begin with `_`."""
+"""The field by which documents are compared, and fields that documents do not decide, as all with `_`."""
 
 Steps = tuple[str | int, ...]
 
 
 class FieldDifference(NamedTuple):
-    """A field that differs; None where it is not there."""
+    """A field that differs; None if it is missing."""
 
     path: str
     before: Any
@@ -41,14 +40,14 @@ class FieldDifference(NamedTuple):
 
 
 class DocumentComparison(NamedTuple):
-    """What differs, in the order of the fields, and the paths of secrets that cannot be compared."""
+    """The differences in the order of the fields, and the paths of secrets that cannot be compared."""
 
     changes: tuple[FieldDifference, ...]
     unknown: tuple[str, ...]
 
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> DocumentComparison:
-    """What becomes of `before` when it is replaced by `after`."""
+    """Compare `before` with `after`, which replaces it."""
     schema = _schema()
     old, new, written = (_meant(document, schema) for document in (masked(before), masked(after), after))
     changes = tuple(_differences((), old, new))
@@ -86,7 +85,7 @@ def _filled(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> A
 
 
 def _fitting(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema behind references, and of several the one that the value is meant for."""
+    """Return the schema behind references; of several, the one that fits the value."""
     if (reference := schema.get("$ref")) is not None:
         return _fitting(value, root["$defs"][reference.rpartition("/")[2]], root)
     choices = [_fitting(value, each, root) for name in ("anyOf", "oneOf") for each in schema.get(name, ())]
@@ -124,7 +123,7 @@ def _is_same(before: Any, after: Any) -> bool:
 
 
 def _hidden(steps: Steps, before: Any, after: Any, written: Any) -> Iterator[Steps]:
-    """Where both say `*****` and the document that was written says something else."""
+    """Whether both are `*****` and the written document had another value."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in after:
             yield from _hidden((*steps, name), before.get(name), after[name], written.get(name))
@@ -133,7 +132,7 @@ def _hidden(steps: Steps, before: Any, after: Any, written: Any) -> Iterator[Ste
 
 
 class Action(str, Enum):
-    """What becomes of a connection."""
+    """The action of a step."""
 
     NEW = "new"
     CHANGED = "changed"
@@ -143,12 +142,12 @@ class Action(str, Enum):
 
 
 DOING = frozenset({Action.NEW, Action.CHANGED, Action.GONE})
-"""Those that change something."""
+"""The actions that change something."""
 
 
 @dataclass(frozen=True, slots=True)
 class WantedDocument:
-    """A document, and the file that it stands in."""
+    """A document, and its file."""
 
     document: Mapping[str, Any]
     file: Path
@@ -156,9 +155,9 @@ class WantedDocument:
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """What the service has; `file` is the one that owns it, None for the API.
+    """A connection of the service; `file` owns it, None for the API.
 
-    The document may be left out for those.
+    The document may be missing for those of files.
     """
 
     tag: str
@@ -168,7 +167,7 @@ class StoredDocument:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What becomes of one connection. `tag` is what it was compared with, None where there is nothing."""
+    """The step for one connection. `tag` identifies the compared revision, None if there is none."""
 
     id: str
     action: Action
@@ -186,7 +185,7 @@ def decide(
     secrets: bool = False,
     prune: bool = False,
 ) -> list[Step]:
-    """One step for each connection that is wanted, and with `prune` for those of the API that are not."""
+    """Return a step for each wanted connection, and with `prune` for other connections of the API."""
     steps = [_step(name, document, there.get(name), secrets) for name, document in wanted.items()]
     if prune:
         steps += [
@@ -209,7 +208,7 @@ def _step(name: str, wanted: WantedDocument, there: StoredDocument | None, secre
 
 
 def lines(step: Step) -> Iterator[str]:
-    """What the step changes, for people."""
+    """Return the changes of a step as lines of text."""
     for change in step.changes:
         yield f"{change.path}: {_value(change.before)} → {_value(change.after)}"
     for path in step.unknown:
@@ -231,7 +230,7 @@ def shown(step: Step) -> dict[str, Any]:
 
 
 def summary(steps: Sequence[Step]) -> str:
-    """How many of which: `1 new, 2 changed`."""
+    """Return the number of steps by action: `1 new, 2 changed`."""
     counts = {action: sum(step.action is action for step in steps) for action in Action}
     return ", ".join(f"{count} {action.value}" for action, count in counts.items() if count) or "nothing"
 

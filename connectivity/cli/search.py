@@ -1,7 +1,7 @@
-"""`connectivity search`: which things there are, as a running service's search finds them.
+"""`connectivity search`: finds things in a running service.
 
-The pages are asked for one after the other, up to `--limit`. Each shows the present of its moment, so a thing whose place in
-the order changes meanwhile may be left out or come twice. Exit codes as those of `connectivity connections`.
+Pages are requested one after the other, up to `--limit`. Each shows the present of its moment, so a thing whose place in the
+order changes may be missing or come twice. Exit codes as those of `connectivity connections`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def search(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search things: those that match, with what of them may be read in the name of the token's subjects."""
+    """Search things: prints the matching ones as far as the token's subjects may read them."""
     asked = {
         "filter": query,
         "namespaces": ",".join(namespaces) if namespaces else None,
@@ -83,7 +83,7 @@ def search(
 def _pages(
     service: ServiceClient, asked: Mapping[str, Any], order: str | None, limit: int
 ) -> Iterator[tuple[list[Any], bool]]:
-    """The pages, each with whether there is none behind it. Raises AskingFailed."""
+    """Yield the pages, each with whether it is the last one. Raises RequestFailed."""
     cursor: str | None = None
     left = limit
     while True:
@@ -99,7 +99,7 @@ def _pages(
 
 
 def _collected(pages: Iterator[tuple[list[Any], bool]], limit: int) -> tuple[list[Any], bool]:
-    """So many things at most, and whether these are all."""
+    """Return that many things at most, and whether these are all."""
     found: list[Any] = []
     for items, is_last in pages:
         found += items

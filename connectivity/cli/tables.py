@@ -1,7 +1,6 @@
-"""What the API answers, made ready for people: rows for tables, lines, YAML. Pure functions.
+"""Converts responses of the API to tables, lines and YAML. Pure functions.
 
-An answer is JSON of a service that may be newer or older than this program: what is missing is shown as missing, and what
-has another shape than expected is left out, never a reason to fail.
+The service may be newer or older than this program: missing members are shown as missing, and unexpected ones are left out.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ def as_yaml(document: object) -> str:
 
 
 def connections(found: object) -> list[Row]:
-    """One row for each connection of a list; of problems only if one has any."""
+    """Return one row for each connection of a list; problems only if there are some."""
     rows: list[Row] = [
         {
             "id": each.get("id"),
             "type": each.get("connectionType"),
-            # Somebody may have opened or closed it in spite of its file.
+            # An operator may have opened or closed it against its file.
             "wanted": each.get("_override") or each.get("connectionStatus"),
             "owner": each.get("_file") or each.get("_owner"),
             "name": each.get("name"),
@@ -45,7 +44,7 @@ def connections(found: object) -> list[Row]:
 
 
 def live(found: object) -> Row:
-    """What a connection does, in one row."""
+    """Return the status of a connection as one row."""
     status = _object(found)
     first = next(iter(objects(status.get("clientStatus"))), {})
     return {
@@ -59,7 +58,7 @@ def live(found: object) -> Row:
 
 
 def resources(found: object) -> list[Row]:
-    """One row for each client, source, target and tunnel of a status."""
+    """Return one row for each client, source, target and tunnel of a status."""
     status = _object(found)
     return [
         {
@@ -76,7 +75,7 @@ def resources(found: object) -> list[Row]:
 
 
 def metrics(found: object) -> list[Row]:
-    """One row for each counter that has counted anything: of the whole connection, then of each address."""
+    """Return one row for each counter with a count: of the whole connection, then of each address."""
     document = _object(found)
     rows: list[Row] = []
     for direction, kinds in _object(document.get("connectionMetrics")).items():
@@ -102,7 +101,7 @@ _FINE = {"open", "unknown", None}
 
 
 def trial(report: object) -> list[Row]:
-    """One row for each client, source, reply-target and target that was tried."""
+    """Return one row for each tested client, source, reply-target and target."""
     return [
         {
             "what": what if each.get("index") is None else f"{what} {each['index']}",
@@ -116,13 +115,13 @@ def trial(report: object) -> list[Row]:
 
 
 def is_good(report: object) -> bool:
-    """Whether nothing stands in the way of a connection that was tried, nor of its sample."""
+    """Whether the tested connection would open, and its sample is valid."""
     states = [row["is"] for row in trial(report)]
     return not _object(_object(report).get("sample")).get("error") and all(state in _FINE for state in states)
 
 
 def trial_sample(report: object) -> Iterator[str]:
-    """What else a trial has found: what has no effect, and what became of the sample."""
+    """Return the other results of a test: parts without effect, and the sample."""
     found = _object(report)
     yield from (f"without effect: {each}" for each in _list(found.get("withoutEffect")))
     sample = _object(found.get("sample"))
@@ -171,7 +170,7 @@ def of_level(found: object, level: str | None) -> dict[str, Any]:
 
 
 def entry(found: Mapping[str, Any]) -> tuple[str, str, str]:
-    """A log entry as the words of one line: when, how it went, where, what."""
+    """Return a log entry as one line: when, level, where, what."""
     where = " ".join(str(found[name]) for name in ("category", "type") if found.get(name))
     place = f" {found['address']}" if found.get("address") else ""
     about = f" [{found['entityId']}]" if found.get("entityId") else ""
@@ -182,7 +181,7 @@ def entry(found: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def leaves(found: Mapping[str, Any]) -> Row:
-    """What stands in a thing, by the paths that a filter names it with; an empty object is a value too."""
+    """Yield the values in a thing with the paths that filters use; an empty object is a value too."""
     row: Row = {}
     waiting: list[tuple[str, object]] = [("", found)]
     while waiting:

@@ -164,7 +164,7 @@ class EventCursor:
     def skip(self, last: int, trimmed: int) -> None:
         """Skip numbers after `taken` up to `last`.
 
-        Events up to number `trimmed` were trimmed, and are counted as missed; the others are not for targets, or were erased.
+        Events up to number `trimmed` were trimmed, and are missed; the others are not for targets, or were erased.
         """
         missed = min(last, trimmed) - self.taken
         if missed > 0:

@@ -101,7 +101,7 @@ class Publisher:
     ) -> None:
         """Queue the messages of a mapped signal.
 
-        What scripts still make waits for messages of the same sender only.
+        Unfinished scripts only delay later messages of the same sender.
         """
         span = self.tracer.sending(signal, self.address) if self.tracer is not None else None
         messages: list[OutboundMessage] = []

@@ -1,6 +1,5 @@
-"""The parts that the codec of the Ditto protocol is made of; `mappings/mappers/ditto.py` joins them.
+"""The parts of the Ditto protocol's codec, which `mappings/mappers/ditto.py` joins.
 
-Reading: `document` (is it a message at all), `paths` (which resource), `streaming` and `instants` (the commands of
-subscriptions). Writing: `writing` (answers, events, signals of a subscription) and `items` (the elements of one, in
-bulk). `faults` has the words for everything that is wrong with a message.
+Decoding: `document`, `paths`, `subscriptions`, `live` and `timestamps`. Encoding: `writer` (responses, events, signals of
+subscriptions) and `messages` (elements of subscriptions, in bulk). `errors` has the errors of invalid messages.
 """

@@ -1,11 +1,10 @@
-"""One message of the Ditto protocol as it lies in the payload: is it a JSON object with the members it needs.
+"""One message of the Ditto protocol: a JSON object with the required members.
 
-`read_message` takes the members apart and leaves the value as the bytes it came in. What the JSON library lets pass and
-nobody behind may meet is looked for here, over the whole payload: text that is not UTF-8, nesting beyond `MAX_NESTING`,
-integers beyond 64 bits and numbers beyond a double. Each of these looks has a cheap sign that almost no message bears; only
-a message that bears it is looked at closely. `refuse_nul` is such a look for commands alone: an answer may quote what a
-command must not hold. Where a member occurs twice the last one counts. What the members mean is the business of
-`mappings/mappers/ditto.py`.
+`read_message` splits the members and keeps the value as bytes. It rejects what the JSON library accepts and later stages
+cannot handle, in the whole payload: invalid UTF-8, nesting beyond `MAX_NESTING`, integers beyond 64 bits and numbers beyond
+a double. Each of these checks has a cheap test that almost no message fails; only then it is done in full. `refuse_nul` is
+such a check for commands only: a response may quote what a command must not contain. Of a repeated member the last one
+applies. `mappings/mappers/ditto.py` interprets the members.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from mappings.model.topic_path import NONE, TopicPath, parse_topic, unknown_topi
 
 
 class EntityTopic(NamedTuple):
-    """A topic path and the entity that it names; None where it is about none."""
+    """A topic path and its entity; None if it has none."""
 
     topic: TopicPath
     entity: EntityId | None
@@ -59,7 +58,7 @@ _known = lru_cache(maxsize=8192)(_read)
 
 
 def entity_of(text: str) -> tuple[EntityId | None, str]:
-    """The entity and the group of a topic as far as they can be understood, for an answer about something else."""
+    """Return the readable entity and group of a topic, for an error response."""
     try:
         topic, entity = read_topic(text)
     except DecodeError as error:
@@ -71,10 +70,7 @@ _LONG = 1 << 63
 
 
 class DittoMessage(msgspec.Struct):
-    """The members of a message; those of no interest here are dropped.
-
-    `value` is empty where there is none.
-    """
+    """The members of a message. `value` is empty if there is none."""
 
     topic: str
     path: str
@@ -89,7 +85,7 @@ _decode_any = msgspec.json.Decoder().decode
 _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What the JSON library raises for bytes that it cannot read; half a character is a ValueError."""
+"""The exceptions of the JSON library for unreadable bytes; ValueError for half a surrogate pair."""
 
 
 def read_message(payload: bytes) -> DittoMessage:
@@ -107,7 +103,7 @@ def read_message(payload: bytes) -> DittoMessage:
 
 
 def refuse_nul(payload: bytes, value: msgspec.Raw) -> None:
-    """Raise DecodeError (`json.invalid`, `json.key.invalid`) for a value of this payload with U+0000 in it."""
+    """Raise DecodeError (`json.invalid`, `json.key.invalid`) for a value of this payload with U+0000."""
     if b"\\u0000" in payload and (fault := _nul_fault(parse_value(value))) is not None:
         raise DecodeError(fault)
 
@@ -118,17 +114,17 @@ def compact(value: msgspec.Raw) -> bytes:
 
 
 def parse_value(value: msgspec.Raw) -> Any:
-    """The value of a message that was read, parsed; None where there is none."""
+    """Return the parsed value of a message; None if there is none."""
     return _decode_any(value) if value else None
 
 
 def parse_members(value: msgspec.Raw) -> dict[str, msgspec.Raw]:
-    """The members of a value that is an object, each as it was written."""
+    """Return the members of a value that is an object, each as it was written."""
     return _decode_members(value)
 
 
 def _refused(payload: bytes) -> DecodeError:
-    """What is wrong with a payload that is no message."""
+    """Return the error of a payload that is no message."""
     try:
         document = _decode_any(payload)
     except NOT_JSON:
@@ -140,7 +136,7 @@ def _refused(payload: bytes) -> DecodeError:
 
 
 def _error(fault: Fault, topic: Any, headers: Any) -> DecodeError:
-    """An error that knows what could be read of the message around it."""
+    """Return an error with the readable parts of its message."""
     entity, group = entity_of(topic) if isinstance(topic, str) else (None, "things")
     return DecodeError(fault, entity=entity, group=group, headers=headers if isinstance(headers, dict) else None)
 
@@ -162,8 +158,6 @@ def wrong_member(document: dict[str, Any]) -> Fault | None:
     return None
 
 
-# --- what the JSON library lets pass ------------------------------------------------------------------------------------
-
 _SHAPE = bytes(ord("0") if chr(byte).isdigit() else ord("e") if byte in b"eE" else byte for byte in range(128)) + bytes(
     range(128, 256)
 )
@@ -179,7 +173,7 @@ _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{[]}")
 
 
 def is_sound(payload: bytes) -> bool:
-    """Whether well-formed JSON holds only what can be kept: UTF-8, `MAX_NESTING`, 64-bit integers, finite doubles."""
+    """Whether valid JSON can be stored: UTF-8, `MAX_NESTING`, 64-bit integers, finite doubles."""
     if not payload.isascii():
         try:
             payload.decode()
@@ -195,7 +189,7 @@ def is_sound(payload: bytes) -> bool:
 
 
 def _nesting(bare: bytes) -> int:
-    """How deep well-formed JSON without its strings is nested."""
+    """Return the nesting depth of valid JSON without its strings."""
     steps = bare.translate(None, _NO_BRACKETS).translate(_BRACKETS)
     return max(accumulate(memoryview(steps).cast("b")), default=0)
 
@@ -239,7 +233,7 @@ def as_object(value: Any) -> Value:
 
 
 def subscription_id(members: Value) -> str:
-    """Raises DecodeError where there is none."""
+    """Return the subscription's ID. Raises DecodeError if it is missing."""
     key = text(members, "subscriptionId")
     if key is None:
         raise DecodeError(errors.field_missing("subscriptionId"))
@@ -255,7 +249,7 @@ def text(members: Value, name: str) -> str | None:
 
 
 def texts(members: Value, name: str) -> tuple[str, ...]:
-    """A list of texts, each of them once; nothing where there is none. Raises DecodeError."""
+    """Return a list of texts without duplicates; empty if there is none. Raises DecodeError."""
     value = members.get(name)
     if value is None:
         return ()

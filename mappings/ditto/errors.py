@@ -1,8 +1,7 @@
-"""What is wrong with a message of the Ditto protocol, in the protocol's own words (subscriptions, parse errors).
+"""The errors of invalid messages, in the protocol's texts (subscriptions, parse errors).
 
-Four kinds of mistake, each with its code and its text: a field that is missing, a field of another JSON type, a value that
-cannot be converted, a text that is no JSON. What is quoted from a message is cut where it is long, so that an answer never
-grows with what it answers.
+Four kinds, each with its code and text: a missing field, a field of another JSON type, a value that cannot be converted,
+invalid JSON. Quotations are cut, so that a response never grows with the message.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ def not_json(payload: bytes, description: str = JSON_HINT) -> Fault:
 
 
 def not_sound(payload: bytes) -> Fault:
-    """JSON that holds what cannot be kept: too deep, too large a number, bytes that are no text.
+    """Return the error of JSON that cannot be stored: too deep, too large numbers, invalid text.
 
-    A validator of JSON finds nothing wrong with most of it, so the description says what is expected.
+    JSON validators accept most of it, so the description gives the limits.
     """
     return not_json(payload, SOUND_HINT)
 
@@ -87,7 +86,7 @@ def unknown_path(path: str) -> Fault:
 
 
 def invalid_id(group: str, text: str) -> Fault:
-    """A topic whose namespace and name are no id of a thing or policy."""
+    """Return the error of a topic with an invalid ID of a thing or policy."""
     kind = "Policy" if group == "policies" else "Thing"
     return Fault(
         400,
@@ -119,7 +118,7 @@ def invalid_label(label: str) -> Fault:
 
 
 def invalid_subject(subject: str) -> Fault:
-    """A message whose subject is missing or holds what no subject may."""
+    """Return the error of a message whose subject is missing or invalid."""
     return Fault(
         400,
         "messages:subject.invalid",
@@ -138,7 +137,7 @@ def too_large_payload(size: int, limit: int) -> Fault:
 
 
 def looks_like_response(status: int) -> Fault:
-    """A command's topic with a status: only answers have one, and nobody here waits for them."""
+    """Return the error of a command's topic with a status: only responses have one."""
     return Fault(
         422,
         "protocoladapter:illegal.adaptable",

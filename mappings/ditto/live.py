@@ -1,9 +1,8 @@
-"""The live channel and acknowledgements: what goes past the twin, and what is told about it (Ditto protocol, live channel).
+"""The live channel and acknowledgements (Ditto protocol, live channel).
 
-A topic says what kind of signal a message is, and `status` tells an answer from a question. A message's place is its
-direction, `inbox` (to the thing) or `outbox` (from it), perhaps of one feature; its subject stands in topic and path, and
-the two have to agree, since permission is asked for the path. Acknowledgements of several labels come as one message and are
-several signals here.
+The topic gives the kind of signal, and `status` distinguishes responses. A message's path has its direction, `inbox` (to the
+thing) or `outbox` (from it), perhaps of a feature; its subject is in topic and path, which must agree, since permissions are
+checked for the path. Acknowledgements of several labels come in one message and become several signals.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ LARGEST_PAYLOAD = 256_000
 _DIRECTIONS = {"inbox": "to", "outbox": "from"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _TWIN_ACTIONS = {"created": "create", "modified": "modify", "merged": "merge", "deleted": "delete"}
-"""What has to be possible at a path for an event with this action to have it."""
+"""Event action → the action that its path must allow."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -67,7 +66,7 @@ def read_live(document: Document, topic: TopicPath, entity: EntityId, headers: H
 def read_acknowledgements(
     document: Document, topic: TopicPath, entity: EntityId, headers: Headers
 ) -> Sequence[Acknowledgement]:
-    """One acknowledgement, or those that came together. Raises DecodeError."""
+    """Return one or several acknowledgements. Raises DecodeError."""
     channel = topic.channel or "twin"
     if topic.subject is None:
         return [
@@ -82,7 +81,7 @@ def read_acknowledgements(
 
 
 def status_of(document: Document) -> int | None:
-    """The status of an answer, or None for what is none."""
+    """Return the status of a response; None for other messages."""
     status = document.status
     is_status = isinstance(status, int) and not isinstance(status, bool) and 100 <= status <= 599
     return status if is_status else None
@@ -113,7 +112,7 @@ def _message(document: Document, topic: TopicPath, entity: EntityId, headers: He
 
 
 def _place(path: str, subject: str) -> tuple[str, str]:
-    """The direction of a message's path, and the path as it is written. Raises UnknownPath."""
+    """Return the direction in a message's path, and the path as it is written. Raises UnknownPath."""
     box, _, own = path.removeprefix("/").partition("/messages/")
     if own == subject:
         match parse_pointer(box):

@@ -1,9 +1,8 @@
-"""The elements of a history, many at a time: each event becomes one `next` message (Ditto protocol, next and its item).
+"""Encodes the elements of subscriptions in bulk (Ditto protocol, next and its item).
 
-This is where most of what the service says is written, so everything that the events of one batch share is written once:
-the topics, the reply's headers, the subscription's id, the headers of the subscribe that every item repeats. What is left
-for each event is one join of bytes; its value and its stored headers are JSON already and are taken as they are. All
-envelopes of a batch share one mapping of transport headers.
+Most output of the service is encoded here, so everything common to the events of a batch is encoded once: topics, headers of
+the reply, the subscription's ID, headers of the subscribe that every item repeats. For each event, one join of bytes is
+left; its value and stored headers are JSON already. All envelopes of a batch share their transport headers.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def json_bytes(value: Any) -> bytes:
-    """The value as JSON. Raises EncodeError for what JSON has no words for."""
+    """Return the value as JSON. Raises EncodeError if JSON cannot express it."""
     try:
         return _encode(value)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
@@ -86,14 +85,14 @@ CONTENT_TYPES: dict[str, str | None] = {
     "merged": MERGE_PATCH,
     "deleted": None,
 }
-"""Action of an event → the content type of its value; None where it has no value."""
+"""Action of an event → the content type of its value; None if it has no value."""
 
 _OWN_OF_ITEM = frozenset({"content-type", "entity-revision", "historical-headers"})
-"""Headers that an item has of its own, whatever the subscribe said."""
+"""Headers that an item has of its own, whatever the subscribe had."""
 
 
 class _Frame(NamedTuple):
-    """What is written around the parts of an event, by its action."""
+    """The JSON around the parts of an event, by its action."""
 
     to_stored_headers: bytes
     to_path: bytes
@@ -101,7 +100,7 @@ class _Frame(NamedTuple):
 
 
 def next_envelopes(signal: Next) -> list[Envelope]:
-    """One envelope for each event, in order.
+    """Return one envelope for each event, in order.
 
     Raises EncodeError without an entity, and for an unknown action.
     """
@@ -128,7 +127,7 @@ def next_envelopes(signal: Next) -> list[Envelope]:
 
 
 class _Around:
-    """What all messages of one batch have in common."""
+    """The parts that all messages of one batch share."""
 
     def __init__(self, signal: Next) -> None:
         reply = {**echoed(signal.headers), "content-type": JSON}
@@ -155,7 +154,7 @@ class _Around:
 
 
 def page_envelopes(signal: Next) -> list[Envelope]:
-    """One envelope for each page, in order."""
+    """Return one envelope for each page, in order."""
     start = b'{"topic":%b,"headers":%b,"path":"/","value":{"subscriptionId":%b,"items":' % (
         json_bytes(str(topic_of(signal))),
         json_bytes({**echoed(signal.headers), "content-type": JSON}),

@@ -1,7 +1,7 @@
-"""The paths of things and policies: which there are, and what may be done there (Ditto protocol, path grammar).
+"""The paths of things and policies, and their actions (Ditto protocol, path grammar).
 
-A path is read once and then known: `resource` answers with its normal form and the actions it takes. In a policy the id of
-a subject and the key of a resource are everything that follows, slashes included.
+`resource` returns the normal form of a path and its actions; results are cached. In a policy, the rest of a path is the ID
+of a subject or the key of a resource, slashes included.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _IMPORT_PARTS = frozenset({"entries", "transitiveImports"})
 
 
 class DittoResource(NamedTuple):
-    """A place in a thing or policy: its path as answers write it, and the actions that commands may have there."""
+    """A place in a thing or policy: its path in responses, and the actions of commands there."""
 
     path: str
     actions: frozenset[str]

@@ -1,8 +1,7 @@
-"""The commands of search subscriptions: what their values have to hold (Ditto protocol, search).
+"""The values of commands on search subscriptions (Ditto protocol, search).
 
-A search is about no entity, and its path says nothing. Everything in the value of a subscribe is optional; request and
-cancel need the subscription's id. What is of the wrong type is a mistake of the message. What a filter or an option means is
-for whoever answers the search: a mistake in there is told at the first request.
+A search has no entity, and its path has no meaning. All members of a subscribe are optional; request and cancel need the
+subscription's ID. A wrong type is an error of the message; errors in filters and options are reported at the first request.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ SEARCH_COMMANDS: dict[str, _Read] = {
 
 
 def _selector(fields: str | None) -> str | None:
-    """What the envelope selects; an empty selector selects everything. Raises DecodeError."""
+    """Return the selector in the envelope; an empty one selects everything. Raises DecodeError."""
     if not fields:
         return None
     try:
@@ -78,7 +77,7 @@ def _selector(fields: str | None) -> str | None:
 
 
 def _raw(message: DittoMessage, name: str) -> bytes:
-    """A member of the value as it was written, without white space."""
+    """Return a member of the value as it was written, without white space."""
     return compact(parse_members(message.value)[name])
 
 

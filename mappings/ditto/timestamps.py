@@ -1,6 +1,6 @@
-"""Instants as the Ditto protocol writes them: ISO-8601 with seconds and an offset, up to nine digits behind the point.
+"""Instants in the Ditto protocol: ISO 8601 with seconds and offset, up to nine decimal places.
 
-`2024-05-01T10:00:00.5+02:00` is one; a date alone, a time without seconds, a time without an offset is none.
+`2024-05-01T10:00:00.5+02:00` is valid; a date alone, or a time without seconds or offset, is not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LARGEST_OFFSET = timedelta(hours=18)
 
 
 def parse_instant(text: str) -> int | None:
-    """Nanoseconds since 1970, or None where the text is no instant."""
+    """Return nanoseconds since 1970; None if the text is no instant."""
     found = _INSTANT.fullmatch(text)
     if found is None:
         return None

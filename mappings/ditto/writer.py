@@ -1,9 +1,8 @@
-"""Signals as messages of the Ditto protocol: answers, errors, events, what is live, and the signals of a subscription.
+"""Encodes signals as messages of the Ditto protocol.
 
-`write` has one small writer for each kind of signal; the elements of histories and searches have files of their own
-(`items`, `pages`). Headers leave as `mappings.model.headers` lets them: answers and events say that they want no response,
-signals of a subscription repeat the headers of the client's command. A live signal keeps its own: whoever receives it learns
-from them whether to answer.
+`write` has one function for each kind of signal; `messages` encodes the elements of histories and searches.
+`mappings.model.headers` selects headers: responses and events say that they require no response, signals of a subscription
+repeat the headers of the client's command. A live signal keeps its own: they say whether its receiver must respond.
 """
 
 from __future__ import annotations
@@ -86,9 +85,9 @@ _CODES: dict[SubscriptionKind, dict[EndReason, str]] = {
         EndReason.ABORTED: "thing-search:subscription.aborted",
     },
 }
-"""The code of each ending.
+"""The error code of each reason.
 
-A restart aborts no history: its client goes on behind the last revision that it has.
+A restart aborts no history: its client continues after its last revision.
 """
 
 
@@ -122,7 +121,7 @@ def _error_response(signal: ErrorResponse) -> list[Envelope]:
 
 
 def _event(signal: TwinEvent) -> list[Envelope]:
-    """A change as targets see it: with the headers of the command that brought it about, as far as they may leave."""
+    """Return a change as an event for targets, with the headers of the causing command."""
     headers = outgoing(signal.headers)
     for name in _OF_RESPONSES:
         headers.pop(name, None)
@@ -145,7 +144,7 @@ def _event(signal: TwinEvent) -> list[Envelope]:
 
 
 def _foreign_labels(labels: object) -> list[object]:
-    """Of the acknowledgements that a command asked for, those that whoever receives its event may give."""
+    """Return the requested acknowledgements of a command that the receiver of its event may issue."""
     return [label for label in labels if label not in BUILT_IN_LABELS] if isinstance(labels, list | tuple) else []
 
 
@@ -186,7 +185,7 @@ def _acknowledgement(signal: Acknowledgement) -> list[Envelope]:
 
 
 def _acknowledgements(signal: Acknowledgements) -> list[Envelope]:
-    """One member for each label; a list of them for a label that was answered several times."""
+    """Return one member for each label; a list for a label with several acknowledgements."""
     labels: dict[str, list[dict[str, Any]]] = {}
     for ack in signal.acks:
         member: dict[str, Any] = {"status": ack.status}

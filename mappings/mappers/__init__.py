@@ -1,4 +1,4 @@
-"""One file for each wire protocol; the folder is the registry."""
+"""Payload mappers, one file for each; the folder is the registry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _SHARED = ("base", "scripts")
 
 @cache
 def codec_names() -> tuple[str, ...]:
-    """The module names of all wire protocols, as they were first seen: without file descriptors a folder looks empty."""
+    """Return the module names of all payload mappers.
+
+    Listed once: without file descriptors a folder looks empty.
+    """
     return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in _SHARED))
 
 

@@ -1,11 +1,9 @@
 """The codec of one wire protocol: envelope ⇄ signals.
 
-The name of the file is the registration: `load_codec("Ditto")` imports `mappings/mappers/ditto.py` and takes its `CODEC`.
-A codec is stateless for itself; a protocol that remembers something per peer (open ids, a handshake, "first item seen")
-keeps it in the object that `session()` returns, which the caller holds for as long as the peer's session lives.
-
-`Codec` says what every wire protocol may leave as it is: no options, an answer to whatever cannot be read. `PayloadMapper`
-is what the mappers of the Ditto connection model share beyond that.
+The file name is the registration: `load_codec("Ditto")` imports `mappings/mappers/ditto.py` and takes its `CODEC`. A codec
+is stateless; a protocol with state per peer (open IDs, a handshake) keeps it in the object that `session()` returns, which
+the caller keeps for the peer's session. `Codec` has the defaults: no options, an error response to unreadable messages.
+`PayloadMapper` is the base of the mappers of the Ditto connection model.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from mappings.placeholders.values import PlaceholderContext
 
 
 class Answers(Enum):
-    """Which error answers a wire protocol has words for."""
+    """The errors to which a wire protocol has responses."""
 
     ALL = "also those to what it could not read"
     READ = "those to what it has read"
@@ -33,30 +31,30 @@ class Answers(Enum):
 
 
 class Codec(ABC):
-    """One wire protocol, with its options as they are without a definition, or as `configured` has made it."""
+    """One wire protocol, with default options, or as `configured` has created it."""
 
     terminal_needs_request: bool = True
     """Whether `Complete` and `Failed` must wait for the client's first request."""
 
     options: ClassVar[Sequence[Option]] = ()
-    """What a definition may say about it."""
+    """The options of a mapping definition."""
 
     needs_definition: ClassVar[bool] = False
-    """Whether it works only under a definition with options."""
+    """Whether it requires a definition with options."""
 
     reads_context: ClassVar[bool] = False
-    """Whether reading and writing need more than the envelope or signal: then the methods `…_with` are called."""
+    """Whether it needs more than the envelope or signal: then the methods `…_with` are called."""
 
     reads_empty: ClassVar[bool] = False
-    """Whether a payload without bytes means something."""
+    """Whether it reads empty payloads."""
 
     reads_streams: ClassVar[bool] = False
-    """Whether it reads a stream of octets, in whatever pieces they come."""
+    """Whether it reads a byte stream in pieces of any size."""
 
     subprotocol: ClassVar[str | None] = None
-    """Its name among the subprotocols of WebSockets.
+    """Its name as a WebSocket subprotocol.
 
-    A peer that has agreed on it is told of before it has said anything.
+    A peer that has negotiated it is announced before its first message.
     """
 
     alpn: ClassVar[str | None] = None
@@ -65,32 +63,36 @@ class Codec(ABC):
     answers: ClassVar[Answers] = Answers.ALL
 
     most_results: ClassVar[int | None] = None
-    """How many signals an envelope, or envelopes a signal, may become; None for any number."""
+    """The most signals of an envelope, or envelopes of a signal; None for any number."""
 
     blocked: frozenset[str] = frozenset()
-    """Content types of envelopes that are none of its business."""
+    """Content types of envelopes that it ignores."""
 
     owns_content_type: ClassVar[bool] = True
-    """Whether its content type is a part of the protocol: what a reply-target maps by default leaves it alone."""
+    """Whether its content type is part of the protocol: the default header mapping does not replace it."""
 
     has_sessions: ClassVar[bool] = False
-    """Whether what is sent to its clients depends on what they have said: then targets, which nobody speaks at, have no use
-    for it, and sources have none without a reply-target."""
+    """Whether messages to clients depend on their requests.
+
+    Then targets cannot use it, nor sources without reply-target.
+    """
 
     needs_order: ClassVar[bool] = False
-    """Whether the messages of a client have to come in their order: then one consumer reads a source, unless the broker
-    keeps together what one client sends."""
+    """Whether the messages of a client must arrive in order.
+
+    Then one consumer reads a source, unless the broker keeps the order of each client.
+    """
 
     @property
     def reliable_unless(self) -> str | None:
-        """The option that would let it be used where messages may be lost (`qos` 0); None where it can be used there."""
+        """Return the option that allows it where messages may be lost (`qos` 0); None if always allowed."""
         return None
 
     terms: Any = None
-    """What a definition says that concerns the sessions of its clients: their desk goes by it."""
+    """The options for the session handler."""
 
     scripts: Scripts | None = None
-    """What has to be run upon an envelope before it is read, and upon those that were written."""
+    """The script calls that must run on envelopes before they are decoded, and after they were encoded."""
 
     def configured(self, options: Mapping[str, Any]) -> Self:
         """The codec with these options, as a definition has them. Raises OptionsRefused."""
@@ -98,29 +100,30 @@ class Codec(ABC):
         return self
 
     def session(self) -> Any:
-        """A new peer's state, or None where the protocol needs none."""
+        """Return the state of a new peer; None if the protocol has none."""
         return None
 
     @abstractmethod
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:
-        """The signals of an envelope. Raises DecodeError, and nothing else, for what cannot be read."""
+        """Return the signals of an envelope. Raises only DecodeError."""
 
     def decode_with(self, envelope: Envelope, session: Any, context: PlaceholderContext) -> Sequence[Inbound]:  # noqa: ARG002
-        """The same where the options have templates: `context` holds transport headers, subjects, connection and clock.
+        """Return the signals of an envelope, for options with templates.
 
-        Raises DecodeError, or Unresolved for a template without a value.
+        `context` has transport headers, subjects, connection and clock. Raises DecodeError, or Unresolved for a template
+        without a value.
         """
         return self.decode(envelope, session)
 
     @abstractmethod
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:
-        """The envelopes that say `signal`, in order; their headers are the transport headers the protocol itself sets.
+        """Return the envelopes of `signal`, in order, with the transport headers of the protocol.
 
-        Raises EncodeError for a signal that the protocol has no words for.
+        Raises EncodeError for a signal that the protocol cannot express.
         """
 
     def encode_with(self, signal: Outbound, session: Any, context: PlaceholderContext) -> Sequence[Envelope]:  # noqa: ARG002
-        """The same with what is known around the signal, such as the clock."""
+        """Return the envelopes of `signal`, with context such as the clock."""
         return self.encode(signal, session)
 
 
@@ -130,7 +133,7 @@ HONO_NOTIFICATIONS = (
     "application/vnd.eclipse-hono-dc-notification+json",
     "application/vnd.eclipse-hono-delivery-failure-notification+json",
 )
-"""Content types of what an Eclipse Hono gateway says about its devices, rather than for them."""
+"""Content types of an Eclipse Hono gateway's notifications about its devices."""
 
 BLOCKLIST = "content-type-blocklist"
 
@@ -147,9 +150,9 @@ def blocklist(*content_types: str) -> Option:
 
 
 class PayloadMapper(Codec):
-    """A mapper of the Ditto connection model: an immutable value, made anew for each definition.
+    """A mapper of the Ditto connection model: immutable, created for each definition.
 
-    What a source's mapper cannot read is answered by the Ditto protocol, and no message becomes more than ten.
+    The Ditto protocol responds to messages that a source's mapper cannot read; a message becomes ten at most.
     """
 
     options: ClassVar[Sequence[Option]] = (blocklist(),)
@@ -157,20 +160,20 @@ class PayloadMapper(Codec):
     most_results = 10
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
-        """`options` as `read_options` gives them; None for what is written nowhere."""
+        """`options` as `read_options` returns them; None for options that are not given."""
         found = options or {option.name: option.read(option.default) for option in self.options if option.default}
         self.blocked = found.get(BLOCKLIST) or frozenset()
         self.use(found)
 
     def use(self, options: Mapping[str, Any]) -> None:
-        """Keep what the options say. Those without a value are missing or None."""
+        """Store the options. Those without a value are missing or None."""
 
     def configured(self, options: Mapping[str, Any]) -> Self:
         return type(self)(read_options(self.options, options))
 
 
 class TemplateMapper(PayloadMapper):
-    """A mapper whose options are templates over the delivery, and which, unless it says otherwise, writes nothing."""
+    """A mapper whose options are templates over the delivery; by default it encodes nothing."""
 
     reads_context = True
     reads_empty = True
@@ -187,7 +190,7 @@ class TemplateMapper(PayloadMapper):
 
 
 def require(template: Template, context: PlaceholderContext) -> str:
-    """The first value of an option's template. Raises Unresolved where it has none."""
+    """Return the first value of an option's template. Raises Unresolved if it has none."""
     if (value := template.resolve(context).first) is None:
         raise unresolved(f"'{template.text}' has no value in this message")
     return value

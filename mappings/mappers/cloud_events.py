@@ -1,9 +1,9 @@
 """CloudEvents: messages of the Ditto protocol inside CloudEvents 1.0.
 
-In binary mode the payload is the message and the attributes are transport headers (`ce-id` and its like); in structured
-mode the payload is a JSON object with the attributes, and the message lies under `data`, or in Base64 under `data_base64`.
-Which of the two it is says the content type, exactly; any other one is another mapper's business. Written is the structured
-mode alone. CloudEvents 1.0, HTTP binding and JSON format; Ditto connections, payload mapping.
+In binary mode the payload is the message and the attributes are transport headers (`ce-id` etc.); in structured mode the
+payload is a JSON object with the attributes, and the message is in `data`, or in Base64 in `data_base64`. The content type
+decides the mode; other content types are ignored. Only structured mode is written. CloudEvents 1.0, HTTP binding and JSON
+format; Ditto connections, payload mapping.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _read = msgspec.json.Decoder(_Structured).decode
 class CloudEventsCodec(PayloadMapper):
     """Messages of the Ditto protocol inside CloudEvents 1.0.
 
-    Read are both modes: binary, with the content type `application/vnd.eclipse.ditto+json` and the headers
-    `ce-specversion`, `ce-type`, `ce-source` and `ce-id`; and structured, with the content type
-    `application/cloudevents+json` and the message under `data` or `data_base64`. The four attributes are needed, and the
-    event's id becomes the correlation id. A delivery of another content type is not read. Written is the structured mode.
+    Both modes are read: binary, with the content type `application/vnd.eclipse.ditto+json` and the headers `ce-specversion`,
+    `ce-type`, `ce-source` and `ce-id`; and structured, with the content type `application/cloudevents+json` and the message
+    in `data` or `data_base64`. The four attributes are required, and the event's ID becomes the correlation ID. Deliveries
+    of other content types are ignored. Structured mode is written.
     """
 
     reads_context = True
@@ -143,7 +143,7 @@ def _signals(id: str, payload: bytes) -> Sequence[Inbound]:
 
 
 def _new_id(signal: Outbound) -> str:
-    """An id for what belongs to no conversation: an event has one of its own."""
+    """Return an ID for an event without correlation ID."""
     return f"{signal.entity}/{signal.revision}" if isinstance(signal, TwinEvent) else new_correlation_id()
 
 

@@ -1,9 +1,9 @@
-"""ConnectionStatus: keeps a feature up to date that says until when a device behind a gateway can be reached.
+"""ConnectionStatus: keeps a feature that says until when a device behind a gateway is reachable.
 
-Gateways such as Eclipse Hono tell with each delivery when it was made (`creation-time`, milliseconds since 1970) and how
-long the device stays reachable (`ttd`, seconds). That becomes a command on one feature, whatever the payload says: so the
-mapper stands beside another one that reads the payload. Where anything is missing it has nothing to say, and it never
-answers. Ditto connections, payload mapping.
+Gateways such as Eclipse Hono add to each delivery when it was created (`creation-time`, milliseconds since 1970) and how
+long the device stays reachable (`ttd`, seconds). This becomes a command on one feature, independent of the payload, so
+another mapper must read the payload. Without these headers there is no command, and there is never a response. Ditto
+connections, payload mapping.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _UNTIL_THEN, _FOR_EVER = 0, -1
 
 
 class ConnectionStatusCodec(TemplateMapper):
-    """Writes into a feature since when, and until when, a device behind a gateway can be reached.
+    """Writes into a feature since when, and until when, a device behind a gateway is reachable.
 
     Reads the headers `creation-time` (milliseconds since 1970) and `ttd` (seconds) of a delivery, and never its payload:
-    list it beside the mapper that reads that. A `ttd` above 0 sets `readySince` and `readyUntil` of the feature's
-    `status`, -1 means for ever, and 0 ends it: only `readyUntil` is set. Without these headers, or where the id of the
-    thing is none, nothing comes of it. It writes nothing.
+    list it beside the mapper that does. A `ttd` above 0 sets `readySince` and `readyUntil` of the feature's `status`, -1
+    means forever, and 0 sets only `readyUntil`. Deliveries without these headers, or with an invalid thing ID, are ignored.
+    Writes nothing.
     """
 
     options = (
@@ -73,7 +73,7 @@ class ConnectionStatusCodec(TemplateMapper):
 
 
 def _command(thing: EntityId, feature: str, created: datetime, left: int) -> Command | None:
-    """The command for `left` seconds, or None where the calendar has no such time."""
+    """Return the command for `left` seconds; None if the calendar has no such time."""
     if left == _UNTIL_THEN:
         path = format_pointer(("features", feature, "properties", "status", "readyUntil"))
         return Command(thing, "modify", path, json_bytes(_written(created)), _HEADERS)

@@ -1,14 +1,11 @@
-"""The Ditto protocol: JSON messages about things and policies, and streams of what became of them.
+"""The Ditto protocol: JSON messages about things and policies, and streams of events.
 
-Decoding takes the steps in the order in which their mistakes are told: is it JSON with the members of a message
-(`mappings/ditto/document.py`), which topic and entity, are the headers of their types, which path, may this be done there.
-What a value has to be like, where that needs no more than the message, is checked for subscriptions alone; the value
-of a command on a thing or policy stays bytes, and those who carry it out look into it. A merge's content type is theirs to
-check too, since the source's header mapping may still fill it in.
-
-Served are commands on things and policies of the twin channel, streaming subscriptions, searches, the live channel of things
-(`mappings/ditto/live.py`) and acknowledgements about things. Errors that come in mean nothing here and are let pass unread,
-so that two services that answer each other come to rest; everything else is an unknown topic.
+Decoding checks in the order of errors: JSON with the members of a message (`mappings/ditto/document.py`), topic and entity,
+types of headers, path, action at that path. Values are checked for subscriptions only; the value of a command stays bytes,
+which the service checks later, as it does with a merge's content type. Supported are commands on things and policies of the
+twin channel, streaming subscriptions, searches, the live channel of things (`mappings/ditto/live.py`) and acknowledgements
+about things. Received errors are ignored, so that two services do not answer each other forever; all other topics are
+unknown.
 """
 
 from __future__ import annotations
@@ -34,15 +31,15 @@ from mappings.model.topic_path import TopicPath, unknown_topic
 class DittoCodec(PayloadMapper):
     """Messages of the Ditto protocol: JSON objects with `topic`, `headers`, `path` and `value`.
 
-    What is used where nothing else is said. A payload that is no such message is answered with an error. What it writes has
-    the content type `application/vnd.eclipse.ditto+json`, and the header `correlation-id` beside it.
+    The default mapper. Other payloads get an error response. It writes the content type
+    `application/vnd.eclipse.ditto+json`, and the header `correlation-id`.
     """
 
     options = (blocklist(*HONO_NOTIFICATIONS),)
     owns_content_type = False
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
-        """The signal of a message. Raises DecodeError, which says about whom and with which headers to answer."""
+        """Return the signal of a message. Raises DecodeError with the parts that address the response."""
         try:
             message = read_message(envelope.payload)
         except DecodeError as error:

@@ -1,8 +1,8 @@
-"""ImplicitThingCreation: a thing for every device that a gateway forwards, made when the device is first heard of.
+"""ImplicitThingCreation: creates a thing for every device behind a gateway.
 
-Each delivery becomes a command that creates the thing of the template unless it is there; what the delivery says is left to
-the mapper that is listed behind this one. The gateway is never told that a thing is there already; that the service could
-not make it is the operator's to know, so that error is one of writing, which is logged. Ditto connections, payload mapping.
+Each delivery becomes a command that creates the thing of the template unless it exists; another mapper, listed after this
+one, reads the payload. The gateway gets no response if the thing exists; other errors are logged for the operator. Ditto
+connections, payload mapping.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ONLY_NEW = {"if-none-match": "*"}
 _IS_THERE = frozenset(
     {(409, "things:thing.conflict"), (412, "things:precondition.failed"), (400, "things:thing.notcreatable")}
 )
-"""What a thing that is there is told as; the last one where its policy, which is made first, is there too."""
+"""The errors for an existing thing; the last one if its policy, which is created first, exists too."""
 
 
 def _thing(value: object) -> JsonTemplate:
@@ -46,10 +46,10 @@ def _thing(value: object) -> JsonTemplate:
 
 
 class ImplicitThingCreationCodec(TemplateMapper):
-    """Creates a thing for the device that a delivery came from, unless it is there already.
+    """Creates a thing for the device of a delivery, unless it exists.
 
-    Never reads the payload: list it before the mapper that does. A gateway is not told that the thing is there; any other
-    reason why it was not created is logged. It writes nothing.
+    Never reads the payload: list it before the mapper that does. The gateway is not notified that the thing exists; any
+    other error is logged. Writes nothing.
     """
 
     options = (
@@ -95,7 +95,7 @@ class ImplicitThingCreationCodec(TemplateMapper):
         if entity is None:
             raise DecodeError(errors.invalid_id("things", thing["thingId"]))
         own = {**ONLY_NEW, **self._headers.apply(context)}
-        # Nobody's delivery is rejected because a thing is there already.
+        # An existing thing must not reject the delivery.
         headers = {"requested-acks": [], **normalise(own, mapped=True), "allow-policy-lockout": self._allows_lockout}
         return (Command(entity, "create", "/", json_bytes(thing), headers),)
 
@@ -108,7 +108,7 @@ class ImplicitThingCreationCodec(TemplateMapper):
 
 
 def _filled(template: JsonTemplate, context: PlaceholderContext) -> Any:
-    """The JSON value that a template comes to. Raises Unresolved."""
+    """Return the JSON value of a template. Raises Unresolved."""
     if isinstance(template, Template):
         return require(template, context)
     if isinstance(template, dict):

@@ -1,8 +1,8 @@
 """JavaScript: the Ditto protocol, with scripts of the operator around it.
 
-What is read here is what the incoming script has returned; what is written here is what the outgoing script is given. The
-scripts run elsewhere (`mappings/mappers/scripts.py` has what they are given and may return), since a codec is pure and no
-script is. So for a direction without a script this is the Ditto protocol itself. Ditto connections, payload mapping.
+It decodes the result of the incoming script, and encodes the argument of the outgoing script. The scripts run elsewhere
+(`mappings/mappers/scripts.py` has their arguments and results), since codecs are pure. A direction without a script is the
+Ditto protocol. Ditto connections, payload mapping.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ function mapFromDittoProtocolMsg(namespace, name, group, channel, criterion, act
 class JavaScriptCodec(PayloadMapper):
     """Formats of your own: scripts between them and the Ditto protocol.
 
-    The incoming script makes messages of the Ditto protocol of a delivery, which are then read as `Ditto` reads them; the
-    outgoing script makes what is published of messages that `Ditto` has written. One of the two must be there; a direction
-    without a script is that of `Ditto`. [JavaScript](javascript.md) has their functions, their helpers and their bounds.
-    Scripts are loaded when the document is checked.
+    The incoming script converts a delivery to messages of the Ditto protocol, which are read as `Ditto` reads them; the
+    outgoing script converts messages of `Ditto` to published messages. At least one is required; a direction without a
+    script is that of `Ditto`. [JavaScript](javascript.md) describes functions, helpers and bounds. Scripts are loaded when
+    the document is validated.
     """
 
     options = (

@@ -1,9 +1,8 @@
 """Normalized: events of things as plain JSON, shaped like the thing itself.
 
-A consumer that knows things and not the Ditto protocol gets, for each event, the part of the thing that it speaks about, at
-its place, with the revision and the time beside it and what the event said under `_context`. Everything but the events of
-things is left out. The event is taken from the message that the Ditto protocol makes of it, so whatever that carries, extra
-fields among it, is here too. Ditto connections, payload mapping.
+For consumers that do not know the Ditto protocol: for each event, the changed part of the thing at its place, with revision
+and time, and the message's other members under `_context`. Other signals are ignored. It converts the Ditto protocol's
+message of the event, so extra fields are included. Ditto connections, payload mapping.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class NormalizedCodec(PayloadMapper):
     """Events of things as plain JSON, shaped like the thing.
 
-    What an event changes stands at its place in the thing, with `thingId`, `_modified`, `_revision` and, under `_context`,
-    what the event said. Live events have neither revision nor time: there `_revision` and `_modified` are null. A deleted
-    thing is `thingId` with `_deleted`. Extra fields are merged in. Members that a merge takes away are left out. Nothing is
-    written for other signals (answers, messages, subscriptions), and nothing is read.
+    Changed values are at their place in the thing, with `thingId`, `_modified`, `_revision` and, under `_context`, the rest
+    of the message. Live events have neither revision nor time: `_revision` and `_modified` are null. A deleted thing is
+    `thingId` with `_deleted`. Extra fields are merged in. Members that a merge deletes are left out. Other signals
+    (responses, messages, subscriptions) are not written, and nothing is read.
     """
 
     options = (
@@ -72,7 +71,7 @@ class NormalizedCodec(PayloadMapper):
         return [Envelope(json_bytes(document), _HEADERS) for document in written if document]
 
     def _normalized(self, topic: TopicPath, message: Mapping[str, Any]) -> dict[str, Any]:
-        """The document of an event's message; empty where there is none to write."""
+        """Return the document of an event's message; empty if there is none."""
         place = parse_pointer(message["path"])
         if topic.action == "deleted" and place and not self._shows_deleted:
             return {}
@@ -110,7 +109,7 @@ def _nulls(place: Segments, value: Any) -> Iterator[Segments]:
 
 
 def _without_gaps(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of a merge without nulls and empty objects; what the event said stays as it was said."""
+    """Return the document of a merge without nulls and empty objects; the context stays unchanged."""
     return {
         name: _full(value) if name != "_context" else value for name, value in document.items() if not _is_gap(value)
     }

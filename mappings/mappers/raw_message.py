@@ -1,8 +1,8 @@
-"""RawMessage: live messages as bare payloads, for devices that do not speak the Ditto protocol.
+"""RawMessage: live messages as bare payloads, for devices that do not use the Ditto protocol.
 
-Which message a payload is stands in transport headers: about which thing, in which direction, with which subject. A payload
-of the Ditto protocol's own content type is read by its codec, and what is no live message is written by it. The value of
-a message is JSON text: JSON as it is, text as a string, and everything else in Base64, as the Ditto protocol has it.
+Transport headers give thing, direction and subject of the message. A payload of the Ditto protocol's content type is read by
+its codec, and signals other than live messages are written by it. The value of a message is JSON text: JSON as it is, text
+as a string, everything else in Base64, as the Ditto protocol has it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ INCOMING = {
     DIRECTION: f"{{{{ header:{DIRECTION} | fn:default('TO') }}}}",
     **{name: f"{{{{ header:{name} }}}}" for name in (THING, SUBJECT, FEATURE, STATUS)},
 }
-"""Where the parts of a message are found unless a definition says otherwise."""
+"""The default headers of a message's parts."""
 
 _STATUS = re.compile(r"[1-5][0-9]{2}", re.ASCII)
 _BOXES = {"to": "inbox", "from": "outbox"}
@@ -57,12 +57,11 @@ _decode = msgspec.json.Decoder().decode
 class RawMessageCodec(TemplateMapper):
     """Live messages as bare payloads, described by transport headers.
 
-    A payload becomes the value of a message to the thing `ditto-message-thing-id` with the subject
-    `ditto-message-subject`, both of which must be there; to one of its features with `ditto-message-feature-id`, from it
-    with `ditto-message-direction` of `FROM`, and an answer with `status`. Text and JSON stay what they are, other content
-    types travel in Base64. In the other direction messages and their answers are written the same way, with these headers
-    and `correlation-id`. A payload of the type `application/vnd.eclipse.ditto+json`, and what is no live message, is left
-    to `Ditto`.
+    A payload becomes the value of a message to the thing `ditto-message-thing-id` with the subject `ditto-message-subject`,
+    both required; to one of its features with `ditto-message-feature-id`, from it with `ditto-message-direction` of `FROM`,
+    and a response with `status`. Text and JSON are kept, other content types are encoded in Base64. Messages and their
+    responses are written the same way, with these headers and `correlation-id`. A payload of the type
+    `application/vnd.eclipse.ditto+json`, and signals other than live messages, use `Ditto`.
     """
 
     options = (
@@ -183,7 +182,7 @@ def _odd(name: str, found: str, expected: str) -> DecodeError:
 
 
 def _value(payload: bytes, content_type: ContentType) -> bytes | None:
-    """A payload as JSON text; None where there is none."""
+    """Return a payload as JSON text; None if it is empty."""
     if not payload:
         return None
     if content_type.is_json:
@@ -212,7 +211,7 @@ def _json(payload: bytes) -> bytes:
 
 
 def _bytes(value: bytes | None, content_type: ContentType) -> bytes:
-    """The bare payload of a message whose value is this JSON text."""
+    """Return the bare payload of a message with this JSON value."""
     if value is None:
         return b""
     if content_type.is_json:

@@ -1,9 +1,8 @@
-"""The reactive-streams-io protocol, version 0: several reactive streams with one client, in binary frames.
+"""The reactive-streams-io protocol, version 0: several reactive streams in binary frames.
 
-A message holds frames of a session, and what these mean depends on all that was said before. So nothing is read here: a
-message becomes `SessionMessage` as it is, and the protocol's desk (`connectivity.sessions`) has the sessions. Written here
-is what anybody may have to say about a delivery that could not be taken: the frame that ends a session. The parts are in
-`mappings/reactive_streams_io` (reactive-streams-io, brokers).
+The meaning of a frame depends on its session. So a message becomes `SessionMessage` unchanged, and the protocol's session
+handler (`connectivity.sessions`) decodes it. Encoded here is only the goodbye for a delivery that could not be accepted. The
+parts are in `mappings/reactive_streams_io` (reactive-streams-io, brokers).
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from mappings.reactive_streams_io.options import OPTIONS, RsioOptions, read_rsio
 
 
 class ReactiveStreamsIoCodec(Codec):
-    """Reactive streams in binary frames, as the protocol reactive-streams-io has them: a client subscribes to publishers,
-    says how much it wants, and is sent no more than that.
+    """Reactive streams in binary frames: clients subscribe to publishers and request elements.
 
-    Publishers are the histories of things and policies (`things/<id>/history`), what happens to a thing from now on
+    Publishers are the histories of things and policies (`things/<id>/history`), future events of a thing
     (`things/<id>/events`), searches (`things/search`) and the partitions of streams (`streams/<id>/<partition>`). A source
-    reads the frames of clients, and its reply-target takes those to them: whoever reads one reply address is one session.
+    reads the frames of clients, and its reply-target sends them frames: each reply address is one session.
     """
 
     terminal_needs_request = False
@@ -50,11 +48,14 @@ class ReactiveStreamsIoCodec(Codec):
         return None if self.terms.allows_unreliable else "allowUnreliable"
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
-        """The message as it is."""
+        """Return the message unchanged."""
         return (SessionMessage(envelope.payload, {}, has_parts=True),)
 
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
-        """The goodbye for an error. Raises EncodeError for all else, which sessions are sent by their desk."""
+        """Return the goodbye for an error.
+
+        Raises EncodeError for other signals: the session handler sends those.
+        """
         if not isinstance(signal, ErrorResponse):
             words = f"The reactive-streams-io protocol has no words for a {type(signal).__name__} outside a session."
             raise EncodeError(Fault(400, "connectivity:message.mapping.failed", words))

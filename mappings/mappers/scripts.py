@@ -1,12 +1,9 @@
-"""Payload mapping by scripts: what a definition says, what a script is given, what may come back (Ditto connections,
-payload mapping, JavaScript).
+"""Arguments and results of mapping scripts (Ditto connections, payload mapping, JavaScript).
 
-Incoming, a script gets the message in parts and returns messages of the Ditto protocol; the Ditto codec reads them, so
-everything that it refuses is refused here too. Outgoing, it gets a message of the Ditto protocol, as the Ditto codec has
-written it, and returns messages as a broker carries them. Nothing, one or several may be returned; one that cannot be read
-fails the whole message. A direction without a script is mapped by the Ditto codec alone.
-
-Pure: who runs the scripts, and where, is the caller's business. What comes back from there is not trusted.
+The incoming script gets the parts of a message and returns messages of the Ditto protocol, which the Ditto codec decodes.
+The outgoing script gets a message of the Ditto codec, and returns messages for the broker. A script may return nothing, one
+or several; an unreadable one fails the whole message. A direction without a script uses the Ditto codec alone. Pure: the
+script host runs the scripts, and its results are not trusted.
 """
 
 from __future__ import annotations
@@ -28,17 +25,17 @@ MAX_SCRIPT = 50_000
 """Bytes of one script."""
 
 MAX_MESSAGES = 10
-"""What one message may become."""
+"""The most messages of one message."""
 
 _BROKERS_OWN = ("mqtt.", "kafka.")
-"""How headers begin that tell a broker what to do with a message: the reply-target's header mapping decides on those."""
+"""Prefixes of headers that instruct a broker: the reply-target's header mapping sets those."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
 class Scripts:
-    """The scripts of a definition; empty where a direction has none. `libraries`: `long`, `bytebuffer`."""
+    """The scripts of a definition; empty if a direction has none. `libraries`: `long`, `bytebuffer`."""
 
     incoming: str = ""
     outgoing: str = ""
@@ -46,12 +43,12 @@ class Scripts:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What is loaded, in order: both scripts share a scope, as in the reference."""
+        """Return the sources to load, in order: both scripts share a scope, as in the reference."""
         return tuple(script for script in (self.incoming, self.outgoing) if script)
 
 
 def script(value: object) -> str:
-    """A script as an option holds it; a blank one is none."""
+    """Read a script of an option; a blank one is none."""
     if not isinstance(value, str):
         raise OptionRefused(OptionProblem((), value, "a string"))
     try:
@@ -66,9 +63,9 @@ def script(value: object) -> str:
 
 
 class _Message(msgspec.Struct, rename="camel"):
-    """What an incoming script is given.
+    """The argument of an incoming script.
 
-    `binary` is written as base64, `text` as UTF-8 says, U+FFFD where it is none.
+    `binary` is base64; `text` is decoded as UTF-8, with U+FFFD for invalid bytes.
     """
 
     headers: Mapping[str, str]
@@ -78,7 +75,7 @@ class _Message(msgspec.Struct, rename="camel"):
 
 
 class _External(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """What an outgoing script returns, in the form that the script's surroundings bring it into."""
+    """A result of an outgoing script, as the script host returns it."""
 
     headers: dict[str, str]
     content_type: str | None
@@ -94,7 +91,7 @@ _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def incoming_argument(envelope: Envelope) -> str:
-    """What the incoming script is called with, as JSON."""
+    """Return the argument of the incoming script as JSON."""
     payload = envelope.payload
     message = _Message(
         dict(envelope.headers), payload.decode("utf-8", "replace"), payload, envelope.header("content-type")
@@ -103,7 +100,7 @@ def incoming_argument(envelope: Envelope) -> str:
 
 
 def incoming_envelopes(results: str, envelope: Envelope) -> Sequence[Envelope]:
-    """What the incoming script made of `envelope`, for the Ditto codec to read. Raises DecodeError."""
+    """Return the result of the incoming script for the Ditto codec. Raises DecodeError."""
     try:
         messages = _decode_raw(results)
     except _UNREADABLE:
@@ -114,12 +111,12 @@ def incoming_envelopes(results: str, envelope: Envelope) -> Sequence[Envelope]:
 
 
 def outgoing_argument(envelope: Envelope) -> str:
-    """What the outgoing script is called with: the message that the Ditto codec has written."""
+    """Return the argument of the outgoing script: a message of the Ditto codec."""
     return envelope.payload.decode()
 
 
 def outgoing_envelopes(results: str) -> Sequence[Envelope]:
-    """What the outgoing script made of a message. Raises EncodeError."""
+    """Return the messages that the outgoing script has made. Raises EncodeError."""
     try:
         messages = _decode_external(results)
     except _UNREADABLE:

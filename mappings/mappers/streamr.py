@@ -1,9 +1,8 @@
-"""The Streamr protocol, control layer 0: JSON objects ask, JSON arrays of four items answer.
+"""The Streamr protocol, control layer 0: requests are JSON objects, replies JSON arrays of four items.
 
-Reading is all that is done here: a request becomes `SessionMessage`, and what it means is known at the protocol's desk
-(`connectivity.sessions`), which also writes what a session is sent. Written here is what anybody may have to say about a
-delivery that could not be read: an error frame, in the style that the operator has chosen. Streamr protocol, requests and
-errors; the parts are in `mappings/streamr`.
+A request becomes `SessionMessage`; the protocol's session handler (`connectivity.sessions`) processes it, and encodes the
+session's frames. Encoded here is only the error frame for a delivery that could not be decoded, in the configured style.
+Streamr protocol, requests and errors; the parts are in `mappings/streamr`.
 """
 
 from __future__ import annotations
@@ -24,18 +23,15 @@ from mappings.streamr.requests import RequestLimits, read_request, twin_of
 
 
 class StreamrCodec(Codec):
-    """Streams of messages that clients publish, follow and ask for again, in the Streamr protocol.
+    """Streams of messages that clients publish, subscribe to and resend, in the Streamr protocol.
 
-    A source reads requests (`publish`, `subscribe`, `unsubscribe`, `resend`, `disconnect`) and its reply-target takes what
-    they are answered with: whoever reads one reply address is one session. Streams exist by being listed in `streams`;
-    without a definition there are none, and only the events of things and policies can be had, as `things/<id>` and
-    `policies/<id>`. Their messages are the items of a history in the Ditto protocol, and what is published to them are its
-    commands.
-
-    What a session follows goes on when the service is started again, with what came meanwhile; a resend that was cut off is
-    answered with an error. A session ends when its client says `disconnect`, when it makes no request for
-    `sessionIdleTimeout`, when its broker says that nobody receives what is sent to it (MQTT 5 and AMQP do: three times in
-    half a minute or more) or lets nothing be sent there, and when an operator closes or deletes the connection.
+    A source reads requests (`publish`, `subscribe`, `unsubscribe`, `resend`, `disconnect`) and its reply-target sends the
+    replies: each reply address is one session. Streams must be listed in `streams`; without a definition there are only the
+    events of things and policies, as `things/<id>` and `policies/<id>`. Their messages are the items of a history in the
+    Ditto protocol, and messages published to them are commands. Subscriptions continue after a restart of the service, with
+    the messages since then; an interrupted resend fails. A session ends when its client sends `disconnect`, makes no request
+    for `sessionIdleTimeout`, when its broker reports that it has no receiver (MQTT 5 and AMQP do: three times in half a
+    minute or more) or rejects its address, and when an operator closes or deletes the connection.
     """
 
     terminal_needs_request = False
@@ -50,9 +46,9 @@ class StreamrCodec(Codec):
         return made
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
-        """The request of a message.
+        """Return the request of a message.
 
-        Raises DecodeError, whose fault names the stream, partition and `sub` it is about.
+        Raises DecodeError with the request's stream, partition and `sub`.
         """
         try:
             request = read_request(envelope.payload, _LIMITS, accept_non_json=self.terms.accept_non_json)
@@ -62,7 +58,7 @@ class StreamrCodec(Codec):
         return (SessionMessage(request, {}, twin_of(request)),)
 
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
-        """The frame of an error. Raises EncodeError for all else, which sessions are sent by their desk."""
+        """Return the frame of an error. Raises EncodeError for other signals: the session handler sends those."""
         if not isinstance(signal, ErrorResponse):
             words = f"The Streamr protocol has no words for a {type(signal).__name__}."
             raise EncodeError(Fault(400, "connectivity:message.mapping.failed", words))

@@ -1,8 +1,7 @@
-"""UpdateTwinWithLiveResponse: what a device answers to a live retrieve becomes the state of its twin too.
+"""UpdateTwinWithLiveResponse: merges a device's response to a live retrieve into its twin.
 
-The answer itself goes its way through the mapper that is listed beside this one; here a second signal comes of it, a merge
-of the retrieved value at the same path. Everything else, readable or not, is that other mapper's business, and nothing is
-ever written. Ditto connections, payload mapping.
+Another mapper, listed beside this one, passes the response on; here it becomes a second signal, a merge of the retrieved
+value at the same path. Other messages are ignored, and nothing is written. Ditto connections, payload mapping.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ SUFFIX = "-merge-into-twin"
 
 
 class UpdateTwinWithLiveResponseCodec(TemplateMapper):
-    """Merges what a device answers to a live retrieve of its thing into the twin, at the same path.
+    """Merges a device's response to a live retrieve of its thing into the twin, at the same path.
 
-    The merge has the correlation id of the answer with `-merge-into-twin` behind it. Nothing comes of any other message,
-    readable or not: list it beside `Ditto`, which passes the answer on. It writes nothing.
+    The merge has the correlation ID of the response with the suffix `-merge-into-twin`. All other messages are ignored: list
+    it beside `Ditto`, which passes the response on. Writes nothing.
     """
 
     options = (
@@ -43,7 +42,7 @@ class UpdateTwinWithLiveResponseCodec(TemplateMapper):
         blocklist(*HONO_NOTIFICATIONS),
     )
     reading: Codec = DITTO
-    """Whose messages the answers are."""
+    """The mapper that decodes the responses."""
 
     def use(self, options: Mapping[str, Any]) -> None:
         self._headers: HeaderMapping = options["dittoHeadersForMerge"]

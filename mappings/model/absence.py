@@ -1,7 +1,7 @@
-"""When nobody reads at an address any more, for all that a broker says of it (Streamr protocol, sessions).
+"""Decides when an address has no reader, from the broker's reports (Streamr protocol, sessions).
 
-Some brokers say of a message that nobody received it. Once may be a client that has just lost its link and is about to come
-back, so the silence has to last: over so many messages in a row, and for so long.
+Some brokers report that nobody received a message. A single one may mean a client that is reconnecting, so the absence must
+last: for a number of messages in a row, and for some time.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ SECONDS = 30.0
 
 
 class AbsenceDetector:
-    """The messages for one address that nobody received, since one was received last."""
+    """Counts messages for one address without receiver, since one was received last."""
 
     __slots__ = ("_count", "_since")
 
@@ -23,12 +23,12 @@ class AbsenceDetector:
         return f"<Unheard {self._count}, since {self._since}>"
 
     def note(self, now: float) -> bool:
-        """One more was received by nobody; whether nobody is there any more. `now` is in seconds."""
+        """Count a message without receiver; return whether the reader is gone. `now` is in seconds."""
         if not self._count:
             self._since = now
         self._count += 1
         return self._count >= MESSAGES and now - self._since >= SECONDS
 
     def clear(self) -> None:
-        """One was received."""
+        """Note a received message."""
         self._count = 0

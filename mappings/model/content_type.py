@@ -1,6 +1,6 @@
-"""Content types: what of a payload is text, what is JSON, and in which characters.
+"""Content types: whether a payload is text or JSON, and its charset.
 
-A content type is `type/subtype` with parameters behind semicolons. Without one, and for everything that is neither text nor
+A content type is `type/subtype` with parameters after semicolons. Without one, and for everything that is neither text nor
 JSON, a payload is bytes. Ditto connections, external messages.
 """
 
@@ -15,7 +15,7 @@ _CHARSET = re.compile(r";.?charset=(?P<name>[^;]*)$", re.IGNORECASE)
 
 
 class ContentType(NamedTuple):
-    """What is known of a payload: the media type in lower case, and the characters of its text."""
+    """A parsed content type: the media type in lower case, and the charset of text."""
 
     media_type: str
     charset: str = "utf-8"
@@ -31,7 +31,7 @@ class ContentType(NamedTuple):
 
 @lru_cache(maxsize=256)
 def parse_content_type(text: str) -> ContentType:
-    """What a content type says. A charset that nobody knows is UTF-8."""
+    """Parse a content type. An unknown charset is read as UTF-8."""
     media_type = text.partition(";")[0].strip().lower()
     found = _CHARSET.search(text)
     if found is None:

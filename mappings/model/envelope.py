@@ -1,7 +1,7 @@
-"""An envelope: headers and payload, as a broker carries them.
+"""An envelope: headers and payload, as a broker transports them.
 
-The headers are the transport's own (user properties, table headers, record headers, `mqtt.topic` and its like), text to
-text. The payload is whatever bytes the broker brought. What they mean is a codec's business.
+The headers are the transport's own (user properties, table headers, record headers, `mqtt.topic` etc.), text to text. A
+codec decodes the payload.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import msgspec
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """A struct, because nothing else is made so often."""
+    """A struct, because it is the most frequently created object."""
 
     payload: bytes
     headers: Mapping[str, str] = {}
 
     def header(self, name: str) -> str | None:
-        """The header of this name in any spelling of its case, or None."""
+        """Return the header with this name, ignoring case; None if it is missing."""
         found = self.headers.get(name)
         if found is not None:
             return found

@@ -1,7 +1,7 @@
-"""Field selectors: which members of a JSON object are wanted, of what is retrieved or of what is written.
+"""Field selectors: members of a JSON object, to retrieve or to write.
 
-`attributes(site/hall,serial),features/burner` names `attributes/site/hall`, `attributes/serial` and `features/burner`
-(Ditto protocol, field selectors). What is named and not there is left out, without a trace.
+`attributes(site/hall,serial),features/burner` selects `attributes/site/hall`, `attributes/serial` and `features/burner`
+(Ditto protocol, field selectors). Selected members that do not exist are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mappings.errors import DecodeError
 from mappings.model.json_pointer import Segments, parse_pointer
 
 Selection: TypeAlias = Mapping[str, "Selection"]
-"""Selected members, each with what is selected below it; an empty mapping selects all of a member."""
+"""Selected members, each with its own selection; an empty mapping selects all of a member."""
 
 _PIECE: Final = re.compile(r"[(),]|[^(),]+")
 _MAX_SELECTORS: Final = 1_000
@@ -23,7 +23,7 @@ _MAX_DEPTH: Final = 200
 
 
 class SelectorRefused(ValueError):
-    """Text that is no field selector; the message says what was found."""
+    """An invalid field selector; the message says what was found."""
 
 
 @lru_cache(maxsize=256)
@@ -33,7 +33,7 @@ def parse_fields(text: str) -> Selection:
 
 
 def selection_of(pointers: Iterable[Segments]) -> Selection:
-    """The selection of what lies at these pointers."""
+    """Return the selection of these pointers."""
     selection: dict[str, Any] = {}
     for pointer in pointers:
         level = selection
@@ -96,8 +96,10 @@ def _segments(text: str) -> Segments:
 
 
 def select(value: Any, selection: Selection, path: Segments = ()) -> Any:
-    """The selected members of the JSON object `value`, which lies at `path` of a thing: below `features`, `*` is every
-    feature there is."""
+    """Return the selected members of the JSON object `value` at `path` of a thing.
+
+    Below `features`, `*` selects every feature.
+    """
     return _select(value, selection, path)
 
 
@@ -113,7 +115,7 @@ def _select(value: Mapping[str, Any], selection: Selection, path: Segments) -> d
 
 
 def _expanded(value: Mapping[str, Any], selection: Selection, path: Segments) -> list[tuple[str, Selection]]:
-    """The selected members that are there, each with what is selected below it."""
+    """Return the existing selected members, each with its own selection."""
     named = [(name, below) for name, below in selection.items() if name in value]
     if path in (("features",), ("_metadata", "features")) and "*" in selection:
         every = [(name, selection["*"]) for name in value]
@@ -127,7 +129,7 @@ def _added(one: Any, other: dict[str, Any]) -> dict[str, Any]:
 
 
 def joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Both JSON objects together; where they differ, the other one counts."""
+    """Return both JSON objects merged; where they differ, the second one applies."""
     together = dict(one)
     for key, member in other.items():
         known = together.get(key)

@@ -1,12 +1,9 @@
-"""Headers of signals: which there are, who may set them, and how connections fill them.
+"""Headers of signals: their names and types, and who may set them.
 
-`FIELDS` is the table of the Ditto protocol's own headers. A client may send those that are *read*; those that are
-*written* go back to clients; the rest stays inside the service, whatever a device claims. Any other header is a custom
-one: it is text and travels unchanged, from a command to its response and its event.
-
-`normalise` is for what comes in: names of the table in lower case, values of their type, the rest refused. `echoed` and
-`outgoing` are for what goes out. `HeaderMapping` fills headers from templates. What the headers mean is the business of
-those who carry commands out. Ditto protocol, chapter on headers.
+`FIELDS` is the table of the Ditto protocol's headers. Clients may send those that are *read*; those that are *written* go
+back to clients; the others stay inside the service. Any other header is custom: text that travels unchanged from a command
+to its response and its event. `normalise` checks received headers, `echoed` and `outgoing` select headers to send. Ditto
+protocol, headers.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ _Convert: TypeAlias = Callable[[object, bool], object]
 
 
 class HeaderType(NamedTuple):
-    """A type of header; `name` is what an error calls it."""
+    """A type of header; `name` is its name in errors."""
 
     name: str
     convert: _Convert
@@ -152,7 +149,7 @@ OBJECT = HeaderType("JSON object", _object)
 ENTITY_TAGS = HeaderType("entity-tag", _entity_tags)
 TIMEOUT = HeaderType("duration", _timeout)
 TIME = HeaderType("time (ISO-8601 with seconds and an offset, such as 2030-01-15T07:30:00Z)", _text)
-"""Read by those whom it concerns."""
+"""Read where it is needed."""
 CHANNEL = HeaderType("channel (twin or live)", _one_of("twin", "live"))
 IF_EQUAL = HeaderType(
     "if-equal option (update, skip or skip-minimizing-merge)", _one_of("update", "skip", "skip-minimizing-merge")
@@ -260,13 +257,13 @@ _KEPT_BACK = frozenset(row.name for row in FIELDS.values() if not row.is_written
 
 
 def normalise(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
-    """The headers of a client, fit for use: names of the table in lower case, values of their types.
+    """Return the headers of a client, checked: names of the table in lower case, values of their types.
 
-    What a client may not send is dropped, and so is null. Custom headers keep their spelling and become text; where two
-    differ in case only, the later one counts. `mapped` says that the values come from a broker's headers and so are text.
+    Headers that a client may not send are dropped, and so is null. Custom headers keep their spelling and become text; of two
+    that differ in case only, the later one applies. `mapped`: the values come from a broker's headers and so are text.
 
-    Raises DecodeError with `header.invalid` or `timeout.invalid` (400, `invalidHeaderKey`), which carries the headers that
-    can be read, so that its answer finds its way.
+    Raises DecodeError with `header.invalid` or `timeout.invalid` (400, `invalidHeaderKey`), with the readable headers to
+    address the response.
     """
     result, fault = _read(headers, mapped)
     if fault is not None:
@@ -275,7 +272,10 @@ def normalise(headers: Mapping[str, object], *, mapped: bool = False) -> dict[st
 
 
 def readable(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
-    """Like `normalise`, and what is not of its type is dropped: for the answer to a message that cannot be read."""
+    """Return the headers as `normalise` does, without invalid ones.
+
+    For the response to a message that cannot be decoded.
+    """
     return _read(headers, mapped)[0]
 
 
@@ -302,7 +302,7 @@ def _read(headers: Mapping[str, object], mapped: bool) -> tuple[dict[str, object
 
 
 def invalid_header(field: HeaderField, value: object) -> Fault:
-    """`header.invalid`: a header whose value is not of its type."""
+    """Return the error `header.invalid`: a header whose value does not have its type."""
     return Fault(
         400,
         "header.invalid",
@@ -328,7 +328,7 @@ def _shown(value: object) -> str:
 
 
 def require_size(headers: Mapping[str, object], limit: int = MAX_SIZE) -> None:
-    """Raises DecodeError with `headers.too.large` (431) where names and values measure more than `limit` together."""
+    """Raise DecodeError with `headers.too.large` (431) if names and values exceed `limit` together."""
     size = sum([_length(name) + _length(value) for name, value in headers.items()])
     if size > limit:
         raise DecodeError(
@@ -343,7 +343,10 @@ def require_size(headers: Mapping[str, object], limit: int = MAX_SIZE) -> None:
 
 
 def essential(headers: Mapping[str, object]) -> dict[str, object]:
-    """What the answer to headers that are too large repeats of them: enough to find its way, so that it does not grow."""
+    """Return the headers that the response to too large headers repeats.
+
+    Only those that address it, so that it stays small.
+    """
     return {name: headers[name] for name in ("correlation-id", "reply-to", "ditto-originator") if name in headers}
 
 
@@ -355,7 +358,7 @@ def _length(value: object) -> int:
 
 
 def timeout_seconds(headers: Mapping[str, Any]) -> float | None:
-    """The `timeout` of normalised headers in seconds, or None where there is none."""
+    """Return the `timeout` of checked headers in seconds; None if there is none."""
     value = headers.get("timeout")
     if value is None:
         return None
@@ -364,7 +367,7 @@ def timeout_seconds(headers: Mapping[str, Any]) -> float | None:
 
 
 def response_required(headers: Mapping[str, Any]) -> bool:
-    """Whether a command wants an answer: as its header says, else unless its timeout is zero."""
+    """Whether a command requires a response: by its header, else unless its timeout is zero."""
     value = headers.get("response-required")
     return timeout_seconds(headers) != 0 if value is None else value not in (False, "false")
 
@@ -373,7 +376,7 @@ def response_required(headers: Mapping[str, Any]) -> bool:
 
 
 def echoed(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a command's normalised headers, those that its answers carry: custom ones, and what is written of the table."""
+    """Return the headers of a command that its responses repeat: custom ones, and written ones."""
     return {name: value for name, value in headers.items() if name not in _KEPT_BACK}
 
 

@@ -1,12 +1,9 @@
-"""JSON pointers as the Ditto protocol writes them, and what lies at their end.
+"""JSON pointers as the Ditto protocol writes them, and access to their values.
 
-A path such as `/features/lamp/properties/on` names a place in a JSON document. Differences to RFC 6901: the leading
-slash may be missing, one trailing slash is ignored, `~0` is the only escape (`a~1b` is the key `a~1b`), two slashes in
-a row are an error, and a numeric segment is a key like any other: arrays are opaque.
-
-`get`, `put` and `remove` never change a document. What they return shares everything off the path with what they were
-given. Which paths a thing or policy has is the codec's business; policies have keys with slashes in them, and only the
-codec knows where those begin.
+A path such as `/features/lamp/properties/on` names a place in a JSON document. Differences to RFC 6901: the leading slash
+may be missing, one trailing slash is ignored, `~0` is the only escape (`a~1b` is the key `a~1b`), two slashes in a row are
+an error, and a numeric segment is a key: arrays are opaque. `get`, `put` and `remove` never change a document; results share
+the unchanged parts.
 """
 
 from __future__ import annotations
@@ -75,7 +72,10 @@ def get(document: Any, segments: Sequence[str]) -> Any:
 
 
 def put(document: Any, segments: Sequence[str], value: Any) -> Any:
-    """The document with `value` at this place. Parents that are missing or no objects become objects."""
+    """Return the document with `value` at this place.
+
+    Missing parents, and those that are not objects, become objects.
+    """
     parents = []
     for segment in segments:
         if type(document) is not dict and not isinstance(document, Mapping):
@@ -88,7 +88,10 @@ def put(document: Any, segments: Sequence[str], value: Any) -> Any:
 
 
 def remove(document: Any, segments: Sequence[str]) -> Any:
-    """The document without the value at this place: itself where there was none, `MISSING` for the empty path."""
+    """Return the document without the value at this place.
+
+    The document itself if there was none, `MISSING` for the empty path.
+    """
     if not segments:
         return MISSING
     parent = get(document, segments[:-1])

@@ -1,11 +1,9 @@
-"""Metadata: what is said about the parts of a thing, beside their values (Ditto protocol, metadata).
+"""Metadata of the parts of a thing, beside their values (Ditto protocol, metadata).
 
-It is one JSON object that mirrors the thing: what is said about `attributes/a` lies at `attributes/a/<key>`. It rests in the
-thing's state under `_metadata` and goes away with the data that it is about.
-
-An event carries how it changes the metadata among its stored headers, under the same name: a list of `[pointer, value]`,
-which sets, and `[pointer]`, which removes. A pointer `/` with a value sets all of it. No header can be called so, and nobody
-is shown this member: `without_changes` takes it away from what is told of an event.
+One JSON object that mirrors the thing: metadata of `attributes/a` is at `attributes/a/<key>`. It is stored in the thing's
+state under `_metadata`, and is deleted with its data. An event has its changes in a stored header of that name: a list of
+`[pointer, value]`, which sets, and `[pointer]`, which removes. A pointer `/` with a value sets all. `without_changes`
+removes the header from published events.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def changes_of(headers: bytes) -> Sequence[Change]:
-    """How an event with these stored headers changes the metadata, in order."""
+    """Return the metadata changes of an event with these stored headers, in order."""
     if _SIGN not in headers:
         return ()
     found: Sequence[Change] = _decode(headers).get(METADATA, ())
@@ -45,7 +43,10 @@ def without_changes(headers: bytes) -> bytes:
 
 
 def evolved(metadata: Any, before: Any, after: Any, changes: Iterable[Change]) -> dict[str, Any]:
-    """The metadata after an event that leads from the data `before` to the data `after`, and changes it so besides."""
+    """Return the metadata after an event.
+
+    The event changes the data from `before` to `after`, and the metadata by `changes`.
+    """
     whole: dict[str, Any] = _copied(_outlasting(metadata or {}, before, after))
     for pointer, *value in changes:
         path = parse_pointer(pointer)
@@ -59,7 +60,7 @@ def evolved(metadata: Any, before: Any, after: Any, changes: Iterable[Change]) -
 
 
 def _outlasting(metadata: Any, before: Any, after: Any) -> Any:
-    """The metadata without what is said about data that is no longer there."""
+    """Return the metadata without that of deleted data."""
     if not isinstance(metadata, Mapping) or not isinstance(before, Mapping):
         return metadata
     kept = {}
@@ -76,7 +77,7 @@ def _outlasting(metadata: Any, before: Any, after: Any) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """A copy whose objects may be changed; once for all changes of an event, however many they are."""
+    """Return a copy whose objects may be changed, shared by all changes of an event."""
     return {key: _copied(member) for key, member in value.items()} if isinstance(value, Mapping) else value
 
 
@@ -90,7 +91,7 @@ def _put(whole: dict[str, Any], path: Segments, value: Any) -> None:
 
 
 def _remove(whole: dict[str, Any], path: Segments) -> None:
-    """Remove what is there, and the parents that are empty then."""
+    """Remove a value, and parents that are empty then."""
     parents = []
     level: Any = whole
     for key in path:

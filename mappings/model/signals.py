@@ -1,14 +1,12 @@
-"""Signals: what the parties say to each other, whatever the wire protocol.
+"""Signals: messages of all wire protocols in one form.
 
-Twin signals (`Command`, `Response`, `TwinEvent`, `ErrorResponse`), and `Event`, which rests in a history; the signals of the
-live channel, which go from one party to another and rest nowhere (`Message`, `LiveCommand`, `LiveEvent`, and their answers);
-acknowledgements, which tell a requester what became of its signal elsewhere; announcements of policies and connections; and
-the seven signals of a subscription (`Subscribe`, `Request`, `Cancel` from the client; `Created`, `Next`, `Complete`,
-`Failed` to it). What a client of a protocol with sessions of its own says comes in as `SessionMessage`. A codec reads and
-writes them; the rest of the service knows nothing else.
+Twin signals (`Command`, `Response`, `TwinEvent`, `ErrorResponse`) and `Event`, the item of a history; signals of the live
+channel, which are not stored (`Message`, `LiveCommand`, `LiveEvent`, and their responses); acknowledgements; announcements
+of policies and connections; and the seven signals of a subscription (`Subscribe`, `Request`, `Cancel` from the client;
+`Created`, `Next`, `Complete`, `Failed` to it). Messages of session protocols are `SessionMessage`. Codecs decode and encode
+signals.
 
-JSON values travel as text: `value` holds the bytes that came in, white space removed, numbers and strings untouched.
-`None` means that there is no value; JSON null is `b"null"`.
+JSON values are text: `value` has the received bytes without white space. `None` is no value; JSON null is `b"null"`.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ class Response:
 
 
 class Event(NamedTuple):
-    """One change of one entity; also the item of a history.
+    """One change of one entity, and the item of a history.
 
     `timestamp` is UTC with six digits (`2030-01-15T07:30:00.250000Z`), so text order is time order. `headers` is a JSON
     object as text: the headers of the writing command that the operator chose to keep.
@@ -71,10 +69,10 @@ class Event(NamedTuple):
 
 
 class TwinEvent(msgspec.Struct, frozen=True):
-    """One change of one entity, on its way to those who want to hear of it.
+    """One change of one entity, for its subscribers.
 
-    `timestamp` is that of `Event`; `headers` are those of the command that brought the change about. `extra` is a JSON
-    object as text: what a target wants to know of the entity besides, as it is after the event; None for nothing.
+    `timestamp` is that of `Event`; `headers` are those of the causing command. `extra` is a JSON object as text: extra
+    fields of the entity after the event; None for none.
     """
 
     entity: EntityId
@@ -89,9 +87,9 @@ class TwinEvent(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """The answer to a command that failed, or that could not be read (then the entity may be unknown).
+    """The response to a failed or unreadable command, whose entity may be unknown.
 
-    `channel` is that of what failed, `twin` or `live`; policies have none.
+    `channel` is that of the command, `twin` or `live`; policies have none.
     """
 
     entity: EntityId | None
@@ -103,11 +101,10 @@ class ErrorResponse:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message to a thing or from it, or to or from one of its features.
+    """A message to or from a thing or one of its features.
 
-    `direction`: `to` (its inbox) or `from`.
-
-    `extra` is that of `TwinEvent`, here as in all live signals: none as long as the signal is on its way in.
+    `direction`: `to` (its inbox) or `from`. `extra` is that of `TwinEvent`, here as in all live signals: None while the
+    signal is inbound.
     """
 
     entity: EntityId
@@ -121,7 +118,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class MessageResponse:
-    """The answer to a message, given by whoever received it."""
+    """The response to a message, sent by its receiver."""
 
     entity: EntityId
     direction: str
@@ -147,7 +144,7 @@ class LiveCommand:
 
 @dataclass(frozen=True, slots=True)
 class LiveResponse:
-    """What the device says to a live command."""
+    """The response of a device to a live command."""
 
     entity: EntityId
     action: str
@@ -159,7 +156,7 @@ class LiveResponse:
 
 @dataclass(frozen=True, slots=True)
 class LiveEvent:
-    """What a device tells of itself, and no twin keeps. `action`: created, modified, merged or deleted."""
+    """An event of a device that no twin stores. `action`: created, modified, merged or deleted."""
 
     entity: EntityId
     action: str
@@ -171,7 +168,7 @@ class LiveEvent:
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnnouncement:
-    """What a policy tells its `subjects`, once; `name` says what it is about, such as `subjectDeletion`."""
+    """An announcement of a policy to its `subjects`; `name` is its kind, such as `subjectDeletion`."""
 
     entity: EntityId
     name: str
@@ -183,9 +180,9 @@ class PolicyAnnouncement:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """What became of somebody's signal, by one label.
+    """An acknowledgement of a signal under one label.
 
-    The correlation id of `headers` says which signal that was.
+    The correlation ID in `headers` identifies the signal.
     """
 
     entity: EntityId
@@ -198,10 +195,7 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgements:
-    """All acknowledgements that one signal asked for, as its requester is told.
-
-    A label may stand here several times.
-    """
+    """All acknowledgements that one signal requested. Labels may be repeated."""
 
     entity: EntityId
     acks: tuple[Acknowledgement, ...]
@@ -212,10 +206,7 @@ class Acknowledgements:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionAnnouncement:
-    """What becomes of a connection, as its own targets are told.
-
-    `name`: opened or closed. It is about no entity.
-    """
+    """An announcement of a connection to its own targets. `name`: opened or closed. It has no entity."""
 
     connection_id: str
     name: str
@@ -226,7 +217,7 @@ class ConnectionAnnouncement:
 
 
 class SubscriptionKind(str, Enum):
-    """What a subscription delivers. Ids of different kinds never meet."""
+    """The kind of a subscription. Each kind has its own IDs."""
 
     HISTORY = "history"
     SEARCH = "search"
@@ -235,10 +226,10 @@ class SubscriptionKind(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class HistoryQuery:
-    """Which events of one entity are wanted.
+    """A query for events of one entity.
 
-    Revisions are inclusive, 0 and negative ones relative to the newest (`to` of None: no upper bound). `after` and
-    `before` are exclusive instants in nanoseconds since 1970. `filter` is RQL.
+    Revisions are inclusive, 0 and negative ones relative to the newest (`to` of None: no upper bound). `after` and `before`
+    are exclusive instants in nanoseconds since 1970. `filter` is RQL.
     """
 
     entity: EntityId
@@ -251,11 +242,10 @@ class HistoryQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """Which things are wanted, as the client has written it; it is about no entity.
+    """A query for things, as the client has written it; it has no entity.
 
-    `filter` is RQL, `options` say the order and the size of pages, `fields` is a field selector that can be read. No
-    `namespaces` means all of them. `at` asks for the things as they were before an instant (nanoseconds since 1970),
-    `aggregation` for what is made of them, as a JSON value.
+    `filter` is RQL, `options` give order and page size, `fields` is a readable field selector. No `namespaces` means all.
+    `at` selects the things as they were before an instant (nanoseconds since 1970), `aggregation` is a JSON value.
     """
 
     filter: str | None = None
@@ -269,9 +259,9 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class LiveQuery:
-    """Every event of one entity behind revision `after`, without an end; None: behind the newest one of this moment.
+    """A query for all future events of one entity after revision `after`.
 
-    `may_leap`: who does not keep up for long goes on with the newest event, and asks for what was left out if it is wanted.
+    None: after the newest one. `may_leap`: a slow subscriber skips ahead to the newest event.
     """
 
     entity: EntityId
@@ -281,9 +271,9 @@ class LiveQuery:
 
 @dataclass(frozen=True, slots=True)
 class SessionQuery:
-    """A question for which a desk knows the feed itself: `open` gives it, or the fault for which there is none.
+    """A query whose feed a session handler supplies: `open` returns it, or the fault.
 
-    `entity` is the one that it is about, if there is one.
+    `entity` is its entity, if there is one.
     """
 
     open: Callable[[], Any]
@@ -295,10 +285,10 @@ Query: TypeAlias = HistoryQuery | SearchQuery | LiveQuery | SessionQuery
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Open a subscription.
+    """Opens a subscription.
 
-    `key` is the client's own id, or None where the service chooses one; `demand` comes along in protocols that request with
-    the subscribe itself.
+    `key` is the client's own ID, or None if the service chooses one; `demand` is included in protocols that request with the
+    subscribe itself.
     """
 
     kind: SubscriptionKind
@@ -337,9 +327,9 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class SessionMessage:
-    """What a client of a protocol with sessions of its own said; its desk knows what it means (`connectivity.sessions`).
+    """A message of a session protocol, for its session handler (`connectivity.sessions`).
 
-    `has_parts`: what it is about only its parts say. The desk has each of them judged.
+    `has_parts`: only its parts say which entities it concerns, and the handler checks each of them.
     """
 
     request: Any
@@ -349,10 +339,7 @@ class SessionMessage:
 
 
 class EndReason(Enum):
-    """Why a subscription ends for a reason of the subscription itself.
-
-    Each wire protocol has its own words for it.
-    """
+    """Why a subscription ends. Each wire protocol has its own texts."""
 
     NOT_FOUND = "not found"
     INVALID_DEMAND = "invalid demand"
@@ -371,10 +358,10 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Elements in order: a protocol that sends them singly makes one message of each, one that packs may join them.
+    """Elements in order; protocols may send them in one message or in several.
 
-    An element of a history, or of what is followed live, is an `Event`; one of a search is a page: a JSON array of things,
-    as text. `headers` are those of the client's latest command, `subscribed` those of its subscribe.
+    An element of a history, or of a live feed, is an `Event`; one of a search is a page: a JSON array of things, as text.
+    `headers` are those of the client's latest command, `subscribed` those of its subscribe.
     """
 
     kind: SubscriptionKind
@@ -403,13 +390,13 @@ class Failed:
 
 
 Live: TypeAlias = Message | LiveCommand | LiveEvent
-"""What one party says to others by way of the service."""
+"""Signals from one client to others."""
 
 LiveAnswer: TypeAlias = MessageResponse | LiveResponse
 
 Inbound: TypeAlias = Command | Live | LiveAnswer | Acknowledgement | Subscribe | Request | Cancel | SessionMessage
 Answer: TypeAlias = Response | LiveAnswer | ErrorResponse | Acknowledgements
-"""What a requester is told once, at the end."""
+"""Responses, of which a requester gets one."""
 
 Announcement: TypeAlias = ConnectionAnnouncement | PolicyAnnouncement
 

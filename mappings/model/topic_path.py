@@ -1,12 +1,12 @@
-"""Topic paths: what a message of the Ditto protocol is about, and what it says of it.
+"""Topic paths of the Ditto protocol: the entity and the kind of a message.
 
     acme.site/lamp-7/things/twin/commands/modify
     acme.site/pol-7/policies/streaming/request          policies have no channel
     _/_/things/twin/search/subscribe                    `_` stands for "none"
 
-`parse_topic` knows the whole grammar of the Ditto protocol's topics; what of it is served here is the codec's to decide.
-Segments behind the action of a streaming or search topic are ignored; subject and label of messages, acknowledgements
-and announcements keep all the rest. `topic_of` is the topic that a signal has on the wire.
+`parse_topic` accepts all topics of the Ditto protocol; the codec decides which are supported. Segments after the action
+of a streaming or search topic are ignored; subjects and labels contain all the rest. `topic_of` returns the topic of a
+signal.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ NONE = "_"
 """The namespace or name of a topic without an entity."""
 
 UNKNOWN = "unknown"
-"""The namespace and name of an error response to something whose entity is not known."""
+"""The namespace and name in an error response without known entity."""
 
 MISMATCH = "Check if the topic path is correct."
-"""The description of a topic whose parts are known, though not in this combination."""
+"""The error description for known parts in an unknown combination."""
 
 
 _GROUPS = frozenset({"things", "policies", "connections"})
@@ -75,7 +75,7 @@ _ACTIONS: dict[str, tuple[str, str, frozenset[str]]] = {
         frozenset({"subscribe", "request", "cancel", "created", "next", "complete", "failed"}),
     ),
 }
-"""Criterion → what its action is called where it is missing, and where it is unknown; the actions there are."""
+"""Criterion → error codes for a missing and for an unknown action; the actions."""
 
 _CRITERIA = frozenset({*_ACTIONS, *_SUBJECT_CRITERIA, "errors"})
 _COMBINATIONS = frozenset(
@@ -97,7 +97,7 @@ _COMBINATIONS = frozenset(
 
 
 class TopicPath(NamedTuple):
-    """The parts of a topic path; None for a part that it has not. `str(topic)` is the whole path."""
+    """The parts of a topic path; None for missing parts. `str(topic)` is the whole path."""
 
     namespace: str
     name: str
@@ -140,12 +140,11 @@ def unknown_topic(
 
 
 def parse_topic(text: str) -> TopicPath:
-    """The parts of a topic path.
+    """Parse a topic path.
 
-    An empty namespace is one (`/lamp-7/things/…`); from any other empty segment on, all the rest is one part.
-
-    What was parsed once is known. Raises UnknownTopic, whose description tells which part is missing or unknown. Where only
-    the combination of known parts is wrong, the error carries the entity.
+    An empty namespace is valid (`/lamp-7/things/…`); from any other empty segment on, the rest is one part. Results are
+    cached. Raises UnknownTopic with a description of the missing or unknown part; if only the combination is wrong, the
+    error has the entity.
     """
     return _known(text) if len(text) <= LONGEST_KNOWN else _parse(text)
 

@@ -1,8 +1,7 @@
-"""Which addresses a session may be answered at (Streamr protocol, sessions).
+"""Reply addresses: which ones are allowed (Streamr protocol, sessions).
 
-The address comes with the request, so whoever sends requests chooses where this service publishes. An operator says which
-addresses are meant, by a pattern or by the fixed beginning of the reply-target; all others are refused, and so is whatever
-is no address at all.
+The address is in the request, so its sender chooses where this service publishes. The operator allows addresses by a pattern
+or by the fixed beginning of the reply-target; all others are refused, and so are invalid addresses.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ _ANY = re.compile("|".join(pattern.pattern for pattern, _ in _UNSAFE))
 
 
 def unsafe_in_address(value: str) -> str | None:
-    """What makes a placeholder's value unfit for an address, in words; None for a value that is fit."""
+    """Return why a placeholder's value cannot be in an address; None if it can."""
     if _ANY.search(value) is None:
         return None
     return next(reason for pattern, reason in _UNSAFE if pattern.search(value))
 
 
 def resolve_address(template: Template, context: PlaceholderContext) -> str | None:
-    """The address that a template comes to, its first value where there are several.
+    """Return the address of a template, its first value if there are several.
 
-    None where the template is unresolved or deleted: then nothing is to be published. Raises UnsafeAddress for a value
-    that must not be part of an address, and Unresolved for one that a function cannot work on.
+    None if the template is unresolved or deleted: then nothing is published. Raises UnsafeAddress for a value that an
+    address cannot contain, and Unresolved for one that a function cannot process.
     """
     if template.literal is not None:
         return template.text
@@ -61,7 +60,7 @@ def resolve_address(template: Template, context: PlaceholderContext) -> str | No
 
 
 def _path(value: str) -> str:
-    """The slash in front of every path is no client's doing: `out{{ resource:path }}` is `out/attributes/on`, or `out/`."""
+    """Paths begin with a slash by definition: `out{{ resource:path }}` is `out/attributes/on`, or `out/`."""
     return value if value == "/" else f"/{_judged(value.removeprefix('/'), _PATH)}"
 
 
@@ -89,9 +88,10 @@ class PatternRefused(Exception):
 
 
 class AddressPattern:
-    """`streamr/*/res`: `*` stands for one or more characters other than a slash, `**` as the last part for all the rest.
+    """A pattern such as `streamr/*/res`.
 
-    Matching takes time in proportion to the address, whatever the pattern. Raises PatternRefused.
+    `*` matches one or more characters other than a slash, `**` as the last part all the rest. Matching takes time in
+    proportion to the address. Raises PatternRefused.
     """
 
     __slots__ = ("_parts", "_takes_rest", "text")
@@ -118,7 +118,7 @@ class AddressPattern:
         return hash(self.text)
 
     def allows(self, address: str) -> bool:
-        """Whether a session may be answered at this address."""
+        """Whether the pattern allows this reply address."""
         if not is_address(_told(address, self.text)):
             return False
         parts = address.split("/", len(self._parts)) if self._takes_rest else address.split("/")
@@ -128,12 +128,12 @@ class AddressPattern:
 
 
 def begins_alike(address: str, prefix: str) -> bool:
-    """Whether a session may be answered at this address, where the reply-target's own text begins so."""
+    """Whether the fixed beginning of the reply-target allows this reply address."""
     return address.startswith(prefix) and is_address(_told(address, prefix))
 
 
 def is_address(text: str) -> bool:
-    """Whether one can publish to this at all."""
+    """Whether this is a valid address to publish to."""
     return len(text) <= LONGEST_ADDRESS and unsafe_in_address(text) is None
 
 
@@ -145,8 +145,7 @@ def _told(address: str, written: str) -> str:
 def _part(part: str) -> re.Pattern[str]:
     """One part of a pattern.
 
-    What stands between stars is found where it comes first, without a second try: with one kind of star, that finds every
-    match there is.
+    Texts between stars are matched at their first occurrence: with one kind of star, that finds every match.
     """
     first, *rest = part.split("*")
     if not rest:

@@ -1,12 +1,11 @@
-"""The small templates of `fn:format`: a JSON object in, texts out.
+"""The templates of `fn:format`, which make texts of a JSON object.
 
     {name}              the member of this name; {/a/b} the value at this pointer; {.} the element itself
-    {#ports} … {/ports} what stands between, once for each element of the array `ports`
-    \\{ and \\}           braces as they are
+    {#ports} … {/ports} the part between, once for each element of the array `ports`
+    \\{ and \\}           literal braces
 
-Missing values and null come to the empty text. An array outside of a section multiplies the results, and so does a section;
-`mappings.placeholders.resolution` keeps their number in bounds. A template is parsed once; a section that is not closed is
-found then.
+Missing values and null become the empty text. An array outside of a section multiplies the results, and so does a section;
+`mappings.placeholders.resolution` bounds their number.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _TOKEN = re.compile(r"\\(?P<brace>[{}])|\{#(?P<open>[^{}]+)\}|\{(?P<field>[^{}#]
 
 
 def parse_format(template: str) -> Format:
-    """The template as a function of one JSON text: its results, none where the text is no JSON object.
+    """Return the template as a function of one JSON text: its results, none if the text is no JSON object.
 
-    Raises ValueError for a section that is not closed and for a pointer with consecutive slashes.
+    Raises ValueError for an unclosed section and for a pointer with consecutive slashes.
     """
     nodes = _parse(template)
 
@@ -46,7 +45,7 @@ def parse_format(template: str) -> Format:
 
 
 def _parse(template: str) -> list[_Node]:
-    """One pass over the template; a stack of the sections that are still open."""
+    """Parse the template in one pass, with a stack of open sections."""
     open_sections: list[tuple[str, list[_Node]]] = []
     nodes: list[_Node] = []
     for token in _TOKEN.finditer(template):

@@ -1,11 +1,9 @@
-"""The functions of an expression: `fn:lower()` and its siblings, one small pure function each.
+"""The functions of expressions: `fn:lower()` etc., one small pure function each.
 
-A function is built once, when its template is parsed: the builder looks at the arguments, raises InvalidSignature for
-those it does not take, and answers with the stage that runs for each message. A stage gets what the expression has come
-to so far. Unless a function says otherwise, it changes each value by itself and passes *unresolved* and *deleted* on.
-
-The decorator puts a function into the table `FUNCTIONS`, with what the documentation says about it and an example that
-the tests carry out. Ditto's connection documentation, chapter on placeholder functions.
+A function is built once, when its template is parsed: the builder checks the arguments, raises InvalidSignature for invalid
+ones, and returns the stage that runs for each message. A stage changes each value by itself and passes *unresolved* and
+*deleted* on, unless documented otherwise. The decorator adds a function to the table `FUNCTIONS`, with its documentation and
+an example that the tests run. Ditto connections, placeholder functions.
 """
 
 from __future__ import annotations
@@ -35,18 +33,18 @@ from mappings.placeholders.split_pattern import splitter
 from mappings.placeholders.values import PlaceholderContext, Reader
 
 Stage: TypeAlias = Callable[[Resolution, PlaceholderContext], Resolution]
-"""One function of a parsed expression. Raises Unresolved for values that it cannot work on."""
+"""One function of a parsed expression. Raises Unresolved for values that it cannot process."""
 
 
 class Argument(NamedTuple):
-    """One argument: a text in quotes, or a placeholder (then `constant` is None)."""
+    """One argument: a quoted text, or a placeholder (then `constant` is None)."""
 
     constant: str | None
     read: Reader
 
 
 class Example(NamedTuple):
-    """An expression, the headers it is resolved with, and what comes of it: values, or a state without values."""
+    """An expression, the headers it is resolved with, and its result: values, or a state."""
 
     expression: str
     headers: Mapping[str, object]
@@ -54,7 +52,7 @@ class Example(NamedTuple):
 
 
 class Function(NamedTuple):
-    """A row of the table: the ways to call it, what it does, an example, and how a call of it is built."""
+    """A row of the table: signatures, description, example, and the builder."""
 
     name: str
     calls: tuple[str, ...]
@@ -82,7 +80,7 @@ def _invalid(name: str, found: str) -> InvalidSignature:
 
 
 def build_stage(name: str, arguments: Sequence[Argument] | None) -> Stage:
-    """The stage for a call of a function of the table; None stands for arguments that cannot be read.
+    """Return the stage for a call of a function; None for unreadable arguments.
 
     Raises InvalidSignature with `placeholder:function.signature.invalid`.
     """
@@ -98,11 +96,9 @@ _Builder: TypeAlias = Callable[[Sequence[Argument]], Stage]
 
 
 def _function(name: str, arguments: str, meaning: str, example: Example) -> Callable[[_Builder], _Builder]:
-    """Put the decorated builder into the table.
+    """Add the decorated builder to the table.
 
-    A builder raises ValueError for arguments that it does not take.
-
-    `arguments` are shown as they are written in a call; ` or ` stands between the ways to call the function.
+    A builder raises ValueError for invalid arguments. `arguments` are written as in a call, with ` or ` between signatures.
     """
     calls = tuple(f"fn:{name}{way}" for way in arguments.split(" or "))
 
@@ -130,7 +126,7 @@ def _only_text(arguments: Sequence[Argument]) -> str:
 
 
 def _each(change: Callable[[str], str | None]) -> Stage:
-    """A stage that changes each value by itself and leaves out those that come to None."""
+    """Return a stage that changes each value by itself and leaves out those that become None."""
 
     def stage(piped: Resolution, _: PlaceholderContext) -> Resolution:
         if piped.state is not ResolutionState.RESOLVED:
@@ -338,7 +334,7 @@ def _join(arguments: Sequence[Argument]) -> Stage:
 # --- rewriting ----------------------------------------------------------------------------------------------------------
 
 _WHITE_SPACE = "".join(map(chr, range(33)))
-"""What `fn:trim` takes away: the space and every control character before it."""
+"""The characters that `fn:trim` removes: the space and every control character before it."""
 
 
 @_function(

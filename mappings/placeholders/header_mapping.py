@@ -32,9 +32,9 @@ class HeaderMapping:
         return bool(self.mapping)
 
     def apply(self, context: PlaceholderContext) -> dict[str, str]:
-        """The headers that come of it, without those that are unresolved or deleted; the first of several values.
+        """Return the resolved headers, without unresolved or deleted ones; the first of several values.
 
-        Raises Unresolved for values that a function cannot work on.
+        Raises Unresolved for values that a function cannot process.
         """
         result = self._constants.copy()
         for name, template in self._templates:

@@ -1,11 +1,8 @@
-"""What an expression comes to: some values, nothing, or deliberately nothing.
+"""The result of an expression: resolved, unresolved or deleted.
 
-The three states of the expression language of Ditto's connections. *Resolved* holds one value or several, in order; who
-needs one takes the first. *Unresolved* means that something was asked for and is not there: `fn:default` may still fill
-the gap. *Deleted* is what `fn:delete` leaves behind, and nothing fills it.
-
-An expression is written by an operator, its values come from whoever sends messages. So the values are bounded here, in
-number and in size: a function that multiplies them asks before it builds them.
+*Resolved* has one value or several, in order; the first one is used where one is needed. *Unresolved* is a missing value,
+which `fn:default` may replace. *Deleted* is the result of `fn:delete`, which nothing replaces. Operators write expressions,
+but clients send values: so their number and size are bounded here, before a function multiplies them.
 """
 
 from __future__ import annotations
@@ -33,14 +30,14 @@ class ResolutionState(Enum):
 
 
 class Resolution(NamedTuple):
-    """The outcome of resolving a template or an expression; `values` is empty unless the state is RESOLVED."""
+    """The result of a template or an expression; `values` is empty unless it is RESOLVED."""
 
     state: ResolutionState
     values: tuple[str, ...] = ()
 
     @property
     def first(self) -> str | None:
-        """The value for those who need exactly one, or None."""
+        """The first value; None if there is none."""
         return self.values[0] if self.values else None
 
     @property
@@ -53,9 +50,9 @@ DELETED = Resolution(ResolutionState.DELETED)
 
 
 def of_values(values: Iterable[str]) -> Resolution:
-    """Resolved with these values, or unresolved where there are none.
+    """Return a resolution with these values, unresolved without any.
 
-    Raises Unresolved as soon as they pass the bounds.
+    Raises Unresolved as soon as they exceed the bounds.
     """
     found: list[str] = []
     characters = 0
@@ -99,7 +96,7 @@ def combine(parts: Sequence[Sequence[str]]) -> list[str]:
 
 
 def texts(value: object) -> tuple[str, ...]:
-    """A JSON value as the values of a placeholder: none for null, several for an array, otherwise one."""
+    """Return a JSON value as values of a placeholder: none for null, several for an array, else one."""
     if isinstance(value, str):
         return (value,)
     if value is None:

@@ -1,13 +1,12 @@
-"""The separators of `fn:split`: regular expressions that cannot run away.
+"""The separators of `fn:split`: regular expressions without backtracking.
 
-Operators write the expression, anybody may send the text it is applied to. So nothing that has matched is given back:
-each repetition is possessive and each group atomic. What is left is at most one run over the text for each repetition at
-each position, and the length of the text is bounded so that this stays below `MAX_STEPS`. In exchange an expression such
-as `.*,` finds nothing, because `.*` has taken the comma too.
+Clients send the text that they are applied to, so each repetition is possessive and each group atomic; the length of the
+text is bounded so that matching takes at most `MAX_STEPS`. An expression such as `.*,` finds nothing, because `.*` has
+consumed the comma.
 
-Understood are characters, `.`, classes, `\\s \\d \\w` and their opposites, `\\t \\n \\r \\f`, `\\xhh`, `\\uhhhh`, `^`, `$`,
-alternatives, groups, `?`, and behind a single character or class the repetitions `*`, `+` and `{n,m}`. Everything else
-(looking around, referring back, named groups, flags) is refused when the template is parsed.
+Supported are characters, `.`, classes, `\\s \\d \\w` and their opposites, `\\t \\n \\r \\f`, `\\xhh`, `\\uhhhh`, `^`, `$`,
+alternatives, groups, `?`, and after a single character or class the repetitions `*`, `+` and `{n,m}`. Everything else is
+refused when the template is parsed.
 """
 
 from __future__ import annotations
@@ -41,13 +40,14 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _BEHIND = {"optional": ("atom", "close"), "repeat": ("atom",)}
-"""What a token may stand behind, where not everything will do."""
+"""The tokens that a quantifier may follow, if not all."""
 
 
 def splitter(expression: str) -> Splitter:
-    """A function that splits texts as Java does: no empty parts at the end, none in front for an empty match.
+    """Return a function that splits texts as Java does.
 
-    Raises ValueError, which says why, for an expression that is not understood.
+    No empty parts at the end, none in front for an empty match. Raises ValueError with the reason for an unsupported
+    expression.
     """
     if expression and not _SPECIAL.intersection(expression):
         return lambda texts: chain.from_iterable(_split_plainly(expression, text) for text in texts)

@@ -1,13 +1,9 @@
-"""Templates: text with expressions in it, such as `out/{{ thing:namespace }}/{{ header:lang | fn:default('en') }}`.
+"""Templates: text with expressions, such as `out/{{ header:lang | fn:default('en') }}`.
 
-`parse` reads a template once and keeps it; `Template.resolve` fills it for each message. What can be wrong with the text
-(an unknown placeholder or function, a wrong argument, a quote that is not closed) is found when it is parsed, so that
-resolving fails only for values. An older form, `${thing:id}` or `${thing.id}`, is understood too; `${env:…}` and
-`${file:…}` belong to the secrets of a connection and stay as they are.
-
-The values come from `mappings.placeholders.values`, the functions from `mappings.placeholders.functions`, the bounds from
-`mappings.placeholders.resolution`. Which placeholders are allowed depends on the place a template stands at: its `Scope`.
-Ditto's connection documentation, chapter on placeholders.
+`parse` reads a template once; `Template.resolve` fills it for each message. Errors in the text (an unknown placeholder or
+function, a wrong argument, an unclosed quote) are found when it is parsed, so that resolving fails only for values. The
+older forms `${thing:id}` and `${thing.id}` are supported; `${env:…}` and `${file:…}` are secret references and stay. The
+`Scope` of a template decides which placeholders are allowed. Ditto connections, placeholders.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ MAX_FUNCTIONS = 10
 
 
 class Scope(Enum):
-    """Where a template stands, and the prefixes that are allowed there."""
+    """The place of a template, and the prefixes that are allowed there."""
 
     COMMON = (
         "addresses and header mappings of targets, outgoing conditions",
@@ -72,7 +68,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """One `{{ … }}` of a template. `names` are the placeholders in it, arguments included."""
+    """One `{{ … }}` of a template. `names` are its placeholders, arguments included."""
 
     text: str
     names: frozenset[str]
@@ -80,7 +76,10 @@ class Expression:
     stages: tuple[Stage, ...] = field(repr=False)
 
     def resolve(self, context: PlaceholderContext) -> Resolution:
-        """What the expression comes to. Raises Unresolved for values that a function cannot work on."""
+        """Return the resolution of the expression.
+
+        Raises Unresolved for values that a function cannot process.
+        """
         values = self.start(context) if self.start is not None else ()
         result = Resolution(ResolutionState.RESOLVED, values) if values else UNRESOLVED
         for stage in self.stages:
@@ -92,8 +91,7 @@ class Expression:
 class Template:
     """A parsed template: literal text and expressions, in order.
 
-    `names` holds every placeholder that is used, such as `thing:id`, names of headers in lower case. `is_constant` says
-    that there is none, so that the same comes out for every message.
+    `names` has every used placeholder, such as `thing:id`, names of headers in lower case. `is_constant`: it has none.
     """
 
     text: str
@@ -101,10 +99,10 @@ class Template:
     names: frozenset[str]
     literal: Resolution | None = field(repr=False)
     header: str | None = None
-    """The header that a template repeats which is `{{ header:<name> }}` and nothing else, as most of them are."""
+    """The header of a template that is `{{ header:<name> }}` and nothing else, a frequent case."""
 
     def repeated(self, context: PlaceholderContext) -> str | None:
-        """The text of that header, where it is there in this spelling; None says nothing: `resolve` knows."""
+        """The text of that header in this spelling; None proves nothing: `resolve` decides."""
         if self.header is None:
             return None
         value = context.headers.get(self.header)
@@ -116,7 +114,7 @@ class Template:
 
     @property
     def prefixes(self) -> frozenset[str]:
-        """The prefixes of `names`: what a context must hold to resolve this template."""
+        """The prefixes of `names`: the values that a context needs."""
         return frozenset(name.partition(":")[0] for name in self.names)
 
     def resolve(self, context: PlaceholderContext) -> Resolution:
@@ -174,7 +172,7 @@ def parse_operand(text: str, scope: Scope = Scope.OPERAND) -> Template:
 
 
 def is_operand(text: str) -> bool:
-    """Whether an expression may stand in the place of a property in the filter of a target, such as `topic:action`."""
+    """Whether an expression may replace a property in the filter of a target, such as `topic:action`."""
     try:
         parse_operand(text)
     except PlaceholderError:
@@ -226,7 +224,7 @@ def _modern(legacy: str) -> str:
 
 
 def _stages(text: str) -> list[str]:
-    """What stands between the pipes, quotes respected."""
+    """Return the parts between pipes, respecting quotes."""
     stages = [""]
     position = 0
     while position < len(text):
@@ -263,7 +261,7 @@ def _expression(text: str, scope: Scope) -> Expression:
 
 
 def _placeholder(text: str, scope: Scope, names: set[str]) -> Reader:
-    """The reader of `prefix:name`, whose name is noted."""
+    """Return the reader of `prefix:name`, and note the name."""
     prefix, colon, name = text.partition(":")
     row = PLACEHOLDERS.get(prefix)
     if row is None or not colon or prefix not in scope.prefixes:
@@ -293,7 +291,7 @@ def _call(text: str, scope: Scope, names: set[str]) -> Stage:
 
 
 def _arguments(text: str | None, scope: Scope, names: set[str]) -> list[Argument] | None:
-    """What stands between the brackets of a call, or None where it is no list of texts and placeholders."""
+    """Return the arguments of a call; None if they are no list of texts and placeholders."""
     if text is None:
         return None
     arguments: list[Argument] = []

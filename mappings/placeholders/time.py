@@ -39,9 +39,9 @@ _MONTHS = {"mo": 1, "y": 12}
 
 
 def parse_time(text: str) -> Callable[[datetime], str] | None:
-    """How to write a given now as `text` says, or None where `text` is no name of this placeholder.
+    """Return a writer of the time in the form of `text`; None if `text` is no name of this placeholder.
 
-    What is returned raises OverflowError or ValueError for a time that the calendar does not reach.
+    The writer raises OverflowError or ValueError for a time beyond the calendar.
     """
     found = _NAME.fullmatch(text)
     if found is None:
@@ -96,5 +96,5 @@ def _cut_off(moment: datetime, unit: str) -> datetime:
 
 
 def _local(wall_clock: datetime) -> datetime:
-    """The moment at which the machine's clock shows this: the offset of another season is not carried along."""
+    """Return the local time by the machine's clock, with the offset of that time."""
     return wall_clock.replace(tzinfo=None).astimezone(UTC)

@@ -1,9 +1,8 @@
-"""What each placeholder reads: one row of `PLACEHOLDERS` for each prefix.
+"""The values of placeholders: one row of `PLACEHOLDERS` for each prefix.
 
-`PlaceholderContext` holds everything that may be read, whatever it comes from: the transport message before mapping, the
-signal after it. What is not known at some place stays empty there, and a placeholder that finds nothing is unresolved,
-never an error. Names that no placeholder has are found when a template is parsed. Ditto's connection documentation,
-chapter on placeholders.
+`PlaceholderContext` has everything that may be read: the transport message before mapping, the signal after it. Unknown
+values are empty, and a placeholder without value is unresolved, never an error. Unknown names are found when a template is
+parsed. Ditto connections, placeholders.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from mappings.placeholders.time import parse_time
 
 
 class Topic(Protocol):
-    """What is read of a topic path.
+    """The readable parts of a topic path.
 
-    `str(topic)` is the whole path; a part that the topic lacks is None or empty.
+    `str(topic)` is the whole path; missing parts are None or empty.
     """
 
     @property
@@ -72,13 +71,13 @@ class PlaceholderContext(msgspec.Struct, frozen=True):
 
 
 Reader: TypeAlias = Callable[[PlaceholderContext], tuple[str, ...]]
-"""The values of one placeholder, in order; none where it finds nothing."""
+"""The values of one placeholder, in order; empty if there are none."""
 
 
 class Placeholder(NamedTuple):
-    """One prefix: the names it takes (as the documentation writes them), and how to read one of them.
+    """One prefix: its names (as documented), and how to read one.
 
-    `reader` answers None for a name that the placeholder does not have.
+    `reader` returns None for an unknown name.
     """
 
     prefix: str

@@ -1,12 +1,11 @@
-"""Octets in, frames out, in whatever pieces the octets come: reactive-streams-io, frames, packing and limits.
+"""Decodes frames from bytes in pieces of any size (rsio, frames, packing and limits).
 
-A frame is read as soon as it is whole. Until then its octets wait, and it is not looked at again before as many have come as
-it needs at least; so pieces of one octet cost no more than one large piece. A length is held against its limit when it is
-read, before anything is kept because of it: what waits is never more than one frame of the largest size and one piece.
+A frame is decoded when it is complete. Until then its bytes wait, and are not examined before the least needed number has
+arrived, so pieces of one byte cost no more than a large one. A length is checked against its limit when it is read: at most
+one frame of the largest size and one piece wait.
 
-The reader has to remember two things. `allowed` holds the codes that may come now; whoever drives it sets them as the
-handshake goes on. `sizes` says how large the elements of a stream are, by the last `onSubscribe` of its id: it outlives a
-cancel and an end, because elements without a length may still be on their way, and nothing behind them could be found.
+`allowed` has the codes that are valid now; the caller sets it during the handshake. `sizes` has the element size of each
+stream by the last `onSubscribe` of its ID: it outlives cancel and end, because elements without length may still arrive.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ from mappings.reactive_streams_io.limits import IDS_OF_A_HELLO, LARGEST_ID, SHOR
 
 
 class Decoder:
-    """Reads the octets of one peer.
-
-    `feed` gives the frames; after a ProtocolError nothing can be read any more.
-    """
+    """Decodes the bytes of one peer. `feed` returns frames; after a ProtocolError nothing can be decoded."""
 
     __slots__ = ("_limits", "_needed", "_readers", "_waiting", "allowed", "expected_hello", "sizes")
 
@@ -66,13 +62,13 @@ class Decoder:
 
     @property
     def waiting(self) -> int:
-        """Octets of a frame that is not whole yet."""
+        """The bytes of an incomplete frame."""
         return len(self._waiting)
 
     def feed(self, octets: bytes) -> Iterator[Frame]:
-        """The frames that are whole now, to be taken one by one: `allowed` and `sizes` count for the next one.
+        """Yield the complete frames one by one: `allowed` and `sizes` apply to the next one.
 
-        The iteration raises ProtocolError where the octets cannot be understood; frames before that place come first.
+        Raises ProtocolError for invalid bytes, after the frames before them.
         """
         if self._waiting:
             self._waiting += octets
@@ -211,7 +207,7 @@ class Decoder:
 def _version(octets: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG001
     if at >= len(octets):
         raise IncompleteFrame(at + 1)
-    # What follows in another version, only that version knows.
+    # The rest is in the format of that version.
     if octets[at] != VERSION:
         raise unsupported(octets[at])
     return octets[at], at + 1

@@ -1,8 +1,8 @@
-"""Events of things and policies as elements: a JSON object of each, or one number of it (reactive-streams-io, elements).
+"""Events of things and policies as elements: a JSON object each, or one number (rsio, elements).
 
-The object has `topic`, `path`, `value` (where there is one), `extra` (what was asked for besides), `revision` and
-`timestamp`. Values travel as the JSON text that
-they are stored as. A projection is the number at a pointer, in so many octets; what it cannot say is no element.
+The object has `topic`, `path`, `value` (if there is one), `extra` (extra fields), `revision` and `timestamp`. Values are the
+stored JSON text. A projection is the number at a pointer in a fixed number of bytes; events without such a number are left
+out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WHOLE = {"i32": 31, "i64": 63}
 
 
 class EventWriter:
-    """Writes the events of one entity. What all with one action share is written once."""
+    """Encodes the events of one entity. Parts common to an action are encoded once."""
 
     def __init__(self, entity: EntityId) -> None:
         self._entity = entity
@@ -54,7 +54,7 @@ class EventWriter:
 
 
 def packer(projection: Projection) -> Callable[[Any], bytes | None]:
-    """What writes the number of a projection; None for what is no number, or none of that kind."""
+    """Return the encoder of a projection's number; it returns None for other values."""
     pack = struct.Struct(_FORMATS[projection.pack]).pack
     bits = _WHOLE.get(projection.pack)
 
@@ -81,31 +81,31 @@ FAILURE = Fault(500, "rsio:tck.failed", "This publisher fails, as it was asked t
 
 
 def elements(trial: SyntheticName) -> Iterator[bytes]:
-    """The elements of a test publisher whose elements differ in size, counted from 1.
+    """Yield the elements of a test publisher whose elements differ in size, counted from 1.
 
-    That of `never` are none, which is not its end. Those of `fixed` come in runs (`numbers`).
+    `never` has none, and does not end. Those of `fixed` come packed (`numbers`).
     """
     match trial.kind:
         case "range" | "fail":
             return (str(number).encode() for number in range(1, trial.count + 1))
         case "big":
-            # It is large: nobody has it before it is asked for.
+            # Large: created only when it is requested.
             return (b"x" * trial.size for _ in range(1))
         case _:
             return iter(())
 
 
 def number(trial: SyntheticName) -> int:
-    """How many elements a test publisher has."""
+    """Return how many elements a test publisher has."""
     return 1 if trial.kind == "big" else trial.count
 
 
 def numbers(first: int, count: int, size: int) -> PackedElements:
-    """So many whole numbers, each in so many octets. One that its size cannot hold begins anew."""
+    """Return packed whole numbers of this size. One that exceeds the size starts again from 0."""
     behind = first + count
     if size > _SMALL:
         return PackedElements(b"".join(number.to_bytes(size, "big") for number in range(first, behind)), size)
-    # All that differ in their last octet alone are made together: benchmarks read these by the million.
+    # Those that differ in their last byte only are created together: benchmarks read them by the million.
     modulus = 1 << 8 * (size - 1)
     heads = ((number % modulus).to_bytes(size - 1, "big") for number in range(first >> 8, (behind + 255) >> 8))
     octets = b"".join(head + head.join(_LASTS) for head in heads)
@@ -119,5 +119,5 @@ def element_size(trial: SyntheticName) -> int:
 
 
 def ending(trial: SyntheticName) -> Fault | None:
-    """How it ends behind its elements: None for complete. `never` does not."""
+    """Return the error after the elements of a test publisher: None for complete. `never` does not end."""
     return FAILURE if trial.kind == "fail" else None

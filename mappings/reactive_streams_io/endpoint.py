@@ -1,18 +1,18 @@
-"""One end of one connection: octets and the time come in, events and octets come out.
+"""One end of one connection: bytes and the time come in, events and bytes come out.
 
     state      hello       frames of streams   goodbye               malformed   late
     OPENING    OPEN        –                   CLOSED, one back      CLOSED      CLOSED, goodbye
-    RESUMING   –           held back           CLOSED, one back      CLOSED      interrupted
+    RESUMING   –           held                CLOSED, one back      CLOSED      interrupted
     RESUMED    malformed   to the session      CLOSED, one back      CLOSED      OPEN
     OPEN       malformed   to the session      CLOSED, one back      CLOSED      ping; then interrupted or CLOSED
     CLOSING    –           dropped             CLOSED                CLOSED      CLOSED
-    CLOSED     nothing is read any more; what `take` still gives is sent, then the transport is closed
+    CLOSED     nothing is read; the rest from `take` is sent, then the transport is closed
 
-A client is RESUMING between its `resume` and the answer. It is RESUMED, and silent, until the next token has come: its first
-frame makes the last one void. CLOSING waits for the peer's goodbye. `late` is what `tick` finds when nothing came in time.
+A client is RESUMING between its `resume` and the reply. It is RESUMED, and silent, until the next token has arrived: its
+first frame invalidates the last one. CLOSING waits for the peer's goodbye. `late`: nothing arrived in time (`tick`).
 
-What the two sides agree on lives in a `RsioSession`, which can go on over another transport. A transport needs `receive`,
-`take`, `tick` and `lose`; `due` says when to call `tick` next. One that stops reading for a while says so (`unread`).
+The state that outlives a transport is a `RsioSession`. A transport calls `receive`, `take`, `tick` and `lose`; `due` says
+when to call `tick` next, and `unread` that the transport pauses reading.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class EndpointState(Enum):
 
 
 class EndpointRole(Enum):
-    """Who opened the connection; the value is the hello that this side says."""
+    """The role of an end; the value is its hello."""
 
     CLIENT = CODES[ClientHello]
     SERVER = CODES[ServerHello]
@@ -73,10 +73,9 @@ class EndpointRole(Enum):
 class Endpoint(Speaker):
     """One end of a connection.
 
-    `has_messages` tells a transport of messages, each one or more whole frames, from a stream of octets; `is_connected` says
-    that it has a beginning, at which the server speaks first, and an end that is noticed, as messages over a broker have
-    not. `resumables` makes a server grant tokens to `subject`, a `ticket` makes a client go on with a session that was
-    interrupted.
+    `has_messages`: the transport has messages, each with one or more whole frames, in place of a byte stream;
+    `is_connected`: it has a beginning, at which the server sends first, and an end that is detected, unlike messages over a
+    broker. `resumables` makes a server grant tokens to `subject`, a `ticket` makes a client resume an interrupted session.
     """
 
     def __init__(
@@ -138,19 +137,16 @@ class Endpoint(Speaker):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the transport is to be closed, once `take` gives nothing any more."""
+        """Whether to close the transport when `take` returns nothing."""
         return self.state is EndpointState.CLOSED
 
     @property
     def is_spent(self) -> bool:
-        """Whether the connection is over and `take` gives nothing any more."""
+        """Whether the connection has ended and `take` returns nothing."""
         return self.is_closed and not self._control
 
     def receive(self, octets: bytes, now: float) -> list[Event]:
-        """What came: any octets of a stream, or one message.
-
-        What is wrong with it ends the connection, as an event.
-        """
+        """Process received bytes of a stream, or one message. Errors end the connection, as an event."""
         if self.state is EndpointState.CLOSED:
             return []
         self._wishes = 0
@@ -170,15 +166,15 @@ class Endpoint(Speaker):
         return self.take_events()
 
     def reject(self, mistake: ProtocolViolation) -> list[Event]:
-        """The transport has brought what holds no frames."""
+        """Process something without frames from the transport."""
         if self.state is not EndpointState.CLOSED:
             self._part(broken(mistake).fault.message, is_fault=True)
         return self.take_events()
 
     def take(self) -> bytes:
-        """The next octets for the transport, a message where it has messages; empty where there is nothing to send.
+        """Return the next bytes for the transport, or a message if it has messages; empty if there are none.
 
-        At most `EndpointLimits.batch` octets, unless a single frame is larger. What was taken counts as sent.
+        At most `EndpointLimits.batch` bytes, unless a single frame is larger. Returned frames are considered sent.
         """
         batch: list[bytes] = []
         room = self._limits.batch
@@ -228,14 +224,14 @@ class Endpoint(Speaker):
         return self.take_events()
 
     def unread(self, now: float) -> None:
-        """The transport reads nothing now: that the peer is not heard does not mean that it is silent."""
+        """Note that the transport does not read now: a missing frame does not mean that the peer is silent."""
         self._heard = now
         if self._cut is not None:
             self._cut = now
 
     @property
     def due(self) -> float | None:
-        """When to call `tick`, or None where nothing is waited for."""
+        """When to call `tick`; None if nothing is waited for."""
         limits = self._limits
         if self.state is EndpointState.OPENING:
             answers = not self._is_connected and self.role is EndpointRole.SERVER
@@ -253,7 +249,7 @@ class Endpoint(Speaker):
         return None if since is None else since + limits.idle
 
     def take_events(self) -> list[Event]:
-        """What has not been told yet."""
+        """Return the events since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -268,22 +264,22 @@ class Endpoint(Speaker):
     # Resuming.
 
     def ticket(self) -> ResumeToken | None:
-        """What a client goes on with after an interruption; None where it cannot."""
+        """The ticket to resume after an interruption; None if the client cannot."""
         if self._token is not None:
             return ResumeToken(self.session, self._token, self._ours)
         return self._ticket
 
     def expires(self) -> float | None:
-        """When the session is over for want of frames; None where a loss is noticed."""
+        """When the session ends without frames; None if the loss of the transport is detected."""
         return None if self._is_connected else self._heard + self._lifetime
 
     def yield_session(self, now: float) -> None:  # noqa: ARG002
-        """The session goes on over another connection: part from the peer of this one, and leave the streams alone."""
+        """Hand the session over to another connection: say goodbye to this peer, and keep the streams."""
         if self.state is not EndpointState.CLOSED:
             self.session = RsioSession(self._limits, keeps_copies=False)
             self._part(errors.RESUMED_ELSEWHERE)
 
-    # What comes in.
+    # Inbound.
 
     def _message(self, frames: Iterator[Frame], now: float) -> None:
         for number, frame in enumerate(frames):
@@ -297,14 +293,14 @@ class Endpoint(Speaker):
             raise broken(ProtocolViolation.CUT_FRAME, f"{self._decoder.waiting} octets")
 
     def _is_next_message(self, first: Frame, now: float) -> bool:
-        """Whether a message is to be processed, judged by its first frame."""
+        """Whether to process a message, judged by its first frame."""
         if Extension.SEQUENCE.value not in self.in_force:
             return True
         if self.role is EndpointRole.CLIENT and isinstance(first, Goodbye):
-            # Whoever parts without a number does not know this session: somebody else may, or be told of it again.
+            # A goodbye without number does not know this session: another client may have sent it, or it was repeated.
             return not self._interrupt(now, first.reason)
         if not isinstance(first, Seq):
-            # What the client sent before it knew of our hello has no number yet.
+            # Frames that the client sent before it received our hello have no number.
             if self._numbered or self.role is EndpointRole.CLIENT:
                 raise broken(ProtocolViolation.NO_SEQUENCE_NUMBER)
             return True
@@ -341,9 +337,9 @@ class Endpoint(Speaker):
             self._bound()
 
     def _bound(self) -> None:
-        """Hold the peer to reading what it asks for.
+        """Require the peer to read the replies that it causes.
 
-        It may ask for very much in one message, so each frame is looked at.
+        One message may cause many, so each frame is checked.
         """
         waiting = self._control_octets + self.session.said_octets
         waiting += OBJECT * (len(self._control) + self.session.said_frames + self._wishes)
@@ -361,7 +357,7 @@ class Endpoint(Speaker):
         told = self.session.receive(frame)
         self._events += told
         if isinstance(frame, SubscribeFrame | RequestFrame | CancelFrame):
-            # They wait until this message is read to its end. Of elements there are only so many as were wanted.
+            # They wait until this message is processed. There are only as many elements as were requested.
             self._wishes += len(told)
             self._bound()
         if Extension.RESUME.value in self.in_force and (received := self.session.acknowledgement()) is not None:
@@ -383,7 +379,7 @@ class Endpoint(Speaker):
             ):
                 self._granted(frame)
             case ResumeGrant() if self.state is EndpointState.RESUMING:
-                # It is for the session that would begin here. Whatever the answer, another grant follows it.
+                # For the session that would begin here. Another grant follows, whatever the response.
                 pass
             case Resume() if self._may_resume and not self.session.received and self._resumables is not None:
                 self._resume(frame, self._resumables, now)
@@ -411,7 +407,7 @@ class Endpoint(Speaker):
             self._say(self._grant(self._resumables))
 
     def _allowed(self, hello: ClientHello | ServerHello) -> frozenset[int]:
-        """What may come once this hello has come."""
+        """Return the codes that are valid after this hello."""
         self.offered = frozenset(hello.extensions)
         self.in_force = self._ours & self.offered
         extended = {
@@ -427,7 +423,7 @@ class Endpoint(Speaker):
 
     @property
     def _lifetime(self) -> float:
-        """For how long a token counts: from the loss, or from the last frame where only the silence tells of a loss."""
+        """How long a token is valid: from the loss, or from the last frame if only silence reveals the loss."""
         limits = self._limits
         is_found_late = not self._is_connected and Extension.KEEPALIVE.value in self.in_force
         return limits.lifetime + (limits.silence_before_loss if is_found_late else 0.0)
@@ -500,7 +496,7 @@ class Endpoint(Speaker):
         self._decoder.sizes = session.sizes
 
     def _hold_back(self, frame: Frame) -> None:
-        """The server cannot know yet that it is asked to go on: what it asks for meanwhile counts only if it does not."""
+        """Hold frames while the server does not know of the resume: they apply only if it fails."""
         if not isinstance(frame, SubscribeFrame | RequestFrame | CancelFrame):
             raise broken(ProtocolViolation.RESUME_MISPLACED, f"{type(frame).__name__} before the answer")
         self._held.append(frame)
@@ -547,7 +543,7 @@ class Endpoint(Speaker):
         elif not self._interrupt(now, errors.IDLE):
             self._part(errors.IDLE)
 
-    # What goes out.
+    # Outbound.
 
     @property
     def _is_numbering(self) -> bool:

@@ -1,8 +1,8 @@
-"""What a peer can get wrong, and what becomes of it (reactive-streams-io, limits and malformed input).
+"""Protocol violations and their consequences (rsio, limits and malformed input).
 
-The table is `ProtocolViolation`: each row has its condition in words and its consequence. A fatal one ends the connection
-with `goodbye("protocol error: …")`, since an octet stream that was misread once cannot be read on; one of a subscription
-ends that subscription alone; the rest is part of life between two sides that talk at the same time, and is ignored.
+Each row of `ProtocolViolation` has its condition as text and its consequence. A fatal one ends the connection with
+`goodbye("protocol error: …")`, since a byte stream cannot be read on after an error; one of a subscription ends that
+subscription; the others are normal between two sides that send at the same time, and are ignored.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ProtocolViolation(Enum):
 
 
 def broken(mistake: ProtocolViolation, found: object = None) -> ProtocolError:
-    """The error of a fatal mistake; `found` is what stands in place of what was expected."""
+    """Return the error of a fatal violation; `found` is the actual value."""
     said = mistake.condition if found is None else f"{mistake.condition}: found {found}"
     return ProtocolError(Fault(400, "rsio:protocol.error", f"protocol error: {said}"))
 
@@ -99,7 +99,7 @@ LATE_HELLO = "protocol error: no hello in time"
 LOST = "the connection was lost"
 
 GOODBYES = (OK, "protocol error:", "unsupported version", IDLE, SHUTDOWN, RESUMED_ELSEWHERE)
-"""What the reasons of our goodbyes begin with."""
+"""The prefixes of our goodbyes' reasons."""
 
 LONGEST = EndpointLimits().text_sent
 _LINE = re.compile(
@@ -108,12 +108,12 @@ _LINE = re.compile(
 
 
 def write(fault: Fault) -> str:
-    """The line that tells of a fault."""
+    """Return the line for a fault."""
     return cut(f"{fault.status} {fault.error} {fault.message}")
 
 
 def read(line: str) -> Fault:
-    """The fault that a peer's line tells of. One that has no status counts as 500, and is all text."""
+    """Return the fault in a peer's line. Without status it is 500, with the whole text."""
     found = _LINE.fullmatch(line)
     if found is None:
         return Fault(500, "", line)
@@ -121,6 +121,6 @@ def read(line: str) -> Fault:
 
 
 def cut(text: str, most: int = LONGEST) -> str:
-    """The text, or as many of its characters as fit into so many octets of UTF-8."""
+    """Return the text, cut to so many bytes of UTF-8."""
     encoded = text.encode("utf-8", "replace")
     return encoded[:most].decode("utf-8", "ignore")

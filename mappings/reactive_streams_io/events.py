@@ -1,8 +1,7 @@
-"""What one end of a connection tells whoever uses it (reactive-streams-io, subscriptions and closing).
+"""The events of one end of a connection (rsio, subscriptions and closing).
 
-A stream is named by a running number that no other stream of its session ever has, in either role: ids on the wire are used
-again, these are not. The first four are about streams that the peer asked us for, the next four about those that we asked it
-for, the rest about the connection.
+A stream is identified by a number that is unique in its session, in both roles, while IDs in frames are reused. The first
+four events concern streams that the peer subscribes to, the next four those we subscribe to, the rest the connection.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import msgspec
 
 
 class SubscribeReceived(msgspec.Struct, frozen=True):
-    """The peer wants a stream; it is to be accepted or refused. `demand` has been requested with it."""
+    """The peer subscribes to a stream; accept or refuse it. `demand` was requested with it."""
 
     stream: int
     publisher: str
@@ -22,16 +21,16 @@ class SubscribeReceived(msgspec.Struct, frozen=True):
 
 
 class DemandReceived(msgspec.Struct, frozen=True):
-    """The peer wants `demand` more elements of a stream."""
+    """The peer requests `demand` more elements of a stream."""
 
     stream: int
     demand: int
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """The peer wants no more of a stream, or is gone, or broke a rule.
+    """The peer has canceled a stream, has disconnected, or violated a rule.
 
-    Nothing can be said about the stream any more.
+    Nothing can be sent on the stream.
     """
 
     stream: int
@@ -80,16 +79,13 @@ class Interrupted(msgspec.Struct, frozen=True):
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """This connection carries on the session with this key, with all its streams.
-
-    What was its own before is gone.
-    """
+    """This connection continues the session with this key and all its streams. Its own is discarded."""
 
     session: int
 
 
 class NotResumed(msgspec.Struct, frozen=True):
-    """The peer cannot go on with the old session: its streams are over, the connection begins anew."""
+    """The peer cannot resume the session: its streams have ended, the connection begins a new one."""
 
     reason: str
 

@@ -1,11 +1,9 @@
-"""The frames of reactive-streams-io, and how they are written: one table, `LAYOUTS`.
+"""The frames of reactive-streams-io and their encoding, as one table, `LAYOUTS`.
 
-A frame is its code and then its fields, all of them always there. Frames delimit themselves, so there is no length around
-them; the one thing that a table cannot say is an element without a length in a stream of fixed size, for which reader and
-writer are told the size.
-
-Codes with bit 7 go from publisher to subscriber (and to extensions). None begins a JSON text, and none begins UTF-8, so
-that frames and JSON on one address can be told apart by their first octet.
+A frame is its code and all its fields. Frames delimit themselves, so they have no length; only for an element without length
+in a stream of fixed size, reader and writer need to know the size. Codes with bit 7 go from publisher to subscriber (and to
+extensions). No code begins a JSON text or UTF-8, so that frames and JSON on one address are distinguished by their first
+byte.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ from mappings.reactive_streams_io.limits import UNBOUNDED
 
 LONGEST_VARINT = 9
 _SMALL = [bytes([value]) if value < 128 else bytes([value & 127 | 128, value >> 7]) for value in range(2048)]
-"""Those that are written again and again: ids, and the lengths of elements."""
+"""Cached encodings of frequent numbers: IDs, and lengths of elements."""
 
 
 class IncompleteFrame(Exception):
-    """The octets end inside a frame. `needed` is where they have to reach at least, counted as they were."""
+    """The bytes end inside a frame. `needed` is the least end that it must have."""
 
     def __init__(self, needed: int) -> None:
         super().__init__(needed)
@@ -64,7 +62,7 @@ def read_varint(octets: bytes, at: int) -> tuple[int, int]:
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """The root of all frames. Their members stand in the order of the wire."""
+    """The root of all frames. Their members are in the order of the encoding."""
 
 
 class ClientHello(Frame, frozen=True):
@@ -179,7 +177,7 @@ class Extension(Enum):
 
 
 class FieldEncoding(Enum):
-    """How a field lies on the wire."""
+    """The encoding of a field."""
 
     VERSION = "one octet"
     LONG = "a varint up to 2^63−1"
@@ -196,7 +194,7 @@ class FieldEncoding(Enum):
 
 
 class FrameLayout(NamedTuple):
-    """What stands behind a code: the frame's type, its fields in order, and the extension that brings it, if one does."""
+    """The layout of a code: the frame's type, its fields in order, and its extension, if it has one."""
 
     kind: type[Frame]
     fields: tuple[FieldEncoding, ...]
@@ -238,13 +236,13 @@ CORE = frozenset(code for code, layout in LAYOUTS.items() if layout.extension is
 """The codes that every connection may use once the hellos are said."""
 
 TRACKED = tuple(layout.kind for code, layout in LAYOUTS.items() if code in CORE and layout.kind is not Goodbye)
-"""The frames that count in the positions of resume: those of subscriptions."""
+"""The frames with positions for resume: those of subscriptions."""
 
 
 def encode(frame: Frame, element_size: int = 0) -> bytes:
-    """The octets of a frame; `element_size` is that of its stream, where it carries elements.
+    """Return the bytes of a frame; `element_size` is that of its stream, if it has elements.
 
-    Raises ValueError for what the protocol cannot say, such as an element of another size.
+    Raises ValueError for what the protocol cannot express, such as an element of another size.
     """
     code = CODES[type(frame)]
     written = [bytes([code])]
@@ -276,7 +274,7 @@ def _written(shape: FieldEncoding, value: Any, element_size: int) -> bytes:
 
 
 def prefixed(octets: bytes) -> bytes:
-    """Octets behind their number."""
+    """Return bytes after their length."""
     return varint(len(octets)) + octets
 
 
@@ -289,13 +287,16 @@ def _of_size(element: bytes, size: int) -> bytes:
 CONTENT_TYPE = "application/vnd.rsio.v0"
 
 SUBPROTOCOL = "rsio.v0"
-"""What it is called among the subprotocols of a WebSocket."""
+"""The name of the WebSocket subprotocol."""
 
 ALPN = "rsio/0"
-"""What it is called among the protocols that the ends of a TLS connection agree on."""
+"""The name in TLS application-layer protocol negotiation."""
 
 SESSION = "rsio-session"
-"""The header by which clients at one address are told apart: 16 to 64 hexadecimal digits, chosen anew at each start."""
+"""The header that distinguishes clients at one address.
+
+16 to 64 hexadecimal digits, new at each start.
+"""
 
 _HELLO = bytes([CODES[ClientHello]])
 _GOODBYE = CODES[Goodbye]
@@ -311,12 +312,12 @@ def envelope(octets: bytes, session: str | None = None) -> Envelope:
 
 
 def begins_session(octets: bytes) -> bool:
-    """Whether a client says hello with this message."""
+    """Whether this message is a client's hello."""
     return octets.startswith(_HELLO)
 
 
 def is_parting(octets: bytes) -> bool:
-    """Whether a message begins with a goodbye, behind its number if it has one."""
+    """Whether a message begins with a goodbye, after its number if it has one."""
     position = 0
     if octets[:1] == bytes([_SEQ]):
         position = 1
@@ -327,5 +328,5 @@ def is_parting(octets: bytes) -> bool:
 
 
 def is_session(text: str) -> bool:
-    """Whether a text can name a session."""
+    """Whether this is a valid name of a session."""
     return 16 <= len(text) <= 64 and all(each in "0123456789abcdefABCDEF" for each in text)

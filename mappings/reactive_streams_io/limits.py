@@ -1,6 +1,6 @@
-"""The bounds that one end of a connection keeps, and those it holds its peer to (reactive-streams-io, limits).
+"""The bounds of one end of a connection, for itself and its peer (rsio, limits).
 
-They are not announced: a peer meets one when it goes beyond it. `mistakes` says what happens then.
+They are not announced; `errors` says what happens beyond them.
 """
 
 from __future__ import annotations
@@ -18,41 +18,40 @@ IDS_OF_A_HELLO = 64
 SHORTEST_TOKEN = 16
 
 OBJECT = 64
-"""What a frame or an element that waits counts besides its octets: about what an object takes."""
+"""The size of a waiting frame or element besides its bytes: about that of an object."""
 
 
 class EndpointLimits(msgspec.Struct, frozen=True):
-    """Sizes in octets, times in seconds, everything else a count."""
+    """Sizes in bytes, times in seconds, everything else a count."""
 
     frame: int = 1 << 20
     publisher: int = 8192
     text: int = 65_535
-    """A reason or an error as it is accepted."""
+    """The longest accepted reason or error."""
     text_sent: int = 4096
-    """A reason or an error as it is written: longer ones are cut."""
+    """The longest sent reason or error: longer ones are cut."""
     element_size: int = 65_535
     part: int = 65_535
     element: int = 16 << 20
     """A split element, joined; and the largest that is published."""
     joining: int = 64 << 20
-    """All split elements of a connection that are not whole yet, together."""
+    """All incomplete split elements of a connection together."""
     open_elements: int = 16
     subscriptions: int = 1024
-    """Those that a peer may hold at a time."""
+    """Subscriptions of a peer."""
     generations: int = 64
-    """Subscriptions with one id whose `onSubscribe` has not come yet."""
+    """Subscriptions with one ID without `onSubscribe`."""
     token: int = 64
     ping: int = 64
     split_above: int = 64 << 10
     batch: int = 64 << 10
-    """What is handed to the transport at a time, and the size of a packed frame."""
+    """Bytes for the transport at a time, and the size of a packed frame."""
     backlog: int = 1 << 20
-    """Answers that wait for a peer who does not read, each counted with what an object takes; whoever lets more pile up is
-    dropped."""
+    """Replies that wait for a slow peer, each counted with an object; beyond that it is disconnected."""
     copies: int = 4 << 20
     """Frames kept for a peer that may come back."""
     window: int = 1024
-    """The same as a number of frames; what a grant says."""
+    """The copies as a number of frames, which a grant announces."""
     hello_wait: float = 10.0
     goodbye_wait: float = 5.0
     silence_before_ping: float = 30.0
@@ -60,8 +59,8 @@ class EndpointLimits(msgspec.Struct, frozen=True):
     idle: float = 600.0
     """Without keepalive: how long a message session may be silent, and a frame on a socket incomplete."""
     lifetime: float = 60.0
-    """How long a session can be resumed after its transport was lost."""
+    """How long a session can be resumed after the loss of its transport."""
     resumable: int = 1024
     """Lost sessions that are kept at a time."""
     resumable_octets: int = 64 << 20
-    """What they keep together."""
+    """The bytes of all lost sessions together."""

@@ -1,8 +1,7 @@
-"""What an operator may say about reactive-streams-io: what is offered to clients, and the bounds they are held to.
+"""Options of the reactive-streams-io mapper: publishers, and limits of clients.
 
-`OPTIONS` is the table that documentation and the check of documents read; `read_rsio` makes of a definition's options
-what the protocol works with, `RsioOptions`. Streams and the addresses of sessions are written as for Streamr, since they are
-the same ones (reactive-streams-io, names and brokers).
+`OPTIONS` is the table for documentation and validation; `read_rsio` converts a definition's options to `RsioOptions`.
+Streams and reply addresses are as for Streamr, since they are the same (rsio, names and brokers).
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ LONGEST_NAME = 256
 
 @dataclass(frozen=True, slots=True)
 class RsioOptions:
-    """A definition's options, ready for use.
-
-    `reply_addresses` of None: those of the source's reply-target.
-    """
+    """A definition's options. `reply_addresses` of None: those of the source's reply-target."""
 
     has_trials: bool = False
     extensions: frozenset[Extension] = frozenset(Extension)
@@ -40,9 +36,9 @@ class RsioOptions:
     reply_addresses: AddressPattern | None = None
     allows_unreliable: bool = False
     ingest: tuple[str, ...] = ()
-    """The names of what the service subscribes to at each client."""
+    """The names that the service subscribes to at each client."""
     ingest_reply: Template | None = None
-    """Where commands that came so are answered; None: nowhere."""
+    """The reply address of commands in these streams; None: no responses."""
 
 
 def read_rsio(written: Mapping[str, Any]) -> RsioOptions:

@@ -1,8 +1,8 @@
-"""The publisher's side of one stream: what waits to be sent, as frames (reactive-streams-io, packing and splitting).
+"""The publisher's side of one stream: waiting elements, as frames (rsio, packing and splitting).
 
-Elements wait as they are and become a frame when the transport takes one, so that what is there by then is packed together
-and nothing ever waits to fill a pack. Those of a fixed size wait as one run of octets. A large element leaves in parts,
-between which other streams have their turn.
+Elements wait unencoded and become a frame when the transport takes one, so that all that wait are packed together, and none
+waits to fill a pack. Those of a fixed size wait as one run of bytes. A large element is sent in parts, between which other
+streams have their turn.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 
 
 class PackedElements(Sequence[bytes]):
-    """Elements of `size` octets each, next to each other."""
+    """Elements of `size` bytes each, next to each other."""
 
     __slots__ = ("octets", "size")
 
     def __init__(self, octets: bytes, size: int) -> None:
-        """Raises ValueError for octets that are no whole elements."""
+        """Raises ValueError for bytes that are no whole elements."""
         if size < 1 or len(octets) % size:
             raise ValueError(f"found {len(octets)} octets, expected whole elements of {size}")
         self.octets = octets
@@ -58,13 +58,13 @@ class PackedElements(Sequence[bytes]):
 
 
 _LARGEST_HEAD = 16
-"""Octets that a packed frame has before its elements, at most."""
+"""The most bytes of a packed frame before its elements."""
 
 
 class PublisherSide:
-    """One stream that a peer asked for.
+    """One stream that a peer subscribes to.
 
-    `asked` is the frame that it came with; `octets` is what waits of its elements.
+    `asked` is its subscribe; `octets` the bytes of waiting elements.
     """
 
     __slots__ = (
@@ -121,14 +121,14 @@ class PublisherSide:
         return b"\x81" + self._head + varint(element_size)
 
     def request(self, demand: int) -> None:
-        """The peer wants more. At its greatest, demand counts as endless."""
+        """Add demand. The greatest demand is treated as unbounded."""
         self.demand = min(self.demand + demand, UNBOUNDED)
 
     def offer(self, elements: Sequence[bytes]) -> None:
-        """Let elements wait for the transport.
+        """Queue elements.
 
-        Raises EncodeError (413), before anything waits, for one that is too large; ValueError for more than are wanted,
-        for one that has not the stream's size, and for a stream that has not begun or has ended.
+        Raises EncodeError (413) for one that is too large, before any is queued; ValueError for more than the demand, for a
+        wrong size, and for a stream that has not begun or has ended.
         """
         if len(elements) > self.demand:
             raise ValueError(f"{len(elements)} elements offered, {self.demand} wanted")
@@ -148,15 +148,12 @@ class PublisherSide:
             self.demand -= len(elements)
 
     def end(self, frame: bytes) -> None:
-        """Let the last frame wait behind all elements. Only the first one counts."""
+        """Queue the last frame after all elements. Only the first call applies."""
         if self._ending is None:
             self._ending = frame
 
     def next_frame(self) -> bytes | None:
-        """The next frame for the transport, or None where nothing waits.
-
-        The last one of an ended stream is its end.
-        """
+        """Return the next frame; None if nothing waits. The last frame of a stream is its end."""
         if self._large is not None:
             return self._part(self._large)
         if self._run:
@@ -166,7 +163,7 @@ class PublisherSide:
         return self._ending
 
     def whole_elements(self, room: int) -> list[bytes]:
-        """The next frames that are one element each, as many as there is room for; this is what many are sent by."""
+        """Return next frames of one element each that fit: the fast path for many elements."""
         frames: list[bytes] = []
         if self._large is not None or self._run:
             return frames
@@ -190,7 +187,7 @@ class PublisherSide:
 
     @property
     def is_said(self) -> bool:
-        """Whether the next frame is the last one: its end, with nothing before it."""
+        """Whether the next frame is the end, with nothing before it."""
         return self.has_ended and not (self._run or self._waiting or self._large is not None)
 
     def _packed(self) -> bytes:
@@ -232,7 +229,7 @@ def _joined(elements: Sequence[bytes], size: int) -> bytes:
         octets, is_fit = elements.octets, elements.size == size
     else:
         octets = b"".join(elements)
-        # None is larger, so none is smaller either.
+        # All have this size.
         is_fit = len(octets) == size * len(elements) and max(map(len, elements), default=size) <= size
     if not is_fit:
         raise ValueError(f"found elements of other sizes than {size}")

@@ -1,4 +1,4 @@
-"""Publisher strings: what a peer asks for, as `segment/segment?key=value&key=value` (reactive-streams-io, names).
+"""Publisher strings: `segment/segment?key=value&key=value` (reactive-streams-io, names).
 
     things/<thingId>/history     History     from, to | from-ts, to-ts, filter, fields, follow, extra-fields, project, pack
     things/<thingId>/events      Events      filter, fields, extra-fields, project, pack
@@ -6,10 +6,10 @@
     things/search                Search      filter, options, fields, namespaces, unit
     streams/<id>/<partition>     Stream      resend_all | resend_last | resend_from, resend_to | resend_from_time, follow
     ingest/<name>                Ingest
-    tck/range, never, fail, fixed, big       the test publishers, where they are offered
+    tck/range, never, fail, fixed, big       the test publishers, if they are enabled
 
-All take `enc`. Segments and values are percent-encoded UTF-8; a plus sign is a plus sign. What is written here is read again
-as the same value. What a filter or an option holds, others decide; this file knows what may stand where.
+All take `enc`. Segments and values are percent-encoded UTF-8; a plus sign is a plus sign. Encoding and parsing are inverse.
+Filters and options are checked elsewhere.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mappings.reactive_streams_io.limits import UNBOUNDED
 from mappings.texts import shortened
 
 _LITERAL = "!*'(),:$@;"
-"""Besides letters, digits and `-._~`, what stands for itself in a segment."""
+"""Valid characters in a segment besides letters, digits and `-._~`."""
 
 _LITERAL_IN_VALUES = _LITERAL + "/?="
 _SEGMENT = re.compile(r"(?:[A-Za-z0-9\-._~!*'(),:$@;+]|%[0-9A-Fa-f]{2})+")
@@ -38,7 +38,7 @@ _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
 
 PACKS = {"i32": 4, "i64": 8, "f32": 4, "f64": 8}
-"""What a projection packs its numbers as, and how many octets that takes."""
+"""The number types of projections, and their sizes in bytes."""
 
 _EPOCH = datetime(1970, 1, 1)
 ENCODINGS = ("json", "cbor")
@@ -79,7 +79,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """What happens to one thing from now on."""
+    """The future events of one thing."""
 
     entity: EntityId
     filter: str | None = None
@@ -103,9 +103,9 @@ class SearchName:
 
 @dataclass(frozen=True, slots=True)
 class StreamName:
-    """One partition of a stream: at most one of the ways to look back, then what comes (`follow`).
+    """One partition of a stream.
 
-    `since` is in milliseconds since 1970.
+    At most one selection of earlier messages, then future ones (`follow`). `since` is in milliseconds since 1970.
     """
 
     id: str
@@ -121,7 +121,7 @@ class StreamName:
 
 @dataclass(frozen=True, slots=True)
 class IngestName:
-    """What the service asks of its client: messages to be carried out."""
+    """A stream of commands that the service subscribes to at its client."""
 
     name: str
     encoding: str = "json"
@@ -146,16 +146,16 @@ _TRIALS = {
     "fixed": {"n": "count", "size": "size"},
     "big": {"bytes": "size"},
 }
-"""A test publisher → its parameters, and the members of Trial that they are."""
+"""A test publisher → its parameters, and the members of Trial."""
 
 LARGEST_TRIAL = 1 << 26
-"""Octets of the one element of `tck/big`: enough to be too large."""
+"""The bytes of the one element of `tck/big`: enough to be too large."""
 
 
 def parse(text: str, *, with_trials: bool = False) -> Name:
-    """What a publisher string asks for; `with_trials` offers the test publishers.
+    """Parse a publisher string; `with_trials` includes the test publishers.
 
-    Raises DecodeError: 404 for a name that nothing has, 400 for anything else.
+    Raises DecodeError: 404 for an unknown name, 400 for other errors.
     """
     path, has_parameters, rest = text.partition("?")
     segments = [_segment(segment) for segment in path.split("/")]
@@ -325,7 +325,7 @@ def _trial(kind: str, parameters: _Parameters) -> SyntheticName:
 
 
 class _Parameters:
-    """The parameters of a name, taken one by one: what is left is unknown."""
+    """The parameters of a name, taken one by one: the rest is unknown."""
 
     def __init__(self, pairs: Mapping[str, str]) -> None:
         self._left = dict(pairs)
@@ -356,7 +356,7 @@ class _Parameters:
         return default if found is None else found == "true"
 
     def one_of(self, key: str, values: tuple[str, ...]) -> str:
-        """One of some values; the first one is the default."""
+        """Return one of some values; the first one is the default."""
         found = self.text(key)
         if found is not None and found not in values:
             raise _wrong(f"{key}: found {shortened(found)!r}, expected one of {', '.join(values)}")

@@ -1,13 +1,10 @@
-"""Sessions that can be resumed: whose session a token names, and for how long (reactive-streams-io, resume).
+"""Sessions that can be resumed: tokens, owners and lifetimes (rsio, resume).
 
-A server has one `Resumables` for all its connections. Each session has one token at a time, 128 random bits that count
-once and for one subject alone. Since the answer to it may be lost on its way, a token is used when the client has shown that
-the answer has come: with the first frame behind its `resume`. Until then it may be presented again, and the session goes on
-over the newest transport.
-
-While its transport is there a session is only known here; once it is lost, it is kept for its lifetime, within bounds in
-number and octets. What is given up, `expire` tells with the fate of its streams. Over a broker nobody says that a transport
-is lost: there the lifetime counts from the last frame that came.
+A server has one `Resumables` for all its connections. Each session has one token at a time, 128 random bits, valid once and
+for one subject. The reply to it may be lost, so a token is used up when the client's first frame after `resume` shows that
+the reply has arrived; until then it may be presented again, and the session continues over the newest transport. A session
+whose transport is lost is kept for its lifetime, within bounds of number and bytes; `expire` returns the ended streams. Over
+a broker no loss is detected: the lifetime counts from the last frame.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ class SessionHolder(Protocol):
         ...
 
     def expires(self) -> float | None:
-        """When the session of an open connection is over for want of frames, or None where a loss is noticed."""
+        """When the session of an open connection ends without frames; None if the loss is detected."""
         ...
 
     def yield_session(self, now: float) -> None:
@@ -55,11 +52,11 @@ class _Kept:
     former: bytes | None
     until: float | None = None
     octets: int = 0
-    """What is kept of it, as far as is known."""
+    """Its size, as far as is known."""
 
 
 class ResumeToken:
-    """What a client needs to go on: its session, the token that the server gave, and the extensions that were said."""
+    """The data to resume: session, the server's token, and the extensions of the hello."""
 
     __slots__ = ("extensions", "session", "token")
 
@@ -72,7 +69,7 @@ class ResumeToken:
         return f"<Ticket for {self.session}>"
 
     def give_up(self) -> list[StreamEvent]:
-        """Resume no more: what becomes of the streams."""
+        """Resume no more; return the events of the streams."""
         return self.session.end_all(GIVEN_UP)
 
 
@@ -95,10 +92,10 @@ class Resumables:
         self._by_session: dict[int, _Kept] = {}
         self._lost: dict[int, _Kept] = {}
         self._idle: dict[int, _Kept] = {}
-        """Those of the lost ones that had no streams."""
+        """The lost sessions without streams."""
         self._given_up: dict[int, _Kept] = {}
         self._octets = 0
-        """What the lost ones keep together, as far as is known."""
+        """The size of the lost sessions, as far as is known."""
 
     def __repr__(self) -> str:
         return f"<Resumables {len(self._by_token)} tokens, {len(self._lost) + len(self._given_up)} lost>"
@@ -131,15 +128,13 @@ class Resumables:
             self._find(kept)
 
     def is_kept(self, session: RsioSession) -> bool:
-        """Whether somebody may come back for a session."""
+        """Whether a session is kept for its client."""
         return session.key in self._by_session
 
     def lose(self, session: RsioSession, until: float) -> None:
-        """The transport of a session is gone: keep it until then.
+        """Keep a session whose transport is lost until this time.
 
-        Where there are too many, the oldest are next to go.
-
-        Those without streams go first: whoever loses his transport while he resumes leaves one of these behind.
+        If there are too many, the oldest end next, those without streams first: an interrupted resume leaves one of these.
         """
         kept = self._by_session[session.key]
         kept.until = until
@@ -151,7 +146,7 @@ class Resumables:
         self._make_room()
 
     def claim(self, token: bytes, subject: str, now: float) -> SessionHolder | None:
-        """The connection whose session a token names, if it may still be claimed by this subject."""
+        """Return the connection of the token's session, if this subject may still claim it."""
         kept = self._by_token.get(token)
         if kept is None or kept.holder.subject != subject:
             return None
@@ -159,14 +154,14 @@ class Resumables:
         return None if until is not None and now > until else kept.holder
 
     def give_up(self, session: RsioSession) -> None:
-        """A claim has failed: the session is over, which `expire` will tell."""
+        """End the session of a failed claim; `expire` returns its events."""
         if (kept := self._by_session.get(session.key)) is not None:
             self._give_up(kept)
 
     def expire(self, now: float) -> list[tuple[RsioSession, list[StreamEvent]]]:
-        """The sessions that nobody came back for in time, and what becomes of their streams."""
+        """Return the expired sessions with the events of their streams."""
         for kept in self._lost.values():
-            # Streams go on for a while when nobody is there.
+            # Lost sessions still read ahead for a while.
             former, kept.octets = kept.octets, kept.session.octets
             self._octets += kept.octets - former
         self._make_room()

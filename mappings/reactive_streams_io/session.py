@@ -1,11 +1,9 @@
-"""What two peers have agreed on and what is on its way between them: the part of a connection that outlives a transport.
+"""The session of two peers: the part of a connection that outlives a transport.
 
-A session holds the streams of both directions, the sizes of their elements, and two counts: how many frames of streams were
-sent and how many were received. Where it may be resumed, copies of the frames that were sent wait until the peer has
-acknowledged them, bounded in number and octets; the oldest go first, and then a resume may fail, no more.
-
-Frames leave one by one: first those that are sent again, then what answers the peer or asks it, then the streams in turn, a
-frame each, so that no stream waits behind another one (reactive-streams-io, subscriptions and resume).
+It has the streams of both directions, their element sizes, and the numbers of sent and received frames. If it can be
+resumed, copies of sent frames wait until the peer has acknowledged them, bounded in number and bytes; the oldest are dropped
+first, after which a resume may fail. Frames are sent one by one: repeated ones, then replies and requests, then one of each
+stream by turns, so that no stream waits for another (rsio, subscriptions and resume).
 """
 
 from __future__ import annotations
@@ -88,10 +86,10 @@ class RsioSession:
             f"sent {self.sent}, received {self.received}, {len(self._copies)} copies>"
         )
 
-    # What comes in.
+    # Inbound.
 
     def receive(self, frame: Frame) -> list[StreamEvent]:
-        """A frame of a stream. Raises ProtocolError for what ends the connection."""
+        """Process a frame of a stream. Raises ProtocolError for fatal violations."""
         self.received += 1
         match frame:
             case OnNext() | OnNextPacked() | OnNextPart() | OnNextLastPart() | OnComplete() | OnError():
@@ -145,7 +143,7 @@ class RsioSession:
         publishing = self.publishing.get(subscriber)
         if publishing is None:
             return []
-        # The subscriber waits for one onSubscribe to each subscribe, to tell the generations of an id apart.
+        # The subscriber needs one onSubscribe for each subscribe, to distinguish the generations of an ID.
         if not publishing.has_begun:
             self._say_octets(publishing.begin(0))
         self._drop(publishing)
@@ -154,7 +152,7 @@ class RsioSession:
     # Streams that the peer asked for.
 
     def accept(self, stream: int, element_size: int) -> bool:
-        """Begin a stream. False where the peer wants it no more. Raises ValueError for a second time."""
+        """Begin a stream. False if it was canceled. Raises ValueError for a second time."""
         publishing = self.by_stream.get(stream)
         if publishing is None:
             return False
@@ -164,9 +162,9 @@ class RsioSession:
         return True
 
     def offer(self, stream: int, elements: Sequence[bytes]) -> bool:
-        """Let elements of a stream wait for the transport. False where the peer wants it no more.
+        """Queue elements of a stream. False if it was canceled.
 
-        Raises EncodeError (413) for an element that is too large, ValueError for more than are wanted or of a wrong size.
+        Raises EncodeError (413) for an element that is too large, ValueError for more than the demand or a wrong size.
         """
         publishing = self.by_stream.get(stream)
         if publishing is None:
@@ -177,10 +175,7 @@ class RsioSession:
         return True
 
     def end(self, stream: int, error: str | None) -> bool:
-        """Complete a stream, or fail it: behind all that it was offered.
-
-        False where the peer wants it no more.
-        """
+        """Complete a stream, or fail it, after all queued elements. False if it was canceled."""
         publishing = self.by_stream.get(stream)
         if publishing is None:
             return False
@@ -195,12 +190,12 @@ class RsioSession:
         return True
 
     def wanted(self, stream: int) -> int:
-        """How many elements may be offered now."""
+        """Return how many elements may be queued now."""
         publishing = self.by_stream.get(stream)
         return 0 if publishing is None or publishing.has_ended or not publishing.has_begun else publishing.demand
 
     def waiting(self, stream: int) -> int:
-        """Octets of a stream's elements that the transport has not taken yet."""
+        """Return the bytes of a stream's elements that the transport has not taken yet."""
         publishing = self.by_stream.get(stream)
         return 0 if publishing is None else publishing.octets
 
@@ -219,7 +214,7 @@ class RsioSession:
         return generation.stream
 
     def id_of(self, stream: int) -> int | None:
-        """The id by which we asked for a stream; None where it is over."""
+        """Return the ID by which we subscribed to a stream; None if it has ended."""
         return self.subscribing.id_of(stream)
 
     def request(self, stream: int, demand: int) -> bool:
@@ -239,7 +234,7 @@ class RsioSession:
         return True
 
     def end_all(self, reason: str) -> list[StreamEvent]:
-        """The peer is gone: what becomes of every stream. Nothing is kept."""
+        """End all streams, since the peer is gone; return their events."""
         cancelled = [Cancelled(each.stream) for each in self.by_stream.values() if not each.has_ended]
         self.publishing.clear()
         self.by_stream.clear()
@@ -250,11 +245,11 @@ class RsioSession:
         self.keep_no_copies()
         return [*cancelled, *self.subscribing.end_all(reason)]
 
-    # What goes out.
+    # Outbound.
 
     @property
     def said_frames(self) -> int:
-        """How many answers and requests wait for the transport; `said_octets` is their size."""
+        """How many replies and requests wait for the transport; `said_octets` is their size."""
         return len(self._said)
 
     @property
@@ -268,12 +263,12 @@ class RsioSession:
 
     @property
     def octets(self) -> int:
-        """What is kept for the peer: copies, answers and elements."""
+        """The bytes kept for the peer: copies, replies and elements."""
         waiting = sum(publishing.octets for publishing in self.publishing.values())
         return self._copies_octets + self.said_octets + waiting + self.subscribing.open_octets
 
     def next_frame(self) -> bytes | None:
-        """The next frame for the transport, which counts as sent from now on. None where there is none."""
+        """Return the next frame, which is considered sent; None if there is none."""
         if self._again:
             return self._again.popleft()
         if self._said:
@@ -289,7 +284,7 @@ class RsioSession:
         return frame
 
     def more_frames(self, room: int) -> Sequence[bytes]:
-        """Those that come next and fit, where all are elements of the one stream that has something to say."""
+        """Return the next frames that fit, if all are elements of the one active stream."""
         if len(self._order) != 1 or self._said or self._again:
             return ()
         publishing = self._order[0]
@@ -320,32 +315,32 @@ class RsioSession:
 
     @property
     def first_available(self) -> int:
-        """The position of the oldest frame of which there is a copy; one behind the last sent where there is none."""
+        """The position of the oldest copy; one after the last sent frame if there is none."""
         return self.sent - len(self._copies) + 1
 
     def acknowledge(self, received: int) -> None:
-        """The peer has so many frames. Raises ProtocolError for more than were sent."""
+        """Note that the peer has so many frames. Raises ProtocolError for more than were sent."""
         if received > self.sent:
             raise broken(ProtocolViolation.ACKNOWLEDGED_TOO_MUCH, f"{received}, {self.sent} were sent")
         while self._copies and self.first_available <= received:
             self._copies_octets -= len(self._copies.popleft())
 
     def can_repeat(self, received: int) -> bool:
-        """Whether everything behind so many frames is still there."""
+        """Whether all frames after so many are still kept."""
         return self.first_available - 1 <= received <= self.sent
 
     def repeat(self, received: int) -> None:
-        """Send everything again that is behind so many frames. `can_repeat` has to be true."""
+        """Send all frames after so many again. `can_repeat` must be true."""
         self.acknowledge(received)
         self._again = deque(self._copies)
         self._acknowledged = self.received
 
     def acknowledgement(self) -> int | None:
-        """What is to be acknowledged to the peer now, if it is time for that."""
+        """Return the acknowledgement to send now, if it is due."""
         return None if self.received - self._acknowledged < max(1, self.window // 4) else self.acknowledge_all()
 
     def acknowledge_all(self) -> int:
-        """How many frames the peer is told of now."""
+        """Return the number of frames to acknowledge now."""
         self._acknowledged = self.received
         return self.received
 
@@ -382,9 +377,9 @@ class RsioSession:
 
 
 class Speaker:
-    """Speaks in whatever `session` the connection has.
+    """Forwards to the connection's current `session`.
 
-    What answers with a bool says False where the stream is over.
+    Methods with a bool return False for an ended stream.
     """
 
     session: RsioSession
@@ -400,7 +395,7 @@ class Speaker:
         return self.session.end(stream, error)
 
     def offer(self, stream: int, elements: Sequence[bytes]) -> bool:
-        """Let elements wait for the transport: as many as `wanted` says at most."""
+        """Queue elements: as many as `wanted` returns at most."""
         return self.session.offer(stream, elements)
 
     def complete(self, stream: int) -> bool:
@@ -412,11 +407,11 @@ class Speaker:
         return self.session.end(stream, error)
 
     def wanted(self, stream: int) -> int:
-        """How many elements of a stream may be offered now."""
+        """Return how many elements of a stream may be queued now."""
         return self.session.wanted(stream)
 
     def waiting(self, stream: int) -> int:
-        """Octets of a stream that the transport has not taken yet."""
+        """Return the bytes of a stream that the transport has not taken yet."""
         return self.session.waiting(stream)
 
     # Streams that we asked for.
@@ -426,5 +421,5 @@ class Speaker:
         return self.session.request(stream, demand)
 
     def cancel(self, stream: int) -> bool:
-        """Want no more of a stream. Nothing of it is told from now on."""
+        """Cancel a stream. It has no further events."""
         return self.session.cancel(stream)

@@ -1,9 +1,8 @@
-"""The subscriber's side: the streams that we asked a peer for, by id and generation (reactive-streams-io, reusing ids).
+"""The subscriber's side: our streams at a peer, by ID and generation (rsio, reusing ids).
 
-An id is used again at once, while frames of its last stream are still on their way here. What tells them apart is the
-`onSubscribe`, of which the peer sends one for every subscribe: each subscribe adds a generation behind the others of its id,
-each `onSubscribe` takes the oldest, and whatever comes then belongs to the generation taken last. What belongs to one that
-is cancelled or over is read and dropped.
+An ID is reused at once, while frames of its last stream may still arrive. The peer sends one `onSubscribe` for every
+subscribe: each subscribe adds a generation to its ID, each `onSubscribe` moves to the next one, and later frames belong to
+it. Frames of canceled or ended generations are dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from mappings.reactive_streams_io.limits import LARGEST_ID, UNBOUNDED, EndpointL
 
 
 class Generation:
-    """One stream that we asked for: what is still wanted of it, and its elements of which parts have come."""
+    """One stream that we subscribed to: its outstanding demand, and incomplete elements."""
 
     __slots__ = ("_limits", "_open", "demand", "element_size", "is_over", "open_octets", "stream", "subscriber")
 
@@ -42,20 +41,23 @@ class Generation:
         return bool(self._open)
 
     def end(self) -> None:
-        """Nothing of it counts any more, and nothing is kept."""
+        """End the stream; later frames are dropped."""
         self.is_over = True
         self._open.clear()
         self.open_octets = 0
 
     def take(self, count: int) -> int:
-        """How many of so many elements were asked for; they are not any more."""
+        """Subtract received elements from the demand; return how many were requested."""
         taken = min(count, self.demand)
         if self.demand < UNBOUNDED:
             self.demand -= taken
         return taken
 
     def part(self, element: int, data: bytes, *, is_last: bool) -> bytes | ProtocolViolation | None:
-        """Join a part to its element: the whole element behind its last part, None before, or what is wrong."""
+        """Join a part to its element.
+
+        Returns the whole element after its last part, None before, or the violation.
+        """
         joined = self._open.get(element)
         if joined is None:
             if not self.take(1):
@@ -77,10 +79,10 @@ class Generation:
 
 
 class SubscriberSide:
-    """All streams that we asked one peer for. Frames go in, events come out.
+    """All streams that we subscribed to at one peer. Frames go in, events come out.
 
-    `to_cancel` holds the ids whose publisher broke a rule and is to be told; `open_octets` is what is kept of elements that
-    are not whole yet, in all streams.
+    `to_cancel` has the IDs of publishers that violated a rule; `open_octets` are the bytes of incomplete elements of all
+    streams.
     """
 
     __slots__ = ("_by_stream", "_current", "_limits", "_pending", "open_octets", "to_cancel")
@@ -98,7 +100,7 @@ class SubscriberSide:
 
     @property
     def streams(self) -> list[int]:
-        """Those that live, oldest first."""
+        """The active streams, oldest first."""
         return list(self._by_stream)
 
     def subscribe(self, stream: int, demand: int, above: int = 0) -> Generation:
@@ -129,7 +131,10 @@ class SubscriberSide:
         return None if generation is None else generation.subscriber
 
     def request(self, stream: int, demand: int) -> Generation | None:
-        """Ask for more of a stream that lives: its generation, or None. Raises ValueError for nothing or less."""
+        """Add demand to an active stream; return its generation, or None.
+
+        Raises ValueError for demand below 1.
+        """
         if demand <= 0:
             raise ValueError(f"found a demand of {demand}, expected at least 1")
         if (generation := self._by_stream.get(stream)) is not None:
@@ -143,7 +148,7 @@ class SubscriberSide:
         return generation
 
     def end_all(self, reason: str) -> list[StreamEvent]:
-        """The peer is gone: what becomes of every stream. All ids are free again."""
+        """End all streams, since the peer is gone; return their events. All IDs are free again."""
         ended: list[StreamEvent] = [StreamFailed(stream, reason) for stream in self._by_stream]
         for generation in self._by_stream.values():
             generation.end()
@@ -154,7 +159,7 @@ class SubscriberSide:
         return ended
 
     def begins(self, subscriber: int, element_size: int) -> list[StreamEvent]:
-        """An onSubscribe. Raises ProtocolError where nobody asked for it."""
+        """Process an onSubscribe. Raises ProtocolError without a subscribe."""
         pending = self._pending.get(subscriber)
         if not pending:
             raise broken(ProtocolViolation.NOT_ASKED_FOR, f"one for the id {subscriber}")

@@ -1,8 +1,7 @@
-"""Who somebody with a key is, and what a request needs of a policy (Streamr protocol, permissions).
+"""Keys of clients, and the permissions of requests (Streamr protocol, permissions).
 
-A key makes its holder the subject that an operator gave it; without a key one is `streamr:anonymous`. A key that nobody was
-given makes nobody of its holder: such a request is refused, never carried out with fewer rights. Keys are known by their
-SHA-256 alone, and compared so that the time it takes tells nothing of them.
+A key has the subject that the operator gave it; without a key it is `streamr:anonymous`. An unknown key is refused, never
+treated as anonymous. Only SHA-256 fingerprints of keys are stored, and they are compared in constant time.
 """
 
 from __future__ import annotations
@@ -25,16 +24,14 @@ def subject(name: str) -> str:
 
 
 def fingerprint(key: str) -> str:
-    """What an operator writes for a key."""
+    """Return the fingerprint of a key, as operators configure it."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def subjects_of(key: str | None, keys: Mapping[str, str], given: Iterable[str] = ()) -> frozenset[str] | None:
-    """The subjects of a request: those `given` by its source or peer, and that of its key.
+    """Return the subjects of a request: those `given` by its source or peer, and that of its key.
 
-    None for an unknown key.
-
-    `keys` are names and the fingerprints of their keys.
+    None for an unknown key. `keys` are names and the fingerprints of their keys.
     """
     if key is None:
         return frozenset((*given, subject(ANONYMOUS)))
@@ -45,7 +42,7 @@ def subjects_of(key: str | None, keys: Mapping[str, str], given: Iterable[str] =
 
 
 def has_lost_key(subjects: Iterable[str], given: Container[str], keys: Mapping[str, str]) -> bool:
-    """Whether one of these subjects was that of a key which nobody has any longer.
+    """Whether one of these subjects was that of a key that was removed.
 
     `given` are those of a source or peer.
     """
@@ -54,7 +51,7 @@ def has_lost_key(subjects: Iterable[str], given: Container[str], keys: Mapping[s
 
 
 def permission_of(request: Request) -> str | None:
-    """The permission that a request needs on its stream, or None for one that concerns its own session alone."""
+    """Return the permission that a request needs on its stream; None if it concerns its session alone."""
     if isinstance(request, Publish):
         return "WRITE"
     return "READ" if isinstance(request, SubscribeRequest | Resend) else None
@@ -66,12 +63,12 @@ def refused_as_unknown(request: Request) -> Fault:
 
 
 def refused_as_missing(request: Request) -> Fault:
-    """The answer to a request about a stream that does not exist. Only a publisher is told so."""
+    """Return the error for a stream that does not exist. Only publishers learn that."""
     return errors.stream_not_found(request.stream) if isinstance(request, Publish) else refused(request)
 
 
 def refused(request: Request) -> Fault:
-    """The answer to a request without the permission it needs. Raises ValueError for one that needs none."""
+    """Return the error for a missing permission. Raises ValueError for a request that needs none."""
     match request:
         case Publish():
             return errors.publish_forbidden(request.stream)

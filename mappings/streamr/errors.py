@@ -1,8 +1,8 @@
-"""What is wrong with a request, in the protocol's own words (Streamr protocol, errors), and the errors that carry them.
+"""The errors of requests, with the protocol's texts (Streamr protocol, errors).
 
-A fault's message is the text of the error frame. Texts that quote what a client sent are cut where it is long, so that an
-answer never grows with what it answers; a stream id of lawful length is quoted whole. The texts are older than this service,
-and the clients of the protocol show them to people as they are; programs branch on `status`.
+A fault's message is the text of the error frame. Long quotations are cut, so that a response never grows with the request; a
+valid stream ID is quoted whole. Clients of the protocol show the texts, which are older than this service; programs branch
+on `status`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ErrorSubject(NamedTuple):
-    """What an error is about, as far as it could be read: an error frame repeats it for those who wait for answers."""
+    """The readable parts of the request that an error frame repeats."""
 
     stream: str | None = None
     partition: int | None = None
@@ -117,10 +117,7 @@ def key_not_a_string() -> Fault:
 
 
 def message_not_ditto(stream: str, why: str | None = None) -> Fault:
-    """E-PUB-MSG: what is published to a twin has to be a command on it.
-
-    `why` it is none becomes the description.
-    """
+    """E-PUB-MSG: a message to a twin must be a command on it. `why` becomes the description."""
     message = f"Publish request failed: content is not a Ditto command for {shown(stream)}"
     return Fault(400, "streamr:publish.message.notditto", message, why)
 
@@ -156,13 +153,13 @@ def without_stream() -> Fault:
 
 
 def not_authorized(stream: str, partition: int) -> Fault:
-    """E-SUB-AUTH, for want of a permission or of the stream: which of the two is not told."""
+    """E-SUB-AUTH: no permission, or no such stream; the client does not learn which."""
     message = f"Not authorized to subscribe to stream {shown(stream)} and partition {partition}"
     return Fault(403, "streamr:stream.forbidden", message)
 
 
 def invalid_partition(stream: str, partition: Any) -> Fault:
-    """E-SUB-PARTITION. A partition that is a text is told from a number by its quotes."""
+    """E-SUB-PARTITION. Quotes distinguish a text from a number."""
     found = shortened(_encode(partition).decode(), LONGEST_STREAM)
     message = f"Invalid partition {found} for stream {shown(stream)}"
     return Fault(400, "streamr:partition.invalid", message)
@@ -181,7 +178,7 @@ def resend_failed(stream: str, partition: int, reason: str, status: int = 503) -
 
 
 def resend_forbidden(stream: str, partition: int) -> Fault:
-    """E-RESEND, for want of a permission or of the stream: which of the two is not told."""
+    """E-RESEND: no permission, or no such stream; the client does not learn which."""
     return resend_failed(stream, partition, "not authorized", 403)
 
 

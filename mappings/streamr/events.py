@@ -1,11 +1,9 @@
-"""Things and policies as streams: their events are messages, and commands on them can be published (Streamr, names).
+"""Things and policies as streams: events as messages, and commands to publish (Streamr, names).
 
-An event's offset is its revision, so the message before it has the revision before it. The content is the item of a history
-in the Ditto protocol, which is to say: `topic`, `headers`, `path`, `value`, `revision` and `timestamp`, the headers being
-`content-type` and `historical-headers` alone. `message_of` writes it, `event_of` reads it back.
-
-What is published to a twin is a command of the Ditto protocol on that very twin. It is read by the reader of that protocol,
-which is handed in, and `command_of` judges what it makes of it; subscribers see the event that comes of it, not the command.
+An event's offset is its revision. The content is the item of a history in the Ditto protocol: `topic`, `headers` (only
+`content-type` and `historical-headers`), `path`, `value`, `revision` and `timestamp`. `message_of` encodes it, `event_of`
+decodes it. A message published to a twin is a command of the Ditto protocol on that twin; the passed reader decodes it, and
+`command_of` checks the result; subscribers receive the resulting event.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ _read_item = msgspec.json.Decoder(_Item).decode
 
 
 def twin_event_of(message: StreamMessage) -> Event:
-    """The event that a message of a twin's stream tells of. Raises FrameRefused for any other content."""
+    """Return the event in a message of a twin's stream. Raises FrameRefused for other content."""
     text = text_of(message.content)
     place = place_of(message.stream)
     try:
@@ -151,9 +149,9 @@ _place = lru_cache(maxsize=1024)(read_partition_name)
 
 
 def event_of(request: Publish, partition: int, revision: int, now: str) -> Event:
-    """The event that a published message becomes.
+    """Return the event of a published message.
 
-    `now` (`2030-01-15T07:30:00.250000Z`) is that of the service, or the timestamp of the event before it if that is later.
+    `now` (`2030-01-15T07:30:00.250000Z`) is the service's time, or the timestamp of the event before it if that is later.
     """
     headers = _NO_HEADERS if request.timestamp is None else b'{"ts":%d}' % request.timestamp
     entity = partition_of(request.stream, partition)

@@ -1,11 +1,11 @@
-"""The eight kinds of frame that a service sends: `[0, type, subId, payload]` (Streamr protocol, server frame types).
+"""The eight kinds of server frames: `[0, type, subId, payload]` (Streamr protocol, frame types).
 
-`write_frame` says one, `read_frame` reads it back. A broadcast and a resend's unicast carry a message; the others name
-stream and partition, those of a resend its `sub` too, since clients tell resends apart by that. What is sent to many at once
-is written once: the bytes of a frame depend on nothing but the frame and the peer's `FrameStyle`.
+`write_frame` encodes and `read_frame` decodes them. Broadcasts and unicasts of resends contain a message; the others name
+stream and partition, those of a resend its `sub` too. Frames for many peers are encoded once: the bytes depend only on the
+frame and the peer's `FrameStyle`.
 
-An error has one of three payloads, because clients of the protocol disagree: an object that says everything, a bare text, or
-the object as a text, which every one of them shows somehow. All three are read, and the two that older services wrote.
+An error has one of three payloads, because clients of the protocol disagree: an object, a bare text, or the object as a
+text. All three are decoded, and the two of older services.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 class FrameType(IntEnum):
-    """What a frame says; the number stands in the frame."""
+    """The type of a frame; the number is in the frame."""
 
     BROADCAST = 0
     UNICAST = 1
@@ -46,7 +46,7 @@ class FrameType(IntEnum):
 
 
 class ErrorPayload(str, Enum):
-    """What the payload of an error is."""
+    """The form of an error's payload."""
 
     OBJECT = "object"
     STRING = "string"
@@ -55,10 +55,7 @@ class ErrorPayload(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class FrameStyle:
-    """How a peer wants its frames.
-
-    `filler` stands where a frame has no `sub`: the empty text, or None for null.
-    """
+    """A peer's form of frames. `filler` replaces a missing `sub`: the empty text, or None for null."""
 
     version: int = 28
     filler: str | None = ""
@@ -124,10 +121,7 @@ class NoResend:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Something failed.
-
-    `code` and `status` are those of its fault; None where whoever wrote the frame gave none.
-    """
+    """An error. `code` and `status` are those of its fault; None if the sender gave none."""
 
     text: str
     status: int | None = None
@@ -161,11 +155,11 @@ def error_of(fault: Fault, about: ErrorSubject = NOTHING, correlation_id: str | 
 
 
 TOO_LARGE = "connectivity:message.toolarge"
-"""What a service says of a payload that it does not read; this protocol has words of its own for it."""
+"""The service's code for unreadable payloads; this protocol has texts of its own for them."""
 
 
 def frame_of(fault: Fault, correlation_id: str | None = None) -> Error:
-    """The frame of whatever is wrong with a message; members of the fault say what it is about."""
+    """Return the frame of an error; members of the fault are its subject."""
     said = errors.too_large() if fault.error == TOO_LARGE else fault
     about = ErrorSubject(**{name: fault.extra[name] for name in ErrorSubject._fields if name in fault.extra})
     return error_of(said, about, correlation_id)
@@ -175,9 +169,9 @@ def frame_of(fault: Fault, correlation_id: str | None = None) -> Error:
 
 
 def write_frame(frame: Frame, style: FrameStyle = PLAIN) -> bytes:
-    """The bytes of a frame, for a peer that wants it so."""
+    """Return the bytes of a frame in a peer's style."""
     if isinstance(frame, Unicast):
-        # What nearly all of them are.
+        # The most frequent case first.
         return unicast(frame.sub, write_message(frame.message, style.version))
     match frame:
         case Broadcast(message):
@@ -192,7 +186,7 @@ def write_frame(frame: Frame, style: FrameStyle = PLAIN) -> bytes:
 
 
 def broadcast(message: bytes, style: FrameStyle = PLAIN) -> bytes:
-    """The frame around a message that is an array of bytes already, for everybody who wants his frames in this style."""
+    """Return the frame around an encoded message, for all peers with this style."""
     return b"[0,0,%b,%b]" % (_encode(style.filler), message)
 
 
@@ -219,9 +213,9 @@ def _error_payload(frame: Error, shape: ErrorPayload) -> Any:
 def envelope(
     payload: bytes, type: FrameType, *, session: str | None = None, correlation_id: str | None = None
 ) -> Envelope:
-    """A frame as a message of a broker.
+    """Return a frame as a message of a broker.
 
-    Nothing in the protocol depends on the headers; a broadcast answers nobody.
+    The headers are optional in the protocol; a broadcast answers no request.
     """
     headers: dict[str, str] = {"content-type": CONTENT_TYPE, "streamr-type": str(int(type))}
     if session is not None:
@@ -359,7 +353,7 @@ def message_version(query: str) -> int:
 
 
 def version_in(headers: Mapping[str, str]) -> int | None:
-    """The version of messages that these headers of a request ask for; None where they ask for none that is spoken."""
+    """Return the version of messages that the headers of a request ask for; None for unsupported ones."""
     version = _number(headers.get(HEADER, ""))
     return version if version in VERSIONS else None
 

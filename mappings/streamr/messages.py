@@ -2,12 +2,11 @@
 
     [28, streamId, partition, timestamp, ttl, offset, previousOffset, 27, content]
 
-The content is JSON in a JSON string. It is kept as that string's bytes, quotes included, from the moment it is published:
-so what a subscriber gets is what the publisher wrote, and nobody in between reads it. Version 29 has three items more, for
-signatures, which nothing here has.
+The content is JSON in a JSON string, kept as that string's bytes: subscribers receive what the publisher wrote, undecoded.
+Version 29 has three more items for signatures, which are always empty.
 
-`predecessor` and `time_to_live` are what is left to say at the moment of sending: a message must never name a predecessor
-that a resend would not bring, since the protocol's older clients ask for it again and again, as fast as they can.
+`predecessor` and `time_to_live` are computed when a message is sent: it must not name a predecessor that a resend would not
+send, since older clients of the protocol request it again and again without pause.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ VERSIONS = (28, 29)
 """The versions of messages that are spoken here."""
 
 UNSIGNED = b",0,null,null]"
-"""What version 29 appends: no kind of signature, no address, no signature."""
+"""The extra items of version 29: no signature type, no address, no signature."""
 
 _ELSEWHERE = {
     27: "which is binary",
@@ -45,8 +44,8 @@ _quoted = lru_cache(maxsize=1024)(_encode)
 class StreamMessage(msgspec.Struct, frozen=True):
     """One message of one partition.
 
-    `timestamp` in milliseconds since 1970, `ttl` in seconds (0: kept), `previous` the offset of the message before it in
-    the same partition or None, `content` a JSON string as bytes.
+    `timestamp` in milliseconds since 1970, `ttl` in seconds (0: kept), `previous` the offset of the message before it in the
+    same partition or None, `content` a JSON string as bytes.
     """
 
     stream: str
@@ -69,7 +68,7 @@ def text_of(content: bytes) -> str:
 
 
 def write_message(message: StreamMessage, version: int = 28) -> bytes:
-    """The array of a message, made once for all who receive it. `version` is one of VERSIONS."""
+    """Return the array of a message, encoded once for all subscribers. `version` is one of VERSIONS."""
     _, partition, timestamp, ttl, offset, previous, content = astuple(message)
     return b"[%d,%b,%d,%d,%d,%d,%b,%d,%b%b" % (
         version,
@@ -126,13 +125,17 @@ def _refused(why: str) -> FrameRefused:
 
 
 def predecessor(previous: int | None, oldest: int | None) -> int | None:
-    """The predecessor that a message may name, where `oldest` is the smallest offset that a resend still brings."""
+    """Return the predecessor that a message may name.
+
+    `oldest` is the smallest offset that a resend can still send.
+    """
     return previous if previous is not None and oldest is not None and previous >= oldest else None
 
 
 def time_to_live(timestamp: int, retention: float | None, now: int) -> int:
-    """Whole seconds until a message's retention ends: `timestamp` and `now` in milliseconds, `retention` in seconds or None.
+    """Return the whole seconds until a message's retention ends.
 
-    0 says that it is kept, so a message that ends within its last second still has one.
+    `timestamp` and `now` in milliseconds, `retention` in seconds or None. 0 means unlimited, so a message that ends within
+    its last second still has 1.
     """
     return 0 if retention is None else max(1, int((timestamp - now) / 1000 + retention))

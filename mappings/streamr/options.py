@@ -1,8 +1,7 @@
-"""What an operator may say about Streamr: the streams there are, the keys of their clients, and how these are spoken to.
+"""Options of the Streamr mapper: streams, keys of clients, and the style of replies.
 
-`OPTIONS` is the table that documentation and the check of documents read; `read_streamr` makes of a definition's options
-what the protocol works with, `StreamrOptions`. Without a definition there are no streams, only the events of things and
-policies (Streamr protocol, options).
+`OPTIONS` is the table for documentation and validation; `read_streamr` converts a definition's options to `StreamrOptions`.
+Without a definition there are only the events of things and policies (Streamr protocol, options).
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ _DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,8})(?P<unit>[smhd])", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}", re.ASCII)
 _SHA_256 = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|\A/|//|/\Z")
-"""What is in no stream's id: control characters, half characters, and empty parts, since the id is part of a path."""
+"""Invalid in stream IDs: control characters, half surrogate pairs, and empty parts of the path."""
 
 MOST_CATCH_UP = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """One stream: in how many partitions it lies, and which policy says who may read and write it."""
+    """One stream: its number of partitions, and the policy with its permissions."""
 
     partitions: int
     policy: EntityId
@@ -42,10 +41,7 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamrOptions:
-    """A definition's options, ready for use.
-
-    `reply_addresses` of None: those of the source's reply-target.
-    """
+    """A definition's options. `reply_addresses` of None: those of the source's reply-target."""
 
     streams: Mapping[str, StreamOptions] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -60,7 +56,7 @@ class StreamrOptions:
 def read_streamr(written: Mapping[str, Any]) -> StreamrOptions:
     """The options of a definition. Raises OptionsRefused, which names every problem at once."""
     found = read_options(OPTIONS, written)
-    # An option of null is as good as none everywhere, but here null is what is asked for.
+    # Elsewhere null means default; here it is a value.
     filler = None if FILLER in written and written[FILLER] is None else ""
     return StreamrOptions(
         streams=found["streams"],
@@ -72,9 +68,6 @@ def read_streamr(written: Mapping[str, Any]) -> StreamrOptions:
         hash=found["hash"],
         accept_non_json=found["acceptNonJson"],
     )
-
-
-# --- what an option may hold --------------------------------------------------------------------------------------------
 
 
 def _refused(value: object, expected: str, *steps: str) -> OptionProblem:
@@ -113,7 +106,7 @@ def _is_stream(name: str) -> bool:
 
 
 def _stream(name: str, about: Mapping[str, Any], problems: list[OptionProblem]) -> StreamOptions:
-    """What a stream is; whatever is wrong with it goes to `problems`."""
+    """Read a stream; problems are added to `problems`."""
     unknown = about.keys() - {"partitions", "policyId"}
     problems += [_refused(about[member], "partitions or policyId", name, member) for member in sorted(unknown)]
     written = about.get("partitions", 1)
@@ -136,7 +129,7 @@ def _auth_keys(value: object) -> dict[str, str]:
             expected = f"a name of up to 100 letters, digits and the characters _ . - that is not '{ANONYMOUS}'"
             problems.append(_refused(name, expected, name))
         elif not isinstance(digest, str) or _SHA_256.fullmatch(digest) is None:
-            # What stands there may be the key itself, so it is not repeated.
+            # The value may be the key itself, so it is not quoted.
             problems.append(_refused("***", "the SHA-256 of the key, as 64 hexadecimal digits", name))
     if problems:
         raise OptionRefused(*problems)

@@ -1,8 +1,7 @@
-"""What of a session outlives a restart, as bytes (Streamr protocol, lifetime of a session).
+"""The parts of a session that outlive a restart, as bytes (Streamr protocol, lifetime of a session).
 
-Clients do not see that the service was restarted. What a session follows goes on, so all of it is kept:
-`PersistedSubscription`; how far it has come is known to whoever sends. A resend does not go on, and its client has to hear
-of it: `PersistedResend` is kept as long as the resend has no end.
+Clients do not notice a restart. Subscriptions continue, so all of a `PersistedSubscription` is stored; the sender stores its
+position. A resend fails, and its client must learn of it: `PersistedResend` is stored until the resend ends.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from mappings.streamr.errors import Sub
 
 
 class PersistedSubscription(msgspec.Struct, frozen=True, array_like=True, tag="following"):
-    """A partition that a session follows, with the rights of `subjects`, for these clients.
+    """A session's subscription to a partition, with the permissions of `subjects`, for these clients.
 
-    `owners`: whose session it is. `headers`: what broadcasts carry besides their own.
+    `owners`: the owners of the session. `headers`: additional headers of broadcasts.
     """
 
     stream: str
@@ -30,7 +29,7 @@ class PersistedSubscription(msgspec.Struct, frozen=True, array_like=True, tag="f
 
 
 class PersistedResend(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
-    """A resend that has not ended; `headers` are those of its frames, which answer the request `correlation_id`."""
+    """An unfinished resend; `headers` are those of its frames, which reply to `correlation_id`."""
 
     stream: str
     partition: int
@@ -52,15 +51,14 @@ def pack(kept: Kept) -> bytes:
 
 
 def unpack(packed: bytes) -> Kept:
-    """What was packed. Raises ValueError for bytes that say nothing of the kind."""
+    """Unpack stored bytes. Raises ValueError for invalid ones."""
     found: Kept = _decode(packed)
     return found
 
 
 def resumed_from(last: int | None, missed: int, most: int) -> int | None:
-    """After which offset a live subscription goes on after a restart; None for "now".
+    """Return the offset after which a live subscription continues after a restart; None for "now".
 
-    `missed` messages came after the `last` one it was sent, and `most` it catches up on. What it does not get, its client
-    sees by the next predecessor.
+    `missed` messages came after the `last` sent one, and `most` are sent. The client detects a gap by the next predecessor.
     """
     return last if last is not None and missed <= most else None

@@ -1,11 +1,8 @@
-"""What clients ask for: one JSON object in each message, told apart by its `type` (Streamr protocol, requests).
+"""Requests of clients: one JSON object each, distinguished by its `type` (Streamr protocol, requests).
 
-`read_request` takes a request apart and checks each member for itself, so that whoever carries it out meets values of one
-type each. Members that no request has are ignored; null is the same as nothing. Whether the stream exists, how many
-partitions it has and who may do this is for others to say. A request's mistakes are told in the order in which they stand
-here, the first one alone, and with what could be read of stream, partition and `sub`.
-
-A key that is no text opens nothing, so it is answered like an unknown one; an empty key is no key.
+`read_request` checks the type of each member. Unknown members are ignored; null is the same as a missing member. Existence
+of the stream, its partitions and permissions are checked later. Only the first error is reported, in this order, with the
+readable parts of stream, partition and `sub`. A key that is not text is treated as unknown; an empty key is no key.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ LONGEST_SUB = 255
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What a request may measure; each in bytes, but the messages that `resend_last` may ask for."""
+    """The most bytes of parts of a request, and the most messages of `resend_last`."""
 
     request: int = 1 << 20
     content: int = 1 << 20
@@ -49,7 +46,7 @@ class RequestLimits:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Append a message to a stream.
+    """Publish a message to a stream.
 
     `content` is the text as the client wrote it; `timestamp` in milliseconds, None for the service's own; `key` picks the
     partition, None for any.
@@ -73,7 +70,7 @@ class SubscribeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Send no more of it. A `partition` of None: the client named none."""
+    """End a subscription. A `partition` of None: the client named none."""
 
     stream: str
     partition: int | None = None
@@ -101,7 +98,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class FromTime:
-    """From the first message whose timestamp is at least `instant` (milliseconds) on, by offset."""
+    """Messages from the first one published at `instant` (milliseconds) or later, by offset."""
 
     instant: int
 
@@ -111,7 +108,7 @@ Selection: TypeAlias = All | Last | OffsetRange | FromTime
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """Send what is stored, under the client's own id."""
+    """Send stored messages, under the client's own ID."""
 
     stream: str
     partition: int
@@ -129,7 +126,7 @@ Request: TypeAlias = Publish | SubscribeRequest | Unsubscribe | Resend | Disconn
 
 
 def twin_of(request: Request) -> EntityId | None:
-    """The thing or policy that a request is about; None for a stream of its own."""
+    """Return the thing or policy of a request; None for the operator's own streams."""
     place = None if isinstance(request, Disconnect) else place_of(request.stream)
     return place.entity if isinstance(place, ThingStream | PolicyStream) else None
 
@@ -271,7 +268,7 @@ def _stream(members: Members) -> str:
 
 
 def _partition(members: Members) -> int | None:
-    """The partition, or None where none is named."""
+    """Return the partition; None if none is named."""
     value = members.get("partition")
     if value is None or value is False or value == "":
         return None
@@ -283,17 +280,17 @@ def _partition(members: Members) -> int | None:
 
 
 def _is_lawful(stream: str) -> bool:
-    """Whether a stream can have this id."""
+    """Whether this is a valid stream ID."""
     return _size(stream) <= LONGEST_STREAM
 
 
 def _about(stream: str, partition: int | None = None, sub: Sub | None = None) -> ErrorSubject:
-    """What an error repeats: no stream id that nobody can have."""
+    """Return the subject of an error: no invalid stream ID."""
     return ErrorSubject(stream if _is_lawful(stream) else None, partition, sub)
 
 
 def _auth_key(members: Members, refusal: Fault, about: ErrorSubject) -> str | None:
-    """The key of somebody who wants something of a stream; `refusal` for a key that is none, and where no stream can be."""
+    """Return the key of a request on a stream; `refusal` for an invalid key or stream."""
     key = members.get("authKey") or None
     if about.stream is None or (key is not None and not isinstance(key, str)):
         raise RequestRefused(refusal, about)
@@ -312,7 +309,7 @@ _SELECTING = ("resend_all", "resend_from", "resend_to", "resend_last", "resend_f
 
 
 def _selection(members: Members, limits: RequestLimits, about: ErrorSubject) -> Selection:
-    """Which messages are wanted: the first option counts, in the order of the protocol."""
+    """Return the selection of messages: the first option applies, in the order of the protocol."""
     if members.get("resend_all") is True:
         return All()
     selection: Selection | None = None
@@ -331,7 +328,7 @@ def _selection(members: Members, limits: RequestLimits, about: ErrorSubject) -> 
 
 
 def _range(start: Any, end: Any) -> OffsetRange | None:
-    """Offsets; those beyond what an offset can be are as good as the nearest one."""
+    """Return an offset range; offsets out of bounds are replaced by the nearest one."""
     first, last = _integer(start), _integer(end)
     if first is None or (end is not None and last is None):
         return None

@@ -1,11 +1,9 @@
-"""Resends of one session: how many run, which wait, when they are answered, and what they say (Streamr protocol, resend).
+"""The resends of one session: how many run, which wait, and their frames (Streamr protocol, resend).
 
-Old clients that meet a hole which nobody can fill ask for it again as soon as they hear that there is nothing, thousands of
-times in a second. So `Resends` lets a session begin only so many in a second and run only so many at once; others wait their
-turn, and the answer to a question that has found nothing just now is kept back, longer each time. Nobody is refused before
-very many wait.
-
-`ResendFrames` is what one resend says: nothing before its first message, and one end, whatever it was.
+Old clients that detect a gap which cannot be filled repeat their request as soon as they learn that there is nothing,
+thousands of times per second. So `Resends` lets a session begin a number of resends per second and run a number at once;
+others wait, and the reply to a repeated empty resend is delayed, longer each time. Requests are refused only if very many
+wait. `ResendFrames` returns the frames of one resend: none before its first message, and one end.
 """
 
 from __future__ import annotations
@@ -28,12 +26,12 @@ QUIET = 60.0
 """Seconds after which a question that found nothing is a new one."""
 
 MOST_REMEMBERED = 100
-"""Questions without an answer that a session is known by; who asks more is held to the rate alone."""
+"""The most empty resends that are remembered; beyond that only the rate limits a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResendLimits:
-    """Of one session: how many resends begin in a second, run at once, and wait."""
+    """The limits of one session: resends per second, running, and waiting."""
 
     per_second: int = 20
     running: int = 4
@@ -41,7 +39,7 @@ class ResendLimits:
 
 
 class ResendTicket(NamedTuple):
-    """One resend of a session; a client may use the same `sub` again while it runs."""
+    """One resend of a session; clients may use the same `sub` again while it runs."""
 
     number: int
     request: Resend
@@ -77,7 +75,7 @@ class Resends:
         return ticket
 
     def begin(self, now: float) -> list[ResendTicket]:
-        """Those whose turn it is, in the order in which they were asked for."""
+        """Return the resends that may begin, in the order of their requests."""
         begun: list[ResendTicket] = []
         while self._waiting and len(self._running) < self._limits.running and self._next_second() <= now:
             ticket = self._waiting.popleft()
@@ -87,7 +85,7 @@ class Resends:
         return begun
 
     def next_turn(self) -> float | None:
-        """When `begin` will have something to begin; None where that takes one that ends, or one that is asked for."""
+        """Return when `begin` will return some; None if another one must end or be requested first."""
         return self._next_second() if self._waiting and len(self._running) < self._limits.running else None
 
     def finish(self, ticket: ResendTicket, found: bool, now: float) -> float:
@@ -118,7 +116,7 @@ class Resends:
         return self._begun[0] + 1 if len(self._begun) == self._limits.per_second else float("-inf")
 
     def _delay(self, request: Resend, now: float) -> float:
-        """0, 1, 2, 4 … seconds for the same question, as long as it is asked again and again."""
+        """Return 0, 1, 2, 4 … seconds for the same repeated request."""
         question = _question(request)
         times, last = self._fruitless.pop(question, (0, now))
         if now - last >= QUIET:
@@ -135,7 +133,7 @@ def _question(request: Resend) -> _Question:
 
 
 class ResendFrames:
-    """What one resend says."""
+    """The frames of one resend."""
 
     __slots__ = ("_request", "has_found")
 

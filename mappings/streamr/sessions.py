@@ -1,13 +1,12 @@
-"""Whose session a request belongs to, what the session follows, and what ends it (Streamr protocol, sessions).
+"""The sessions of one connection: owner, subscriptions, and end (Streamr protocol, sessions).
 
-A broker has no sockets, so a session is whoever reads one reply address. `Sessions` are those of one connection: `admit`
-judges where a request comes from, `subscribe` and `unsubscribe` what a session follows, and each sign of its end takes all
-of it away. Nothing is done here: every call returns, in order, what is to be done (`SendFrame`, `FollowStream`,
-`LeaveStream`, `EndSession`), and the time is an argument. Whether somebody may read a stream has been decided before.
+A session is the reader of one reply address. `admit` checks the sender of a request, `subscribe` and `unsubscribe` change
+subscriptions, and each sign of the end removes the session. Every method returns what is to be done (`SendFrame`,
+`FollowStream`, `LeaveStream`, `EndSession`), and the time is an argument. Permissions were checked before.
 
-A session belongs to the subjects that its source or peer gave whoever began it; keys in requests say what a request may do,
-not whose session it is, since clients send them with some requests and not with others. Where many share an address, each by
-its own client id, a subscription lives until the last of them has left it.
+A session belongs to the subjects that the source or peer gave its first sender; keys in requests are permissions of the
+request only, since clients do not send them always. If clients share an address, each by its own ID, a subscription lasts
+until the last of them has left it.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Spot: TypeAlias = tuple[str, int]
 
 
 class SenderDecision(Enum):
-    """What becomes of a request because of where it comes from."""
+    """The decision about the sender of a request."""
 
     SERVED = "served"
     SILENT = "carried out, though nobody can be answered"
@@ -58,7 +57,7 @@ class SendFrame(NamedTuple):
 
 
 class FollowStream(NamedTuple):
-    """Send the session what is appended from now on."""
+    """Send the session messages from now on."""
 
     address: str
     spot: Spot
@@ -82,7 +81,7 @@ Effect: TypeAlias = SendFrame | FollowStream | LeaveStream | EndSession
 
 
 class SubscriptionRow(NamedTuple):
-    """What of a live subscription outlasts a restart; whoever sends keeps the last offset beside it."""
+    """The part of a live subscription that outlives a restart; the sender keeps the last offset."""
 
     address: str
     owners: frozenset[str]
@@ -93,7 +92,7 @@ class SubscriptionRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """How much there may be of everything; times in seconds."""
+    """The limits of a connection's sessions; times in seconds."""
 
     sessions: int = 10_000
     subscriptions: int = 1000
@@ -102,7 +101,7 @@ class SessionLimits:
 
 @dataclass(slots=True)
 class _Subscription:
-    """`subjects` are those of the latest subscribe, key and all; `clients` those who have not left."""
+    """A subscription. `subjects` are those of the latest subscribe, key included; `clients` have not left."""
 
     subjects: frozenset[str]
     clients: set[str | None]
@@ -110,7 +109,7 @@ class _Subscription:
 
 @dataclass(slots=True)
 class StreamrSession:
-    """Whoever reads one address."""
+    """The session of one address."""
 
     address: str
     owners: frozenset[str]
@@ -151,10 +150,10 @@ class Sessions:
         *,
         is_allowed: Callable[[str], bool],
     ) -> SenderDecision:
-        """Judge where a request comes from. One that is served keeps its session alive.
+        """Check the sender of a request. An accepted one keeps its session alive.
 
-        `address` is where its answers would go, None where the message names none; `owners` are the subjects of its source
-        or peer; `is_allowed` says whether an address is one that the operator means.
+        `address` is its reply address, None if the message names none; `owners` are the subjects of its source or peer;
+        `is_allowed` says whether the operator allows an address.
         """
         if address is None:
             return SenderDecision.SILENT if isinstance(request, Publish) else SenderDecision.NOWHERE
@@ -168,7 +167,7 @@ class Sessions:
         return SenderDecision.SERVED
 
     def open(self, address: str, owners: frozenset[str], now: float) -> StreamrSession | None:
-        """The session that reads this address, begun if need be; None where there are too many."""
+        """Return the session of this address, created if necessary; None if there are too many."""
         session = self._sessions.get(address)
         if session is None:
             if len(self._sessions) >= self._limits.sessions:
@@ -178,7 +177,7 @@ class Sessions:
 
     @property
     def too_many(self) -> Fault:
-        """What those are told for whom `open` has no session."""
+        """Return the error if `open` has no session."""
         return errors.limit_exceeded(f"{self._limits.sessions} sessions of a connection")
 
     def subscribe(
@@ -191,7 +190,7 @@ class Sessions:
         *,
         client: str | None = None,
     ) -> list[Effect]:
-        """Follow a partition, for somebody who may. Doing it again changes nothing but is answered again."""
+        """Subscribe to a partition, with permission. Repeating it only repeats the reply."""
         spot, about = (request.stream, request.partition), ErrorSubject(request.stream, request.partition)
         session = self.open(address, owners, now)
         if session is None:
@@ -238,7 +237,7 @@ class Sessions:
     # --- ends -----------------------------------------------------------------------------------------------------------
 
     def end(self, address: str, why: End) -> list[Effect]:
-        """End a session, without a frame. Nothing, if there is none."""
+        """End a session without a frame, if there is one."""
         session = self._sessions.pop(address, None)
         if session is None:
             return []
@@ -258,16 +257,16 @@ class Sessions:
             session.unheard.clear()
 
     def unheard(self, address: str, now: float) -> list[Effect]:
-        """Something was sent, and the broker says that nobody received it. End the session if that goes on."""
+        """Process that nobody received a message. End the session if that continues."""
         session = self._sessions.get(address)
         if session is None or not session.unheard.note(now):
             return []
         return self.end(address, End.UNHEARD)
 
     def recheck(self, streams: Container[str], may_read: Callable[[str, frozenset[str]], bool]) -> list[Effect]:
-        """After a change of policies: end what of these streams is followed by somebody who may not read it any longer.
+        """End the subscriptions to these streams that are no longer permitted, after a change of policies.
 
-        `may_read` is asked once about each stream and the same subjects.
+        `may_read` is called once for each stream and subjects.
         """
         effects: list[Effect] = []
         judged = cache(may_read)
@@ -288,7 +287,7 @@ class Sessions:
     # --- restarts -------------------------------------------------------------------------------------------------------
 
     def row(self, address: str, spot: Spot) -> SubscriptionRow | None:
-        """What of this subscription outlasts a restart; None where there is none."""
+        """Return the row of this subscription that outlives a restart; None if there is none."""
         session = self._sessions.get(address)
         found = session.subscriptions.get(spot) if session is not None else None
         if session is None or found is None:
@@ -296,7 +295,7 @@ class Sessions:
         return SubscriptionRow(address, session.owners, spot, found.subjects, frozenset(found.clients))
 
     def restore(self, rows: Iterable[SubscriptionRow], now: float) -> list[Effect]:
-        """Go on after a restart, without a frame. The sessions count as just seen."""
+        """Resume after a restart, without a frame. The sessions are as if just seen."""
         effects: list[Effect] = []
         for row in rows:
             session = self._sessions.setdefault(row.address, StreamrSession(row.address, row.owners, now))
@@ -308,7 +307,7 @@ class Sessions:
     # --- inside ---------------------------------------------------------------------------------------------------------
 
     def _saw(self, session: StreamrSession, now: float) -> None:
-        """Those seen last stand last."""
+        """Move the session to the end, which has the latest ones."""
         session.seen = now
         self._sessions[session.address] = self._sessions.pop(session.address)
 

@@ -1,11 +1,11 @@
-"""Which stream an id names: one of the operator's own, or the history of a thing or a policy (Streamr protocol, names).
+"""Streams by ID: the operator's own, and the events of things and policies (Streamr, names).
 
-    tank-9               a stream of its own
+    tank-9               a stream of the operator
     things/acme:lamp-7   the events of a thing; policies/acme:lamps those of a policy
 
-An id that begins like a twin's and names none is nobody's stream, whatever is configured. A stream's messages rest under the
-name of their partition, `tank-9/0`, which `partition_name` and `read_partition_name` translate; an id may hold slashes
-itself, the last one is the partition's.
+An invalid ID that begins like a twin's is no stream, even if it is configured. A stream's messages are stored under the
+name of their partition, `tank-9/0`, which `partition_name` and `read_partition_name` convert; an ID may contain slashes,
+the last one is the partition's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Place: TypeAlias = OwnStream | ThingStream | PolicyStream
 
 
 def place_of(stream: str) -> Place | None:
-    """What this id names, or None where it looks like a twin's and is none."""
+    """Return the stream or twin of this ID; None if it begins like a twin's and is invalid."""
     if stream.startswith(THINGS):
         thing = parse_entity_id(EntityType.THING, stream.removeprefix(THINGS))
         return ThingStream(thing) if thing is not None else None
@@ -63,22 +63,22 @@ def stream_of(entity: EntityId) -> str:
 
 
 def resource_of(stream: str) -> str:
-    """The resource on which a policy grants READ and WRITE of a stream of its own."""
+    """Return the resource on which a policy grants READ and WRITE of an operator's stream."""
     return f"stream:/{stream}"
 
 
 def partition_name(stream: str, partition: int) -> str:
-    """The name under which the messages of one partition rest."""
+    """Return the name under which the messages of one partition are stored."""
     return f"{stream}/{partition}"
 
 
 def partition_of(stream: str, partition: int) -> EntityId:
-    """One partition of a stream of its own, as the store knows it."""
+    """Return one partition of an operator's stream as an entity."""
     return partition_entity(partition_name(stream, partition))
 
 
 def read_partition_name(name: str) -> tuple[str, int] | None:
-    """Stream and partition of such a name, or None where it is none."""
+    """Return stream and partition of such a name; None for an invalid one."""
     stream, _, digits = name.rpartition("/")
     if not stream or not (digits.isascii() and digits.isdecimal()) or (len(digits) > 1 and digits[0] == "0"):
         return None
@@ -99,7 +99,10 @@ class KeyHash(str, Enum):
 def partition_of_key(
     key: str | None, partitions: int, hash: KeyHash = KeyHash.MURMUR3_SWAPPED, *, chance: random.Random | None = None
 ) -> int:
-    """The partition of a message with this key, out of so many; one at random for no key and for an empty one."""
+    """Return the partition of a message with this key, out of so many.
+
+    A random one without key or for an empty one.
+    """
     if partitions == 1:
         return 0
     if not key:

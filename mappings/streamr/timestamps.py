@@ -1,8 +1,7 @@
-"""The times of publishers: milliseconds, as a number or in a text, or a date (Streamr protocol, publish).
+"""The times of publishers: milliseconds as a number or text, or a date (Streamr, publish).
 
-A number counts as it is, its fraction cut off; a text is read as a number first, then as a date in ISO 8601, which is UTC
-where it names no offset. Zero, the empty text, null and false are no time at all: the service's own is taken then, as
-clients of the protocol expect.
+The fraction of a number is cut off; a text is read as a number, else as a date in ISO 8601, in UTC without offset. Zero, the
+empty text, null and false mean no time: the service's own is used, as clients of the protocol expect.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
-"""What a calendar with years of four digits can say, in milliseconds since 1970."""
+"""The range of a calendar with years of four digits, in milliseconds since 1970."""
 
 _NUMBER = re.compile(r"\s*(?P<whole>[+-]?[0-9]{1,16})(?:\.[0-9]*)?\s*", re.ASCII)
 _LONGEST_DATE = 64
@@ -27,7 +26,7 @@ class NoInstant(Exception):
 
 
 def read_instant(value: object) -> int | None:
-    """Milliseconds since 1970, or None where none is given. Raises NoInstant."""
+    """Return milliseconds since 1970; None if there is no time. Raises NoInstant."""
     if value is None or value is False or value == "":
         return None
     if isinstance(value, str):

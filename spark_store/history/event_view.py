@@ -1,8 +1,8 @@
-"""What a filter sees: the partial thing that one event carries, and the whole thing as it is.
+"""The document that a filter sees: the partial thing of one event, or the whole present thing.
 
-A history filter judges every event alone (Ditto protocol, streaming subscriptions, filter). It sees the thing's id, the
-event's revision and time, and what the event changed at its place; no earlier state. So a filter on a field matches the
-events that bring the field along, and `ne` and `not` match those that do not.
+A history filter judges every event alone (Ditto protocol, streaming subscriptions, filter). It sees the thing's ID, the
+event's revision and time, and the changed value at its place, but no earlier state. So a filter on a field matches the
+events with that field, and `ne` and `not` match those without it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _decode = msgspec.json.Decoder().decode
 
 
 def partial_thing(event: Event) -> dict[str, Any]:
-    """The thing as far as this event of a thing tells it, with `_revision` and `_modified`.
+    """Return the thing as far as this event describes it, with `_revision` and `_modified`.
 
-    A merge tells what it leaves behind: its nulls are removed. A deletion tells nothing. Raises StoreError for an event
-    whose value is no JSON, which no journal should hold.
+    A merge is shown without its nulls, a deletion is empty. Raises StoreError for an event whose value is no JSON, which no
+    journal should contain.
     """
     value = MISSING if event.value is None else _parse(event, event.value)
     document = changed_part(event.entity.type, event.action, event.path, value)
@@ -37,7 +37,7 @@ def partial_thing(event: Event) -> dict[str, Any]:
 
 
 def changed_part(type: EntityType, action: str, path: str, value: Any) -> dict[str, Any]:
-    """A fresh document with what an event changed, at its place.
+    """Return a new document with the changed value at its place.
 
     `value` is parsed; MISSING for a deletion.
     """

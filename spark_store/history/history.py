@@ -1,23 +1,13 @@
-"""Histories: which events of one entity a query means, and how they are read page by page, from journal and lake.
+"""Histories of one entity: bounds of a query, and pages of events, from journal and lake.
 
-`open_range` fixes the bounds once (Ditto protocol, subscribe for persisted events): what is relative to the newest
-revision becomes a number, instants become revisions, the filter becomes a predicate. What comes later does not belong to
-the range. `page` reads on from a position, which is the last revision that has been dealt with (0 at the beginning).
-Nothing stays open between two pages: a range is five words of memory, because there are as many as subscriptions.
+`open_range` fixes the bounds once (Ditto protocol, subscribe for persisted events): relative revisions become numbers,
+instants revisions, the filter a predicate. `page` reads on from a position, the last processed revision (0 at the
+beginning). A range is small, because there are as many as subscriptions.
 
-The journal is asked first, and alone as long as it has what is wanted. Of an entity it lacks only the oldest events, which
-were taken away because the lake has them, or erased. A page that begins there says which revisions they are (`Trimmed`), and
-`cold_page` reads them in the lake, to be called where one may wait for a disk. What was erased is not looked for. What the
-lake has not either was forgotten there (retention): a range begins at the oldest event there is. Who has begun goes on to
-get what retention deletes meanwhile, as long as the files stay. In a range's midst nothing may be missing: whoever reads on
-where the lake has lost something is told so, and not given what comes after it.
-
-Of an event that is not durable yet nobody here knows the time. A range that may hold such a one keeps its instants, and is
-empty, without an end, until everything in it can be looked at; then its bounds are the same on every page. So does one of
-whose trimmed events an instant may divide.
-
-Times never go back within an entity (whoever decides about commands sees to that), so the events between two instants are
-neighbours and their ends are found by halving. A filter looks at each event alone (`spark_store.history.event_view`).
+The journal is read first. If a page begins with trimmed events, it returns their revisions (`Trimmed`), and `cold_page`
+reads them from the lake. A range begins at the oldest retained event; missing events inside of it are an error. Undurable
+events have no known time yet: such a range keeps its instants, and is empty without an end until they are durable. Times
+never go back within an entity, so bounds of instants are found by bisection.
 """
 
 from __future__ import annotations
@@ -41,16 +31,16 @@ if TYPE_CHECKING:
 
 
 SCAN_ROWS = 200
-"""How many events a page with a filter looks at, at most: about a millisecond."""
+"""How many events a page with a filter examines at most: about a millisecond."""
 
 SCAN_COMPARISONS = 4000
-"""How many comparisons a page with a filter makes, at most, with values of ordinary size."""
+"""How many comparisons a page with a filter makes at most, with values of ordinary size."""
 
 SCAN_WORK = 1_000_000
-"""How many bytes of events times comparisons a page with a filter may cost: some tens of milliseconds at its worst."""
+"""How many bytes of events times comparisons a page with a filter may cost: some tens of milliseconds."""
 
 COLD_SCANS = 10
-"""So many times as much may a page with a filter cost that is read in the lake, by a worker thread."""
+"""How many times as much a filtered page from the lake may cost, in a worker thread."""
 
 _SMALLEST_SCAN = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -60,10 +50,9 @@ _BEFORE_ALL, _AFTER_ALL = "", "A"
 
 @dataclass(frozen=True, slots=True)
 class HistoryRange:
-    """Revisions `first` to `last` of one entity (empty if first > last), and what an event must match, if anything.
+    """Revisions `first` to `last` of one entity (empty if first > last), and the filter.
 
-    `times` are there only where they could not be made revisions: `last` was not durable yet, or the events that they
-    divide have been trimmed.
+    `times` are there only if they could not become revisions: `last` was not durable yet, or the events were trimmed.
     """
 
     entity: EntityId
@@ -74,9 +63,9 @@ class HistoryRange:
 
 
 class Trimmed(NamedTuple):
-    """Revisions `first` to `last` of a range, which the journal has no more; whether the range ends with them.
+    """Trimmed revisions `first` to `last` of a range, and whether the range ends with them.
 
-    `begin` is where the range begins: from there on, but only there, events may have been forgotten.
+    `begin` is where the range begins: only there events may have been deleted by retention.
     """
 
     first: int
@@ -86,11 +75,10 @@ class Trimmed(NamedTuple):
 
 
 class HistoryPage(NamedTuple):
-    """Events in ascending order, the position behind them, and whether they are the last ones.
+    """Events in ascending order, the next position, and whether they are the last ones.
 
-    A page without events that has not ended has looked at many that do not match, or has met events that are not durable
-    yet; the next one goes on from there. Where it has met events that are `trimmed`, it is without events, and what is
-    wanted is `cold_page` of these.
+    A page without events that has not ended has examined many that do not match, or has met undurable events; continue from
+    its position. If it has met events that are `trimmed`, it is empty: read them with `cold_page`.
     """
 
     events: list[Event]
@@ -102,11 +90,10 @@ class HistoryPage(NamedTuple):
 def open_range(
     journal: Journal, query: HistoryQuery, now: datetime | None = None, *, newest: int | None = None
 ) -> HistoryRange:
-    """Fix what a query means now.
+    """Fix the bounds of a query.
 
-    `now` is what `time:now` in the filter stands for (default: the clock). `newest` is the revision that counts as the
-    entity's last one (default: the newest committed one); it may be one that is about to be committed. Raises QueryError
-    for a filter that cannot be read, StoreUnavailable.
+    `now` replaces `time:now` in the filter (default: the clock). `newest` is the entity's last revision (default: the newest
+    committed one); it may be about to be committed. Raises QueryError for an invalid filter, StoreUnavailable.
     """
     predicate = None
     if query.filter is not None:
@@ -124,10 +111,10 @@ def open_range(
 
 
 def page(journal: Journal, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
-    """At most `limit` events after `position`, about `max_bytes` of values; one event is never too large.
+    """Return at most `limit` events after `position`, about `max_bytes` of values, but at least one.
 
-    With a limit of 0 nothing is returned, but `ended` may become known: as long as the position moves, more can be learnt.
-    Raises StoreUnavailable.
+    With a limit of 0 no events are returned, but `ended` may become known, as long as the position moves. Raises
+    StoreUnavailable.
     """
     if range.times is not None:
         if not _is_durable(journal, range):
@@ -175,7 +162,7 @@ def _matching(
 def _gone(
     journal: Journal, range: HistoryRange, position: int, first: int, last: int, limit: int, max_bytes: int
 ) -> HistoryPage:
-    """A page that begins with revisions that the journal has no more: they were erased, and it begins later, or trimmed."""
+    """Return a page that begins with missing revisions: erased, so that it begins later, or trimmed."""
     if (erased := journal.beginning(range.entity).erased) < first:
         return HistoryPage([], position, False, Trimmed(first, last, last == range.last, range.first))
     if erased >= range.last:
@@ -184,7 +171,7 @@ def _gone(
 
 
 class _Scan:
-    """What a page with a filter has found so far, and what it may still cost."""
+    """The results of a page with a filter, and its remaining cost."""
 
     __slots__ = ("_left", "_limit", "_predicate", "_size", "found", "max_bytes")
 
@@ -203,7 +190,7 @@ class _Scan:
 
     @property
     def rows(self) -> int:
-        """How many events to look at next."""
+        """Return how many events to examine next."""
         return min(self._size, self._left)
 
     def take(self, events: list[Event]) -> int | None:
@@ -238,7 +225,7 @@ def cold_page(
         return found
 
     def forgotten(start: int, rows: int, size: int, first: int | None) -> ColdEvents:
-        """What retention has deleted since somebody began to read it."""
+        """Return the page after events that retention has deleted since reading began."""
         found = cold.forgotten(range.entity, start, trimmed.last, rows, size)
         if not found.events:
             raise _missing(range, start, first or trimmed.last + 1)
@@ -246,7 +233,7 @@ def cold_page(
         return found._replace(events=in_time, is_all=found.is_all or len(in_time) < len(found.events))
 
     def is_too_late(revision: int) -> bool:
-        """Whether an event that was not found is there all the same: then it is not from before the time asked for."""
+        """Whether an event exists that was not found: then it is not from before the requested time."""
         return times.before is not None and bool(
             cold.events(range.entity, revision, revision, 1, 1, reaching=reaching).events
         )
@@ -274,12 +261,12 @@ def _missing(range: HistoryRange, expected: int, end: int) -> HistoryUnavailable
 
 
 def _is_durable(journal: Journal, range: HistoryRange) -> bool:
-    """Whether everything in the range has been committed: if so, what is not found has been trimmed."""
+    """Whether everything in the range is committed: then missing events were trimmed."""
     return journal.latest(range.entity) >= range.last
 
 
 def _revisions(query: HistoryQuery, newest: int) -> tuple[int, int]:
-    """Absolute revisions, both inclusive, for an entity whose last one is `newest` (0: none)."""
+    """Return absolute revisions, both inclusive, for an entity whose last one is `newest` (0: none)."""
     first, last = query.from_revision, newest
     if first < 0:
         first += newest + 1
@@ -291,7 +278,7 @@ def _revisions(query: HistoryQuery, newest: int) -> tuple[int, int]:
 def _times(query: HistoryQuery) -> Times | None:
     if query.after is None and query.before is None:
         return None
-    # `before` is rounded up: an event at the microsecond in which it lies may be earlier.
+    # `before` is rounded up: an event in the same microsecond may be earlier.
     return Times(
         None if query.after is None else _timestamp(query.after // 1000),
         None if query.before is None else _timestamp(-(-query.before // 1000)),
@@ -299,10 +286,10 @@ def _times(query: HistoryQuery) -> Times | None:
 
 
 def _between(journal: Journal, entity: EntityId, first: int, last: int, times: Times) -> tuple[int, int, Times | None]:
-    """The revisions among `first` to `last`, all durable, that lie between the times.
+    """Return the durable revisions among `first` to `last` between the times.
 
-    Of trimmed ones nothing is known but that they are older than the oldest one here. Where a time may lie among them it is
-    returned too: it is for the lake to ask. To ask this again about what was returned gives the same.
+    Trimmed events are only known to be older than the oldest one here. A time that may lie among them is returned too, for
+    the lake. Repeating the call with the result changes nothing.
     """
     after, before = times
     kept = journal.events(entity, first, last, 1, 1) if first <= last else []
@@ -336,11 +323,9 @@ def _first_from(journal: Journal, entity: EntityId, first: int, last: int, time:
 
 
 def _first(journal: Journal, entity: EntityId, first: int, last: int, passes: Callable[[str], bool]) -> int:
-    """The first revision from which on timestamps pass; last + 1 if none does.
+    """Return the first revision whose timestamp passes; last + 1 if none does.
 
-    Some twenty look-ups in a long history.
-
-    All of them are durable, and in the journal; what has been trimmed meanwhile is passed over.
+    Some twenty look-ups in a long history. All revisions are durable and in the journal; meanwhile trimmed ones are skipped.
     """
     low, high = first, last + 1
     while low < high:

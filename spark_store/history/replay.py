@@ -1,20 +1,12 @@
-"""Replay: events folded into the state of an entity.
+"""Folds events into the state of an entity. Pure.
 
-`evolve` is the one place that says what an event does to a state; whoever decides about a command uses it for the state
-that results, and the lake's pipeline uses it for the rows of its tables, so both see the same thing. It is pure: the
-state that comes in is never changed, and what the event does not touch is shared with the state that goes out.
+`evolve` defines what an event does to a state, for commands and for the lake's pipeline; unchanged parts are shared with the
+former state. Ditto protocol, events: `created` and `modified` set the value at the path and create missing parents; `merged`
+applies a merge patch (RFC 7396); `deleted` removes the value, and at `/` leaves a tombstone that continues the revisions.
+Beyond RFC 7396, a key `{{ ~regex~ }}` with the value null deletes every fully matching key.
 
-What an event means (Ditto protocol, events): `created` and `modified` set the value at the path and make missing parents;
-`merged` applies a merge patch (RFC 7396) there; `deleted` removes what is there. `deleted` at `/` leaves a tombstone that
-goes on counting revisions. One thing is added to RFC 7396: a key of the form `{{ ~regex~ }}` with the value null deletes
-every key that the expression matches in full.
-
-A thing's state may hold its metadata, under `_metadata` (`mappings.model.metadata`): no event's value touches it. It loses
-what is said about data that goes, and changes as the event's stored headers say.
-
-A message of a stream is an event that changes nothing: what is left of it in the state of the partition is its revision.
-
-Whether an event should have happened is not asked here. The paths of things and policies are the same as in commands.
+Metadata in `_metadata` (`mappings.model.metadata`) is changed by the event's stored headers, and deleted with its data. A
+message of a stream only changes the revision. Whether an event is allowed was decided before.
 """
 
 from __future__ import annotations
@@ -38,10 +30,10 @@ MATCH_BUDGET = 1_000_000
 """The most steps that the delete patterns of one merge may take, over all keys: some milliseconds."""
 
 _PATTERN_STEPS, _CHARACTER_STEPS = 1000, 100
-"""What compiling a pattern counts, and each character of it."""
+"""The cost of compiling a pattern, and of each of its characters."""
 
 _IMPORTS = ("imports",)
-"""What a policy always has: without imports it has none of them."""
+"""The members that every policy has."""
 
 _parse = msgspec.json.Decoder().decode
 _WHOLE_KEY = re.compile(r"(/entries/[^/]+/(?:subjects|resources))/(.+)", re.DOTALL)
@@ -53,7 +45,7 @@ class DeletePatternRefused(ValueError):
 
 
 class MatchBudget:
-    """What the delete patterns of one merge may still cost. The same merge always costs the same."""
+    """The budget for the delete patterns of one merge. The same merge always costs the same."""
 
     __slots__ = ("steps",)
 
@@ -68,7 +60,7 @@ class MatchBudget:
 
 
 def fold(events: Iterable[Event]) -> Snapshot:
-    """The state after all `events`, which are one entity's, oldest first.
+    """Return the state after all `events` of one entity, oldest first.
 
     Raises ValueError if there are none.
     """
@@ -125,7 +117,7 @@ def data_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
 def _annotated(
     event: Event, before: Mapping[str, Any] | None, data: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """A state with its metadata, which stands last; without the member where there is none."""
+    """Return a state with its metadata as the last member, if there is some."""
     if event.entity.type is not EntityType.THING:
         return state
     present = before.get(METADATA) if before is not None else None
@@ -142,7 +134,7 @@ def _policy(event: Event, state: Mapping[str, Any] | None, last: str | None) -> 
 
 
 def state_path(type: EntityType, path: str) -> Segments:
-    """The keys that a path of an event names.
+    """Return the keys in a path of an event.
 
     Below `subjects` and `resources` of a policy's entry the rest of the path is one key, slashes included.
     """
@@ -159,7 +151,7 @@ _known_path = lru_cache(maxsize=4096)(_state_path)
 
 
 def merge_at(state: Any, path: Segments, patch: Any) -> Any:
-    """`state` with a merge patch applied at `path`: null there deletes, and deleting what is absent changes nothing."""
+    """Return `state` with a merge patch applied at `path`: null there deletes."""
     if path and patch is None:
         return remove(state, path)
     return put(state, path, merge(get(state, path), patch))
@@ -189,7 +181,7 @@ def _merge(target: Any, patch: Any, budget: MatchBudget) -> Any:
 
 
 def is_delete_pattern(key: str) -> bool:
-    """Whether a patch's key with the value null names keys by a regular expression."""
+    """Whether a patch's key with the value null selects keys by a regular expression."""
     return key.startswith("{{") and _DELETE_KEY.fullmatch(key) is not None
 
 
@@ -202,7 +194,7 @@ def matching_keys(pattern: str, target: Iterable[str], budget: MatchBudget) -> l
 
 
 class _DeletePattern(NamedTuple):
-    """A compiled pattern and what bounds its backtracking: it tries at most `variants` · length^`unbounded` ways."""
+    """A compiled pattern and its bound: it tries at most `variants` · length^`unbounded` ways."""
 
     expression: re.Pattern[str]
     variants: int
@@ -221,11 +213,11 @@ _TOKEN = re.compile(
 
 @lru_cache(maxsize=256)
 def _delete_pattern(key: str) -> _DeletePattern:
-    """Compile a pattern whose matching cannot explode: nothing that repeats may hold anything that varies.
+    """Compile a pattern whose matching is bounded: nothing that repeats may contain a variation.
 
-    A backtracking matcher takes exponential time only where a repetition or a choice sits inside a repetition, or where
-    many of them stand in a row; the first is refused, the second is counted. It takes memory for each round of a
-    repetition: rounds beyond the longest key, and rounds over nothing, are refused.
+    A backtracking matcher takes exponential time only for a repetition or choice inside a repetition, or for many in a row;
+    the first is refused, the second is counted. It takes memory for each round of a repetition: rounds beyond the longest
+    key, and empty rounds, are refused.
     """
     match = _DELETE_KEY.fullmatch(key)
     text = (match["tilde"] or match["slash"]) if match else key
@@ -234,17 +226,17 @@ def _delete_pattern(key: str) -> _DeletePattern:
     variants, unbounded = _count_variations(text)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a client's odd spelling is none of the operator's business
+            warnings.simplefilter("ignore")  # caused by a client, so no warning for the operator
             return _DeletePattern(re.compile(text), variants, unbounded)
     except (re.error, OverflowError, RecursionError) as error:
         raise DeletePatternRefused(f"found {text}, expected a regular expression: {error}") from error
 
 
 def _count_variations(text: str) -> tuple[int, int]:
-    """How many ways to match there are at most: a number, and how often the length of the key multiplies it."""
+    """Count the ways to match: a number, and the power of the key's length that multiplies it."""
     variants, unbounded = 1, 0
     groups = [False]
-    varies = False  # whether the atom just read is a group with something in it that varies
+    varies = False  # whether the last atom is a group with a variation in it
     for token in _TOKEN.finditer(text):
         atom_varies, varies = varies, False
         if token["open"]:
@@ -271,10 +263,7 @@ def _count_variations(text: str) -> tuple[int, int]:
 
 
 def _repetitions(text: str, quantifier: str) -> tuple[int, bool]:
-    """In how many ways a quantifier can be met, and whether that grows with the key.
-
-    Raises PatternRefused.
-    """
+    """Return the ways of a quantifier, and whether they grow with the key. Raises PatternRefused."""
     if quantifier == "?":
         return 2, False
     if quantifier in "*+":
@@ -293,7 +282,7 @@ FOLDABLE = frozenset(type.value for type in EntityType)
 
 
 class FoldBase(str, Enum):
-    """What a state rests on: all events; a state known before and the events after it; nothing, so there is none."""
+    """The base of a state: all events; a known state and later events; or nothing."""
 
     EVENTS = "events"
     KNOWN = "known"
@@ -301,7 +290,7 @@ class FoldBase(str, Enum):
 
 
 class StateFold:
-    """Give it one entity's events in order of revision, and known states among them: after the event of their revision."""
+    """Folds one entity's events in order of revision, with known states among them."""
 
     __slots__ = ("ground", "newest", "snapshot")
 
@@ -312,7 +301,7 @@ class StateFold:
         """The revision of the newest event that was given."""
 
     def event(self, event: Event) -> None:
-        """One that has been taken already, or lies before the known state, changes nothing."""
+        """Add an event. Repeated ones, and those before the known state, are ignored."""
         self.newest = max(self.newest, event.revision)
         current = 0 if self.snapshot is None else self.snapshot.revision
         if event.revision <= current:
@@ -333,7 +322,7 @@ class StateFold:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two parsed JSON values are the same value: the order of keys does not count, and 1 is 1.0, but not true."""
+    """Whether two parsed JSON values are the same: ignoring the order of keys; 1 is 1.0, but not true."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
@@ -342,7 +331,7 @@ def is_same(one: Any, other: Any) -> bool:
 
 
 def is_same_text(one: bytes | str | None, other: bytes | str | None) -> bool:
-    """The same for JSON texts; None is no state. A text that is no JSON is the same as nothing else."""
+    """The same for JSON texts; None is no state. Invalid JSON equals nothing else."""
     if one == other:
         return True
     if one is None or other is None:

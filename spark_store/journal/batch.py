@@ -1,6 +1,6 @@
-"""What a batch of changes makes of the entities that it touches, before any journal stores it. Pure.
+"""Checks a batch of changes and computes the resulting states, before it is stored. Pure.
 
-Every event has to follow its entity's newest one, and every entity to have a state after its newest event.
+Every event must follow its entity's newest one, and every entity must have a state after its newest event.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from spark_store.records import Change, Snapshot
 
 
 class PlannedState(NamedTuple):
-    """The state that a batch leaves an entity in: as a value, and as JSON (None once it is deleted)."""
+    """The state of an entity after a batch: as a value, and as JSON (None once it is deleted)."""
 
     snapshot: Snapshot
     text: bytes | None
 
 
 def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[EntityId, PlannedState]:
-    """What a batch makes of the entities it touches; each state is encoded once, however many changes lead to it.
+    """Return the states after a batch; each is encoded once, however many changes lead to it.
 
-    `newest` says an entity's revision before the batch, 0 if it has none. Raises RevisionConflict and Unstorable.
+    `newest` returns an entity's revision before the batch, 0 if it has none. Raises RevisionConflict and Unstorable.
     """
     revisions: dict[EntityId, int] = {}
     snapshots: dict[EntityId, Snapshot] = {}

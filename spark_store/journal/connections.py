@@ -1,13 +1,11 @@
-"""Connections as the journal's file keeps them: what the API owns, what is noted of those that files own, who changed what.
+"""Connections in the journal: those of the API, notes on those of files, and the audit log.
 
-Every change of a connection of the API is a row: the newest one is the connection as it is, the others are its past. So much
-of that is kept that a connection which was opened and closed for years costs no more than one of today. A connection that
-is deleted has a newest row without document, so that one that is made anew under its id counts on. Of a connection that a
-file owns only that is kept which the file does not say: how often it was seen to change, and the status that an operator
-wants in spite of it.
+Every change of a connection of the API is a row: the newest one is the present, a bounded number of others its past. A
+deleted connection has a newest row without document, so that a new one with its ID continues the revisions. Of a connection
+that a file owns only the number of changes and an operator's override are stored.
 
-Each function here is one short step, with the connection that reads or inside the caller's transaction; documents are JSON
-text, and what is secret in them has been sealed by the caller. Times are UTC text as in events.
+Each function is one short step, on the reading connection or inside the caller's transaction; documents are JSON text with
+sealed secrets. Times are UTC text as in events.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from collections.abc import Callable, Sequence
 from spark_store.records import AuditEntry, FileNote, StoredRevision
 
 KEPT_AUDIT_ENTRIES = 100_000
-"""So many of the newest entries are kept of who changed what."""
+"""How many entries of the audit log are kept."""
 
 KEPT_REVISIONS = 100
-"""So many of the newest revisions of a connection are kept."""
+"""How many revisions of a connection are kept."""
 
 _COLUMNS = "id, revision, document, modified, modified_by, action"
 # SQLite takes the other columns of the row that has the largest revision.
@@ -55,9 +53,9 @@ def revisions(connection: sqlite3.Connection, connection_id: str) -> list[Stored
 
 
 def rewrite(connection: sqlite3.Connection, change: Callable[[StoredRevision], str | None]) -> int:
-    """Put another document in the place of each revision's where `change` has one; how many it were.
+    """Replace the document of each revision for which `change` returns one; return how many.
 
-    What `change` raises leaves the transaction to the caller, who takes it back.
+    If `change` raises, the caller rolls back the transaction.
     """
     count = 0
     for (connection_id,) in connection.execute(_IDS).fetchall():
@@ -72,14 +70,14 @@ def rewrite(connection: sqlite3.Connection, change: Callable[[StoredRevision], s
 def store(
     connection: sqlite3.Connection, revision: StoredRevision, entry: AuditEntry, keep: int = KEPT_REVISIONS
 ) -> None:
-    """Add a revision, and who made it; forget all of the connection but the newest `keep`."""
+    """Add a revision and its audit entry; keep only the newest `keep` revisions."""
     connection.execute(_INSERT, revision)
     connection.execute(_FORGET, (revision.id, revision.revision - keep))
     audit(connection, entry)
 
 
 def file_notes(connection: sqlite3.Connection) -> list[FileNote]:
-    """What is kept of connections that files own."""
+    """Return the notes on connections that files own."""
     return [FileNote._make(row) for row in connection.execute(_FILES)]
 
 
@@ -89,12 +87,12 @@ def note_files(connection: sqlite3.Connection, notes: Sequence[FileNote]) -> Non
 
 
 def audit(connection: sqlite3.Connection, entry: AuditEntry, keep: int = KEPT_AUDIT_ENTRIES) -> None:
-    """Add who did something, and forget all entries but the newest `keep`."""
+    """Add an audit entry, and keep only the newest `keep`."""
     number = connection.execute(_AUDIT, entry).lastrowid
     assert number is not None
     connection.execute(_FORGET_AUDIT, (number - keep,))
 
 
 def audited(connection: sqlite3.Connection, limit: int) -> list[AuditEntry]:
-    """Who did what, the newest first; at most `limit` entries."""
+    """Return the newest audit entries, the newest first."""
     return [AuditEntry._make(row) for row in connection.execute(_AUDITED, (limit,))]

@@ -1,17 +1,12 @@
-"""Erasure of one entity from the journal: the record that it happened, and the steps that take everything away.
+"""Erasure of one entity from the journal: its record, and the steps that delete everything.
 
-An operator asks for it; nothing else in the service forgets on purpose. What an erasure takes: every event of the entity up
-to then, its state, what the search index says of it, and the answers that redeliveries would get. What stays: the record,
-and the entity's row without state or policy, because its revisions go on counting if it is ever made again. The row says up
-to which revision (`erased`): so a history that begins behind it lacks nothing.
+An erasure deletes every event of the entity, its state, its search index, and answers to its deliveries. It keeps the
+record, and the entity's row with the revision up to which it was erased (`erased`), so that revisions continue. Each
+function is one short step inside the caller's transaction and may be repeated; the record comes first and is finished last,
+so an unfinished one is continued.
 
-What changes the journal here is one short step each, inside the caller's transaction, and may be done twice. The record
-comes first and is finished last, so whoever finds an unfinished one goes on with it. The numbers of events that have been
-taken away are kept as holes, because a pipeline counts on numbers without gaps: one that fills a new lake, too, which it can
-do for as long as nothing has been trimmed. So a hole is forgotten when events behind it have been.
-
-Bytes that are deleted are overwritten (`secure_delete`); they leave the write-ahead log when it is moved into the file,
-which is the business of `spark_store.journal.journal`.
+The numbers of erased events are kept as holes, because a pipeline counts on numbers without gaps, until events after them
+have been trimmed. Deleted bytes are overwritten (`secure_delete`), and leave the write-ahead log when it is emptied.
 """
 
 from __future__ import annotations
@@ -25,19 +20,19 @@ from spark_store.search import index
 from spark_store.sql import literal
 
 STEP_ENTRIES = 50
-"""How many events one step takes away: less than a millisecond, if they are of ordinary size."""
+"""How many events one step deletes: less than a millisecond, if they are of ordinary size."""
 
 STEP_ANSWERS = 500
-"""How many answers one step looks at."""
+"""How many answers one step examines."""
 
 STEP_BYTES = 1 << 20
-"""So many bytes end a step, too: one that begins takes at least one event, or looks at one answer."""
+"""How many bytes end a step, after at least one event or answer."""
 
 STEP_PATHS = 500
-"""How many places of the search index one step looks at."""
+"""How many places of the search index one step examines."""
 
 STEP_HOLES = 1000
-"""How many holes one step forgets."""
+"""How many holes one step deletes."""
 
 _COLUMNS = "id, type, entity, seq, asked, asked_by, journal_done, lake_done"
 _ALL = f"SELECT {_COLUMNS} FROM erasures WHERE id > ? ORDER BY id"
@@ -46,7 +41,7 @@ _INSERT = """
     INSERT INTO erasures (id, type, entity, seq, asked, asked_by)
     VALUES (?, ?, ?, (SELECT value FROM counters WHERE name = 'seq'), ?, ?)
 """
-# The sequence has what AUTOINCREMENT has given before, also to rows that are gone.
+# The sequence has the IDs that AUTOINCREMENT has given before, deleted rows included.
 _LAST_NUMBER = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'erasures'"
 _ENTOMB = """
     UPDATE entities SET state = NULL, policy = NULL, created = ?, modified = ?, newest_seq = 0, erased = revision
@@ -60,7 +55,7 @@ _CHUNK = """
 _HOLE = "INSERT OR IGNORE INTO holes (seq) VALUES (?)"
 _DELETE = "DELETE FROM entries WHERE entity = ? AND revision = ?"
 _ANSWERS = "SELECT id, length(answer) FROM answers WHERE id > ? ORDER BY id LIMIT ?"
-# Those of earlier versions do not say whose they are: there the id is looked for.
+# Answers of earlier versions do not name their entity: search for its ID.
 _DELETE_ANSWERS = """
     DELETE FROM answers WHERE id > ?1 AND id <= ?2
     AND (entity = ?3 OR instr(others, ',' || ?3 || ',') > 0 OR (entity IS NULL AND instr(answer, ?4) > 0))
@@ -92,7 +87,7 @@ class Erasure(NamedTuple):
 
 
 def records(connection: sqlite3.Connection, after: int = 0) -> list[Erasure]:
-    """Every erasure whose number is above `after`, oldest first."""
+    """Return the erasures with IDs above `after`, oldest first."""
     return [Erasure._make(row) for row in connection.execute(_ALL, (after,))]
 
 
@@ -144,12 +139,12 @@ def take_entries(connection: sqlite3.Connection, erasure: Erasure) -> bool:
 
 
 def _within_bytes(sizes: Sequence[int]) -> int:
-    """How many of the first of these come to STEP_BYTES, with the one that passes it."""
+    """Return how many of the first items reach STEP_BYTES, the exceeding one included."""
     return next((n for n, total in enumerate(accumulate(sizes), 1) if total >= STEP_BYTES), len(sizes))
 
 
 def take_answers(connection: sqlite3.Connection, erasure: Erasure, after: int) -> int | None:
-    """Take away what redeliveries would be answered, among the answers behind `after`; where to go on, None at the end."""
+    """Delete answers of the entity after position `after`; return where to continue, None at the end."""
     found = connection.execute(_ANSWERS, (after, STEP_ANSWERS)).fetchall()
     if not found:
         return None
@@ -161,9 +156,9 @@ def take_answers(connection: sqlite3.Connection, erasure: Erasure, after: int) -
 
 
 def take_paths(connection: sqlite3.Connection, after: int) -> int | None:
-    """Take away places at which no thing has a value, among those behind `after`, since names of places tell something too.
+    """Delete places without values after position `after`, since their names may reveal something.
 
-    Where to go on, None at the end.
+    Return where to continue, None at the end.
     """
     (last,) = connection.execute(_PATHS, (after, STEP_PATHS)).fetchone()
     if last is not None:

@@ -1,12 +1,12 @@
-"""The journal: the events of all entities, their newest states, and the answers to deliveries, in one SQLite file.
+"""The journal: events of all entities, newest states, and answers, in one SQLite file.
 
-`write` puts changes into the open transaction: short statements that do not wait for the disk, for the event loop.
-`commit` makes them durable, in a worker thread: SQLite's binding releases the interpreter's lock for every statement, so a
-worker that executes many short ones would wait for the event loop after each. Reads use a connection of their own and see
-what is committed.
+`write` puts changes into the open transaction: short statements that do not wait for the disk. `commit` makes them durable,
+in a worker thread. SQLite's binding releases the interpreter's lock for every statement, so `write` runs on the event loop:
+a worker would wait for the lock after each of its many statements. Reads use a connection of their own and see what is
+committed.
 
-WAL with `synchronous=FULL`: a commit that returned survives a power cut. `cache_spill=OFF`: an open transaction waits for
-no disk before its commit. `spark_store.journal.schema` describes the tables.
+WAL with `synchronous=FULL`: a commit that returned survives a power cut. `cache_spill=OFF`: an open transaction waits for no
+disk before its commit. `spark_store.journal.schema` describes the tables.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from spark_store.sqlite_errors import translate_sqlite_error
 T = TypeVar("T")
 
 TRIM_EVENTS = 250
-"""How many events are taken away at once: about a millisecond."""
+"""How many events are trimmed at once: about a millisecond."""
 
 MAX_ANSWERS = 100_000
-"""How many answers are remembered at most, however young they are."""
+"""The most answers that are remembered, however recent they are."""
 
 _SNAPSHOT = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
 _LATEST = "SELECT revision FROM entities WHERE type = ? AND id = ?"
@@ -92,19 +92,19 @@ _PROBE = "INSERT OR REPLACE INTO probes (id, filling) VALUES (1, zeroblob(65536)
 _PROBED = "DELETE FROM probes"
 
 _LOCK_SECONDS = 0.2
-"""How long a foreign lock is waited for.
+"""How long to wait for another process's lock.
 
-Short, because `write` runs on an event loop; nobody else should write anyway.
+Short, because `write` runs on an event loop; no other process should write.
 """
 
 _CHECKPOINT_PAGES = 8000
-"""After so many pages (32 MiB) a commit moves the log into the file: seldom enough for throughput, a pause of some 50 ms."""
+"""After how many pages (32 MiB) a commit moves the log into the file, which takes some 50 ms."""
 
 _WRITER_PRAGMAS = (
     "journal_mode = WAL",
     "synchronous = FULL",
     "cache_spill = OFF",
-    # What is deleted is overwritten: an erasure (`spark_store.journal.erasure`) leaves no bytes behind.
+    # Deleted data is overwritten: an erasure (`spark_store.journal.erasure`) leaves no bytes behind.
     "secure_delete = ON",
     "temp_store = MEMORY",
     "cache_size = -32768",
@@ -121,7 +121,7 @@ _NOT_ITS_FAULT = (
     OverflowError,
     UnicodeError,
 )
-"""What the binding raises for values that it cannot store: the change is wrong, not the store."""
+"""Exceptions of the binding for values that it cannot store: the change is invalid, not the store."""
 
 
 class Journal:
@@ -180,8 +180,8 @@ class Journal:
     def write(self, changes: Sequence[Change]) -> None:
         """Store `changes` in the open transaction (a first call opens one), all of them or none.
 
-        Raises RevisionConflict where an event does not follow its entity's newest one, Unstorable for a change that is
-        wrong in itself; what was written before them stays in the transaction. After StoreUnavailable nothing does.
+        Raises RevisionConflict if an event does not follow its entity's newest one, Unstorable for an invalid change;
+        earlier changes stay in the transaction. After StoreUnavailable nothing does.
         """
         with self._writing():
             self._begin()
@@ -209,14 +209,14 @@ class Journal:
                 self._writer.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Forget what was written since the last commit. Never raises."""
+        """Discard everything written since the last commit. Never raises."""
         self._is_torn = True
-        # Nothing may be written on top of what should be gone: if this fails, the next transaction begins with it.
+        # If it fails, the next transaction begins with it.
         with contextlib.suppress(sqlite3.Error):
             self._mend()
 
     def append(self, changes: Sequence[Change]) -> None:
-        """`write` and `commit`. Raises what they raise; then nothing of the open transaction is stored."""
+        """Write and commit changes. Raises what they raise; then the open transaction is discarded."""
         try:
             self.write(changes)
         except StoreError:
@@ -225,9 +225,9 @@ class Journal:
         self.commit()
 
     def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
-        """Forget, in the open transaction, answers older than `before` (nanoseconds) and all but the newest `keep`.
+        """Delete answers older than `before` (nanoseconds) and all but the newest `keep`.
 
-        At most `limit`, the oldest first. Says how many were forgotten.
+        At most `limit`, the oldest first, in the open transaction. Returns how many.
         """
         with self._writing():
             self._begin()
@@ -240,9 +240,9 @@ class Journal:
             return max(0, self._writer.execute(_FORGET_ANSWERS, (end,)).rowcount)
 
     def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
-        """Take away, in the open transaction, the oldest events: with numbers up to `last`, from before a timestamp.
+        """Delete the oldest events with numbers up to `last` and timestamps before `before`.
 
-        At most `limit`, up to the first one that has to stay; how many. States stay, and so do numbers and revisions.
+        At most `limit`, in the open transaction; returns how many. States, numbers and revisions stay.
         """
         with self._writing():
             self._begin()
@@ -268,9 +268,9 @@ class Journal:
             return step(self._writer)
 
     def scrub(self) -> bool:
-        """Move the log into the file and empty it, while no transaction is open; False while somebody reads from it.
+        """Move the log into the file and empty it; return False while a reader prevents it.
 
-        Takes as long as that, so it is called in a worker thread. Raises StoreUnavailable.
+        Call it in a worker thread while no transaction is open. Raises StoreUnavailable.
         """
         with self._writing():
             (is_busy, *_) = self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -280,7 +280,7 @@ class Journal:
         """Write something of some size durably and take it away again, to see whether that works."""
         self.rollback()
         with self._writing():
-            # The room that the log has is used again; otherwise probes alone would use up what little there is.
+            # Otherwise probes alone would use up the little room there is.
             with contextlib.suppress(sqlite3.OperationalError):
                 self._writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
             for statement in (_PROBE, _PROBED):
@@ -351,7 +351,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """Translate what goes wrong, and leave no half-written transaction behind."""
+        """Translate errors, and leave no half-written transaction behind."""
         try:
             yield
         except sqlite3.Error as error:
@@ -361,7 +361,7 @@ class Journal:
     # reading
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
-        """The newest committed state, also of a deleted entity; None for one that never was."""
+        """Return the newest committed state, also of a deleted entity; None if it never existed."""
         if (row := self._one(_SNAPSHOT, (entity.type.value, entity.id))) is None:
             return None
         revision, created, modified, text, policy = row
@@ -377,7 +377,7 @@ class Journal:
         return row[0] if row is not None else 0
 
     def beginning(self, entity: EntityId) -> HistoryStart:
-        """Where the committed events of an entity begin: before the first one for an entity that never was."""
+        """Return where the committed events of an entity begin: revision 1 if it never existed."""
         row = self._one(_BEGINNING, (entity.type.value, entity.id))
         return HistoryStart(0, 1) if row is None else HistoryStart(*row)
 
@@ -391,7 +391,7 @@ class Journal:
         try:
             rows = self._reader.execute(_EVENTS, (entity.type.value, entity.id, first, last, max(limit, 0)))
             for revision, timestamp, action, path, value, headers in rows:
-                # What `Event(…)` does, without its detour through a Python function: this line runs for every event sent.
+                # `Event(…)` without its Python function: this line runs for every event that is sent.
                 add(new(Event, (entity, revision, timestamp, action, path, value, headers)))
                 max_bytes -= len(headers) if value is None else len(headers) + len(value)
                 if max_bytes <= 0:
@@ -403,22 +403,25 @@ class Journal:
         return found
 
     def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
-        """What the newest delivery of this name was answered, or None; one before `since` (nanoseconds) is not known."""
+        """Return the answer to the newest delivery with this name; None if unknown or older than `since`.
+
+        `since` is in nanoseconds.
+        """
         row = self._one(_ANSWER, name.place)
         return bytes(row[1]) if row is not None and row[0] == name.digest and row[2] >= since else None
 
     def newest_seq(self) -> int:
-        """How many events have ever been committed: the running number of the newest one."""
+        """Return the number of the newest committed event."""
         row = self._one(_SEQ, ())
         return 0 if row is None else int(row[0])
 
     def oldest(self) -> OldestEvent | None:
-        """The oldest event, of all entities, that is still here; None where there is none."""
+        """Return the oldest event of all entities; None if there is none."""
         row = self._one(_OLDEST, ())
         return None if row is None else OldestEvent(*row)
 
     def trimmed(self) -> int:
-        """The number of the last event that is not here any more; 0 for none."""
+        """Return the number of the last trimmed event; 0 for none."""
         oldest = self.oldest()
         return self.newest_seq() if oldest is None else oldest.seq - 1
 
@@ -430,14 +433,14 @@ class Journal:
         return NumberedEvent(number, Event(entity_of(type, id), *others))
 
     def read(self, ask: Callable[[sqlite3.Connection], T]) -> T:
-        """What another module asks of what is committed: something short. Raises StoreUnavailable."""
+        """Return what a short query finds in the committed tables. Raises StoreUnavailable."""
         try:
             return ask(self._reader)
         except sqlite3.Error as error:
             raise translate_sqlite_error(self.path, error) from error
 
     def read_aside(self, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Return what a long query finds, on a connection of its own: any thread may ask.
+        """Return what a long query finds, on a connection of its own, in any thread.
 
         Raises StoreUnavailable.
         """
@@ -455,7 +458,7 @@ class Journal:
         return row
 
     def close(self) -> None:
-        """Let go of the store; what is not committed is forgotten. Safe to call twice."""
+        """Close the file; uncommitted changes are discarded. May be repeated."""
         if self._is_closed:
             return
         self.rollback()
@@ -469,7 +472,7 @@ class Journal:
 
 
 def _owners(change: Change, keys: Mapping[EntityId, int]) -> tuple[int | None, str | None]:
-    """Whose erasure takes the answer of a change away: the columns `entity` and `others`."""
+    """Return the columns `entity` and `others`: the entities whose erasure deletes the answer."""
     if not change.events:
         return None, None
     first, *others = dict.fromkeys(keys[event.entity] for event in change.events)
@@ -477,5 +480,5 @@ def _owners(change: Change, keys: Mapping[EntityId, int]) -> tuple[int | None, s
 
 
 def _connect(path: str, factory: type[sqlite3.Connection]) -> sqlite3.Connection:
-    """A connection in autocommit mode that may change threads; the caller lets one thread use it at a time."""
+    """Open a connection in autocommit mode; the caller lets one thread use it at a time."""
     return sqlite3.connect(path, timeout=_LOCK_SECONDS, isolation_level=None, check_same_thread=False, factory=factory)

@@ -1,8 +1,7 @@
-"""Reading the journal in the order in which it was written: for whoever follows all of it, not one entity.
+"""Reads the journal in the order in which it was written, from another process.
 
-A `JournalReader` reads the journal's file beside the service that writes it, over a connection of its own. It changes
-nothing. What it may rely on: numbers (`seq`) are given without gaps, an event that is committed keeps its number, and only
-the oldest ones are ever taken away, except those of an entity that is erased: their numbers are told as holes.
+A `JournalReader` has a connection of its own and changes nothing. Numbers (`seq`) have no gaps, a committed event keeps its
+number, and only the oldest ones are ever deleted, except those of erased entities: their numbers are reported as holes.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _ENTRIES = f"""{_ENTRY_COLUMNS}
     FROM entries JOIN entities ON entities.key = entries.entity
     WHERE entries.seq BETWEEN ? AND ? ORDER BY entries.seq
 """
-# Revisions grow with numbers. So of each entity the first and the last one are looked for in the index by number, and what
-# lies between them is read as it lies in the file, one row after the other. The entities alone are sorted (the limit is
-# there because SQLite would leave the order out); the plus keeps it from going by the index once more.
+# Revisions grow with numbers. So the first and last revision of each entity are found by number, and the entries between are
+# read in the order of the file. Only the entities are sorted (the limit is there because SQLite would drop the order); the
+# plus prevents a second use of the index.
 ENTRIES_BY_ENTITY = f"""{_ENTRY_COLUMNS}
     FROM (SELECT entities.key, entities.type, entities.id, oldest, newest
           FROM (SELECT entity, min(revision) AS oldest, max(revision) AS newest FROM entries
@@ -45,7 +44,7 @@ ENTRIES_BY_ENTITY = f"""{_ENTRY_COLUMNS}
     CROSS JOIN entries ON entries.entity = entities.key
          AND entries.revision BETWEEN entities.oldest AND entities.newest AND +entries.seq BETWEEN ?1 AND ?2
 """
-"""The events numbered ?1 to ?2 with the columns of `JournalEntry`, by entity, as texts compare, and revision."""
+"""The events numbered ?1 to ?2 with the columns of `JournalEntry`, by entity (as text) and revision."""
 
 _LONG_ENTRIES = f"{ENTRIES_BY_ENTITY} AND max(coalesce(length(value), 0), length(headers)) > ?3"
 _STATE_COLUMNS = "SELECT type, id, policy, revision, newest_seq, created, modified, state FROM entities"
@@ -74,7 +73,7 @@ _STATES = f"{_ALL_STATES} AND key IN (SELECT entity FROM entries WHERE seq BETWE
 
 
 class JournalEntry(NamedTuple):
-    """One event as the journal has it."""
+    """One event of the journal."""
 
     entity_type: str
     entity: str
@@ -88,7 +87,7 @@ class JournalEntry(NamedTuple):
 
 
 class EntityState(NamedTuple):
-    """An entity after its newest event, whose number is `seq`; `state` is None once it is deleted."""
+    """An entity after its newest event with number `seq`; `state` is None once it is deleted."""
 
     entity_type: str
     entity: str
@@ -125,11 +124,11 @@ class JournalReader:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Of the journal in this file, which is not made. Raises SchemaTooNew, StoreUnavailable."""
+        """Open the journal in this file, which must exist. Raises SchemaTooNew, StoreUnavailable."""
         expect_journal(path)
         with contextlib.ExitStack() as undo:
             with _translated(path):
-                # The write-ahead log wants a connection that could write, even to read.
+                # The write-ahead log needs a connection that could write, even to read.
                 connection = undo.enter_context(
                     contextlib.closing(
                         sqlite3.connect(
@@ -153,17 +152,17 @@ class JournalReader:
         return cls(path, connection)
 
     def newest(self) -> int:
-        """The number of the newest committed event; 0 where there is none."""
+        """Return the number of the newest committed event; 0 if there is none."""
         row = self._one(_NEWEST, ())
         return 0 if row is None else int(row[0])
 
     def oldest(self) -> int | None:
-        """The number of the oldest event that is still here; None where there is none."""
+        """Return the number of the oldest event; None if there is none."""
         row = self._one(_OLDEST, ())
         return None if row is None else int(row[0])
 
     def oldest_known(self) -> int | None:
-        """As `oldest`, counting erased events: from here on nothing has been trimmed; what is below may be forgotten."""
+        """Return the oldest number from which nothing was trimmed, erased events included."""
         oldest = self.oldest()
         known = end = self.newest() + 1 if oldest is None else oldest
         with contextlib.closing(self._rows(_HOLES_BELOW, (end,))) as holes:
@@ -174,7 +173,7 @@ class JournalReader:
         return oldest if known == end else known
 
     def holes(self, first: int, last: int) -> int:
-        """How many of the events with these numbers, both inclusive, have been erased."""
+        """Return how many events with these numbers, both inclusive, were erased."""
         row = self._one(_HOLES, (first, last))
         return 0 if row is None else int(row[0])
 
@@ -184,12 +183,12 @@ class JournalReader:
             return records(self._connection, after)
 
     def unfinished_erasures(self) -> list[Erasure]:
-        """Those that journal or lake have not done, as far as the journal knows, oldest first."""
+        """Return the erasures that journal or lake have not done, oldest first."""
         with _translated(self.path):
             return unfinished(self._connection)
 
     def next_after(self, seq: int) -> tuple[int, str] | None:
-        """Number and timestamp of the first event after `seq`; None where there is none."""
+        """Return number and timestamp of the first event after `seq`; None if there is none."""
         row = self._one(_NEXT, (seq,))
         return None if row is None else (int(row[0]), str(row[1]))
 
@@ -202,14 +201,14 @@ class JournalReader:
         return map(JournalEntry._make, self._rows(ENTRIES_BY_ENTITY, (first, last)))
 
     def long_entries(self, first: int, last: int, longer: int) -> Iterator[JournalEntry]:
-        """Those of the same events whose value or headers have more than so many bytes."""
+        """Yield those of the same events whose value or headers have more than that many bytes."""
         return map(JournalEntry._make, self._rows(_LONG_ENTRIES, (first, last, longer)))
 
     def states(self, first: int, last: int, part: int = 0, parts: int = 1) -> Iterator[EntityState]:
-        """The entities that the events with these numbers belong to, as they are now, each once.
+        """Yield the present states of the entities with events of these numbers, each once.
 
-        With `first` 1 they are all entities there are, also those whose first events are not here any more. Of `parts`
-        disjoint parts the one with the number `part`.
+        With `first` 1 these are all entities, also those whose first events were trimmed. `part` selects one of `parts`
+        disjoint parts.
         """
         if first <= 1:
             rows = self._rows(_ALL_STATES, (parts, part))
@@ -218,13 +217,15 @@ class JournalReader:
         return map(EntityState._make, rows)
 
     def state(self, type: str, id: str) -> EntityState | None:
-        """One entity as it is now; None for one that never was."""
+        """Return the present state of one entity; None if it never existed."""
         row = self._one(_STATE, (type, id))
         return None if row is None else EntityState._make(row)
 
     def guards(self, type: str, ids: Iterable[str]) -> list[tuple[str | None, int]]:
-        """The policy that each of these entities names now, or named when it was deleted, None for one that never was; and
-        up to which revision it was erased."""
+        """Return the present or last policy of each entity, and up to which revision it was erased.
+
+        The policy is None for an entity that never existed.
+        """
         rows = (self._one(_GUARD, (type, id)) for id in ids)
         return [(None, 0) if row is None else (row[0], row[1]) for row in rows]
 
@@ -234,18 +235,17 @@ class JournalReader:
         return row is not None and bool(row[0])
 
     def revision_at(self, type: str, id: str, seq: int) -> int:
-        """The revision that the entity had after event `seq`, also where its entries are not here any more; 0 for none."""
+        """Return the entity's revision after event `seq`, even if its entries were trimmed; 0 for none."""
         row = self._one(_REVISION_AT, (seq, type, id))
         return 0 if row is None else int(row[0])
 
     def beginning(self, type: str, id: str) -> tuple[int, int | None]:
-        """Up to which revision the entity was erased (0 for none), and the oldest one of which the event is still here."""
+        """Return up to which revision the entity was erased (0 for none), and its oldest revision."""
         row = self._one(_BEGINNING, (type, id))
         return (0, None) if row is None else (row[0], row[1])
 
     def sizes(self, first: str) -> Iterator[tuple[str, int, int]]:
-        """Of each entity from the id `first` on, in the order of ids: its id, how many events it has had since it was
-        erased, and how many bytes its state has."""
+        """Yield ID, number of events since the erasure, and size of the state, from the ID `first` on."""
         return heapq.merge(*(self._rows(_SIZES, (type, first)) for type in self._types()))
 
     def _types(self) -> Iterator[str]:

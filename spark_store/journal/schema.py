@@ -1,8 +1,7 @@
-"""The journal file's tables, as steps from an empty file to the newest schema.
+"""The tables of the journal's file, as steps from an empty file to the newest schema.
 
-`PRAGMA user_version` says how many steps a file has seen. `migrate` takes the missing ones, each in a transaction of its
-own together with the new number, so a process that is killed half-way goes on at the same step. Steps are only ever added
-at the end: a step that has been released is history. What the tables are used for is the business of whoever asks them.
+`PRAGMA user_version` is the number of steps done. `migrate` does the missing ones, each in a transaction of its own with the
+new number, so an interrupted migration continues at the same step. Steps are only added at the end.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from spark_store.errors import SchemaTooNew
 Step: TypeAlias = tuple[str, ...]
 """The statements of one step."""
 
-# Entries lie in the order in which a history is read, so that a page of 500 touches some dozen pages of the file instead
-# of 500; the index on `seq` is for the one reader that follows everything. `seq` counts on in `counters`, because entries
-# that have been trimmed must not make a number come again. Rows of `answers` stand in order of time: what is old is at the
-# beginning.
+# Entries are stored in the order of histories, so that a page of 500 reads some dozen pages of the file; the index on `seq`
+# is for the reader of all events. `seq` continues in `counters`, because numbers of trimmed entries must not be given again.
+# Rows of `answers` are in order of time: the old ones come first.
 JOURNAL: Step = (
     """
     CREATE TABLE entities (
@@ -65,7 +63,7 @@ JOURNAL: Step = (
     "CREATE TABLE probes (id INTEGER PRIMARY KEY, filling BLOB NOT NULL)",
 )
 
-# The number of an entity's newest event stands with its state, so that it is still known when the event has been trimmed.
+# The number of an entity's newest event is stored with its state, so that it is known after trimming.
 NEWEST_SEQ: Step = (
     "ALTER TABLE entities ADD COLUMN newest_seq INTEGER NOT NULL DEFAULT 0",
     """
@@ -75,7 +73,7 @@ NEWEST_SEQ: Step = (
     """,
 )
 
-# What was erased, and the numbers of erased events: see `spark_store.journal.erasure`.
+# Erasures, and the numbers of erased events: see `spark_store.journal.erasure`.
 ERASURES: Step = (
     """
     CREATE TABLE erasures (
@@ -93,12 +91,12 @@ ERASURES: Step = (
     "ALTER TABLE answers ADD COLUMN entity INTEGER",
 )
 
-# An answer belongs to every entity whose events came with it: nearly always to `entity` alone, else also to those whose keys
-# stand in `others`, as in `,7,12,`.
+# An answer belongs to every entity whose events came with it: usually `entity` alone, else also the keys in `others`, as in
+# `,7,12,`.
 ANSWERS_OF_SEVERAL: Step = ("ALTER TABLE answers ADD COLUMN others TEXT",)
 
-# Up to which revision an entity was erased. Of what was erased earlier that is known while nothing that came after the
-# erasure has been trimmed; where it is not known, what is missing counts as trimmed.
+# The revision up to which an entity was erased. For earlier erasures it is known unless later events were trimmed; otherwise
+# missing events are treated as trimmed.
 ERASED_REVISION: Step = (
     "ALTER TABLE entities ADD COLUMN erased INTEGER NOT NULL DEFAULT 0",
     """
@@ -111,8 +109,8 @@ ERASED_REVISION: Step = (
     """,
 )
 
-# What a target is sent beside an event (`cause`), and which connection it must not go back to (`origin`): both are there
-# where targets follow events. How far each of them has come stands in `places`: see `spark_store.journal.statements`.
+# For targets: the headers of an event's cause (`cause`), and the connection it came from (`origin`), to prevent loops.
+# `places` has the position of each target: see `spark_store.journal.statements`.
 TARGETS: Step = (
     "ALTER TABLE entries ADD COLUMN origin TEXT",
     "ALTER TABLE entries ADD COLUMN cause BLOB",
@@ -127,9 +125,8 @@ TARGETS: Step = (
     """,
 )
 
-# Policies that have to be looked at, and when: `due` is a timestamp, empty for at once; `note` is whatever the one who looks
-# wants to know the next time. Whoever writes a policy in which something expires, the service or a rebuild, makes it due at
-# once; what is gone or erased is not due any more.
+# Policies to check: `due` is a timestamp, empty for at once; `note` is the checker's. Writing a policy with an expiry makes
+# it due at once; deleted or erased ones are not due.
 _EXPIRES = "NEW.type = 'policy' AND instr(NEW.state, '\"expiry\"') > 0"
 POLICY_DUE: Step = (
     """
@@ -158,8 +155,7 @@ POLICY_DUE: Step = (
     """,
 )
 
-# Connections that the API owns, every revision of each; what is kept of those that files own; who changed what: see
-# `spark_store.journal.connections`.
+# Connections of the API with their revisions; notes on those of files; the audit log: see `spark_store.journal.connections`.
 CONNECTIONS: Step = (
     """
     CREATE TABLE connections (
@@ -241,7 +237,7 @@ SEARCH: Step = (
     """,
 )
 
-# What of the sessions of other protocols' clients outlives the service: see `spark_store.journal.sessions`.
+# Rows of sessions that outlive the service: see `spark_store.journal.sessions`.
 DESK_SESSIONS: Step = (
     """
     CREATE TABLE desk_sessions (
@@ -273,10 +269,10 @@ STEPS: Sequence[Step] = (
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Step] = STEPS) -> int:
-    """Bring a file to the newest schema; how many steps were missing.
+    """Bring a file to the newest schema; return how many steps were missing.
 
     `connection` is in autocommit mode; `path` is for the message. Raises SchemaTooNew for a file from a later version,
-    sqlite3.Error for what SQLite refuses (then the file is at the last step that was completed).
+    sqlite3.Error of SQLite (then the file is at the last completed step).
     """
     found = _version(connection)
     if found > len(steps):

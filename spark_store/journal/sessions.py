@@ -1,10 +1,8 @@
-"""What of the sessions of other protocols' clients outlives the service, as the journal's file keeps it.
+"""Rows of sessions that outlive the service, in the journal's file.
 
-A client that reads at an address of a broker does not see that the service was restarted, so what it follows has to go on.
-A row is something that a session has: whose and what it is says its protocol, in bytes of its own; how far the session has
-been sent what it follows stands beside that, since it moves all the time. Rows are kept and taken away as a whole.
-
-Each function here is one short step, with the connection that reads or inside the caller's transaction.
+Clients at a broker do not notice a restart, so their subscriptions must continue. A row has the key of a session and bytes
+in its protocol's format; the position up to which elements were sent is a separate column, since it changes often. Each
+function is one short step, on the reading connection or inside the caller's transaction.
 """
 
 from __future__ import annotations
@@ -35,15 +33,12 @@ def of_protocol(connection: sqlite3.Connection, protocol: str) -> list[SessionRo
 
 
 def keep(connection: sqlite3.Connection, protocol: str, rows: Iterable[SessionRow]) -> None:
-    """Keep these, in the place of what was kept under their keys."""
+    """Store rows in the place of those with their keys."""
     connection.executemany(_KEEP, [(protocol, *row.at, *row[1:]) for row in rows])
 
 
 def move(connection: sqlite3.Connection, protocol: str, moved: Iterable[tuple[SessionKey, int]]) -> None:
-    """These sessions have been sent what they follow up to here.
-
-    A row that is gone is not made again, none goes back.
-    """
+    """Store the positions of rows. A deleted row is not created again, and none goes back."""
     connection.executemany(_MOVE, [(last, protocol, *at, last) for at, last in moved])
 
 

@@ -1,11 +1,8 @@
-"""Following all events in order: what they go to targets with, and how far each target has come.
+"""Statements on events in order of their numbers, on cursors of targets, and on due policies.
 
-Here are the statements for it; `spark_store.journal.journal` calls them, with the connection that reads, or inside its
-transaction. Numbers of events that were trimmed or erased are missing.
-
-A target that is sent events has a place, which outlives the service: the number of the event up to which it needs nothing
-any more. It begins behind the newest event and is moved as the broker confirms. Places keep nothing in the journal: what is
-trimmed before a target has had it is skipped by that target, and counted in its place.
+They run on the reading connection, or inside the transaction. Numbers of trimmed or erased events are missing. A target's
+position (`places`) outlives the service: the number of the event up to which it needs none. A new one is after the newest
+event. Positions do not prevent trimming: a target skips trimmed events, and counts them.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ def columns(cause: EventCause | None) -> tuple[str | None, bytes | None]:
 
 
 def follow_on(connection: sqlite3.Connection, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:
-    """Events with numbers above `after`, bounded by their number and by the one with which they come to `max_bytes`."""
+    """Return events with numbers above `after`, `limit` at most and about `max_bytes`."""
     found: list[PublishedEvent] = []
     with contextlib.closing(connection.execute(_FOLLOW_ON, (after, max(limit, 0)))) as rows:
         for row in rows:
@@ -63,7 +60,7 @@ def follow_on(connection: sqlite3.Connection, after: int, limit: int, max_bytes:
 
 
 def followed(connection: sqlite3.Connection, entity: EntityId, revision: int) -> PublishedEvent | None:
-    """One event; None where it is not there."""
+    """Return one event; None if it does not exist."""
     row = connection.execute(_FOLLOWED, (entity.type.value, entity.id, revision)).fetchone()
     return None if row is None else _followed(row)
 
@@ -80,9 +77,9 @@ def everyone(connection: sqlite3.Connection) -> list[CursorPosition]:
 
 
 def follow(connection: sqlite3.Connection, connection_id: str, targets: Sequence[str]) -> None:
-    """From now on these targets of a connection have places, and no others of it.
+    """Create and delete positions so that exactly these targets of a connection have one.
 
-    A new one begins behind what there is.
+    A new one is after the newest event.
     """
     known = {target for (target,) in connection.execute(_TARGETS, (connection_id,))}
     gone = [(connection_id, target) for target in sorted(known.difference(targets))]
@@ -94,7 +91,7 @@ def follow(connection: sqlite3.Connection, connection_id: str, targets: Sequence
 
 
 def move(connection: sqlite3.Connection, places: Sequence[CursorPosition]) -> None:
-    """These have come so far. One that is not there any more is not made again, and none goes back."""
+    """Store positions. A deleted one is not created again, and none goes back."""
     rows = [(place.seq, place.skipped, place.connection, place.target, place.seq) for place in places]
     connection.executemany(_MOVE, rows)
 
@@ -130,7 +127,7 @@ def look_again(
 
 
 TS = "ts"
-"""What the time that a publisher named is called in the headers."""
+"""The header with the publisher's time."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST = f"""
@@ -143,7 +140,10 @@ _FIRST = f"""
 
 
 def first(connection: sqlite3.Connection, entity: EntityId, first: int, last: int, instant: int) -> int:
-    """The first of these revisions whose message is not from before an instant, in milliseconds; 0 for none."""
+    """Return the first of these revisions that was published at an instant or later; 0 for none.
+
+    The instant is in milliseconds.
+    """
     parameters = (entity.type.value, entity.id, first, last, as_timestamp(instant), instant)
     row = connection.execute(_FIRST, parameters).fetchone()
     return 0 if row is None else int(row[0])

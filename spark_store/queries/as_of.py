@@ -1,17 +1,12 @@
-"""All things as they were before an instant: the question that Spark is asked, and what is made of its answer.
+"""Searches of all things before an instant: the Spark query, and its result.
 
-The newest moment from before the instant has the states to begin with (`spark_store.pipeline.snapshots`); where a thing has
-a row in `snapshots` that is newer, and from before the instant too, that one counts. Events after them are folded by Spark's
-workers, which also leave out what nobody can have asked for (`spark_store.queries.as_of_fold`). So what a question costs
-grows with the number of things and with what happened since the moment, not with the length of the history.
+The newest snapshot from before the instant has the states to begin with (`spark_store.pipeline.snapshots`), unless a thing
+has a newer row in `snapshots`. Spark's workers fold later events and drop impossible matches
+(`spark_store.queries.as_of_fold`). So the cost grows with the things and the events since the snapshot, not with the
+history. Tables are read at versions that fit each other, events first.
 
-Tables are read at versions that fit each other, events first: retention leaves a snapshot before it takes events away.
-
-Who may read what is a matter of today: of the policy that a thing names today, or named when it was deleted. The journal is
-asked for that. Whoever knows the policies gives the `Access` to each (`judged`).
-
-What was erased is not answered, even where the lake still has it, and though the thing has been made anew: no row of it is
-read, and what was found before the erasure is left out afterwards, since the journal tells up to which revision it went.
+Present policies decide who can read: that of the thing now, or its last one, from the journal; the caller supplies the
+`Access` (`judged`). Erased things are left out, even if the lake still has them or they were created again.
 """
 
 from __future__ import annotations
@@ -50,17 +45,17 @@ Policy = tuple[str, str]
 
 
 def instant(nanoseconds: int) -> datetime:
-    """The first instant that the lake can tell apart from what was before `nanoseconds` since 1970.
+    """Return the first instant that the lake can distinguish from `nanoseconds` since 1970.
 
-    Raises OverflowError for one that no calendar has.
+    Raises OverflowError beyond the calendar.
     """
     return _EPOCH + timedelta(microseconds=-(-nanoseconds // 1000))
 
 
 class Candidate(NamedTuple):
-    """A thing that may belong to an answer, as it was: times are microseconds since 1970, the state is JSON text.
+    """A past thing that may match: times are microseconds since 1970, the state is JSON text.
 
-    `matches`: whether it belongs to the answer for somebody who may read all of it.
+    `matches`: whether it matches for a subject that may read all of it.
     """
 
     entity: str
@@ -72,18 +67,18 @@ class Candidate(NamedTuple):
 
 
 class CandidateAccess(NamedTuple):
-    """A candidate, and whose decision it is who may read it."""
+    """A candidate, and the policy that decides who can read it."""
 
     candidate: Candidate
     policy: Policy
 
 
 def query(lake: Lake, question: ThingQuery, before: datetime) -> Query:
-    """What to ask Spark; its answer has `candidates`. Raises StoreUnavailable, SchemaTooNew, LakeUnfit."""
+    """Return the Spark query for `candidates`. Raises StoreUnavailable, SchemaTooNew, LakeUnfit."""
     # Loads libraries that a service without such questions does without.
     from spark_store.lake import reader as lakes
 
-    # What is erased from now on is left out by `guarded`.
+    # `guarded` leaves out later erasures.
     spared = erasure.spared(lakes.pending(lake))
     version, moment = lakes.position(lake).version, lakes.moment_before(lake, before)
     names = ", ".join(literal(name) for name in sorted(question.namespaces))
@@ -104,7 +99,7 @@ def query(lake: Lake, question: ThingQuery, before: datetime) -> Query:
 
 
 def _columns(text: str) -> list[str]:
-    """One expression each: only calls of one argument, and casts, have parentheses."""
+    """Yield one expression each: only calls of one argument, and casts, have parentheses."""
     return [column.strip() for column in text.split(",")]
 
 
@@ -114,10 +109,10 @@ def candidates(batch: Batch) -> Iterator[Candidate]:
 
 
 def guarded(follower: JournalReader, found: Sequence[Candidate]) -> list[CandidateAccess]:
-    """Candidates with the policy that decides today; without those that have none, that the journal does not know, or that
-    are from before an erasure.
+    """Return the candidates with their present policy.
 
-    Raises StoreUnavailable.
+    Without those that have none, that the journal does not know, or that are from before an erasure. Raises
+    StoreUnavailable.
     """
     guards = zip(found, follower.guards("thing", [it.entity for it in found]), strict=True)
     return [
@@ -130,7 +125,7 @@ def guarded(follower: JournalReader, found: Sequence[Candidate]) -> list[Candida
 def judged(
     found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | None], question: ThingQuery
 ) -> Iterator[tuple[Place, Candidate]]:
-    """Which of them belong to the answer for somebody, and where they stand in it."""
+    """Return those that match for certain subjects, with their place in the order."""
     predicate, order = question.predicate, question.order
     is_by_id = order[0].field.path == ("thingId",)
     for candidate, policy in found:
@@ -147,7 +142,7 @@ def judged(
 
 
 def seen(found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | None]) -> Iterator[SearchHit]:
-    """Things as somebody may see them, without those that he may not."""
+    """Return the readable parts of things, without unreadable things."""
     for candidate, policy in found:
         access = accesses[policy]
         thing = None if access is None else access.view(whole(*candidate[:4], _parse(candidate.state)))

@@ -1,11 +1,9 @@
-"""Things as they were, folded by Spark's workers: what `spark_store.queries.as_of` sends through them.
+"""Folds past things in Spark's workers, for `spark_store.queries.as_of`.
 
-Rows come by thing and revision: states that are known (`KNOWN`), and events. Out comes one row for each thing that was there
-after the last of them, with its state, unless a predicate can hold for nobody.
-
-Most events of most things set a value, again and again at the same places: then only the last value of each place is parsed
-and put, so keys may stand in another order than the journal has them. Whatever else there is goes through
-`spark_store.history.replay`, as it does in the pipeline.
+Input rows come by thing and revision: known states (`KNOWN`), and events. Output is one row for each thing that exists after
+its last row, unless the predicate cannot match for anyone. Most events set a value, often at the same places: then only the
+last value of each place is parsed, so keys may have another order than in the journal. All other events use
+`spark_store.history.replay`.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ KNOWN = "known"
 """The action of a row that is a state."""
 
 COLUMNS = ("entity", "revision", "action", "path", "value", "headers", "at", "policy_id", "created")
-"""What comes in.
+"""The input columns.
 
 `at` and `created` are microseconds since 1970; a state has neither path nor headers, an event has neither policy nor
 `created`.
@@ -47,7 +45,7 @@ COLUMNS = ("entity", "revision", "action", "path", "value", "headers", "at", "po
 
 OUT = ("entity", "revision", "created", "modified", "state", "matches")
 DDL = "entity STRING, revision BIGINT, created BIGINT, modified BIGINT, state STRING, matches BOOLEAN"
-"""What goes out; `matches`: whether the predicate holds for somebody who may read the whole thing."""
+"""The output columns; `matches`: whether the predicate matches for a subject that may read the whole thing."""
 
 _BATCH: Final = 2_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -72,7 +70,7 @@ class FoldRow(NamedTuple):
 
 
 class StateRow(NamedTuple):
-    """A thing as it was. Its state is JSON text, and the parsed value where that is at hand."""
+    """A past thing. Its state is JSON text, and the parsed value if it is at hand."""
 
     entity: str
     revision: int
@@ -83,12 +81,12 @@ class StateRow(NamedTuple):
 
 
 def recalled(predicate: Predicate | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a worker makes of its batches."""
+    """Return the folded things of a worker's batches."""
     return partial(_recall, predicate)
 
 
 def _recall(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    # The service names this module, and has no use for Arrow until somebody asks.
+    # The service imports this module, and needs Arrow only for queries.
     import pyarrow as pa
 
     text, number = pa.string(), pa.int64()
@@ -104,9 +102,9 @@ def _recall(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> I
 
 
 def weakened(predicate: Predicate) -> Predicate | None:
-    """What is true for a thing wherever `predicate` may be for somebody who may read only a part of it; None: it always may.
+    """Return a weaker predicate that is true wherever `predicate` may be for partial readers; None: always.
 
-    What he may not read is false for him, whatever it asks; so only below a `not` can that make more things match.
+    A comparison with an unreadable value is false, which only below a `not` makes more things match.
     """
     match predicate:
         case Not():
@@ -133,7 +131,7 @@ def whole(entity: str, revision: int, created: int, modified: int, state: Any) -
 
 
 class _Looking:
-    """A predicate, as it is asked of one thing after the other."""
+    """A predicate that is evaluated for one thing after the other."""
 
     def __init__(self, predicate: Predicate) -> None:
         self._predicate = predicate
@@ -142,7 +140,7 @@ class _Looking:
         self._asks_for_times = any(field.kind is FieldKind.INSTANT for field in fields(predicate))
 
     def finds(self, thing: StateRow) -> bool | None:
-        """Whether the predicate holds for somebody who may read the whole thing; None where it holds for nobody."""
+        """Whether the predicate matches for a full reader; None if it cannot match for anyone."""
         state = thing.state if thing.state is not None else _parse(thing.text or "{}")
         if self._asks_for_times:
             document = whole(*thing[:4], state)
@@ -155,7 +153,7 @@ class _Looking:
 
 
 def _found(look: _Looking | None, thing: StateRow) -> tuple[Any, ...] | None:
-    """A row of what goes out, if it does."""
+    """Return a row of the output, if it matches."""
     matches = True if look is None else look.finds(thing)
     if matches is None:
         return None
@@ -163,7 +161,7 @@ def _found(look: _Looking | None, thing: StateRow) -> tuple[Any, ...] | None:
 
 
 def was(rows: Sequence[FoldRow]) -> StateRow | None:
-    """What one thing was after its last row; None where it was not there, or nobody knows how."""
+    """Return a thing after its last row; None if it does not exist, or is not known."""
     first = next((number for number in reversed(range(len(rows))) if rows[number].action == KNOWN), None)
     known = None if first is None else rows[first]
     events = (
@@ -179,7 +177,7 @@ def _known(row: FoldRow) -> StateRow:
 
 
 def _only_sets(known: FoldRow | None, events: Sequence[FoldRow]) -> bool:
-    """Whether all events, of which none is missing, put a value in its place, and say nothing beside it."""
+    """Whether all events, none missing, set a value in its place and nothing else."""
     before = 0 if known is None else known.revision
     if events[0].revision != before + 1 or events[-1].revision != before + len(events):
         return False
@@ -189,7 +187,7 @@ def _only_sets(known: FoldRow | None, events: Sequence[FoldRow]) -> bool:
 
 
 def _set(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow:
-    """Only the last value of each place counts, and nothing from before the whole thing was set."""
+    """Fold by the last value of each place, after the last value of the whole thing."""
     state: Any = {} if known is None else _parse(known.value or "{}")
     last = {event.path: event.revision for event in events}
     for event in events[bisect_left(events, last.get("/", 0), key=_revision_of) :]:

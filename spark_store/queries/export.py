@@ -1,19 +1,10 @@
-"""Export: selected events of all entities, ordered by entity and revision, into one Parquet file.
+"""Exports selected events of all entities, by entity and revision, into one Parquet file.
 
-Most of them come from the lake through a wide query, the newest ones, which the lake does not have yet, from the journal.
-The border between the two is exact: the lake is read at one version, and what the journal is asked for begins behind the
-last event of that version. So an export is complete up to the moment at which it began, and has nothing twice.
-
-What one query may send back is bounded (see `spark_store.queries.spark_query`), so a large export is asked for in parts:
-ranges of (entity, revision) that a sample of the events shows to be about equally large. If a part is refused all the same,
-the rest goes on from the last event that came, in smaller parts.
-
-Whether it is to stop, because time is up or somebody asked for that, is looked at in every query and after every slice of
-rows that is read from the journal, filtered or written.
-
-An event that was erased is left out, even where the lake, or the journal, still has it.
-
-The file is there as a whole or not at all (`spark_store.queries.export`).
+Most come from the lake through Spark queries, the newest ones from the journal, after the last event of the lake's version:
+so an export is complete up to its beginning, without duplicates. The result of a query is bounded (see
+`spark_store.queries.spark_query`), so a large export is split into ranges of (entity, revision) of about equal size, by a
+sample; if a part is refused, the rest continues in smaller parts. Time limit and cancellation are checked in every query and
+after every slice of rows. Erased events are left out. The file is complete or does not exist.
 """
 
 from __future__ import annotations
@@ -52,7 +43,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def check_output(out: Path, *, force: bool) -> None:
-    """Whether a file may be written there. Raises OutputUnusable."""
+    """Check that a file may be written there. Raises OutputUnusable."""
     if out.is_dir():
         raise OutputUnusable(f"{out}: expected the name of a file, found a folder")
     if out.exists() and not force:
@@ -62,7 +53,7 @@ def check_output(out: Path, *, force: bool) -> None:
 
 
 class Output:
-    """One file that is being written; a context manager that removes what was not finished."""
+    """One output file; a context manager that removes an unfinished one."""
 
     def __init__(self, out: Path, part: Path, writer: pq.ParquetWriter, sink: pa.NativeFile, *, force: bool) -> None:
         """Use `open`."""
@@ -94,7 +85,7 @@ class Output:
             self._writer.close()
             self._sink.close()
             _sync(self._part)
-            # Somebody else may have been faster.
+            # Another process may have created it.
             check_output(self._out, force=self._force)
             size = self._part.stat().st_size
             self._part.replace(self._out)
@@ -107,7 +98,7 @@ class Output:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let go of everything. A full disk refuses the end of a file that nobody wants any more."""
+        """Close everything. A full disk may prevent closing a file that is removed anyway."""
         for close in (self._writer.close, self._sink.close):
             with contextlib.suppress(OSError):
                 close()
@@ -133,20 +124,20 @@ def _translated(out: Path) -> Iterator[None]:
 
 
 PART_BYTES = 32 << 20
-"""About how much one query is to bring: a quarter of what a pipeline of 1 GiB lets through."""
+"""The target size of one query's result: a quarter of what a pipeline of 1 GiB allows."""
 
 _SMALLEST_PART = 1 << 20
 _SAMPLES = 100
-"""How many events of each part the sample has, about."""
+"""About how many events of each part are in the sample."""
 
 _GROUP_ROWS, _GROUP_BYTES = 1 << 17, 32 << 20
-"""A row group of the file is written when it has so many of either."""
+"""A row group of the file is written when it has this many rows or bytes."""
 
 _MOST_WAITING, _MOST_WAITING_BYTES = 2_000_000, 512 << 20
-"""So many selected events, and bytes of them, may still be on their way to the lake: they are kept in memory."""
+"""How many selected events, and bytes, may not be in the lake yet: they are kept in memory."""
 
 _SLICE_ROWS, _SLICE_BYTES = 4096, 8 << 20
-"""So many rows, of about so many bytes, are Python's at a time."""
+"""How many rows, of how many bytes, are Python objects at a time."""
 
 _TRIES = 5
 _TYPES = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
@@ -154,18 +145,18 @@ SCHEMA = pa.schema([(column.name, _TYPES[column.type]) for column in EVENTS.colu
 """The file's columns: those of `events`."""
 
 Check: TypeAlias = Callable[[], None]
-"""Raises what ends an export before its time."""
+"""Raises what ends an export early."""
 
 _ORDER = ("entity", "entity_type", "revision")
 _FILTERED = ("entity", "revision", "ts", "action", "path", "value")
-"""What a filter is asked about."""
+"""The columns that a filter needs."""
 
 _SORT = [(name, "ascending") for name in _ORDER]
 _SIZE = "octet_length(entity) + octet_length(path) + coalesce(octet_length(value), 0) + octet_length(headers) + 80"
 
 
 class Key(NamedTuple):
-    """Where an event stands in the order of an export."""
+    """The place of an event in the order of an export."""
 
     entity: str
     entity_type: str
@@ -174,10 +165,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What an export has written.
-
-    Revisions are the lowest and the highest of all; None where there is no event.
-    """
+    """The result of an export. Revisions are the lowest and highest of all; None without events."""
 
     file: Path
     rows: int
@@ -201,10 +189,7 @@ class _Count:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """How an export is done.
-
-    `limits` are those of all of it; `progress` is told the rows that were written so far.
-    """
+    """Runs an export. `limits` apply to all of it; `progress` receives the rows written so far."""
 
     queries: SparkQueries
     limits: QueryLimits = field(default_factory=lambda: QueryLimits(3600.0))
@@ -215,13 +200,13 @@ class Export:
     def run(self, selection: Selection, out: Path, *, force: bool = False) -> Exported:
         """Write the file.
 
-        Raises OutputUnusable, StoreUnavailable (a full disk, too), and what `SparkQueries.run` does.
+        Raises OutputUnusable, StoreUnavailable (a full disk, too), and what `SparkQueries.run` raises.
         """
         deadline = time.monotonic() + self.limits.seconds
         self.queries.find()
         count = _Count()
         with Output.open(out, SCHEMA, force=force) as output:
-            # First of all: what the lake carries out later than this is left out here.
+            # First of all: later erasures of the lake are left out here.
             erased = lakes.pending(self.queries.lake)
             check = partial(self._check, deadline)
             position, waiting = newest(self.queries.lake, selection, erased, check)
@@ -256,7 +241,7 @@ class Export:
     def _range(
         self, wanted: str, version: int, deadline: float, after: Key | None, upto: Key | None, part_bytes: int
     ) -> Iterator[pa.Table]:
-        """Those between two keys, in as many parts as it takes."""
+        """Yield the events between two keys, in as many parts as necessary."""
         for last in [*self._cuts(within(wanted, after, upto), version, deadline, part_bytes), upto]:
             text = (
                 f"SELECT {', '.join(EVENTS.column_names)} FROM events WHERE {within(wanted, after, last)} ORDER BY "
@@ -273,7 +258,7 @@ class Export:
             after = last
 
     def _cuts(self, wanted: str, version: int, deadline: float, part_bytes: int) -> list[Key]:
-        """The last keys of all parts but the last one; none where one part will do."""
+        """Return the last keys of all parts but the last one; none if one part suffices."""
         text = f"SELECT count(*) AS n, coalesce(sum({_SIZE}), 0) AS size FROM events WHERE {wanted}"
         (measured,) = [row for table in self._ask(text, version, deadline) for row in table.to_pylist()]
         parts = -(-measured["size"] // part_bytes)
@@ -295,13 +280,13 @@ class Export:
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch])
         except QueryTimeout:
-            # What was left for the query is not what was given to the export.
+            # The remaining time of the query is not that of the export.
             self._check(deadline)
             raise
 
 
 def cuts(sample: Sequence[tuple[Key, int]], parts: int) -> list[Key]:
-    """Where to cut so that each part has about the same share of the sample's sizes; a key is the last one of its part."""
+    """Return the last key of each part, so that each has about the same share of the sample's sizes."""
     share, taken, found = sum(size for _, size in sample) / parts, 0, list[Key]()
     for key, size in sample[:-1]:
         taken += size
@@ -326,7 +311,7 @@ def within(wanted: str, after: Key | None, upto: Key | None) -> str:
 
 
 def _beyond(key: Key, sign: str) -> str:
-    """Of the events of this entity: those whose type, or else revision, is on that side."""
+    """Return the SQL for events of this entity type beyond a key."""
     type = literal(key.entity_type)
     return f"entity_type {sign[0]} {type} OR (entity_type = {type} AND revision {sign} {key.revision})"
 
@@ -334,10 +319,9 @@ def _beyond(key: Key, sign: str) -> str:
 def newest(
     lake: Lake, selection: Selection, erased: Sequence[Erasure] = (), check: Check = lambda: None
 ) -> tuple[Position | None, pa.Table | None]:
-    """Where the lake is, and the selected events behind that, in order, but for those that were erased; None where there
-    are none of either.
+    """Return the lake's position, and the selected later events of the journal, in order.
 
-    Raises StoreUnavailable, and what `check` does.
+    Without erased ones; None if there are neither. Raises StoreUnavailable, and what `check` raises.
     """
     gone: dict[tuple[str, str], int] = {}
     for it in erased:
@@ -348,7 +332,7 @@ def newest(
         with JournalReader.open(lake.journal) as follower:
             rows = _selected(follower.entries(seq + 1, follower.newest()), selection, gone, check)
             oldest = follower.oldest()
-        # What the lake had taken meanwhile may have been trimmed from the journal while it was read.
+        # Events that the lake has taken meanwhile may have been trimmed from the journal while it was read.
         if (oldest is not None and oldest <= seq + 1) or read_watermark(lake.watermark).seq <= seq:
             return position, rows
     raise StoreUnavailable(f"{lake.journal}: expected events after {seq}, found it trimmed again and again; try again")
@@ -373,7 +357,7 @@ def _selected(
 def _tables(
     entries: Iterable[JournalEntry], selection: Selection, gone: Mapping[tuple[str, str], int]
 ) -> Iterator[pa.Table]:
-    """What is selected of each slice, which may be nothing; the filter is not asked."""
+    """Yield the selected rows of each slice, perhaps none; the filter is not applied."""
     for part in _slices(entries):
         yield _table(
             [
@@ -429,7 +413,7 @@ def joined(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Iterator[pa.
 
 
 def _before(waiting: pa.Table, low: int, last: Key) -> int:
-    """The first place from `low` on whose event belongs to the entity of `last` or a later one: it may have to wait."""
+    """Return the first place from `low` on whose event belongs to the entity of `last` or a later one."""
     high = waiting.num_rows
     while low < high:
         middle = (low + high) // 2
@@ -445,7 +429,7 @@ def _key(table: pa.Table, place: int) -> Key:
 
 
 def filtered(tables: Iterable[pa.Table], selection: Selection, check: Check) -> Iterator[pa.Table]:
-    """What the filter takes, if there is one; never an empty table."""
+    """Yield the rows that the filter accepts, if there is one; never an empty table."""
     predicate = selection.predicate
     for table in tables:
         check()
@@ -456,7 +440,7 @@ def filtered(tables: Iterable[pa.Table], selection: Selection, check: Check) -> 
 
 
 def _taken(table: pa.Table, predicate: Predicate, check: Check) -> Iterator[pa.Array]:
-    """Of each row whether the filter takes it, in slices."""
+    """Yield for each row whether the filter accepts it, in slices."""
     for begin in range(0, table.num_rows, _SLICE_ROWS):
         check()
         part = table.slice(begin, _SLICE_ROWS)

@@ -1,10 +1,8 @@
-"""Which events of all entities are meant: as a condition for Spark, and as a question about one event.
+"""A selection of events of all entities, as a condition for Spark and for single events.
 
-Bounds, names and types are a condition on columns, exactly. A filter is not: it looks into the JSON of an event, and what it
-means is said by `rql.evaluate` alone. So Spark gets what the filter implies about columns (`implied`), which may let
-through too much and never too little, and whoever takes the rows asks the filter about each of them (`matches`).
-
-A filter is about things, so with one no other entity is meant. Text is ordered as its UTF-8 is, everywhere here.
+Bounds, names and types are exact conditions on columns. A filter looks into the JSON of an event, and only `rql.evaluate`
+defines it: Spark gets conditions that it implies (`implied`), which may select too much and never too little, and the rows
+are filtered again (`matches`). A filter selects things only. Text is ordered as UTF-8.
 """
 
 from __future__ import annotations
@@ -39,10 +37,10 @@ _COMPARISONS = {
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Events of every entity, or of those that are named here. None: any.
+    """Events of all entities, or of the named ones. None: no restriction.
 
-    Revisions `first` to `last`, both inclusive. `since` is inclusive and `until` exclusive, so that selections whose times
-    meet have no event in common. `predicate` has its `time:` literals resolved.
+    Revisions `first` to `last`, both inclusive. `since` is inclusive and `until` exclusive, so that adjacent selections have
+    no event in common. `predicate` has its `time:` literals resolved.
     """
 
     entity: str | None = None
@@ -56,7 +54,7 @@ class Selection:
 
 
 def condition(selection: Selection) -> str:
-    """What Spark is asked for: every selected event, and those that only the filter would leave out."""
+    """Return the condition for Spark: every selected event, and perhaps others that only the filter excludes."""
     rules = [
         f"{column} {sign} {literal(value)}"
         for column, sign, value in (
@@ -76,7 +74,7 @@ def condition(selection: Selection) -> str:
 
 
 def implied(predicate: Predicate) -> list[str]:
-    """What columns of an event must be like for the filter to match it, as conditions of SQL, of which all hold."""
+    """Yield conditions of SQL that follow from the filter."""
     match predicate:
         case And(parts):
             return [rule for part in parts for rule in implied(part)]
@@ -110,7 +108,7 @@ def _text_column(field: Field) -> str | None:
 
 
 def _around(operator: Operator, instant: str) -> list[str]:
-    """An instant with nine digits of the second, and a column that has six: the microsecond in which it lies counts."""
+    """Return an instant of nine decimal places for a column with six: its microsecond is included."""
     if _INSTANT.fullmatch(instant) is None:
         return []
     try:
@@ -124,7 +122,7 @@ def _around(operator: Operator, instant: str) -> list[str]:
 
 
 def selects(selection: Selection, entity_type: str, entity: str, revision: int, timestamp: str) -> bool:
-    """The same condition about one event of the journal, whose time is UTC text; the filter is not asked."""
+    """Whether an event of the journal, with UTC text as time, meets the condition; without the filter."""
     if selection.predicate is not None and entity_type != EntityType.THING.value:
         return False
     if selection.entity_type not in (None, entity_type) or selection.entity not in (None, entity):
@@ -139,7 +137,7 @@ def selects(selection: Selection, entity_type: str, entity: str, revision: int, 
 
 
 def matches(predicate: Predicate, row: Sequence[object]) -> bool:
-    """Whether the filter takes an event of a thing: entity, revision, instant, action, path, value (text or None)."""
+    """Whether the filter accepts an event: entity, revision, instant, action, path, value (text or None)."""
     entity, revision, instant, action, path, value = row
     assert isinstance(entity, str)
     assert isinstance(revision, int)

@@ -1,16 +1,12 @@
-"""Wide queries: questions over all of the lake, answered by the pipeline's Spark and taken as Arrow batches.
+"""Spark queries over the whole lake, over Spark Connect, returned as Arrow batches.
 
-The client side of Spark Connect. No Java runs in this process, and nothing of Spark is imported before the first query.
+No Java runs in this process, and nothing of Spark is imported before the first query. Every query has limits of time (until
+its last batch is taken) and rows, and can be canceled from any thread; then Spark stops, too. A query that is not read to
+its end must be closed (`QueryResult` is a context manager).
 
-Every query has limits. It may take so long, from the call until its last batch was taken; it may find so many rows; and it
-can be stopped from any thread. Whichever of these comes first, Spark stops working for it, not only this side. A query that
-is not taken to its end has to be closed (`QueryResult` is a context manager), or its time limit will.
-
-Two bounds are of the other side. Whatever a query sends back waits in the memory of the pipeline's Java process until it is
-taken here, so that process refuses larger results (`ResultTooLarge`): whoever needs more asks in parts, as
-`spark_store.queries.export` does. And queries come after the pipeline's own work (see `spark_store.pipeline.session`).
-
-Every query has a session of its own: that costs next to nothing, and what stops or breaks it touches no other one.
+Results wait in the memory of the pipeline's Java process, which refuses larger ones (`ResultTooLarge`): split them, as
+`spark_store.queries.export` does. Queries have a lower priority than the pipeline's work (see
+`spark_store.pipeline.session`). Each has a session of its own, so that its failure affects no other.
 """
 
 from __future__ import annotations
@@ -48,19 +44,16 @@ if TYPE_CHECKING:
 
 
 AT_ONCE = 2
-"""How many queries of one `SparkQueries` run at the same time; the others wait, within their time."""
+"""How many queries of one `SparkQueries` run at the same time; others wait, within their time."""
 
 _INTERRUPT_SECONDS = 0.2
 _GRACE_SECONDS = 5.0
-"""How long Spark may take to say that it has stopped.
-
-After that the line is cut, and Spark finds out by itself.
-"""
+"""How long Spark may take to report that it has stopped. Then the connection is closed."""
 
 _LOOK_SECONDS = 0.05
 _LONGEST_REASON = 600
 _LOUD = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
-"""Where pyspark writes every error of a query to standard error: whoever asked is told, and nobody else."""
+"""The logger of pyspark that writes errors to standard error; they are raised to the caller only."""
 
 _CLOSED = "closed channel"
 _LOST = (
@@ -72,12 +65,12 @@ _LOST = (
     "RESPONSE_ALREADY_RECEIVED",
     _CLOSED,
 )
-"""What Spark says where not the query is wrong, but the process that answers it."""
+"""Texts of Spark for failures of its process, not of the query."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
-    """What a query may cost: seconds until its last batch was taken, and rows (None: any number)."""
+    """The limits of a query: seconds until its last batch is taken, and rows (None: unlimited)."""
 
     seconds: float = 60.0
     rows: int | None = None
@@ -114,9 +107,8 @@ class Cancellation:
 class Sql:
     """A query as SQL.
 
-    It names the lake's tables `events` and `latest`; values are written into it by `literal`.
-
-    `versions` says for a table which of its versions is meant, if not the newest.
+    It names the lake's tables `events` and `latest`; values are written into it by `literal`. `versions` selects versions of
+    tables other than the newest.
     """
 
     text: str
@@ -125,7 +117,7 @@ class Sql:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What a query that is a function gets: a session of Spark Connect, and the lake's tables."""
+    """The argument of a query that is a function: a Spark Connect session, and the lake's tables."""
 
     session: SparkSession
     lake: Lake
@@ -153,10 +145,10 @@ Query: TypeAlias = "Sql | Callable[[Tables], DataFrame]"
 
 
 class SparkQueries:
-    """Asks one lake. Every method may be called from any thread; none belongs on an event loop."""
+    """Queries one lake. Every method may be called from any thread; none belongs on an event loop."""
 
     def __init__(self, lake: Lake, find: Callable[[], str], at_once: int = AT_ONCE) -> None:
-        """`find` names the address of Spark Connect for each query anew; see `finder`."""
+        """`find` returns the address of Spark Connect for each query; see `finder`."""
         self.lake = lake
         self.find = find
         self._places = threading.BoundedSemaphore(at_once)
@@ -177,7 +169,7 @@ class SparkQueries:
 
 
 def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]:
-    """Where to ask: at the address of an outside Spark, or else of the pipeline that runs now.
+    """Return a finder of the address: an external Spark's, or that of the running pipeline.
 
     `is_off`: there is none.
     """
@@ -217,7 +209,7 @@ class QueryResult:
     ) -> None:
         """Use `SparkQueries.run`."""
         self.rows = 0
-        """How many have been taken."""
+        """How many rows have been taken."""
         self._limits = limits
         self._cancellation = cancellation
         self._deadline = time.monotonic() + limits.seconds
@@ -249,7 +241,7 @@ class QueryResult:
         return self
 
     def __next__(self) -> pa.RecordBatch:
-        """The next batch. Raises what `SparkQueries.run` does, and TooManyRows, ResultTooLarge."""
+        """Return the next batch. Raises what `SparkQueries.run` raises, and TooManyRows, ResultTooLarge."""
         if self._over.is_set():
             raise StopIteration
         try:
@@ -270,11 +262,11 @@ class QueryResult:
         return batch
 
     def cancel(self) -> None:
-        """Stop: Spark too. Whoever waits for a batch gets QueryCancelled."""
+        """Stop the query, in Spark too. A waiting thread gets QueryCancelled."""
         self._cancellation.cancel()
 
     def close(self) -> None:
-        """Stop what still runs, and let go of everything. May be called again."""
+        """Stop the query if it runs, and release everything. May be repeated."""
         if not self._over.is_set():
             self._over.set()
             self._wake.set()
@@ -305,7 +297,7 @@ class QueryResult:
             raise self._why
 
     def _watch(self) -> None:
-        """In a thread of its own: stop the query when it is time, wherever the thread that takes batches may be."""
+        """Stop the query when its time is up, from a thread of its own."""
         self._wake.wait(max(0.0, self._deadline - time.monotonic()))
         if self._over.is_set():
             return
@@ -315,7 +307,7 @@ class QueryResult:
             _cut(self._session)
 
     def _interrupt(self) -> None:
-        """Again and again, because what runs may only be about to begin, or to begin its next part."""
+        """Interrupt repeatedly, because the query may be about to begin its next part."""
         while not self._over.is_set():
             with contextlib.suppress(Exception):
                 if self._session is not None:
@@ -324,7 +316,7 @@ class QueryResult:
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """What pyspark and its transport raise, as errors of ours; they share no root."""
+        """Raise errors of pyspark and its transport as errors of the store; they share no root."""
         try:
             yield
         except StoreError:
@@ -336,7 +328,10 @@ class QueryResult:
 
 
 def translated(error: Exception, has_begun: bool) -> SparkQueryError:
-    """An error of pyspark's or gRPC's as ours. `has_begun`: something had been answered before."""
+    """Return the store's error for an error of pyspark or gRPC.
+
+    `has_begun`: some results were returned before.
+    """
     text = str(error)
     code = getattr(getattr(error, "_grpc_status_code", None), "name", None)
     reason = _shortened(text)
@@ -362,18 +357,18 @@ def _is_foreign(error: Exception) -> bool:
 
 
 def _shortened(text: str) -> str:
-    """What Spark says, without Java's trace, in one line."""
+    """Return Spark's text without Java's stack trace, in one line."""
     if (details := re.search(r'details = "([^"]*)"', text)) is not None:
         text = details[1]
     text = " ".join(text.partition("JVM stacktrace:")[0].split())
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 
 
-# -- pyspark, whose client shows no batches and no deadlines to the public: what is not is used here alone
+# pyspark's public client has neither batches nor deadlines: its internals are used here only.
 
 
 def _session(url: str) -> SparkSession:
-    """A session. Nothing is tried again: how long to wait is for whoever asks to say."""
+    """Return a session without retries: the caller decides how long to wait."""
     from pyspark.sql.connect.session import SparkSession
 
     for name in _LOUD:
@@ -387,7 +382,7 @@ def _batches(session: SparkSession, query: Query, lake: Lake) -> Generator[pa.Re
     if isinstance(query, Sql):
         tables = Tables(session, lake)
         for table in named_tables(query.text):
-            # Of this session alone, and so of this query.
+            # Of this session only, and so of this query.
             tables.read(table, query.versions.get(table.name)).createOrReplaceTempView(table.name)
         frame = session.sql(query.text)
     else:
@@ -402,12 +397,12 @@ def _batches(session: SparkSession, query: Query, lake: Lake) -> Generator[pa.Re
 
 
 def _release(session: SparkSession) -> None:
-    """Let the other side forget the session, with what may still run in it; it is not waited for long."""
+    """Release the session, with anything that still runs in it; wait briefly."""
     import atexit
 
     def release() -> None:
         with contextlib.suppress(Exception):
-            # What was taken is being acknowledged; a session that is gone by then is an error in Spark's log.
+            # Batches are being acknowledged; a session released before causes an error in Spark's log.
             concurrent.futures.wait(list(session.client._release_futures), _GRACE_SECONDS)
             session.client.release_session()
 

@@ -1,7 +1,7 @@
-"""A spool: what a search has found, in any order, to be read in the order of the answer, page by page.
+"""A spool: search results in any order, read in the order of the search, page by page.
 
-Where each record stands is kept in memory, what it says in a file; both have a bound. The file has no name, so it is gone
-with the spool or with the process, however that ends.
+The place of each record is in memory, its content in a file; both are bounded. The file has no name, so it disappears with
+the spool or the process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_store.rql.query import Place, SortField
 
 
 class SpoolLimits(NamedTuple):
-    """How much a spool takes."""
+    """The limits of a spool."""
 
     records: int = 500_000
     bytes: int = 512 << 20
@@ -66,7 +66,7 @@ class Spool:
         """Everything has been added. Raises StoreUnavailable."""
         places = self._places
         ranking = list(range(len(places)))
-        # By the last field first: what is equal in one keeps the order that it has.
+        # By the last field first, so that equal values keep their order.
         for number in reversed(range(len(self._order))):
             ranking.sort(key=lambda it, n=number: places[it][n], reverse=self._order[number].is_descending)  # type: ignore[misc]
         self._ranking, self._places = array("q", ranking), []
@@ -77,7 +77,7 @@ class Spool:
                 raise self._fault(error) from error
 
     def read(self, start: int, number: int, max_bytes: int = 1 << 20) -> list[bytes]:
-        """Up to so many records and bytes from the one with this number on, in order; one in any case.
+        """Return records and bytes up to these limits from this number on, in order; at least one.
 
         Raises StoreUnavailable.
         """
@@ -95,7 +95,7 @@ class Spool:
         return found
 
     def close(self) -> None:
-        """Let go of the file. May be called again."""
+        """Close the file. May be repeated."""
         with self._lock:
             self._file.close()
 

@@ -30,7 +30,7 @@ def test_the_page_has_every_setting() -> None:
 
 def test_what_a_group_says_is_text_and_no_code() -> None:
     """Markdown takes an indented line for code."""
-    assert "\n\nWithout any key the service makes one" in settings_page()
+    assert "\n\nWithout any key the service creates one" in settings_page()
     assert not re.findall(r"^ +", settings_page(), re.MULTILINE)
 
 

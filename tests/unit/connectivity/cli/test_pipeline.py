@@ -76,10 +76,10 @@ def answers(monkeypatch: pytest.MonkeyPatch, *said: dict[str, Any]) -> list[list
     """What a pipeline process would say; how it is called."""
     called: list[list[str]] = []
 
-    def answer(_: object, action: str, *options: str, told: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    def answer(_: object, action: str, *options: str, on_event: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         called.append([action, *options])
         for line in said:
-            told(line)
+            on_event(line)
         return {name: value for name, value in said[-1].items() if name != "event"}
 
     monkeypatch.setattr(pipeline_process, "answer", answer)
