@@ -79,9 +79,9 @@ class JournalTrimmer:
         on_round: Callable[[bool], object] = lambda is_possible: None,  # noqa: ARG005 - the same
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`on_trim` receives the number of deleted events after each step, `on_round` whether trimming was possible.
+        """Callbacks: `on_trim` with the number of deleted events, `on_round` with whether it could trim.
 
-        `clock` returns monotonic seconds.
+        They are called after each step and each round. `clock` returns monotonic seconds.
         """
         self._store = store
         self._lake = lake

@@ -19,7 +19,7 @@ class PendingTrim(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """The duration of a commit in seconds, the trimming that was part of it, and how many events that deleted."""
+    """The seconds that a commit took, the trimming in it, and how many events that deleted."""
 
     seconds: float
     trimming: PendingTrim | None

@@ -257,10 +257,11 @@ _KEPT_BACK = frozenset(row.name for row in FIELDS.values() if not row.is_written
 
 
 def normalise(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
-    """Return the headers of a client, checked: names of the table in lower case, values of their types.
+    """Return the headers of a client, checked, with names of the table in lower case.
 
-    Headers that a client may not send are dropped, and so is null. Custom headers keep their spelling and become text; of two
-    that differ in case only, the later one applies. `mapped`: the values come from a broker's headers and so are text.
+    Values have their types. Headers that a client may not send are dropped, and so is null. Custom headers keep their
+    spelling and become text; of two that differ in case only, the later one applies. `mapped`: the values come from a
+    broker's headers and so are text.
 
     Raises DecodeError with `header.invalid` or `timeout.invalid` (400, `invalidHeaderKey`), with the readable headers to
     address the response.

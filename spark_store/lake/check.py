@@ -1,9 +1,8 @@
-"""Is the lake whole by itself? What a comparison with the journal does not ask, or could not survive.
+"""Checks that the lake is complete and undamaged, without Spark.
 
-Everything that the journal has let go of has to be in the lake; the log of each table has to say all that happened, from its
-last checkpoint or its beginning on (a reader may get along without a part that Spark then wants); and each file of a table
-has to be there with its size. With `every_page` the files are read, too: Spark writes a checksum beside each page, so that
-also what only the lake still has is known to be what was written. Without Spark, beside a pipeline or without one.
+Every trimmed event must be in the lake; the log of each table must be complete from its last checkpoint or its beginning
+(Spark may need a part that other readers do not); and each file of a table must exist with its size. With `every_page` the
+files are read, too: each page has a checksum. It may run beside a pipeline.
 """
 
 from __future__ import annotations
@@ -23,12 +22,14 @@ from spark_store.lake.tables import EVENTS, TABLES, Lake, Table
 _BATCH_ROWS = 1_000
 
 _LOOKS = 2
-"""A pipeline may make a checkpoint and take away what is before it, after one has looked for checkpoints: the next look
-finds it."""
+"""How often the log is read: a pipeline may write a checkpoint and delete older parts meanwhile."""
 
 
 def check_lake(place: Lake, follower: JournalReader, *, every_page: bool) -> None:
-    """Raises LakeUnfit, naming what is missing or damaged and what to do about it, and StoreUnavailable."""
+    """Check the lake.
+
+    Raises LakeUnfit with the missing or damaged part and the remedy, and StoreUnavailable.
+    """
     there = [table for table in TABLES if _is_begun(Path(place.path(table)))]
     for table in there:
         reader.check_log(place, table)
@@ -40,7 +41,7 @@ def check_lake(place: Lake, follower: JournalReader, *, every_page: bool) -> Non
 
 
 def check_reach(place: Lake, follower: JournalReader) -> None:
-    """See that `events` has what the journal has trimmed. Raises LakeUnfit, StoreUnavailable."""
+    """Check that `events` has all trimmed events of the journal. Raises LakeUnfit, StoreUnavailable."""
     # In this order: the lake only grows, and the journal is trimmed to what is in it.
     newest, oldest = follower.newest(), follower.oldest_known()
     begin = newest + 1 if oldest is None else oldest
@@ -49,9 +50,9 @@ def check_reach(place: Lake, follower: JournalReader) -> None:
 
 
 def refuse_hole(begin: int, last: int) -> None:
-    """Where the journal begins, and the last event that is in the lake.
+    """Return where the journal begins, and the lake's last event.
 
-    Raises LakeUnfit where some lie between them.
+    Raises LakeUnfit if events are missing between them.
     """
     if begin > last + 1:
         raise LakeUnfit(
@@ -61,10 +62,7 @@ def refuse_hole(begin: int, last: int) -> None:
 
 
 def _is_begun(folder: Path) -> bool:
-    """Whether a table has been made, though its log may be lost.
-
-    A pipeline makes the folder of the log first of all.
-    """
+    """Whether a table has been created, even if its log is lost: the log's folder is created first."""
     return any((folder / "_delta_log").glob("*.json")) or any(folder.rglob("*.parquet"))
 
 
@@ -81,16 +79,13 @@ def _check_commits(log: Path) -> None:
 def _faults(place: Lake, table: Table, every_page: bool) -> Iterator[str]:
     for name, size in reader.files(place, table).items():
         fault = _fault(Path(place.path(table)) / name, size, every_page)
-        # One that was removed meanwhile, and is no part of the table any more, nobody misses.
+        # A file that was removed meanwhile is no longer part of the table.
         if fault is not None and name in reader.files(place, table):
             yield fault
 
 
 def _fault(file: Path, size: int, every_page: bool) -> str | None:
-    """What is wrong with a file.
-
-    Raises StoreUnavailable where the system does not let it be read: that is no damage.
-    """
+    """Return the damage of a file. Raises StoreUnavailable if the system cannot read it."""
     try:
         if (found := file.stat().st_size) != size:
             return f"{file}: expected {size} bytes, found {found}"
@@ -101,7 +96,7 @@ def _fault(file: Path, size: int, every_page: bool) -> str | None:
     except FileNotFoundError:
         return f"{file}: expected a file of the table, found none"
     except (OSError, pa.ArrowException) as error:
-        # What is wrong with a page has no number.
+        # Errors of pages have no error number.
         if isinstance(error, OSError) and error.errno is not None:
             raise translate_lake_error(file, error) from error
         return f"{file}: expected the pages that were written, found: {error}"

@@ -1,10 +1,8 @@
-"""Where wide queries are answered: the address that a running pipeline publishes, in one small file.
+"""The address of Spark Connect that a running pipeline publishes, in one small file.
 
-The file holds the token too, so only the owner of the data folder may read it. It is written whole and put in its place by
-a rename when the pipeline begins to follow, and removed when it ends. A pipeline that was killed leaves it behind: then
-nobody answers at that address, or refuses the token, until the next one has replaced it.
-
-An installation with a Spark of its own names that one's address instead (`spark.remote`), and nothing is published.
+The file contains the token too, so only the owner of the data folder can read it. It is written atomically when the pipeline
+begins to follow the journal, and removed when it ends. A killed pipeline leaves it behind: then the address does not answer,
+or refuses the token. With an external Spark (`spark.remote`) nothing is published.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from spark_store.files import write_atomically
 
 
 class ConnectAddress(msgspec.Struct, frozen=True):
-    """Where Spark Connect listens, as its clients write it, and the process that does."""
+    """The address of Spark Connect in the form of its clients, and its process."""
 
     url: str
     pid: int
@@ -31,17 +29,14 @@ class ConnectAddress(msgspec.Struct, frozen=True):
 
 
 def local_address(port: int, token: str, pid: int) -> ConnectAddress:
-    """Of a server on this machine's loopback interface.
-
-    With `127.0.0.1` a client that has a token would insist on TLS.
-    """
+    """Return the address of a local server. With `127.0.0.1` a client with a token would require TLS."""
     return ConnectAddress(f"sc://localhost:{port}/;token={token}", pid)
 
 
 def read_address(path: Path) -> ConnectAddress:
-    """What a pipeline has published last.
+    """Return the last published address.
 
-    Raises NoPipeline where none runs, StoreUnavailable for a file that is spoilt.
+    Raises NoPipeline if none runs, StoreUnavailable for a damaged file.
     """
     try:
         content = path.read_bytes()
@@ -62,7 +57,7 @@ def read_address(path: Path) -> ConnectAddress:
 
 @contextlib.contextmanager
 def published(path: Path, address: ConnectAddress) -> Iterator[None]:
-    """Tell callers meanwhile. Raises StoreUnavailable where that cannot be written."""
+    """Publish an address meanwhile. Raises StoreUnavailable if it cannot be written."""
     try:
         write_atomically(path, msgspec.json.encode(address), mode=0o600)
     except OSError as error:

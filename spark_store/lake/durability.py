@@ -1,12 +1,8 @@
-"""What a power cut may take from the lake: kept from it by `sync`, and mended by `mend` where it has happened.
+"""Protects the lake from power cuts: `sync` makes files durable, `mend` removes damaged commits.
 
-Spark and Delta write files and rename them, and never ask whether any of that has reached the disk. So the pipeline does,
-before anybody relies on it: before the watermark says that events are in the lake, and before anything is removed that what
-was written replaces. What was written after the last `sync` a power cut may leave behind as empty files; nobody relies on
-those versions, and whoever made them makes them again.
-
-One call of the system makes the file system durable that the lake lies on, whoever wrote there. Where there is no such
-call, each file is made durable by itself, which takes longer.
+Spark and Delta never wait for the disk. So the pipeline calls `sync` before the watermark covers events, and before files
+are removed that were replaced. A power cut may leave later files empty; no one relies on those versions, and they are
+written again. One system call makes the lake's file system durable; where there is none, each file is synced.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ def sync(lake: Lake) -> None:
 
 
 def _folders(lake: Lake) -> Iterator[Path]:
-    """One folder of each file system that the lake lies on: a table's folder may be a link to elsewhere."""
+    """Return one folder of each file system of the lake: a table's folder may be a link."""
     found: set[int] = set()
     for folder in (lake.folder, *(Path(lake.path(table)) for table in TABLES)):
         if folder == lake.folder or folder.is_dir():
@@ -63,7 +59,7 @@ def sync_files(folder: Path) -> None:
     """The same, file by file. Raises OSError."""
     for place, _, names in os.walk(folder, topdown=False, followlinks=True):
         for path in (*(Path(place) / name for name in names), Path(place)):
-            # What was removed meanwhile nobody needs.
+            # Removed meanwhile.
             with contextlib.suppress(FileNotFoundError), _opened(path) as descriptor:
                 os.fsync(descriptor)
 
@@ -78,12 +74,12 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def mend(lake: Lake) -> list[Path]:
-    """Take away commits that a power cut has spoilt, newest first, and say which; nobody writes the lake meanwhile.
+    """Remove commits that a power cut has damaged, newest first; return which.
 
-    Only the newest one of a table, only if it is younger than the watermark (so what it did is done again), and only
-    where it says nothing, or half of it, or names files that are not there as a whole. A checkpoint that was made of it
-    goes too, also if it alone is spoilt; but all stays where the log would lack something without it. Other damage stays
-    for people to see, and so does all of it where there is no watermark to go by. Raises StoreUnavailable.
+    Only the newest one of a table, only if it is younger than the watermark (so it is done again), and only if it is empty,
+    cut off, or names incomplete files. Its checkpoint goes too. Nothing is removed that would leave the log incomplete;
+    other damage stays for the operator, and so does all of it without a watermark. The lake must not be written meanwhile.
+    Raises StoreUnavailable.
     """
     try:
         if not lake.watermark.exists():
@@ -123,9 +119,9 @@ def _remove(file: Path) -> None:
 
 
 def is_complete(log: Path, version: int) -> bool:
-    """Whether a table's log says everything before this version, from an older checkpoint on or from its beginning.
+    """Whether a table's log is complete before this version, from a checkpoint or its beginning.
 
-    What is removed while it looks is not there. Raises OSError.
+    Files removed meanwhile are treated as missing. Raises OSError.
     """
     found = (int(it.name.partition(".")[0]) for it in log.glob("[0-9]*.checkpoint.parquet") if _is_parquet(it))
     first = max((number + 1 for number in found if number < version), default=0)
@@ -169,7 +165,7 @@ def _is_whole(file: Path, size: int) -> bool:
 
 
 def _size(file: Path) -> int | None:
-    """How many bytes a file has; None where it is not there."""
+    """Return the size of a file; None if it does not exist."""
     try:
         return file.stat().st_size
     except FileNotFoundError:

@@ -1,13 +1,9 @@
-"""The lake's events and snapshots as a history wants them: of one entity, some revisions, read in this process.
+"""Reads events and snapshots of one entity from the lake, without Spark.
 
-Events are looked for in windows of revisions, so that a page costs what is on it, however long the history is; what was
-decoded beyond its end waits a while for whoever reads the next page. Texts come back as the bytes that the journal had
-(`spark_store.lake.tables`). How rows are found in a table that is written meanwhile is told in
-`spark_store.lake.table_scan`; which of journal and lake is asked, and what is made of what is missing, is the business of
-`spark_store.history.history`.
-
-Everything here waits for the disk and is to be called in a worker thread; any number of threads may call at the same time.
-The libraries behind it take their time to be loaded, and room: whoever may not need them imports this file late.
+Events are read in windows of revisions, so that a page costs its own size, however long the history is; surplus rows are
+kept for the next page for a while. Texts are the journal's bytes (`spark_store.lake.tables`). `spark_store.lake.table_scan`
+finds rows in tables that are written meanwhile; `spark_store.history.history` combines journal and lake. Everything waits
+for the disk: call it in worker threads, any number at a time. The libraries take long to load, so import this module late.
 """
 
 from __future__ import annotations
@@ -44,13 +40,13 @@ from spark_store.lake.tables import EVENTS, SNAPSHOTS, Lake
 from spark_store.records import NumberedEvent, Snapshot, Times
 
 AHEAD: Final = 2000
-"""How many events are read at once, if they are not large: what is left of them waits for who reads the next page."""
+"""How many events are read at once, if they are not large: the rest is kept for the next page."""
 
 AHEAD_BYTES: Final = 4 << 20
-"""About so many bytes are read at once, and one row group."""
+"""How many bytes are read at once, and one row group."""
 
 WAITING_BYTES: Final = 32 << 20
-"""About so many bytes wait for next pages, in all."""
+"""How many bytes are kept for next pages, in all."""
 
 WINDOW: Final = 16_384
 """The most revisions that are looked for at once, where those that were asked for first are not there."""
@@ -69,14 +65,14 @@ class ColdEvents(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Rows of one entity in order, without a gap, and whether nothing follows of what was asked for."""
+    """Rows of one entity in order, without a gap, and whether they are the last requested ones."""
 
     rows: pa.Table
     is_all: bool
 
 
 class _Place(NamedTuple):
-    """Where a reader of one version goes on."""
+    """Where a reader of one version continues."""
 
     version: int
     asked: ScanFilter
@@ -109,7 +105,7 @@ class LakeHistory:
         return f"<Cold {self._lake.folder}>"
 
     def reaches(self) -> int:
-        """The number of the journal's event up to which `events` is complete; 0 for none.
+        """Return the journal's number up to which `events` is complete; 0 for none.
 
         Raises HistoryUnavailable.
         """
@@ -126,10 +122,10 @@ class LakeHistory:
         times: Times = Times(),  # noqa: B008 - a value
         reaching: int = 0,
     ) -> ColdEvents:
-        """The oldest events with first ≤ revision ≤ last between `times` that there are, in ascending order, no gap in them.
+        """Return the oldest events with first ≤ revision ≤ last between `times`, without gaps.
 
-        At most `limit` (from 1) of them; the one with which values and headers come to `max_bytes` is the last one. The
-        table has to reach to the journal's number `reaching`. Raises HistoryUnavailable, also where it does not.
+        At most `limit` (from 1); the one with which values and headers reach `max_bytes` is the last. The table must reach
+        the journal's number `reaching`. Raises HistoryUnavailable, also if it does not.
         """
         asked = self._asked(entity, times)
 
@@ -148,7 +144,7 @@ class LakeHistory:
         return ColdEvents(found, run.is_all and not rest.num_rows)
 
     def oldest(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
-        """The smallest of these revisions that is here; 0 for none. Raises HistoryUnavailable."""
+        """Return the smallest of these revisions in the lake; 0 for none. Raises HistoryUnavailable."""
         asked = self._asked(entity)
 
         def smallest(version: Version) -> int:
@@ -164,9 +160,9 @@ class LakeHistory:
         return self._events.read(smallest, reaching)
 
     def first_published(self, entity: EntityId, first: int, last: int, instant: int, *, reaching: int = 0) -> int:
-        """The first of these revisions of a stream's partition whose message is not from before an instant; 0 for none.
+        """Return the first of these revisions published at an instant or later; 0 for none.
 
-        As `Journal.first_published`. What is not here counts for nothing. Raises HistoryUnavailable.
+        Missing revisions are ignored. Raises HistoryUnavailable.
         """
         asked = self._asked(entity)
         start = pa.scalar(as_datetime(as_timestamp(instant)), INSTANTS)
@@ -188,9 +184,9 @@ class LakeHistory:
         return self._events.deletions
 
     def forgotten(self, entity: EntityId, first: int, last: int, limit: int, max_bytes: int) -> ColdEvents:
-        """As `events`, of any time: events from `first` on that have been deleted since this process knew of them.
+        """Return events from `first` on that retention has deleted since this process knew of them.
 
-        None where nobody knows of `first` any more, or its file has gone. Never all, unless the last one is `last`.
+        None if `first` is no longer known, or its file is gone. Never all, unless the last one is `last`.
         """
         asked = self._asked(entity)
         for version in self._events.former():
@@ -202,7 +198,7 @@ class LakeHistory:
         return ColdEvents([], is_all=False)
 
     def numbered(self, entity: EntityId, revision: int, *, reaching: int = 0) -> NumberedEvent | None:
-        """One event and its number, if it is there. Raises HistoryUnavailable."""
+        """Return one event with its number, if it exists. Raises HistoryUnavailable."""
         asked = self._asked(entity)
         rows = self._events.read(
             lambda version: rows_of(self._footers, version, asked, revision, revision, ["seq", *_COLUMNS]), reaching
@@ -213,7 +209,7 @@ class LakeHistory:
         return NumberedEvent(int(rows["seq"][0].as_py()), event)
 
     def last_whole(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
-        """The newest of these revisions whose event brings the whole entity, or takes it away; 0 where none does.
+        """Return the newest of these revisions whose event contains or deletes the whole entity; 0 for none.
 
         Raises HistoryUnavailable.
         """
@@ -233,11 +229,9 @@ class LakeHistory:
         return self._events.read(newest, reaching)
 
     def last_before(self, entity: EntityId, last: int, before: str, *, reaching: int = 0) -> int:
-        """The newest revision up to `last` that is here and from before a timestamp; 0 for none.
+        """Return the newest revision up to `last` from before a timestamp; 0 for none.
 
-        Some twenty look-ups.
-
-        Raises HistoryUnavailable.
+        Some twenty look-ups. Raises HistoryUnavailable.
         """
         asked, end = self._asked(entity), as_datetime(before)
 
@@ -246,7 +240,7 @@ class LakeHistory:
             while low <= high:
                 middle = (low + high) // 2
                 rows = rows_of(self._footers, version, asked, middle, middle, ["ts"])
-                # What is not here is older than what is.
+                # Missing revisions are older than existing ones.
                 if rows.num_rows and rows["ts"][0].as_py() >= end:
                     high = middle - 1
                 else:
@@ -256,9 +250,9 @@ class LakeHistory:
         return self._events.read(newest, reaching)
 
     def snapshot(self, entity: EntityId, last: int, before: str | None = None) -> Snapshot | None:
-        """The newest state in `snapshots` at a revision up to `last`, from before a timestamp; None where there is none.
+        """Return the newest state in `snapshots` up to revision `last`; None for none.
 
-        A table that is missing has none, and one that cannot be read neither: events say the same, more slowly.
+        From before a timestamp. A missing or unreadable table has none: the events give the same result, more slowly.
         """
         if not self._snapshots.is_there():
             return None
@@ -298,13 +292,13 @@ def _oldest(footers: Footers, version: Version, asked: ScanFilter, first: int, l
         rows = rows_of(footers, version, asked, first, end, _COLUMNS)
         if rows.num_rows:
             least = int(pc.min(rows["revision"]).as_py())
-            # The window may have begun before what there is.
+            # The window may have begun before the oldest row.
             if (rest := min(last, least + most - 1)) > end:
                 rows = pa.concat_tables([rows, rows_of(footers, version, asked, end + 1, rest, _COLUMNS)])
                 end = rest
             rows = _checked(asked, rows.take(pc.sort_indices(rows["revision"])))
             newest = rows["revision"][-1].as_py()
-            # What lies behind the window may be there, also where the window's own end is not.
+            # Rows after the window may exist, even if the window's end does not.
             is_over = newest < end and (asked.before is not None or not _may_hold(version, asked, newest + 1, last))
             return _Run(rows, newest == last or is_over)
         first, window = end + 1, min(WINDOW, 4 * window)
@@ -316,7 +310,7 @@ def _may_hold(version: Version, asked: ScanFilter, first: int, last: int) -> boo
 
 
 def _affordable(footers: Footers, version: Version, asked: ScanFilter, first: int, last: int) -> int:
-    """How many rows may be read at once, going by the average size of those around them."""
+    """Return how many rows may be read at once, by the average size of their neighbors."""
     rows, size = 1, 0
     for file in version.files:
         if file.may_hold(asked, first, last):
@@ -396,5 +390,5 @@ def _text(column: pa.ChunkedArray) -> str:
 
 
 def _naive(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times in microseconds, without the zone that all of them have: so they are printed without looking it up."""
+    """Return times in microseconds without their common zone: so they are printed without looking it up."""
     return column.cast(pa.int64()).cast(pa.timestamp("us"))

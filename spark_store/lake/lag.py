@@ -1,4 +1,4 @@
-"""How far the lake is behind the journal: read from the journal and the watermark, without Spark."""
+"""The lag of the lake behind the journal, from journal and watermark, without Spark."""
 
 from __future__ import annotations
 

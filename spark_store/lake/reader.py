@@ -1,6 +1,6 @@
-"""Reading the lake in this process, without Spark: what its log says, single rows, and what it has still to erase.
+"""Reads the lake without Spark: facts in its logs, single rows, pending erasures.
 
-Spark needs a second to answer what is in one line of a table's log; this needs milliseconds. Only reading happens here.
+Spark takes a second to read one line of a table's log; this takes milliseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_store.lake.tables import APP, ERASURES, EVENTS, MOMENTS, TABLES, Lake
 from spark_store.lake.watermark import TableSize, read_watermark
 
 CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
-"""How data files are read: Spark writes a checksum beside each page, and one that does not fit is an error, not a row."""
+"""How data files are read: a page whose checksum does not match is an error."""
 
 _CUT = timedelta(milliseconds=1)
 _OF_MOMENTS = ("partition.moment", "max.modified")
@@ -35,23 +35,20 @@ _ROWS_OF_MOMENTS = ("partition.moment", "num_records")
 
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
-    """The number of the last transaction of `app` that a table has taken; 0 for none.
-
-    Raises StoreUnavailable, LakeUnfit.
-    """
+    """Return the last transaction of `app` in a table; 0 for none. Raises StoreUnavailable, LakeUnfit."""
     with opened(lake, table) as delta:
         return delta.transaction_version(app) or 0
 
 
 class Position(NamedTuple):
-    """One version of `events`, and the number of the last event of the journal that is in it."""
+    """One version of `events`, and the number of its last event."""
 
     version: int
     seq: int
 
 
 def position(lake: Lake) -> Position:
-    """Where `events` is now. Raises StoreUnavailable."""
+    """Return the present position of `events`. Raises StoreUnavailable."""
     with opened(lake, EVENTS) as delta:
         return Position(delta.version(), delta.transaction_version(APP) or 0)
 
@@ -68,25 +65,27 @@ def pending(lake: Lake) -> list[Erasure]:
 
 
 class FullSnapshot(NamedTuple):
-    """A version of `moments`, and one of those that it holds; 0 for none."""
+    """A version of `moments`, and one of its snapshots; 0 for none."""
 
     version: int
     seq: int
 
 
 def moment_before(lake: Lake, before: datetime) -> FullSnapshot:
-    """The newest moment all of whose rows are from before an instant (`spark_store.pipeline.snapshots`): no row of it is
-    read for that. Raises StoreUnavailable, LakeUnfit."""
+    """Return the newest snapshot from before an instant (`spark_store.pipeline.snapshots`).
+
+    No row is read. Raises StoreUnavailable, LakeUnfit.
+    """
     with opened(lake, MOMENTS) as delta:
         actions = delta.get_add_actions(flatten=True)
         names, version = actions.schema.names, delta.version()
         newest: dict[int, datetime] = {}
         if "max.modified" in names:
             for seq, modified in zip(*(actions[name].to_pylist() for name in _OF_MOMENTS), strict=True):
-                # Where a file says nothing about its rows, nothing is known of them.
+                # Files without statistics are unknown.
                 at = modified or datetime.max.replace(tzinfo=UTC)
                 newest[seq] = max(at, newest.get(seq, at))
-    # What files say of times is cut to milliseconds.
+    # Statistics of times are cut to milliseconds.
     found = [seq for seq, at in newest.items() if at < before - _CUT]
     return FullSnapshot(version, max(found, default=0))
 
@@ -103,7 +102,7 @@ def moments(lake: Lake) -> dict[int, int]:
 
 
 def events_up_to(lake: Lake, numbers: Sequence[int]) -> list[int]:
-    """How many rows `events` has up to each of these ascending numbers, above the one before it.
+    """Return the number of rows of `events` between these ascending numbers.
 
     Raises StoreUnavailable, LakeUnfit.
     """
@@ -128,7 +127,7 @@ def event(lake: Lake, seq: int) -> dict[str, Any] | None:
 
 
 def newest_time(lake: Lake) -> datetime | None:
-    """When the newest row of `events` happened, to the millisecond; None where no file says so.
+    """Return the time of the newest row of `events` in milliseconds; None if no file says it.
 
     Raises StoreUnavailable.
     """
@@ -141,14 +140,14 @@ def newest_time(lake: Lake) -> datetime | None:
 
 
 def made(lake: Lake, table: Table) -> datetime | None:
-    """When a table was made; None where it does not say so. Raises StoreUnavailable, LakeUnfit."""
+    """Return when a table was created; None if it does not say. Raises StoreUnavailable, LakeUnfit."""
     with opened(lake, table) as delta:
         created = delta.metadata().created_time
     return None if created is None else datetime.fromtimestamp(created / 1000, UTC)
 
 
 def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
-    """The least number of the events of the lake that happened in this time; None where none did.
+    """Return the least number of the lake's events in this time; None for none.
 
     Raises StoreUnavailable, LakeUnfit.
     """
@@ -179,25 +178,22 @@ def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
 
 
 def has_gaps(lake: Lake, table: Table, column: str) -> bool:
-    """Whether a row has nothing in a column, because it was written before there was one.
-
-    Raises StoreUnavailable.
-    """
+    """Whether a row lacks a column that was added later. Raises StoreUnavailable."""
     with opened(lake, table) as delta:
-        # Not by a filter: files that lack the column would be passed over, since nothing is known of what they hold in it.
+        # Not by a filter: files without the column would be skipped for lack of statistics.
         batches = delta.to_pyarrow_dataset().to_batches(columns=[column], fragment_scan_options=CHECKED)
         return any(batch.column(0).null_count for batch in batches)
 
 
 def size(lake: Lake, table: Table) -> TableSize:
-    """What a table consists of now. Raises StoreUnavailable, LakeUnfit."""
+    """Return the present size of a table. Raises StoreUnavailable, LakeUnfit."""
     with opened(lake, table) as delta:
         actions = delta.get_add_actions(flatten=True)
         return TableSize(actions.num_rows, sum(actions["size_bytes"].to_pylist()))
 
 
 def rows(lake: Lake, table: Table) -> int:
-    """How many rows a table has now. Raises StoreUnavailable, LakeUnfit."""
+    """Return the present number of rows of a table. Raises StoreUnavailable, LakeUnfit."""
     with opened(lake, table) as delta:
         return sum(delta.get_add_actions(flatten=True)["num_records"].to_pylist())
 
@@ -214,13 +210,15 @@ def files(lake: Lake, table: Table) -> dict[str, int]:
 
 
 def check_log(lake: Lake, table: Table) -> None:
-    """See that no part of the table's log is empty, as a power cut may leave it: readers would take that for a version
-    in which nothing happened. Raises LakeUnfit, StoreUnavailable."""
+    """Check that no part of the table's log is empty, as after a power cut.
+
+    Readers would treat it as a version without changes. Raises LakeUnfit, StoreUnavailable.
+    """
     for file in (Path(lake.path(table)) / "_delta_log").glob("*.json"):
         try:
             is_empty = file.stat().st_size == 0
         except FileNotFoundError:
-            # Whoever writes the table takes away what is old, and a checkpoint says it instead.
+            # The writer deletes old parts after a checkpoint.
             continue
         except OSError as error:
             raise translate_system_error(file, error) from error
@@ -230,7 +228,7 @@ def check_log(lake: Lake, table: Table) -> None:
 
 @contextlib.contextmanager
 def opened(lake: Lake, table: Table) -> Iterator[DeltaTable]:
-    """A table at its newest version; what its library says meanwhile is said as StoreUnavailable or LakeUnfit."""
+    """Open a table at its newest version; errors become StoreUnavailable or LakeUnfit."""
     path = lake.path(table)
     try:
         yield DeltaTable(path)

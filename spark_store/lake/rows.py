@@ -1,8 +1,8 @@
-"""Rows of the lake in bulk, as the journal has them, without Spark: for comparing, and for making a state anew.
+"""Reads many rows of the lake without Spark, for comparisons and rebuilds.
 
-A table is opened at its newest version and read in batches, so memory stays bounded by a batch, and by what reading two
-files at once takes. Who wants a list says how much it may hold. Files that cannot hold what is asked for are not opened.
-Nothing is held between two calls, and nothing is written.
+A table is opened at its newest version and read in batches, so memory is bounded by a batch, and by reading two files at
+once. Lists are bounded by the caller. Files that cannot contain requested rows are not opened. Nothing is kept between
+calls.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from spark_store.sql import literal
 
 _BATCH_ROWS = 1_000
 _AHEAD = 1
-"""So many batches, and files, are read before they are asked for: what the library would read is bounded by no bytes."""
+"""How many batches, and files, are read ahead: the library's own bound is not in bytes."""
 
 _EVENT_COLUMNS = ("entity_type", "entity", "revision", "seq", "ts", "action", "path", "value", "headers")
 _STATE_COLUMNS = ("entity_type", "entity", "policy_id", "revision", "seq", "created", "modified", "state")
 
 
 class EntityRange(NamedTuple):
-    """Entities from `first` to before `end`, in the order of their ids; None is no bound."""
+    """Entities from `first` to before `end`, in the order of their IDs; None is no bound."""
 
     first: str | None
     end: str | None
 
     def condition(self) -> str:
-        """In SQL."""
+        """Return the condition in SQL."""
         bounds = [f"entity >= {literal(self.first)}"] if self.first is not None else []
         bounds += [f"entity < {literal(self.end)}"] if self.end is not None else []
         return " AND ".join(bounds) or "true"
 
 
 class MemoryBound(NamedTuple):
-    """How many events, and how many bytes of their values and headers, may be held at once."""
+    """How many events, and bytes of their values and headers, may be in memory at once."""
 
     rows: int
     bytes: int
@@ -52,7 +52,7 @@ UNBOUND = MemoryBound(1 << 40, 1 << 60)
 
 
 class MemoryBoundExceeded(Exception):
-    """What was asked for is more than may be held at once."""
+    """The requested rows exceed the bound of memory."""
 
 
 def version(place: Lake, table: Table) -> int:
@@ -62,7 +62,7 @@ def version(place: Lake, table: Table) -> int:
 
 
 def parts(place: Lake, rows: int) -> list[EntityRange]:
-    """All entities of `events`, cut into parts of about so many events, as far as the files' statistics tell that."""
+    """Return parts of all entities with about that many events each, by the files' statistics."""
     if not place.has(EVENTS):
         return [EntityRange(None, None)]
     with opened(place, EVENTS) as delta:
@@ -90,7 +90,7 @@ def cut(files: Sequence[tuple[str, int]], rows: int) -> list[EntityRange]:
 
 
 def snapshots(place: Lake) -> Iterator[EntityState]:
-    """The rows of `snapshots`; none where there is no such table. Raises StoreUnavailable, LakeUnfit."""
+    """Yield the rows of `snapshots`; none if there is no such table. Raises StoreUnavailable, LakeUnfit."""
     if place.has(SNAPSHOTS):
         for row in _rows(place, SNAPSHOTS, _STATE_COLUMNS, None):
             yield _state(*row)
@@ -122,24 +122,24 @@ def events_between(place: Lake, first: int, last: int, bound: MemoryBound = UNBO
 
 
 def events_of(place: Lake, of: EntityRange | Sequence[str], bound: MemoryBound = UNBOUND) -> list[JournalEntry]:
-    """All events of a part, or of the named entities, by entity and revision.
+    """Yield the events of a part, or of named entities, by entity and revision.
 
-    Raises TooMuch, StoreUnavailable, LakeUnfit.
+    Raises MemoryBoundExceeded, StoreUnavailable, LakeUnfit.
     """
     return _in_order(_within(_entries(place, _condition(of)), bound))
 
 
 def history(place: Lake, entity_type: str, entity: str, last: int, bound: MemoryBound) -> Iterator[JournalEntry]:
-    """One entity's events up to the revision `last`, in order, however many there are.
+    """Yield one entity's events up to the revision `last`, in order, however many.
 
-    Revisions that are not there cost nothing. Raises StoreUnavailable, LakeUnfit.
+    Missing revisions cost nothing. Raises StoreUnavailable, LakeUnfit.
     """
     is_its = (pc.field("entity") == entity) & (pc.field("entity_type") == entity_type) & (pc.field("revision") <= last)
     first, step = _oldest(place, is_its, 0), bound.rows
     while first is not None and first <= last:
         is_in_step = (pc.field("revision") >= first) & (pc.field("revision") < first + step)
         try:
-            # One revision is read whatever it is.
+            # One revision is read whatever its size.
             found = _in_order(_within(_entries(place, is_its & is_in_step), bound if step > 1 else UNBOUND))
         except MemoryBoundExceeded:
             step //= 2

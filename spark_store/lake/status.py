@@ -1,4 +1,4 @@
-"""The status of the lake: its watermark, its lag, the size of its tables, and what failed, read without Spark."""
+"""The status of the lake: watermark, lag, size of tables, failures, without Spark."""
 
 from __future__ import annotations
 
@@ -17,11 +17,10 @@ from spark_store.lake.watermark import Watermark, read_failure, read_watermark
 
 
 def read_status(place: Lake, now: datetime) -> dict[str, Any]:
-    """What `connectivity pipeline status` shows.
+    """Return the output of `connectivity pipeline status`.
 
-    Raises StoreUnavailable, SchemaTooNew, which are about the journal.
-
-    What of the lake cannot be read has the reason in its place: it is then that people ask for the rest.
+    Raises StoreUnavailable, SchemaTooNew, which are about the journal. Unreadable parts of the lake are replaced by the
+    reason, since the rest is needed then.
     """
     watermark, reason = _watermark(place)
     with JournalReader.open(place.journal) as follower:
@@ -55,7 +54,7 @@ def _watermark(place: Lake) -> tuple[Watermark, str | None]:
 
 
 def _lacking(place: Lake, follower: JournalReader) -> str | None:
-    """Why what the journal has trimmed is not in the lake, or cannot be looked for; None where it is there."""
+    """Return why trimmed events are not in the lake, or cannot be found; None if they are."""
     try:
         check_reach(place, follower)
     except StoreError as error:
@@ -64,7 +63,7 @@ def _lacking(place: Lake, follower: JournalReader) -> str | None:
 
 
 def _size(place: Lake, table: Table) -> dict[str, Any]:
-    """What a table consists of, or why that cannot be said."""
+    """Return the size of a table, or why it is unknown."""
     try:
         size: dict[str, Any] = msgspec.to_builtins(reader.size(place, table))
     except StoreError as error:

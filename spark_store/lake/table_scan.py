@@ -1,16 +1,13 @@
-"""A table of the lake held open, and the rows of one entity found in it without looking at the others.
+"""A Delta table held open, to find the rows of one entity without reading the others.
 
-A Delta table's log says which files belong to its newest version and what the smallest and largest entity, revision and
-time in each of them are; the footer of a file says the same of each row group. So rows of one entity cost the decoding of
-few row groups, wherever in the table they lie. A table's list of files is made anew when its log has grown and somebody
-needs what is new, or after a moment; footers are kept, a bounded number of them.
+The log has the files of a version with the least and greatest entity, revision and time of each; a file's footer has the
+same for each row group. So a look-up decodes few row groups. The list of files is renewed when the log has grown; a bounded
+number of footers is kept.
 
-Whoever compacts a table, deletes from it or removes old files does not disturb: a version is read that is complete in
-itself, and where one of its files is gone the newest version is read instead. The last versions before rows were deleted are
-remembered: who has begun to read a history goes on in them, as long as their files stay. A table that was put in the place
-of another one is opened anew, rather than to read its log as if it went on with the other's. Everything here waits for the
-disk; any number of threads may call at the same time. Types and errors of the libraries for tables and files do not get
-further than to `spark_store.lake.history_reader`.
+Compaction, deletion and vacuum do not disturb: a version is complete in itself, and if one of its files is gone the newest
+version is read. The last versions before deletions are remembered for running histories. A replaced table is opened again.
+Everything waits for the disk; any number of threads may call. Errors of the libraries end in
+`spark_store.lake.history_reader`.
 """
 
 from __future__ import annotations
@@ -40,16 +37,16 @@ FOOTERS: Final = 512
 """The most files whose footers are kept: some tens of MiB at their largest."""
 
 LOOK_SECONDS: Final = 1.0
-"""How long a list of files is good without looking whether the log has grown."""
+"""How many seconds a list of files is used without checking whether the log has grown."""
 
 FORMER: Final = 16
-"""So many versions are remembered from before something was deleted, for readers that had begun by then."""
+"""How many versions from before deletions are remembered, for running histories."""
 
 _FEW_COMMITS: Final = 200
 """More commits than that are not looked through for deletions."""
 
 _DELETES_NOTHING: Final = {"WRITE", "OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMNS"}
-"""What commits call themselves after which every row is still there."""
+"""The names of operations that delete no row."""
 
 INSTANTS: Final = pa.timestamp("us", "UTC")
 _SHAPE: Final = {
@@ -66,7 +63,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _FILES: Final = LocalFileSystem(use_mmap=True)
 _FORMAT: Final = ds.ParquetFileFormat(
     coerce_int96_timestamp_unit="us",
-    # A page that is not what was written is an error, not an event.
+    # A damaged page is an error, not an event.
     default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
 )
 GONE: Final = (DeltaError, OSError, pa.ArrowException)
@@ -75,7 +72,7 @@ Found = TypeVar("Found")
 
 
 class ScanFilter(NamedTuple):
-    """Whose rows are wanted, from which time, and above which number of the journal's events (`seq`)."""
+    """The requested entity, time, and least number (`seq`)."""
 
     type: str
     id: str
@@ -117,7 +114,7 @@ def instant(timestamp: str) -> datetime:
 
 
 class _Bounds(NamedTuple):
-    """The smallest and largest entity and revision of some rows; None where that is not known."""
+    """The least and greatest entity and revision of some rows; None if unknown."""
 
     least_entity: str | None
     most_entity: str | None
@@ -134,7 +131,7 @@ class _Bounds(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A file of a table, and what is in it."""
+    """A file of a table, and its bounds."""
 
     path: str
     bounds: _Bounds
@@ -151,7 +148,7 @@ class _File(NamedTuple):
 
 
 class _RowGroup(NamedTuple):
-    """A part of a file, and what is in it; `size` is what its rows take when they are read."""
+    """A row group of a file, and its bounds; `size` is that of its decoded rows."""
 
     number: int
     bounds: _Bounds
@@ -160,14 +157,17 @@ class _RowGroup(NamedTuple):
 
 
 class _Footer(NamedTuple):
-    """An open file: how it is read, and what its parts hold."""
+    """An open file with its row groups."""
 
     fragment: Any
     row_groups: tuple[_RowGroup, ...]
 
 
 class Version(NamedTuple):
-    """A table as it was when its log was read: its files, and the last number of the journal that it holds."""
+    """A version of a table.
+
+    Its files, and the last number of the journal that it contains.
+    """
 
     number: int
     files: tuple[_File, ...]
@@ -175,7 +175,7 @@ class Version(NamedTuple):
 
 
 class DeltaTableReader:
-    """One Delta table, held open. Its newest known version is shared by all threads and never changed."""
+    """One Delta table, held open. Its newest known version is shared by all threads and immutable."""
 
     def __init__(self, path: str, footers: Footers, clock: Callable[[], float]) -> None:
         self._path = path
@@ -188,7 +188,7 @@ class DeltaTableReader:
         self._looked = float("-inf")
         self._former: deque[Version] = deque(maxlen=FORMER)
         self.deletions = 0
-        """How often rows may have been deleted since this table was opened."""
+        """How many deletions may have happened since this table was opened."""
 
     def is_there(self) -> bool:
         return self._version is not None or is_table(self._path)
@@ -204,7 +204,10 @@ class DeltaTableReader:
             raise self._unreadable(error) from error
 
     def read(self, of: Callable[[Version], Found], reaching: int) -> Found:
-        """What `of` finds in a version that reaches so far; in the newest one if a file of another one is gone."""
+        """Return what `of` finds in a version that reaches so far.
+
+        In the newest one if a file of another one is gone.
+        """
         known = self._version
         for attempt in range(_TRIES):
             try:
@@ -222,9 +225,9 @@ class DeltaTableReader:
         raise AssertionError("unreachable")
 
     def former(self) -> list[Version]:
-        """Versions as this process knew them, newest first, from before rows were deleted: their files stay a while.
+        """Yield the versions that this process knew before deletions, newest first.
 
-        Reading them raises OSError, ArrowException once they have gone.
+        Their files are kept for a while. Reading them raises OSError, ArrowException once they are gone.
         """
         with self._lock:
             return list(reversed(self._former))
@@ -245,7 +248,7 @@ class DeltaTableReader:
     def _refreshed(self, known: Version | None) -> Version:
         with self._lock:
             if self._version is not None and self._version is not known:
-                # Somebody else has just done it.
+                # Another thread has just done it.
                 return self._version
             if self._table is None or self._version is None or self._mark(self._version.number) != self._noted:
                 return self._open()
@@ -253,7 +256,7 @@ class DeltaTableReader:
             return self._note(self._table)
 
     def _reopened(self, known: Version | None) -> Version:
-        """From the beginning: the folder itself may be another one."""
+        """Open the table from its beginning: the folder may be another one."""
         with self._lock:
             if self._version is not known and self._version is not None:
                 return self._version
@@ -278,13 +281,16 @@ class DeltaTableReader:
         return self._version
 
     def _may_have_deleted(self, before: int, after: int) -> bool:
-        """Whether a commit between two versions may have taken rows away; the other table that it now is, may too."""
+        """Whether a commit between two versions may have deleted rows, or the table was replaced."""
         if after < before or after - before > _FEW_COMMITS:
             return after > before
         return any(_operation(self._log(number)) not in _DELETES_NOTHING for number in range(before + 1, after + 1))
 
     def _mark(self, number: int) -> tuple[int, int] | None:
-        """What tells the log file of a version from one of the same name in another table; None where there is none."""
+        """Return the identity of a version's log file; None if there is none.
+
+        It differs from a file of the same name in another table.
+        """
         try:
             found = self._log(number).stat()
         except FileNotFoundError:
@@ -300,13 +306,13 @@ class _Info(msgspec.Struct):
 
 
 class _Action(msgspec.Struct):
-    """A line of a commit: here only what it says of itself is looked at."""
+    """A line of a commit, of which only the operation is read."""
 
     commit: _Info | None = msgspec.field(default=None, name="commitInfo")
 
 
 def _operation(commit: Path) -> str | None:
-    """What a commit calls itself; None where that cannot be told."""
+    """Return the operation of a commit; None if unknown."""
     try:
         for line in commit.read_bytes().splitlines():
             if (info := msgspec.json.decode(line, type=_Action).commit) is not None:
@@ -317,7 +323,7 @@ def _operation(commit: Path) -> str | None:
 
 
 def _files(path: str, table: DeltaTable) -> Iterator[_File]:
-    """What the log says about the files of a table."""
+    """Return the files of a table from its log."""
     actions = pa.table(table.get_add_actions(flatten=True))
     count, present = actions.num_rows, set(actions.column_names)
 

@@ -1,20 +1,13 @@
-"""The lake's layout: which folder holds what, which columns a table has, how its files are cut.
+"""The layout of the lake: folders, and the columns and files of its four Delta tables.
 
-The one place that knows it; whoever writes or reads a table asks here. Four Delta tables:
-
-- `events`: one row per event of the journal, never changed. `seq` is the event's running number in the journal.
+- `events`: one row per event of the journal, never changed. `seq` is the event's number in the journal.
 - `latest`: one row per entity, the state after its newest event; a deleted entity keeps its row, without state.
-- `snapshots`: some earlier rows of `latest`, each the whole state right after its revision, so that a state of the past is
-  found by replaying the events after the nearest one. Several per entity or none; never two with one revision.
-- `moments`: all things at some moments, rows of `latest` too, so that a search of the past folds only what came after one.
-  Each moment is a partition, complete in itself, and is never changed.
+- `snapshots`: some earlier rows of `latest`, to replay the events after the nearest one.
+- `moments`: snapshots of all things, each an immutable partition, so that searches of the past fold only later events.
 
-The names and types of the columns are a promise to analysts: columns may be added, none is renamed or changes its type.
-`value`, `headers` and `state` are JSON texts, byte for byte as the journal has them.
-
-The tables are to be read by every Delta reader. So they have neither deletion vectors nor column mapping: reader version
-1 suffices. They are clustered by entity, which asks more of writers, not of readers; but for `moments`, where it is files
-of one moment that are read.
+Names and types of columns are stable: columns may be added. `value`, `headers` and `state` are the journal's JSON texts.
+The tables have neither deletion vectors nor column mapping, so every Delta reader can read them (reader version 1). They
+are clustered by entity, except `moments`, whose files are read by partition.
 """
 
 from __future__ import annotations
@@ -25,18 +18,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 APP = "journal"
-"""Whose transactions the appends to `events` and `moments` are, as Delta's log names them; their numbers are those of the
-journal."""
+"""The transaction names of appends to `events` and `moments`; their numbers are those of the journal."""
 
 ERASURES = "erasure"
-"""Which erasure a table has carried out last, as its own log says: the transaction of this name has its number."""
+"""The transaction name of a table's last erasure; its number is the erasure's ID."""
 
 
 class Column(NamedTuple):
-    """A column: its name, its type in SQL, what it holds.
-
-    `is_added`: tables of earlier versions have not got it.
-    """
+    """A column: name, type in SQL, description. `is_added`: tables of earlier versions do not have it."""
 
     name: str
     type: str
@@ -46,7 +35,7 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table: its columns in order, what its rows are found by, and the properties it is made with.
+    """A table: its columns in order, its key, and its properties.
 
     Its files are clustered by some columns, or each has rows of one partition.
     """
@@ -68,7 +57,7 @@ class Table:
 
     @property
     def layout(self) -> str:
-        """How its files are cut, as a CREATE TABLE has it."""
+        """Return how its files are organized, for CREATE TABLE."""
         if self.partitioned_by:
             return f"PARTITIONED BY ({', '.join(self.partitioned_by)})"
         return f"CLUSTER BY ({', '.join(self.clustered_by)})"
@@ -104,7 +93,7 @@ EVENTS = Table(
     {
         **_COMMON,
         "delta.dataSkippingStatsColumns": "entity_type,entity,namespace,revision,ts,seq",
-        # For readers that hold a version of the table open while its files are compacted.
+        # For readers that keep a version open while files are compacted.
         "delta.deletedFileRetentionDuration": "interval 1 day",
     },
 )
@@ -163,7 +152,7 @@ TABLES = (EVENTS, LATEST, SNAPSHOTS, MOMENTS)
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """Where the lake of a data folder lies."""
+    """The files of a data folder's lake."""
 
     data_dir: Path
 
@@ -178,7 +167,7 @@ class Lake:
 
     @property
     def pipeline(self) -> Path:
-        """What belongs to the pipeline alone: its watermark, its lock, the stream's checkpoint."""
+        """The files of the pipeline: watermark, lock, checkpoint of the stream."""
         return self.folder / "pipeline"
 
     @property
@@ -187,7 +176,7 @@ class Lake:
 
     @property
     def connect(self) -> Path:
-        """Where the pipeline that runs says how wide queries reach it."""
+        """The file with the address of Spark Connect."""
         return self.pipeline / "connect.json"
 
     @property
@@ -196,17 +185,17 @@ class Lake:
 
     @property
     def verified(self) -> Path:
-        """How far a comparison came that was interrupted."""
+        """The file with the progress of an interrupted comparison."""
         return self.pipeline / "verify.json"
 
     @property
     def rebuild(self) -> Path:
-        """What a rebuild has made and not yet put in its place."""
+        """The folder of an unfinished rebuild."""
         return self.pipeline / "rebuild"
 
     @property
     def scratch(self) -> Path:
-        """What Spark puts aside while it runs (see `spark_store.pipeline.session`)."""
+        """Temporary files of Spark (see `spark_store.pipeline.session`)."""
         return self.pipeline / "tmp"
 
     @property
@@ -222,10 +211,10 @@ class Lake:
         return str((self.folder / table.name).absolute())
 
     def has(self, table: Table) -> bool:
-        """Whether a table has been made."""
+        """Whether a table has been created."""
         return is_table(self.path(table))
 
 
 def is_table(path: str) -> bool:
-    """Whether a table has been made in this folder."""
+    """Whether there is a table in this folder."""
     return Path(path, "_delta_log").is_dir()

@@ -1,12 +1,9 @@
 """The watermark: how far the lake follows the journal, in one small file.
 
-`Watermark.seq` is the highest number of the journal whose events, and the states after them, are committed in both tables.
-The pipeline publishes it after both commits; the service reads it, since below it the journal need not keep anything. The
-file is written whole, made durable and put in its place by a rename: a reader finds the old one or the new one. It says
-some things more, for people who want to know how the pipeline does; nobody decides anything by those, but retention by its
-last look, and upkeep by when it was done last.
-
-A watermark that is lost costs nothing but work: the tables know what they hold, and the pipeline begins from there.
+`Watermark.seq` is the highest number whose events and states are committed in both tables. The pipeline publishes it after
+both commits; the journal may be trimmed up to it. The file is written durably and renamed, so readers find the old or the
+new one. Its other members inform operators; only retention and maintenance read their own last runs. A lost watermark costs
+only work: the tables know their content.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from spark_store.errors import StoreUnavailable, translate_system_error
 from spark_store.files import write_atomically
 
 UPKEEP = ("retention", "moment", "optimize", "vacuum")
-"""The kinds of upkeep."""
+"""The kinds of maintenance."""
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -32,18 +29,17 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class TableSize(msgspec.Struct, frozen=True):
-    """What a table consists of now; files that only older versions need do not count."""
+    """The present size of a table; files of older versions are not included."""
 
     files: int
     bytes: int
 
 
 class RetentionRun(msgspec.Struct, frozen=True):
-    """What retention did last: when, by the time that it believes and by the clock; how many events went.
+    """The last run of retention: when, by its trusted time and by the clock; how many events.
 
-    `boot`, `seconds`, `steady` and `off` are of the same look (`spark_store.pipeline.clock`).
-
-    `by_hand`: somebody had it done since then, at this time by the clock, which changes nothing of what is believed.
+    `boot`, `seconds`, `steady` and `off` belong to the same reading (`spark_store.pipeline.clock`). `by_hand`: the time of a
+    later manual run, which does not change the trusted time.
     """
 
     at: str
@@ -62,11 +58,11 @@ class RetentionRun(msgspec.Struct, frozen=True):
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """How far the lake is, and what the pipeline did last. Times are UTC text as in events.
+    """The position of the lake, and the pipeline's last runs. Times are UTC text as in events.
 
-    `erased` is the number of the last erasure that the lake has carried out, `erasure_failure` why the next one waits, if it
-    could not be carried out; `upkeep_failures` says of each kind of upkeep that failed the last time why it did. `tables` is
-    what they consist of, `compacted` of how many files each did right after it was compacted.
+    `erased` is the ID of the lake's last erasure, `erasure_failure` why the next one waits; `upkeep_failures` has the errors
+    of the latest runs of maintenance that failed. `tables` are their sizes, `compacted` their numbers of files after
+    compaction.
     """
 
     seq: int = 0
@@ -84,9 +80,9 @@ class Watermark(msgspec.Struct, frozen=True):
 
 
 def read_watermark(path: Path) -> Watermark:
-    """What was published last; the watermark 0 where nothing was.
+    """Return the last published watermark; watermark 0 if there is none.
 
-    Raises StoreUnavailable for a file that cannot be read.
+    Raises StoreUnavailable for an unreadable file.
     """
     try:
         content = path.read_bytes()
@@ -128,7 +124,7 @@ def note_failure(path: Path, failure: Failure) -> None:
 
 
 def read_failure(path: Path) -> Failure | None:
-    """The failure that nobody has overcome yet; None where there is none, or where it cannot be read."""
+    """Return the unresolved failure; None if there is none, or it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Failure)
     except (OSError, msgspec.MsgspecError):

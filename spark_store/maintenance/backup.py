@@ -1,20 +1,11 @@
-"""A copy of journal and lake while both are in use, such that a service can go on from it.
+"""Copies journal and lake while both are in use, so that a service can start from the copy.
 
-Journal and lake hold one history between them: what the journal has trimmed is in the lake alone. So a copy is whole if the
-copied lake has everything that the copied journal has trimmed, and nothing that it has never had. The lake is copied first,
-the journal last: whatever the lake has by then, the journal had before. What is trimmed between the two is older than the
-hot window and was in the lake for as long, as a rule; where it was not, the numbers of both copies tell, and the copy is
-made again.
-
-**A table of the lake** is its log and the files that the log names. Neither changes once it is written. The log's parts are
-listed first and copied last, so that every file they name is there by then; files that only older versions need may be
-missing, and what nobody has committed yet is of no use and no harm. Where a file is missing after all, because an erasure
-took it away meanwhile, the table is copied again. Tables are copied in the order in which a crash could leave them behind:
-states may be ahead of the watermark, and events ahead of states. The pipeline goes on from there.
-
-**The journal** is copied in one read transaction, next to which others write on, and checked.
-
-The files of an earlier copy may be linked instead of copied: they are the same for ever.
+Trimmed events are in the lake only, so the copied lake must have all events that the copied journal has trimmed, and no
+unknown ones. The lake is copied first, the journal last; if events were trimmed between that the lake's copy lacks, the copy
+is made again. Of each table, the log's parts are listed first and copied last, so that every file they name is there; if a
+file is missing because of an erasure, the table is copied again. Tables are copied in the order in which a crash could leave
+them: states may be ahead of the watermark, and events ahead of states. The journal is copied in one read transaction, and
+checked. Files of an earlier copy may be linked: they are immutable.
 """
 
 from __future__ import annotations
@@ -39,26 +30,25 @@ from spark_store.records import now_text
 from spark_store.sqlite_errors import translate_sqlite_error
 
 MANIFEST = "backup.json"
-"""Stands in a copy that is whole, and says what it holds."""
+"""The file of a complete copy that describes it."""
 
 ATTEMPTS = 5
-"""So often is a copy made that something was taken away from meanwhile."""
+"""How often a copy is tried while files disappear."""
 
 _IN_ORDER = (SNAPSHOTS, LATEST, EVENTS)
 _LOG = "_delta_log"
 _HINT = "_last_checkpoint"
-"""Where readers begin, for speed.
+"""The pointer to the last checkpoint.
 
-It is written anew all the time, so it may be newer than the parts that were listed.
+It changes all the time, so it may be newer than the listed parts.
 """
 
 
 class Backup(msgspec.Struct, frozen=True):
-    """What a copy holds.
+    """The content of a copy.
 
-    `events`: the number of the journal's newest event; `trimmed`: up to which they are in the lake alone; `lake`: up to
-    which the lake has them, None without a lake. `tables`: their versions. `linked` of the `bytes` are shared with an
-    earlier copy.
+    `events`: the journal's newest number; `trimmed`: up to which events are in the lake only; `lake`: up to which the lake
+    has them, None without a lake. `tables`: their versions. `linked` of the `bytes` are shared with an earlier copy.
     """
 
     taken: str
@@ -71,10 +61,10 @@ class Backup(msgspec.Struct, frozen=True):
 
 
 def back_up(source: Lake, folder: Path, earlier: Path | None = None) -> Backup:
-    """Copy journal and lake into a folder that is new or empty; files that are in `earlier`, another copy, are linked.
+    """Copy journal and lake into a new or empty folder; files of the copy `earlier` are linked.
 
-    Raises OutputUnusable for a folder that cannot be used, SchemaTooNew, StoreUnavailable, and LakeUnfit where journal and
-    lake do not belong together. Then the folder is as it was before.
+    Raises OutputUnusable for an invalid folder, SchemaTooNew, StoreUnavailable, and LakeUnfit if journal and lake do not
+    belong together. Then the folder is as before.
     """
     _check(source, folder, earlier)
     with contextlib.ExitStack() as undo:
@@ -83,7 +73,7 @@ def back_up(source: Lake, folder: Path, earlier: Path | None = None) -> Backup:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             undo.callback(_empty, folder, is_new)
             with contextlib.suppress(PermissionError):
-                # Somebody else's folder is as private as they have made it.
+                # An existing folder keeps its permissions.
                 folder.chmod(0o700)
             return _copy_all(source, folder, earlier, undo)
         except OSError as error:
@@ -150,7 +140,7 @@ class _Copying:
             return {}
         self._target.pipeline.mkdir(parents=True)
         with contextlib.suppress(FileNotFoundError):
-            # First of all: what it says is in the lake must be there.
+            # First of all: the lake must have what the watermark covers.
             shutil.copyfile(self._source.watermark, self._target.watermark)
         return {table.name: self._table(table) for table in tables}
 
@@ -160,7 +150,7 @@ class _Copying:
         parts = sorted(_names(source / _LOG) - {_HINT})
         for name in sorted(_names(source)):
             with contextlib.suppress(FileNotFoundError):
-                # Whether anybody needs it shows in the log.
+                # The log shows whether it is needed.
                 self._file(source, target, earlier, name)
         for name in parts:
             try:
@@ -189,14 +179,11 @@ class _Copying:
         self.bytes += size
 
     def journal(self) -> None:
-        """Copy the journal as it is now, and look whether the copy is sound.
-
-        Raises StoreUnavailable, SchemaTooNew.
-        """
+        """Copy the journal as it is now, and check the copy. Raises StoreUnavailable, SchemaTooNew."""
         with JournalReader.open(self._source.journal):
             pass  # it is one, and of this version
         path = self._target.journal
-        # Before anything is in it: whoever has opened it meanwhile would go on reading.
+        # While it is empty: a reader that has opened it would keep the old file.
         path.touch(mode=0o600)
         try:
             with (
@@ -216,13 +203,13 @@ class _Copying:
 
 
 def _names(folder: Path) -> set[str]:
-    """The files of a folder; those whose names begin with a dot are on their way, or say what others are."""
+    """Return the files of a folder, without those whose names begin with a dot."""
     with os.scandir(folder) as entries:
         return {entry.name for entry in entries if entry.is_file() and not entry.name.startswith(".")}
 
 
 def _is_same(file: Path, size: int) -> bool:
-    """Whether an earlier copy has a file that is never written twice."""
+    """Whether an earlier copy has this immutable file."""
     try:
         return file.stat().st_size == size
     except OSError:
@@ -230,7 +217,7 @@ def _is_same(file: Path, size: int) -> bool:
 
 
 def _held(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> Backup:
-    """What the copies hold, once it is clear that they belong together.
+    """Return the content of the copies, after checking that they belong together.
 
     Raises _TakenAway, LakeUnfit, StoreError.
     """

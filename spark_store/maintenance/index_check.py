@@ -1,11 +1,9 @@
-"""Compares the search index with the states, all of it: is there a row for everything, and nothing else?
+"""Compares the whole search index with the states.
 
-In one read transaction, so it may run beside a service; what the service writes meanwhile waits in the log. The rows of each
-thing are added up, those that its state wants and those that are there: so two passes, and eight bytes of memory for each
-entity, tell whose sums differ. Of some of these the rows are then compared one by one. It says which place differs, never
-what is there.
-
-Entities that the index has not reached yet (`spark_store.search.index_builder`) are not missed.
+It reads in one transaction, so it may run beside a service, whose writes wait in the log. Checksums of the rows of each
+thing, expected minus actual, need two passes and eight bytes of memory for each entity; for some different ones, rows are
+compared one by one. It reports places, never values. Entities that the index has not reached yet
+(`spark_store.search.index_builder`) are not missed.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from spark_store.search.index import LARGE
 from spark_store.sqlite_errors import translate_sqlite_error
 
 SHOWN = 50
-"""Of so many things the rows are compared one by one."""
+"""For how many things the rows are compared one by one."""
 
 _MASK = 2**64 - 1
 _BEGIN = "BEGIN"
@@ -40,7 +38,7 @@ _VALUES_OF = """
     FROM search_values LEFT JOIN search_paths ON search_paths.id = search_values.path
     WHERE thing IN (SELECT value FROM json_each(?))
 """
-# Of a path that is not there yet some rows may be.
+# The index of a path may be incomplete.
 _DECLARED = """
     SELECT v.path, e.id FROM search_paths AS p JOIN search_values AS v ON v.path = p.id JOIN entities AS e ON e.key = v.thing
     WHERE p.declared = 2 AND NOT EXISTS (
@@ -58,7 +56,7 @@ _IMPORTS = "SELECT importer, imported FROM search_imports"
 
 
 class IndexDifference(NamedTuple):
-    """What differs, for which entity at which revision (0 for one that is not there)."""
+    """A difference: place, entity and revision (0 if it does not exist)."""
 
     what: str
     entity: str
@@ -66,7 +64,7 @@ class IndexDifference(NamedTuple):
 
 
 class IndexComparison(NamedTuple):
-    """How many entities were compared, how many the index has not reached yet, how many differ, and how some of them do."""
+    """How many entities were compared, not reached yet, different, and some differences."""
 
     entities: int
     waiting: int
@@ -82,7 +80,7 @@ def compare(path: Path) -> IndexComparison:
         connection.execute("PRAGMA query_only = ON")
         connection.execute(_BEGIN)
         found = index_builder.progress(connection)
-        # What is being taken away to begin anew is of no meaning to anybody.
+        # Rows that are being deleted for a rebuild are meaningless.
         compared = IndexComparison(0, found.last, 0, []) if found.is_stale else _Comparing(connection, found).compare()
         connection.execute(_END)
         return compared
@@ -94,9 +92,9 @@ def compare(path: Path) -> IndexComparison:
 
 
 def _rows(text: bytes | str, created: str) -> set[index.Row] | None:
-    """What a state wants; None if that is a place among the large things.
+    """Return the rows that a state requires; None if its rows are among the large things.
 
-    One that is damaged wants nothing: that it is damaged is told by others.
+    Damaged states are reported elsewhere.
     """
     state = _parsed(text)
     return set() if state is None else index.rows_of(state, created)
@@ -114,7 +112,7 @@ class _Comparing:
     def __init__(self, connection: sqlite3.Connection, progress: index_builder.IndexProgress) -> None:
         self._connection = connection
         self._reached, self._last = progress.indexed, progress.last
-        # What each thing's state wants, less what is there for it; in the last place what belongs to nobody.
+        # For each thing the required rows minus its rows; the last element has rows of no thing.
         self._sums = array("Q", bytes(8 * (self._last + 2)))
         self._large: set[int] = set()
         self._subjects: set[tuple[str, str]] = set()
@@ -153,7 +151,7 @@ class _Comparing:
                 if rows is None:
                     self._large.add(key)
                     continue
-                # A place that the index does not know is none that a row can be at.
+                # A row cannot be at a place that the index does not know.
                 total = sum(hash((ids.get(path, path), rank, value, key)) for path, rank, value in rows)
                 self._sums[key] = total & _MASK
 

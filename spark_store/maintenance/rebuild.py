@@ -1,13 +1,10 @@
-"""The journal's current state made anew, from its own events and from what the lake knows: while no service runs.
+"""Rebuilds the journal's states from its own events and the lake, while no service runs.
 
-Entity by entity, in order of their keys: where the journal still has every event, the state is folded from them alone;
-where the first ones have been trimmed, from the row of `latest` and the events after it. A state that is the same JSON
-value, at the same revision and with the same times and policy, is left as it is. Entities that only the lake knows are
-added. What neither of them can tell (`kept`) stays, and is counted. Of what was erased nothing is taken, even where the lake
-still has it. The search index is made anew of the states at the end.
-
-Some entities are one transaction, and how far it came stands in the same transaction, in `counters`: killed anywhere and
-started again it goes on there, and ends the same. The caller sees to it that nobody else writes the journal meanwhile.
+Entities are processed in order of their keys: the state is folded from the journal's events, or, if the first were trimmed,
+from the row of `latest` and later events. Equal states stay, entities that only the lake knows are added, and states without
+source are kept and counted. Erased data is not restored. At the end the search index is rebuilt. Each transaction processes
+some entities and stores its progress in `counters`, so an interrupted rebuild continues. The caller makes sure that no one
+else writes the journal.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ from spark_store.sqlite_errors import translate_sqlite_error
 T = TypeVar("T")
 
 CHUNK = 2000
-"""So many entities are looked at in one transaction."""
+"""How many entities one transaction processes."""
 
 _SHOWN = 10
 
@@ -60,8 +57,7 @@ _FORGET_COUNTS = "DELETE FROM counters WHERE name LIKE 'rebuild %'"
 
 
 class RebuildReport(NamedTuple):
-    """How many entities were looked at; whose state was changed, or added because only the lake knew it, or kept because
-    nothing tells it; and some of their names."""
+    """The numbers of processed, changed, added and kept entities, with some names."""
 
     checked: int
     changed: int
@@ -85,11 +81,9 @@ def rebuild_journal(
     *,
     factory: type[sqlite3.Connection] = sqlite3.Connection,
 ) -> RebuildReport:
-    """Make every current state anew.
+    """Rebuild every state. `say` receives the number of processed entities after each transaction.
 
-    `say` is told how many entities have been looked at, after each transaction.
-
-    Raises SchemaTooNew, StoreUnavailable; then another call goes on.
+    Raises SchemaTooNew, StoreUnavailable; then another call continues.
     """
     expect_journal(place.journal)
     # Brings an older file to the newest schema.
@@ -101,7 +95,7 @@ def rebuild_journal(
             f"at {newest}; restore the newer journal first"
         )
     with _writing(place, factory) as connection:
-        # States are changed behind the back of the index, so nobody may count on it until it is made anew.
+        # The states bypass the index, so it is invalid until it is rebuilt.
         _do(connection, index_builder.begin_anew)
         run = _Run(place, connection)
         while run.next_chunk(chunk):
@@ -113,7 +107,7 @@ def rebuild_journal(
 
 
 def rebuild_index(place: Lake, *, factory: type[sqlite3.Connection] = sqlite3.Connection) -> int:
-    """Make the search index alone anew, of the current states; how many entities there are.
+    """Rebuild only the search index from the states; return the number of entities.
 
     Raises SchemaTooNew, StoreUnavailable; then another call begins again.
     """
@@ -126,7 +120,7 @@ def rebuild_index(place: Lake, *, factory: type[sqlite3.Connection] = sqlite3.Co
 
 
 def _index(connection: sqlite3.Connection) -> None:
-    """Every step of the index that is left, each in a transaction of its own."""
+    """Carry out the remaining steps of the index, each in a transaction of its own."""
     while _do(connection, index_builder.step):
         pass
 
@@ -163,7 +157,7 @@ class _Run:
         self.counts = {name: self._count(name) for name in ("checked", "changed", "added", "kept")}
 
     def next_chunk(self, limit: int) -> bool:
-        """One transaction; False when there was nothing left to look at."""
+        """Process one transaction; False if there was nothing left."""
         rows = [
             _Row(row[0], row[1], EntityState._make(row[2:]))
             for row in self._connection.execute(_ENTITIES, (self._key, limit))
@@ -179,13 +173,13 @@ class _Run:
         return True
 
     def add_unknown(self) -> None:
-        """Add what only the lake knows."""
+        """Add entities that only the lake knows."""
         with self._transaction():
             for state in lake_rows.latest_states(self._place) if self._has_latest else ():
                 if self._connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
                     self._connection.execute(_INSERT, state)
                     self._note("added", state)
-            # Whoever goes on from here does not look at what was added.
+            # After an interruption, added entities are not processed again.
             (self._key,) = self._connection.execute(_LAST).fetchone()
             self._set_count("key", self._key)
 
@@ -208,7 +202,7 @@ class _Run:
         self.counts["checked"] += 1
         folding, seq = self._folded(row, known)
         made = folding.snapshot
-        # A state that is newer than every event which is left cannot be told by anything else.
+        # A state newer than all remaining events has no other source.
         if folding.ground is FoldBase.NOTHING or made is None or made.revision < row.state.revision:
             self._note("kept", row.state)
             return
@@ -220,7 +214,7 @@ class _Run:
         self._note("changed", row.state)
 
     def _folded(self, row: _Row, known: EntityState | None) -> tuple[StateFold, int]:
-        """The state, and the number of the newest event that it rests on."""
+        """Return the state, and the number of its newest event."""
         folding, newest, (type, id) = StateFold(), 0, row.state[:2]
         if type not in FOLDABLE:
             return folding, newest
@@ -260,7 +254,7 @@ class _Run:
 
 
 def as_snapshot(state: EntityState) -> Snapshot:
-    """A row of `latest` as what events are folded on. Raises StoreUnavailable for one that is no JSON."""
+    """Return a row of `latest` as base for events. Raises StoreUnavailable for invalid JSON."""
     try:
         parsed = None if state.state is None else msgspec.json.decode(state.state)
     except msgspec.DecodeError as error:

@@ -1,23 +1,13 @@
-"""Compares lake and journal, row for row, as far as the watermark says that they should be the same.
+"""Compares lake and journal row by row up to the watermark, without Spark.
 
-Without Spark.
+First the lake itself (`spark_store.lake.check`), and the search index (`spark_store.maintenance.index_check`). Then the
+events, in ranges of numbers; every row of `latest` and `snapshots` with the journal's states; and `latest` with the folded
+events of a sample or of all entities, without missing revisions. Erased events are not missed, and reported if they are
+still there. The progress is stored beside the watermark, so an interrupted comparison continues.
 
-First of all it is looked whether the lake is whole by itself (`spark_store.lake.check`), and the journal's search index is
-compared with its states (`spark_store.maintenance.index_check`). Then three steps, one after the other: the events, in
-ranges of their numbers; every row of `latest` and `snapshots` with the journal's states; and rows of `latest` with what
-their events fold to (a sample of entities, or all of them). Of these entities also the events are looked for that the
-journal has trimmed: from the beginning, from an erasure, or from the snapshot that retention has left, up to `latest`, no
-revision may be missing. What was erased is not missed, and reported where it is still there although the pipeline has done
-it. How far it came stands in a file beside the watermark: a comparison that was interrupted goes on there, one that came to
-its end begins anew the next time.
-
-Memory is bounded by a range, so many events and so many bytes of events or states, whatever the lake consists of; the index
-takes eight bytes of each entity, and the records of erasures are held. A range ends where it has enough. Entities are folded
-in parts of their ids; a part that has more events than may be held is halved, and one entity with more is read in steps.
-Which rows have been seen stands in a file without a name.
-
-It may run beside a pipeline and a service. The watermark is read once, before any table: whatever is on its way is above it,
-and told apart from what is missing. It shares no code with who writes the tables.
+Memory is bounded: ranges end at a number of events or bytes, entities are folded in parts; the index takes eight bytes per
+entity. It may run beside pipeline and service: newer rows than the watermark are ignored. It shares no code with the writers
+of the tables.
 """
 
 from __future__ import annotations
@@ -50,23 +40,23 @@ from spark_store.records import entity_of
 from spark_store.sqlite_errors import translate_sqlite_error
 
 RANGE = 100_000
-"""So many events are compared at once."""
+"""How many events are compared at once."""
 
 RANGE_BYTES = 64 << 20
-"""So many bytes of events are compared at once, or one event; so many bytes of states are."""
+"""How many bytes of events are compared at once, or one event; and bytes of states."""
 
 SAMPLE = 200
-"""So many entities are folded where not all of them are."""
+"""How many entities are folded if not all are."""
 
 SHOWN = 50
-"""Differences that are told one by one; the others are counted."""
+"""How many differences are reported one by one; the others are counted."""
 
 _SAME = ("entity_type", "entity", "revision", "timestamp", "action", "path", "value", "headers")
 _STATE_SAME = ("policy", "seq", "created", "modified")
 
 
 class LakeDifference(msgspec.Struct, frozen=True):
-    """What differs where: the event's number (None for a row of `latest`), the entity, its revision."""
+    """A difference: number of the event (None for a row of `latest`), entity, revision."""
 
     table: str
     what: str
@@ -80,12 +70,12 @@ class LakeDifference(msgspec.Struct, frozen=True):
 
 
 class VerifyReport(msgspec.Struct):
-    """How far a comparison came, and what it found: also what is kept of one that was interrupted.
+    """The progress of a comparison, and its results; also stored for an interrupted one.
 
-    `first` to `last` are the events that are compared, `compared` the last one that was; `latest` whether every row of
-    `latest` was, and `unfolded` the id from which on entities are still to be folded, None where none is. `pending`:
-    erasures that the lake has not done yet; `waiting`: events that it has not taken yet.
-    `indexed` whether the search index was, with how many entities; `unindexed`: entities that it has not reached yet.
+    `first` to `last` are the events to compare, `compared` the last compared one; `latest` whether every row of `latest` was
+    compared, and `unfolded` the ID from which on entities are not folded yet, None if none is left. `pending`: erasures that
+    the lake has not done yet; `waiting`: events that it does not have yet. `indexed` whether the search index was compared,
+    with how many entities; `unindexed`: entities that it has not reached yet.
     """
 
     first: int
@@ -111,8 +101,11 @@ class VerifyReport(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """`is_expired`: whether an event, of an entity with this newest revision, is past its time, so that the lake need not
-    have it. `fold_all`: fold every entity, and read every page of the lake."""
+    """The options of a comparison.
+
+    `is_expired`: whether retention may have deleted an event of an entity with this newest revision. `fold_all`: fold every
+    entity, and read every page of the lake.
+    """
 
     is_expired: Callable[[JournalEntry, int], bool] = lambda _entry, _newest: False
     fold_all: bool = False
@@ -126,9 +119,9 @@ class VerifyOptions:
 
 
 def verify(place: Lake, options: VerifyOptions, say: Callable[[VerifyReport], object] | None = None) -> VerifyReport:
-    """Compare what the journal still has with the lake. `say` is told after each range and each part.
+    """Compare the journal with the lake. `say` receives progress after each range and each part.
 
-    Raises LakeUnfit, SchemaTooNew, StoreUnavailable; what was compared until then is remembered.
+    Raises LakeUnfit, SchemaTooNew, StoreUnavailable; the progress is stored.
     """
     watermark = read_watermark(place.watermark)
     last = watermark.seq
@@ -158,7 +151,7 @@ class _Erasures:
         self._known: dict[tuple[str, str], list[Erasure]] = {}
 
     def entities(self) -> set[tuple[str, str]]:
-        """All that were ever erased. Raises StoreUnavailable."""
+        """Return every erased entity. Raises StoreUnavailable."""
         self._look()
         return set(self._known)
 
@@ -174,7 +167,7 @@ class _Erasures:
 
 
 class _Work(NamedTuple):
-    """What is compared, and how. Erasures up to the number `erased` have left the lake, too."""
+    """The scope of a comparison. Erasures up to the ID `erased` are done in the lake, too."""
 
     place: Lake
     follower: JournalReader
@@ -218,11 +211,11 @@ def _compare_index(place: Lake, verdict: VerifyReport) -> None:
 
 
 def _compare_events(work: _Work, first: int, last: int) -> tuple[int, list[LakeDifference]]:
-    """Up to which number, where these are too many bytes, and what differs."""
+    """Compare a range of events; return up to which number, and the differences."""
     while True:
         last, journal = _range(work, first, last)
         try:
-            # What the journal has not got may be in the lake. One number is read whatever it is.
+            # Missing events of the journal may be in the lake. One number is read whatever its size.
             bound = work.options.bound if last > first else lake_rows.UNBOUND
             return last, list(_events_unlike(work, journal, lake_rows.events_between(work.place, first, last, bound)))
         except MemoryBoundExceeded:
@@ -245,7 +238,7 @@ def _events_unlike(
     work: _Work, journal: dict[int, JournalEntry], lake: Iterable[JournalEntry]
 ) -> Iterator[LakeDifference]:
     follower, options = work.follower, work.options
-    # Asked after the entries: what was trimmed meanwhile is not missed.
+    # Read after the entries: events trimmed meanwhile are not missed.
     oldest, before = follower.oldest(), 0
     for kept in lake:
         entry = journal.pop(kept.seq, None)
@@ -269,7 +262,10 @@ def _events_unlike(
 
 
 def _is_erased(work: _Work, table: Table, row: JournalEntry | EntityState) -> bool | LakeDifference:
-    """Whether a row is that of an erased entity: what the pipeline has still to do, or what it should have done."""
+    """Whether a row belongs to an erased entity.
+
+    A pending erasure of the lake, or one that should be done.
+    """
     found = [it for it in work.erasures.of(row.entity_type, row.entity) if row.seq <= it.seq]
     if any(it.id <= work.erased for it in found):
         return LakeDifference(table.name, "erased, and still there", row.entity, row.revision, row.seq)
@@ -281,7 +277,10 @@ def _event(what: str, entry: JournalEntry) -> LakeDifference:
 
 
 class SeenKeys:
-    """What has been there already, in a file that has no name: it goes with this process, however that ends."""
+    """Keys that were seen, in a file without a name.
+
+    It disappears with the process.
+    """
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -294,11 +293,11 @@ class SeenKeys:
         self._path.unlink()
         self._execute("PRAGMA journal_mode = OFF")
         self._execute("CREATE TABLE seen (entity, type, revision, PRIMARY KEY (entity, type, revision)) WITHOUT ROWID")
-        # Never committed: what the cache cannot hold goes into the file, and nothing waits for the disk.
+        # Never committed: it only holds what the cache cannot, and never waits for the disk.
         self._execute("BEGIN")
 
     def add(self, entity_type: str, entity: str, revision: int = 0) -> bool:
-        """Whether it has not been there yet."""
+        """Add a key; return whether it is new."""
         return self._execute("INSERT OR IGNORE INTO seen VALUES (?, ?, ?)", entity, entity_type, revision).rowcount > 0
 
     def close(self) -> None:
@@ -312,7 +311,10 @@ class SeenKeys:
 
 
 def _compare_latest(work: _Work, last: int) -> Iterator[LakeDifference]:
-    """A row may be newer than the events below the watermark, never older; at the journal's revision it is the same."""
+    """Compare rows of `latest` with the journal's states.
+
+    A row may be newer than the watermark, never older; at the journal's revision it is the same.
+    """
     place, follower, *_ = work
     with contextlib.closing(SeenKeys(place.pipeline)) as seen:
         for kept in lake_rows.latest_states(place):
@@ -340,9 +342,9 @@ def _latest_unlike(work: _Work, kept: EntityState, last: int) -> Iterator[LakeDi
 
 
 def _owed(follower: JournalReader, entity_type: str, entity: str, last: int) -> int:
-    """The revision that the entity's row of `latest` has at least; 0 where there need not be one.
+    """Return the least revision of the entity's row in `latest`; 0 if it need not exist.
 
-    An erasure is looked for last: one that comes in between takes with it what was there before.
+    Erasures are read last: one that comes in between explains missing rows.
     """
     reached = follower.revision_at(entity_type, entity, last)
     erased, _ = follower.beginning(entity_type, entity)
@@ -350,7 +352,10 @@ def _owed(follower: JournalReader, entity_type: str, entity: str, last: int) -> 
 
 
 def _compare_snapshots(work: _Work) -> Iterator[LakeDifference]:
-    """A snapshot was once a row of `latest`: never newer than its entity, and the same at its entity's revision."""
+    """Compare rows of `snapshots`.
+
+    A snapshot was once a row of `latest`: never newer than its entity, and the same at its entity's revision.
+    """
     erased = work.erasures.entities()
     with contextlib.closing(SeenKeys(work.place.pipeline)) as seen:
         for kept in lake_rows.snapshots(work.place):
@@ -382,13 +387,15 @@ def _unlike(state: EntityState, kept: EntityState) -> list[str]:
 
 
 def _next_part(work: _Work, first: str) -> EntityRange:
-    """Entities from the id `first` on, as many as may be folded at once, as far as the journal tells that."""
+    """Return entities from the ID `first` on, as many as may be folded at once."""
     return EntityRange(first, end_of_part(work.follower.sizes(first), work.options.bound))
 
 
 def end_of_part(sizes: Iterable[tuple[str, int, int]], bound: MemoryBound) -> str | None:
-    """The id before which a part ends, from ids in order, each with a number of events and the bytes of a state. None where
-    all fit in. One id is never cut."""
+    """Return the ID before which a part ends; None if all fit.
+
+    From IDs in order, each with a number of events and the bytes of a state. An ID is never split.
+    """
     begun = ""
     rows = bytes = 0
     for id, events, length in sizes:
@@ -401,10 +408,10 @@ def end_of_part(sizes: Iterable[tuple[str, int, int]], bound: MemoryBound) -> st
 
 
 def _compare_folded(work: _Work, part: EntityRange | None) -> tuple[int, list[LakeDifference]]:
-    """How many entities, and what differs. Without a part: a sample.
+    """Compare folded entities; return how many, and the differences. Without a part: a sample.
 
-    What grows is read in the order in which it is written, and what retention and erasures leave behind at last: so nothing
-    seems to be missing that comes or goes meanwhile.
+    Tables are read in the order in which they are written, retention and erasures last: so nothing that is added or deleted
+    meanwhile seems to be missing.
     """
     place = work.place
     rows = sample(lake_rows.latest_states(place), SAMPLE) if part is None else lake_rows.states_in(place, part)
@@ -431,7 +438,7 @@ def _events(
     names = list(dict.fromkeys(row.entity for row in group))
     if not names:
         return
-    # Nothing lies between the last one and what its id with one more character would be.
+    # The least text after the last ID.
     events = _at_once(place, EntityRange(names[0], f"{names[-1]}\0") if is_whole else names, bound)
     if events is None and len(names) == 1:
         for row in group:
@@ -451,7 +458,7 @@ def _events(
 
 
 def _at_once(place: Lake, of: EntityRange | Sequence[str], bound: MemoryBound) -> list[JournalEntry] | None:
-    """All events of these; None where they are more than may be held."""
+    """Return all events of these entities; None if they exceed the bound of memory."""
     try:
         return lake_rows.events_of(place, of, bound)
     except MemoryBoundExceeded:
@@ -459,8 +466,11 @@ def _at_once(place: Lake, of: EntityRange | Sequence[str], bound: MemoryBound) -
 
 
 class _History(NamedTuple):
-    """What an entity's events say: the oldest one behind the revision `erased`, without what it says, the revisions that are
-    there, as first and last ones, and what the row has unlike what they fold to. `oldest` as the journal has it."""
+    """The events of an entity.
+
+    The oldest one after the revision `erased`, without its value, the existing revisions as ranges, and the differences of
+    its row from the folded events. `oldest` is the journal's.
+    """
 
     erased: int
     oldest: int | None
@@ -498,12 +508,12 @@ def _read(row: EntityState, entries: Iterable[JournalEntry], erased: int, oldest
 
 
 def _gaps(work: _Work, row: EntityState, history: _History, snapshots: Sequence[int]) -> Iterator[LakeDifference]:
-    """The events up to the row's one that are neither in the lake nor in the journal, though nothing explains that."""
+    """Return the events up to the row's revision that are unexpectedly missing in lake and journal."""
     erased, oldest, first = history.erased, history.oldest, history.first
-    # What the journal still has is compared one by one.
+    # Events of the journal are compared one by one.
     last = row.revision if oldest is None else min(row.revision, oldest - 1)
     if first is not None and erased == 0 and any(it.seq < first.seq for it in work.erasures.of(*row[:2])):
-        # Of an erasure in an earlier version the revision may not be known.
+        # The revision of an earlier version's erasure may be unknown.
         erased = first.revision - 1
     is_expired = first is not None and work.options.is_expired(first, row.revision)
     begin = border(erased, None if first is None else first.revision, is_expired, snapshots)
@@ -525,7 +535,7 @@ def border(erased: int, first: int | None, is_expired: bool, snapshots: Iterable
 
 
 def missing(runs: Iterable[tuple[int, int]], begin: int, last: int) -> Iterator[tuple[int, int]]:
-    """What lacks of everything behind `begin` up to `last`, as first and last ones, like `runs`, which ascend."""
+    """Return the ranges after `begin` up to `last` that are missing in `runs`, which ascend."""
     expected = begin + 1
     for start, end in runs:
         if expected < start <= last:
@@ -538,7 +548,7 @@ def missing(runs: Iterable[tuple[int, int]], begin: int, last: int) -> Iterator[
 
 def _folded_unlike(row: EntityState, folding: StateFold, seq: int) -> Iterator[LakeDifference]:
     made = folding.snapshot
-    # Events that are past their time, or not there yet, lead nowhere; holes are told elsewhere.
+    # Expired or future events lead nowhere; holes are reported elsewhere.
     if folding.ground is not FoldBase.EVENTS or made is None or made.revision != row.revision:
         return
     folded = EntityState(*row[:2], made.policy, made.revision, seq, made.created, made.modified, state_text(made))
@@ -551,7 +561,7 @@ def _row(what: str, state: EntityState, table: Table = LATEST) -> LakeDifference
 
 
 def sample(rows: Iterable[EntityState], size: int) -> list[EntityState]:
-    """About `size` rows, at least half of that if there are so many, spread over all of them."""
+    """Return about `size` rows, at least half as many if possible, spread over all of them."""
     found: list[EntityState] = []
     step = 1
     for number, row in enumerate(rows):

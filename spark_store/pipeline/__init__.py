@@ -1,1 +1,1 @@
-"""The pipeline: a process of its own, a Spark driver, that moves the journal's events into the lake's tables."""
+"""The pipeline: a Spark driver process that moves the journal's events into the lake's tables."""

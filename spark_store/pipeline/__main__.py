@@ -1,16 +1,12 @@
 """The pipeline as a process: `python -m spark_store.pipeline ACTION --data-dir FOLDER`.
 
-`run` follows the journal until SIGTERM or SIGINT; the batch that runs is finished first. Meanwhile it answers wide queries
-(`spark_store.lake.connect_address` says where). `optimize` compacts the tables, `retention` deletes what is past its time
-(or says what that is), `rebuild` makes `latest` anew from `events`. Without starting Spark, `verify` compares the tables
-with the journal and `status` says how far they are. Each line on standard output is one JSON object with `event`; what Java
-has to say goes to standard error.
+`run` follows the journal until SIGTERM or SIGINT, finishes its batch, and answers Spark queries meanwhile. `optimize`
+compacts the tables, `retention` deletes expired events (or shows them), `rebuild` rebuilds `latest` from `events`. Without
+Spark, `verify` compares the tables with the journal and `status` shows their state. Each line on standard output is a JSON
+object with `event`; output of Java goes to standard error. With `--with-parent` the process ends with its standard input.
 
-With `--with-parent` the process ends when its standard input does, so it does not outlive who started it.
-
-Exit codes: 0 done, or stopped as asked; 1 something failed that may go well the next time (with `verify`: lake and
-journal differ); 2 arguments that cannot be used; 3 another pipeline writes the lake; 4 Spark cannot run here; 5 lake
-and journal do not fit together, and somebody has to look.
+Exit codes: 0 done, or stopped; 1 failed, may succeed later (with `verify`: differences); 2 invalid arguments; 3 another
+pipeline writes the lake; 4 Spark cannot run here; 5 lake and journal do not belong together.
 """
 
 from __future__ import annotations
@@ -49,22 +45,22 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
 NICE = 15
-"""By how much others go before: clients wait for the service, and nobody for the lake."""
+"""The niceness of the pipeline: clients wait for the service, and not for the lake."""
 
 _LOCK_SECONDS, _HAND_SECONDS = 60.0, 5.0
-"""How long another pipeline may take to end: for the service's own, and for what is done by hand."""
+"""How long another pipeline may take to end: for the service's own, and for manual commands."""
 
 _MASTER = re.compile(r"local|local\[(?:\d+|\*)(?:,\s*\d+)?\]|local-cluster\[.+\]|(?:spark|k8s|mesos)://.+|yarn")
-"""What Spark takes for a master."""
+"""The forms of a Spark master."""
 
 _LAST_SECONDS = 60.0
 """How long a process whose parent is gone may take to finish its batch."""
 
 
 def say(event: str, **fields: Any) -> None:
-    """One line for whoever reads along."""
+    """Write an event to standard output."""
     with contextlib.suppress(BrokenPipeError):
-        # In one piece: threads speak at the same time.
+        # In one write: threads report at the same time.
         print(json.dumps({"event": event, **fields}, ensure_ascii=False) + "\n", end="", flush=True)
 
 
@@ -100,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         say("failed", reason=str(known), kind=type(known).__name__)
         if given.action == "run" and not isinstance(known, LakeBusy):
-            # Another one is at work then, and what ended that one last is for it to tell.
+            # Another pipeline runs then, and reports its own failure.
             note_failure(Lake(given.data_dir).failure, Failure(now_text(), _exit_code(known), str(known)))
         return _exit_code(known)
 
@@ -254,7 +250,7 @@ def _forget(given: argparse.Namespace) -> int:
 
 
 def _by_hand(last: Watermark, now: datetime, events: int) -> RetentionRun:
-    """What retention did, by the clock: what the pipeline believes stays as it was."""
+    """Return the run of retention with the time of a manual one; the trusted time stays."""
     at = utc_text(now)
     return replace(last.retention or RetentionRun(at, events), events=events, by_hand=at)
 
@@ -317,7 +313,7 @@ def _target(
     is_writing: bool = True,
     connect: ConnectOptions | None = None,
 ) -> Iterator[LakeWriter]:
-    """A session and the lake, which nobody else writes meanwhile."""
+    """Return a session and the lake, locked for writing."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -338,10 +334,10 @@ def _target(
     is_by_hand = given.action != "run"
     seconds = given.lock_seconds or (_HAND_SECONDS if is_by_hand else _LOCK_SECONDS)
     if is_by_hand and not lake.has(EVENTS):
-        # Neither of them: another folder is meant, and in this one nothing shall be made.
+        # Neither exists: probably a wrong folder, so create nothing in it.
         expect_journal(lake.journal)
     if is_writing and is_by_hand:
-        # Somebody waits at a terminal: not for Spark too, where nothing can be done.
+        # Check before starting Spark, which takes long.
         wait_for_lock(lake, seconds)
     with own_folder(lake) as scratch:
         options = SessionOptions(

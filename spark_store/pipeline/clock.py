@@ -1,14 +1,10 @@
-"""How far the clock is believed by whoever deletes what is old.
+"""The trusted time of retention, protected from clocks that are wrong.
 
-What a clock that runs ahead makes old cannot be brought back, and the newest event is no witness: it has its time from the
-same clock. So from one look to the next the time that is believed goes on by what was measured meanwhile. What the clock
-says beyond that, or short of it, is believed once it has gone steadily for a day (`PROOF`); until then people can set it
-right. So a machine that begins in 1970 whenever it is switched on does not lose what is believed. Meanwhile the earlier one
-of the two counts (`ClockReading.until`).
-
-Looks are kept, and the system measures for as long as the machine is up, whichever process asks it and also while the
-machine sleeps. How long it was off nobody measures. As much as a day of that is believed, at once or when the clock is set
-later on; after a longer time less than could be is deleted for a day, which does no harm.
+Deleted events cannot be restored, and the newest event has its time from the same clock. So between two readings the trusted
+time advances by the measured uptime. A different time of the clock is trusted after it has run steadily for a
+day (`PROOF`); until then operators can correct it, and the earlier one of the two applies (`ClockReading.until`). The system
+measures while the machine is up or sleeps. Of the time that it was off, a day is trusted; after a longer time retention
+deletes less for a day.
 """
 
 from __future__ import annotations
@@ -20,9 +16,9 @@ from typing import NamedTuple
 from uuid import uuid4
 
 PROOF = timedelta(days=1)
-"""For so long a clock that went ahead has to go steadily."""
+"""How long a clock that jumped ahead must run steadily."""
 SLACK = timedelta(minutes=1)
-"""Between two looks a clock may be corrected by so much."""
+"""How much a clock may be corrected between two readings."""
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PROCESS = str(uuid4())
@@ -36,8 +32,11 @@ class Uptime(NamedTuple):
 
 
 class ClockReading(NamedTuple):
-    """What the clock said, and what is believed; when that was, and the seconds since which the clock has gone steadily; how
-    much may still be believed of the time for which the machine was off."""
+    """A reading of the clock.
+
+    Clock and trusted time, when it was read, since when the clock has run steadily, and how much of the time off may still
+    be trusted.
+    """
 
     clock: datetime
     believed: datetime
@@ -47,17 +46,17 @@ class ClockReading(NamedTuple):
 
     @property
     def ahead(self) -> timedelta | None:
-        """By how much the clock is beyond what is believed, if it is."""
+        """How far the clock is ahead of the trusted time."""
         return self.clock - self.believed if self.clock > self.believed else None
 
     @property
     def until(self) -> datetime:
-        """What age may be counted from."""
+        """The time from which ages are computed."""
         return min(self.clock, self.believed)
 
 
 def look(last: ClockReading | None, clock: datetime, uptime: Uptime) -> ClockReading:
-    """The next look, of the same process or of another one; what the last one was, if there was one."""
+    """Return the next reading, of this process or another one, after the `last` one."""
     if last is None:
         return ClockReading(clock, clock, uptime, uptime.seconds)
     passed = timedelta(seconds=uptime.seconds - last.uptime.seconds)
@@ -76,7 +75,7 @@ def look(last: ClockReading | None, clock: datetime, uptime: Uptime) -> ClockRea
 
 
 def uptime() -> Uptime:
-    """Now, as the system says it; where it does not, each process is a start of its own."""
+    """Return the uptime and boot ID of the system; if unknown, each process is a boot of its own."""
     try:
         boot = _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

@@ -1,16 +1,10 @@
-"""Erasure from the lake: the rows of an entity leave every table, and their bytes leave the disk.
+"""Erases entities from the lake: rows from every table, bytes from the disk.
 
-The journal decides and does its part first (`spark_store.journal.erasure`); so nothing of it can arrive here again. Rows are
-deleted up to the event number that the record names: what the entity has become since then stays. Then every file that no
-table needs now is removed, however young it is, and so are whole states that an interrupted rebuild has put aside. That is
-not left to Delta's VACUUM, which spares what seems to be of the future once the clock was set back. A reader that holds an
-older version of a table finds files missing and has to open it anew. At last Spark deletes what it has put aside of earlier
-shuffles. Everything here may be done twice.
-
-At the end each table's own log gets the number of the erasure. So a table that is put back from a backup is known by it,
-whichever it is, and is erased from again.
-
-The folders of tables are folders of this machine, or mounted here; and nobody else writes them meanwhile.
+The journal is erased first (`spark_store.journal.erasure`), so nothing can arrive again. Rows up to the record's event
+number are deleted; later ones stay. Then every file that no table needs is removed, whatever its age (Delta's VACUUM would
+keep files that seem to be of the future), and states of an interrupted rebuild. Readers of older versions must open the
+table again. At last Spark deletes shuffle files. All of it may be repeated. Each table's log gets the ID of the erasure, so
+that a table restored from a backup is erased again. Nothing else writes the tables meanwhile.
 """
 
 from __future__ import annotations
@@ -29,32 +23,28 @@ from spark_store.pipeline.session import drop_shuffles
 from spark_store.pipeline.tables import LakeWriter, append_once
 
 AT_ONCE = 50
-"""So many erasures at a time."""
+"""The most erasures at a time."""
 
 
 def ready(erasures: Sequence[Erasure]) -> list[Erasure]:
-    """Those that the journal has done, in order: what comes after an unfinished one waits for it."""
+    """Return the erasures that the journal has done, in order, up to the first unfinished one."""
     return list(takewhile(lambda erasure: erasure.journal_done is not None, erasures))
 
 
 def erase(target: LakeWriter, erasures: Sequence[Erasure]) -> None:
-    """Delete the rows, what an interrupted rebuild has made of them, and every file that only older versions need; then
-    note it in every table."""
+    """Delete the rows, those of an interrupted rebuild, and unneeded files; then note it in every table."""
     rebuild.discard(target.lake)
     for table in TABLES:
         target.spark.sql(f"DELETE FROM {target.name(table)} WHERE {condition(erasures)}").collect()
     clean(target)
     drop_shuffles(target.spark)
-    # Only now: a backup that has the number has none of the old files.
+    # Only now: a backup that has the ID has none of the old files.
     for table in TABLES:
         _note(target, table, erasures[-1].id)
 
 
 def noted(place: Lake) -> int:
-    """The number of the last erasure that every table has carried out; 0 for none.
-
-    Raises StoreUnavailable, LakeUnfit.
-    """
+    """Return the last erasure that every table has done; 0 for none. Raises StoreUnavailable, LakeUnfit."""
     return min(reader.last_transaction(place, table, ERASURES) for table in TABLES)
 
 
@@ -67,9 +57,9 @@ def _note(target: LakeWriter, table: Table, number: int) -> None:
 
 
 def clean(target: LakeWriter) -> None:
-    """Remove every file that no table needs now, once those are durable which hold the rows of others that stay.
+    """Remove every file that no table needs, after the files with remaining rows are durable.
 
-    Raises StoreUnavailable where that fails, LakeUnfit for a table that lacks a file.
+    Raises StoreUnavailable if that fails, LakeUnfit for a table with missing files.
     """
     durability.sync(target.lake)
     for table in TABLES:
@@ -96,5 +86,5 @@ def _clean(place: Lake, table: Table) -> None:
 
 
 def _refuse(error: OSError) -> None:
-    """What is in a folder that cannot be listed is there still."""
+    """Refuse a folder that cannot be listed: its content is still there."""
     raise error

@@ -1,9 +1,8 @@
-"""Seven points at which a test may have the pipeline killed, to see that nothing is lost and nothing comes twice.
+"""Seven points at which tests may kill the pipeline.
 
-They do nothing unless the variable SPARK_STORE_CRASH says `POINT:VICTIM:FILE`: when the point is reached and the file
-exists, the file is removed and the victim is killed with SIGKILL: `driver` (this process), `java` (the Java process
-alone) or `service` (the process that started this one). So a pipeline that is started again with the same variable dies
-once for each file that was made.
+They do nothing unless the variable SPARK_STORE_CRASH is `POINT:VICTIM:FILE`: when the point is reached and the file exists,
+the file is removed and the victim is killed with SIGKILL: `driver` (this process), `java` (the Java process alone) or
+`service` (the parent process). So a restarted pipeline dies once for each file that was created.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ _LOOK_SECONDS = 0.002
 
 
 class FaultPoint(str, Enum):
-    """Where in a batch, or beside it.
+    """A place in a batch, or beside it.
 
-    Append and merge run at the same time: `BETWEEN` is when the first of them is done, whichever that is, and the other may
-    not be.
+    Append and merge run at the same time: `BETWEEN` is after the first of them, whichever it is.
     """
 
     BEFORE_READ = "before-read"
@@ -42,14 +40,14 @@ class FaultPoint(str, Enum):
 
 
 def reach(point: FaultPoint, spark: SparkSession) -> None:
-    """Die here, if a test wants that."""
+    """Kill the victim here, if a test wants it."""
     if (planned := _planned(point)) is not None:
         _kill(*planned, spark)
 
 
 @contextlib.contextmanager
 def during(point: FaultPoint, spark: SparkSession, folder: Path) -> Iterator[None]:
-    """Die, if a test wants that, when the first new file appears in `folder`: amid the work that writes it."""
+    """Kill the victim when the first new file appears in `folder`, if a test wants it."""
     if (planned := _planned(point)) is None:
         yield
         return
@@ -71,7 +69,7 @@ def during(point: FaultPoint, spark: SparkSession, folder: Path) -> Iterator[Non
 
 
 def _planned(point: FaultPoint) -> tuple[str, Path] | None:
-    """Victim and file, if this point is meant and the file is there."""
+    """Return victim and file, if this point is planned and the file exists."""
     wanted, _, rest = os.environ.get(VARIABLE, "").partition(":")
     victim, _, file = rest.partition(":")
     return (victim, Path(file)) if wanted == point.value and file and Path(file).exists() else None

@@ -1,15 +1,10 @@
-"""`latest` made anew from `events`: folded in parts, put in its place at once.
+"""Rebuilds `latest` from `events`: folded in parts, replaced in one commit.
 
-Each part of the entities is folded by Spark's Python workers and appended to a table beside the lake (`pipeline/rebuild`);
-what came of the parts is one more file there. When all are done, one commit of Delta puts them in the place of what
-`latest` held: who reads it finds the old rows or the new ones, and who has it open goes on reading the old ones. Killed
-anywhere and started again it goes on with the next part; where `events` has changed meanwhile, it begins anew.
-
-An entity is folded from its events alone wherever they are all there. Otherwise it rests on a state that is known: a row of
-`snapshots`, if there is that table, or what `latest` held. Where none of these leads to a state, the journal's is taken
-afterwards. Of what was erased nothing is read, even where the lake still has it: else it would be in the row of what was
-made anew since then, which an erasure spares. Memory is bounded: events come sorted by entity and revision, and one entity
-is held at a time.
+Spark's Python workers fold each part of the entities and append it to a table beside the lake (`pipeline/rebuild`), whose
+finished parts are listed in a file. Readers find old or new rows. An interrupted rebuild continues with the next part; if
+`events` has changed, it begins again. An entity without all of its events is folded from a known state: a row of
+`snapshots`, or of the former `latest`; without any, the journal's state is used afterwards. Erased rows are ignored. Memory
+is bounded: one entity is held at a time.
 """
 
 from __future__ import annotations
@@ -41,10 +36,10 @@ from spark_store.pipeline.tables import LakeWriter, latest_rows
 from spark_store.records import SPARK_FORMAT, entity_of
 
 ROWS = 500_000
-"""About so many events are one part."""
+"""About how many events are one part."""
 
 APP = "rebuild"
-"""Whose transactions these are, as Delta's log names them."""
+"""The transaction names in Delta's log."""
 
 FOLDED_SCHEMA = (
     "entity_type STRING, entity STRING, policy STRING, revision BIGINT, created STRING, modified STRING, state STRING, "
@@ -60,8 +55,10 @@ Say = Callable[..., None]
 
 
 class FoldReport(msgspec.Struct, frozen=True):
-    """Rows of `latest`: folded from events alone, resting on a known state, and without any state that could be found
-    (then the journal's is taken); and how the table differs from the one before: rows changed, added, removed."""
+    """The rows of `latest` by source, and how many changed.
+
+    Folded from events alone, from a known state, or without any (the journal's is used); rows changed, added, removed.
+    """
 
     folded: int
     known: int
@@ -85,12 +82,12 @@ class RebuildProgress(msgspec.Struct):
 
 
 def rebuild_latest(target: LakeWriter, say: Say, rows: int = ROWS) -> FoldReport:
-    """Make `latest` anew, on a lake that nobody else writes. Raises StoreError; then another call goes on."""
+    """Rebuild `latest` on the locked lake. Raises StoreError; then another call continues."""
     place = target.lake
     if not place.has(EVENTS):
         raise LakeUnfit(f"{place.path(EVENTS)}: expected a table to rebuild from, found none; restore it from a backup")
     tables.prepare(target)
-    # A worker gets so much at once, however long the values are.
+    # A worker gets this much at once, however long the values are.
     target.spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(_BATCH_BYTES))
     progress = _progress(place, rows)
     while progress.done < len(progress.parts):
@@ -110,7 +107,7 @@ def rebuild_latest(target: LakeWriter, say: Say, rows: int = ROWS) -> FoldReport
 
 
 def _progress(place: Lake, rows: int) -> RebuildProgress:
-    """Of the one that was interrupted, if `events` is still what it was; else a new one."""
+    """Return the progress of an interrupted rebuild, if `events` is the same; else a new one."""
     version = lake_rows.version(place, EVENTS)
     try:
         found = msgspec.json.decode(_file(place).read_bytes(), type=RebuildProgress)
@@ -128,9 +125,9 @@ def _progress(place: Lake, rows: int) -> RebuildProgress:
 
 
 def discard(place: Lake) -> None:
-    """Throw away what an interrupted rebuild has made; the next one begins anew. Raises StoreUnavailable."""
+    """Delete the results of an interrupted rebuild; the next one begins again. Raises StoreUnavailable."""
     try:
-        # First what another rebuild would go on with.
+        # First the list of finished parts, which a rebuild would continue.
         _file(place).unlink(missing_ok=True)
         if place.rebuild.is_dir():
             shutil.rmtree(place.rebuild)
@@ -147,7 +144,7 @@ def _staging(place: Lake) -> str:
 
 
 def _remember(place: Lake, progress: RebuildProgress) -> None:
-    # What is said to be done must be there after a power cut.
+    # Finished parts must exist after a power cut.
     durability.sync(place)
     try:
         write_atomically(_file(place), msgspec.json.encode(progress))
@@ -156,7 +153,7 @@ def _remember(place: Lake, progress: RebuildProgress) -> None:
 
 
 def _fold(target: LakeWriter, progress: RebuildProgress) -> None:
-    """One part, into the table beside the lake; a part that is there already is not taken a second time."""
+    """Fold one part into the table beside the lake; a finished part is not repeated."""
     condition = f"{progress.parts[progress.done].condition()} AND {erasure.spared(reader.pending(target.lake))}"
     events = target.spark.read.format("delta").option("versionAsOf", progress.version).load(target.lake.path(EVENTS))
     items = event_items(events.where(condition))
@@ -173,14 +170,14 @@ def _fold(target: LakeWriter, progress: RebuildProgress) -> None:
 
 
 def _known(target: LakeWriter) -> Iterator[DataFrame]:
-    """What may be rested on: tables with the columns of `latest`."""
+    """Return the tables with known states, with the columns of `latest`."""
     yield target.read(LATEST)
     if target.lake.has(SNAPSHOTS):
         yield target.read(SNAPSHOTS)
 
 
 def event_items(events: DataFrame) -> DataFrame:
-    """Rows of `events` as what is folded. What messages of streams say leaves nothing in a state."""
+    """Return rows of `events` for folding. Messages of streams change no state."""
     nothing = sql.lit(None).cast("string")
     text = sql.when(is_stream(), nothing).otherwise(sql.col("value")).alias("text")
     return events.select(
@@ -190,7 +187,7 @@ def event_items(events: DataFrame) -> DataFrame:
 
 
 def known_items(rows: DataFrame) -> DataFrame:
-    """Rows of `latest` or `snapshots` as what is folded on: after the event of their revision."""
+    """Return rows of `latest` or `snapshots` as known states, after the event of their revision."""
     return rows.select(
         "entity_type", "entity", "revision", sql.lit(1).alias("rank"), "seq",
         _text("modified", "at"), sql.lit(_KNOWN).alias("action"), sql.lit("/").alias("path"),
@@ -204,13 +201,13 @@ def _text(column: str, name: str) -> Any:
 
 
 def folded(items: DataFrame) -> DataFrame:
-    """The newest state of each entity, and what it rests on."""
+    """Return the newest state of each entity, and its source."""
     key = ("entity_type", "entity")
     return items.select(*_ITEM).repartition(*key).sortWithinPartitions(*_ORDER).mapInArrow(_fold_batches, FOLDED_SCHEMA)
 
 
 def _fold_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One partition: rows in order, one state for each entity. Runs in Spark's Python workers."""
+    """Fold one partition: rows in order, one state for each entity. Runs in Spark's Python workers."""
     rows: list[tuple[Any, ...]] = []
     size = 0
     items = (item for batch in batches for item in zip(*(it.to_pylist() for it in batch.columns), strict=True))
@@ -242,7 +239,7 @@ def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         if folding.snapshot is None:
             last = 0
         elif folding.snapshot.revision == revision:
-            # One that the state does not have counts for nothing: a merge would take the state for newer than it is.
+            # An event that the state does not contain must not make it look newer.
             last = max(last, seq)
     if current is not None:
         yield _row(current, folding, last or newest)
@@ -310,6 +307,6 @@ def _compared(target: LakeWriter) -> FoldReport:
 
 
 def _replace(target: LakeWriter, run: int) -> None:
-    """One commit: all old rows go, all new ones come. Once it is done, the same run does it no more."""
+    """Replace all rows in one commit. The same rebuild does it only once."""
     writer = _new_rows(target).write.format("delta").mode("overwrite")
     writer.option("txnAppId", APP).option("txnVersion", run).save(target.lake.path(LATEST))

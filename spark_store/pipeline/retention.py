@@ -1,18 +1,13 @@
-"""Retention: which events of the lake are past their time, what would go, and how they go.
+"""Retention: deletes old events from the lake.
 
-A rule keeps what is young enough, or among an entity's newest revisions; where it says both, each of the two keeps. What
-goes is therefore always the beginning of an entity's history, up to a border. Age is counted from the newest event in the
-lake where the clock is later; how far the clock is believed at all is said elsewhere (`spark_store.pipeline.clock`).
-Numbers are given in the order of writing. So what has a higher number than an event that is young enough is young too,
-though its time says otherwise: the clock was behind when it was written.
+A rule keeps young events, or an entity's newest revisions; with both, each keeps. So the beginning of a history is deleted,
+up to a boundary. Ages are computed from the trusted time (`spark_store.pipeline.clock`), at most the newest event's. Numbers
+are in the order of writing: an event after a young one is young, whatever its time.
 
-Whatever is left must still be replayed into states: so before events go there is a snapshot at the border itself, folded
-from what goes if need be; older ones go too, also out of the moments. A stream gets one that says where its messages begin,
-without reading those that go. Moments that spare too little by then go as a whole.
-
-Nothing but the lake is concerned: the journal keeps its hot window, and what it still has can be replayed from there.
-
-Every step may be done twice. Snapshots come first, so a run that was killed is done again by the next one.
+The remaining events must be replayable, so first a snapshot at the boundary is kept, folded from deleted events if
+necessary; older snapshots are deleted. A stream gets one that marks where its messages begin. Full snapshots that save too
+little are deleted. The journal is not affected. Every step may be repeated; snapshots come first, so an interrupted run is
+repeated by the next one.
 """
 
 from __future__ import annotations
@@ -45,14 +40,14 @@ _FOLDED = SNAPSHOTS.ddl.replace("TIMESTAMP", "STRING")
 """Rows of snapshots, times as text."""
 
 Firsts = Mapping[timedelta, int | None]
-"""By age: the least number of an event of the lake that is younger; None where none is."""
+"""By age: the least number of a younger event of the lake; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """What is kept: events not older than `age`, and the newest `revisions` of each entity.
+    """A rule: keeps events not older than `age`, and the newest `revisions` of each entity.
 
-    Neither: everything.
+    Without either, everything.
     """
 
     age: timedelta | None = None
@@ -74,14 +69,14 @@ class RetentionRule:
         return " AND ".join(conditions) or "false"
 
     def has_expired(self, happened: datetime, revision: int, newest: int, now: datetime) -> bool:
-        """The same for one event of such an entity, as far as its own time and revision tell."""
+        """Whether one event has expired, as far as its own time and revision show."""
         is_old = self.age is None or happened < _ago(now, self.age)
         is_far = self.revisions is None or revision <= newest - self.revisions
         return not self.is_forever and is_old and is_far
 
 
 def _ago(now: datetime, age: timedelta) -> datetime:
-    """So long before now; for what no calendar has, where the calendar begins: nothing is so old."""
+    """Return the time so long before now; the calendar's beginning if it is earlier: nothing is so old."""
     try:
         return now - age
     except OverflowError:
@@ -93,14 +88,14 @@ FOREVER = RetentionRule()
 
 @dataclass(frozen=True, slots=True)
 class RetentionRules:
-    """What is kept: by `default`, or by the rule that stands at the namespace."""
+    """The rules: the `default`, or that of a namespace."""
 
     default: RetentionRule = FOREVER
     namespaces: Mapping[str, RetentionRule] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rules: Mapping[str, Mapping[str, Any]]) -> RetentionRules:
-        """From `{namespace or "default": {"seconds": …, "revisions": …}}`, either of which may be missing."""
+        """Return the rules of `{namespace or "default": {"seconds": …, "revisions": …}}`; both may be missing."""
         found = {
             name: RetentionRule(
                 timedelta(seconds=rule["seconds"]) if "seconds" in rule else None, rule.get("revisions")
@@ -115,11 +110,11 @@ class RetentionRules:
 
     @property
     def ages(self) -> set[timedelta]:
-        """All that rules say."""
+        """The ages of all rules."""
         return {rule.age for rule in (self.default, *self.namespaces.values()) if rule.age is not None}
 
     def expired(self, now: datetime, firsts: Firsts) -> str:
-        """The condition, in SQL, under which a row of `events` may go, with `newest` as in `RetentionRule.expired`."""
+        """Return the SQL condition for expired rows of `events`, with `newest` as in `RetentionRule.expired`."""
         names = self.namespaces
         default, *rules = (rule.expired(now, firsts) for rule in (self.default, *names.values()))
         others = " AND ".join([default, *(f"namespace <> {literal(name)}" for name in names)])
@@ -127,19 +122,18 @@ class RetentionRules:
         return " OR ".join(f"({rule})" for rule in [others, *named])
 
     def has_expired(self, entry: JournalEntry, newest: int, now: datetime) -> bool:
-        """Whether the lake need not have an event of the journal, of an entity whose newest revision is `newest`."""
+        """Whether the lake may lack an event of the journal, of an entity with the revision `newest`."""
         rule = self.namespaces.get(namespace_of(entry.entity), self.default)
         return rule.has_expired(datetime.fromisoformat(entry.timestamp), entry.revision, newest, now)
 
     def expired_rows(self, events: DataFrame, latest: DataFrame, now: datetime, firsts: Firsts) -> DataFrame:
-        """The rows of `events` that may go; without a row in `latest` none does by its revision."""
+        """Return the expired rows of `events`; by revision only with a row in `latest`."""
         newest = latest.select(*KEY, sql.col("revision").alias("newest"))
         return events.join(newest, KEY, "left").where(self.expired(now, firsts)).drop("newest")
 
 
 class DeletedEvents(NamedTuple):
-    """What goes of one namespace: events, entities they belong to, and when the oldest and the newest of them happened,
-    as text."""
+    """The deleted events of one namespace: their number, entities, and first and last time as text."""
 
     namespace: str
     events: int
@@ -153,7 +147,7 @@ class DeletedEvents(NamedTuple):
 
 
 def preview(target: LakeWriter, retention: RetentionRules, now: datetime) -> list[DeletedEvents]:
-    """What `forget` would delete now, by namespace."""
+    """Return what `forget` would delete now, by namespace."""
     if retention.is_forever:
         return []
     borders = _borders(target, retention, now)
@@ -167,9 +161,9 @@ def preview(target: LakeWriter, retention: RetentionRules, now: datetime) -> lis
 
 
 def believed(newest: datetime | None, now: datetime) -> datetime:
-    """What the age of events is counted from: the clock, but nothing later than the newest of them.
+    """Return the time from which ages are computed: the clock, but at most the newest event's time.
 
-    A lake into which nothing comes any more keeps what it has.
+    So a lake without new events keeps its events.
     """
     return now if newest is None else min(now, newest)
 
@@ -192,7 +186,7 @@ def _forget_events(target: LakeWriter, retention: RetentionRules, now: datetime)
         if not deleted:
             return 0
         snapshots.append(target, _missing_snapshots(target, borders))
-        # Events may not be gone after a power cut, and the snapshots that stand for them neither there.
+        # After a power cut, events must not be gone without their snapshots.
         durability.sync(target.lake)
         _delete(target, SNAPSHOTS, borders, "kept.revision < gone.border")
         if reader.size(target.lake, MOMENTS).files:
@@ -204,9 +198,9 @@ def _forget_events(target: LakeWriter, retention: RetentionRules, now: datetime)
 
 
 def _borders(target: LakeWriter, retention: RetentionRules, now: datetime) -> DataFrame:
-    """One row per entity that loses events: the last revision that goes, how many do, and from when they are."""
+    """Return one row per entity that loses events: last deleted revision, number, first time."""
     since = believed(reader.newest_time(target.lake), now)
-    # Up to the clock: what has a time to come proves nothing.
+    # Up to the clock: a future time proves nothing.
     firsts = {age: reader.first_between(target.lake, _ago(since, age), now) for age in retention.ages}
     expired = retention.expired_rows(target.read(EVENTS), target.read(LATEST), since, firsts)
     return expired.groupBy(*KEY, "namespace").agg(
@@ -227,7 +221,7 @@ def _delete(target: LakeWriter, table: Table, borders: DataFrame, condition: str
 
 
 def _missing_snapshots(target: LakeWriter, borders: DataFrame) -> DataFrame:
-    """A snapshot at each border that has none: the row of `latest` if it is there, else folded from what goes."""
+    """Return a snapshot for each boundary without one: the row of `latest`, or folded from deleted events."""
     taken, latest = target.read(SNAPSHOTS), target.read(LATEST)
     wanted = borders.select(*KEY, "border", "oldest")
     missing = wanted.join(taken.select(*KEY, sql.col("revision").alias("border")), [*KEY, "border"], "left_anti")
@@ -249,7 +243,7 @@ def _missing_snapshots(target: LakeWriter, borders: DataFrame) -> DataFrame:
 
 
 def _of_streams(events: DataFrame, within: DataFrame, bases: DataFrame) -> DataFrame:
-    """Rows of `snapshots` for streams, from the message at each border and the time of the oldest one that is known."""
+    """Return rows of `snapshots` for streams, with the message at each boundary and the oldest known time."""
     begun = bases.groupBy(*KEY).agg(sql.min("created").alias("begun"))
     last = events.join(within, KEY).where("revision = border").join(begun, KEY, "left")
     made = {
@@ -263,7 +257,10 @@ def _of_streams(events: DataFrame, within: DataFrame, bases: DataFrame) -> DataF
 
 
 def folded(events: DataFrame, bases: DataFrame) -> DataFrame:
-    """Rows of `snapshots`: of each entity the state after its `events`, which follow its row in `bases`, if it has one."""
+    """Return rows of `snapshots`: the state of each entity after its `events`.
+
+    They follow its row in `bases`, if it has one.
+    """
     written = events.withColumn("ts", sql.date_format("ts", SPARK_FORMAT))
     based = bases.withColumns({name: sql.date_format(name, SPARK_FORMAT) for name in ("created", "modified")})
     rows = (
@@ -276,16 +273,16 @@ def folded(events: DataFrame, bases: DataFrame) -> DataFrame:
 
 
 def _fold_tables(events: pa.Table, bases: pa.Table) -> pa.Table:
-    """One entity. Called by Spark's workers."""
+    """Fold one entity. Called by Spark's workers."""
     base = next(iter(bases.to_pylist()), None)
     found = fold(base, sorted(events.to_pylist(), key=lambda row: int(row["revision"])))
     return pa.Table.from_pylist([found] if found is not None else [], schema=_FOLDED_SCHEMA)
 
 
 def fold(base: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The row of `snapshots`, times as text, after `events` (ascending rows of `events`, times as text).
+    """Return the row of `snapshots` after `events` (ascending rows of `events`), times as text.
 
-    None where that is not known, because something before them is missing.
+    None if earlier events are missing.
     """
     folding, last = StateFold(), base
     if base is not None:

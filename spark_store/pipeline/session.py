@@ -1,14 +1,12 @@
-"""Builds a Spark session that can write the lake: the only file that knows how Spark is set up.
+"""Builds a Spark session that can write the lake; the only module that configures Spark.
 
-Spark runs in this process and in a Java process beside it, which ends when this one does. Everything comes from this
-machine: the jars that pyspark brings, Delta's from a folder (`tools/spark` fetches them), so a start needs no network.
-Python code that Spark runs, it runs with this interpreter. Times are UTC. Only errors are logged. Java's classes are taken
-as `tools/spark_classes.py` has prepared them, where it has: that halves the time until Spark answers.
+Spark runs in this process and in a Java process that ends with it. All jars are local: those of pyspark, and Delta's from a
+folder (`tools/spark` downloads them). Python workers use this interpreter. Times are UTC. Only errors are logged. Java's
+classes are preloaded if `tools/spark_classes.py` has prepared them: that halves the start.
 
-With `connect`, wide queries of other processes are answered too (Spark Connect, on the loopback interface, with a token).
-They share the machine with whoever started the session, so they come second: Spark's fair scheduler serves the pool
-`FIRST` before them, there are more slots than one query takes, and what a query may send back is bounded, since all of it
-waits in the memory of the Java process until the caller has taken it.
+With `connect`, Spark queries of other processes are answered (Spark Connect, on loopback, with a token). They have a lower
+priority: Spark's fair scheduler serves the pool `FIRST` before them, there are more slots than one query uses, and results
+are bounded, since they wait in the memory of the Java process.
 """
 
 from __future__ import annotations
@@ -49,23 +47,17 @@ STDERR = 2
 _LOOK_SECONDS = 0.2
 _JAVA_SECONDS = 60.0
 _NO_PROGRAM = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC}
-"""How the system says that a file is no program that could be run here.
-
-What else it says may pass: no memory, for one.
-"""
+"""Errors of the system for files that are no programs. Other errors may pass, such as lack of memory."""
 
 _BUILD = re.compile(r"\(build ([\w.+-]+)")
 _WANTED_JARS = ("delta-spark_*.jar", "delta-storage-*.jar")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _POOLS = Path(__file__).with_name("pools.xml")
 FIRST = "pipeline"
-"""The pool of the scheduler, named in that file, whose tasks are begun before those of wide queries."""
+"""The scheduler's pool for tasks that come before Spark queries, named in that file."""
 
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
-"""Spark takes the token from here too.
-
-As a setting it would stand in the process list, for everybody to read.
-"""
+"""The variable for the token. A setting would be visible in the list of processes."""
 
 _RESULT_SHARE = 8
 """The results of one query may fill the memory of the Java process to an eighth."""
@@ -74,11 +66,11 @@ _SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
-    # What looks like a variable in the text of a statement is a value, an id or a path, and stays what it is.
+    # Texts that look like variables in statements are values, IDs or paths, and stay.
     "spark.sql.variable.substitute": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # A stream runs for months: what is remembered of past batches has to stay small.
+    # A stream runs for months: the history of batches must stay small.
     "spark.sql.ui.retainedExecutions": "10",
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
@@ -86,18 +78,17 @@ _SETTINGS = {
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.parquet.compression.codec": "zstd",
-    # A page that is not what was written must not be written anew, with a checksum that fits. (The checksums that Hadoop
-    # writes into files of their own are in no backup.)
+    # A damaged page must not be rewritten with a valid checksum. (Hadoop's own checksum files are in no backup.)
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     # Retention is the tables' own, and may be shorter than a week.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # A file has many parts, each with bounds of what is in it: a page of one entity costs the decoding of few of them. For
-    # that rows lie in order, and those of one entity as they come in, which is in order of their revisions.
+    # Small row groups with statistics: a page of one entity decodes few of them. For that, rows are in order of entity and
+    # revision.
     "spark.hadoop.parquet.block.size": str(1 << 20),
     "spark.databricks.io.skipping.mdc.sortWithinFiles": "true",
     "spark.databricks.io.skipping.mdc.addNoise": "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Clustered files are left alone once there are so many bytes of them; the default rewrites up to 100 GB each time.
+    # Clustered files of this size are not rewritten; the default rewrites up to 100 GB each time.
     "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(256 << 20),
     # Files so large that they are few, so small that a page of one entity reads little.
     "spark.databricks.delta.optimize.maxFileSize": str(32 << 20),
@@ -110,7 +101,7 @@ _LOCAL = {
     # Many small tasks cost more than they save on one machine: with Delta's default a commit takes seconds.
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
-    # VACUUM lists a table's folder in so many tasks; the default is ten thousand.
+    # The number of tasks in which VACUUM lists a folder; the default is ten thousand.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
 
@@ -120,11 +111,11 @@ _CONNECT = {
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.scheduler.mode": "FAIR",
     "spark.scheduler.allocation.file": _POOLS.as_uri(),
-    # A caller that was killed does not say so: what it asked for ends so long after its last sign of life.
+    # A killed client sends nothing: its query ends so long after its last message.
     "spark.connect.execute.manager.detachedTimeout": "30s",
     "spark.connect.execute.manager.maintenanceInterval": "5s",
     "spark.connect.session.manager.defaultSessionTimeout": "10m",
-    # Nobody reads the Java side of an error, and what is remembered of queries has to stay small.
+    # No one reads Java's stack traces, and the history of queries must stay small.
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
     # Short tasks: the pipeline's next one waits until one of them ends.
     "spark.sql.files.maxPartitionBytes": str(32 << 20),
@@ -133,8 +124,7 @@ _CONNECT = {
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
-    """How wide queries are answered: at which port of the loopback interface (0: a free one), and the token that callers
-    must show."""
+    """Options of Spark Connect: the port on loopback (0: any free one), and the token of clients."""
 
     port: int = 0
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
@@ -142,10 +132,10 @@ class ConnectOptions:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """How Spark is to run.
+    """Options of the Spark session.
 
-    `memory` is that of the Java process, as Java writes it. `scratch`: an absolute folder for what a local master puts
-    aside; without one that is the system's folder for such things. `settings` count most.
+    `memory` is that of the Java process, in Java's form. `scratch`: an absolute folder for temporary files of a local
+    master; by default the system's. `settings` override all others.
     """
 
     master: str = "local[*]"
@@ -172,16 +162,16 @@ def find_jars(folder: Path) -> list[Path]:
 
 
 class JavaProgram(NamedTuple):
-    """A program, and how it names itself: the first words of its second line, `17.0.15+6-Debian-1deb12u1` say."""
+    """A program, and its version: the first words of its second line, such as `17.0.15+6-Debian-1deb12u1`."""
 
     program: str
     build: str
 
 
 def find_java() -> JavaProgram:
-    """The Java that Spark will run.
+    """Return the Java that Spark will run.
 
-    Raises SparkMissing where there is none that is new enough, StoreUnavailable where it does not answer now.
+    Raises SparkMissing if there is none that is new enough, StoreUnavailable if it does not answer now.
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -204,19 +194,15 @@ def find_java() -> JavaProgram:
 
 
 def prepared_classes(jars: Path, java: JavaProgram) -> Path:
-    """Where the classes of this Java and this pyspark lie when they are prepared, beside Delta's jars.
+    """Return the archive of prepared classes for this Java and pyspark, beside Delta's jars.
 
-    Java takes the file only where it fits what it would load else and is as it was written, and goes on without it where
-    not.
+    Java uses the file only if it matches its classes and is undamaged, and goes on without it otherwise.
     """
     return jars / f"classes-{java.build}-{pyspark.__version__}.jsa"
 
 
 def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
-    """A running session.
-
-    Raises SparkMissing where what it needs is not there, StoreUnavailable where it does not start.
-    """
+    """Start a session. Raises SparkMissing if something is not installed, StoreUnavailable if it fails."""
     jars = find_jars(options.jars)
     classes = prepared_classes(options.jars, find_java())
     # Another Spark, or another interpreter, that happens to be set up on this machine is not meant.
@@ -239,13 +225,13 @@ def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
 
 
 _NO_MASTER = re.compile(r"All masters are unresponsive|stopped SparkContext")
-"""What Spark says where no cluster answers: the first, or about what it then does not wait for."""
+"""Texts of Spark if no cluster answers."""
 
 _SHOWN = 400
 
 
 def _reason(options: SessionOptions, error: Exception) -> str:
-    """What Spark says without the stack of its Java process, and what to do where that is known."""
+    """Return Spark's text without stack trace, with the remedy if it is known."""
     text = str(error)
     if not options.is_local and _NO_MASTER.search(text):
         return "nobody answers there; look at spark.master, and whether that cluster runs"
@@ -256,15 +242,12 @@ _GREETING = re.compile(
     rb"WARNING: Using incubator modules|Setting default log level to |To adjust logging level |"
     rb"Using Spark's (?:default|repl) log4j "
 )
-"""How the lines begin that Java writes at every start, whatever level of logging it is told."""
+"""The beginnings of lines that Java writes at every start, at any level of logging."""
 
 
 @contextlib.contextmanager
 def _without_greeting() -> Iterator[None]:
-    """What is started meanwhile keeps its greeting from a terminal, for as long as it runs.
-
-    Its other words get there.
-    """
+    """Keep the greeting of processes started meanwhile from a terminal. Their other output is shown."""
     if not os.isatty(STDERR):
         yield
         return
@@ -290,7 +273,7 @@ def pass_on(words: int, terminal: int) -> None:
 
 @contextlib.contextmanager
 def _in_environment(name: str, value: str | None) -> Iterator[None]:
-    """What is started meanwhile finds the value there, or, with None, nothing."""
+    """Set an environment variable for processes started meanwhile; None removes it."""
     before = os.environ.pop(name, None)
     if value is not None:
         os.environ[name] = value
@@ -306,7 +289,7 @@ _LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?P<rest>,\s*\d+)?\])?")
 
 
 def _cores(options: SessionOptions) -> int | None:
-    """How many tasks a local master runs at once; None for a master elsewhere."""
+    """Return how many tasks a local master runs at once; None for a remote master."""
     found = _LOCAL_MASTER.fullmatch(options.master)
     if found is None:
         return None
@@ -317,7 +300,7 @@ def _cores(options: SessionOptions) -> int | None:
 def _master(options: SessionOptions) -> str:
     """The master that Spark is given.
 
-    One that answers wide queries has twice as many slots as cores: a stage of a query is cut for the cores, so that it
+    One that answers Spark queries has twice as many slots as cores: a stage of a query is cut for the cores, so that it
     leaves slots free, however long its tasks are.
     """
     cores = _cores(options)
@@ -330,8 +313,7 @@ def _master(options: SessionOptions) -> str:
 def _settings(options: SessionOptions, jars: list[Path], classes: Path | None = None) -> dict[str, str]:
     java = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} -XX:+UseSerialGC -Xshare:auto"
     if classes is not None:
-        # What has been damaged on the disk must not run. A file that is not taken costs nothing but time, and is nothing
-        # to tell an operator at each start.
+        # A damaged archive must not be used. Without it the start only takes longer, so nothing is logged.
         java += f" -XX:SharedArchiveFile={shlex.quote(str(classes.absolute()))} -XX:+VerifySharedSpaces"
         java += " -Xlog:cds=off -Xlog:cds+dynamic=off"
     found = {
@@ -357,7 +339,7 @@ def _settings(options: SessionOptions, jars: list[Path], classes: Path | None = 
 
 
 def _forbids_programs(folder: Path) -> bool:
-    """Whether nothing in this folder may be run, so that Java could not use a library that it has unpacked there."""
+    """Whether files in this folder may not be executed, so that Java cannot use unpacked libraries."""
     return bool(os.statvfs(folder).f_flag & getattr(os, "ST_NOEXEC", 0))
 
 
@@ -367,14 +349,16 @@ def _bytes(memory: str) -> int:
 
 
 def connect_port(spark: SparkSession) -> int:
-    """Where the session answers wide queries, once it runs."""
+    """Return the port of Spark Connect while the session runs."""
     service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
     return int(getattr(service, "MODULE$").localPort())
 
 
 def put_first(spark: SparkSession) -> None:
-    """What the calling thread, and the threads and streams that it starts, ask of Spark, comes before wide queries. (What
-    Delta asks in threads of its own does not come last either: see the file of the pools.)"""
+    """Give the calling thread, and its threads and streams, priority over Spark queries.
+
+    Delta's own threads have it by the file of the pools.
+    """
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", FIRST)
 
 
@@ -384,19 +368,19 @@ def java_pid(spark: SparkSession) -> int:
 
 
 def shuffle_files(spark: SparkSession) -> set[Path]:
-    """What this machine's part of Spark has put aside of shuffles: rows, or parts of them."""
+    """Return the shuffle files of Spark on this machine: rows, or parts of them."""
     blocks = spark._jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager()  # type: ignore[union-attr]
     return {file for folder in blocks.localDirs() for file in Path(folder.getPath()).rglob("shuffle_*")}
 
 
 def drop_shuffles(spark: SparkSession, looks: int = 20) -> int:
-    """See that what has been put aside up to now goes; how many files are still needed after so many looks of Java's
-    collector: they go with the queries that need them, or with the process.
+    """Have unused shuffle files deleted; return how many are still needed after so many collections.
 
-    Spark deletes it when Java has found that nobody holds it any more, and Java looks when it is short of memory.
+    They are deleted with the queries that need them, or with the process. Spark deletes a file when Java's collector has
+    found that it is unused, which runs when memory is short.
     """
     before = shuffle_files(spark)
-    gc.collect()  # Python may hold what Java then holds, too.
+    gc.collect()  # Python may keep objects of Java alive
     for _ in range(looks):
         if not before & shuffle_files(spark):
             return 0
@@ -406,9 +390,9 @@ def drop_shuffles(spark: SparkSession, looks: int = 20) -> int:
 
 
 def wait_for_lock(lake: Lake, seconds: float) -> None:
-    """See that nobody writes the lake; waits so long for another one to end. Raises LakeBusy.
+    """Wait until no one writes the lake, for so long. Raises LakeBusy.
 
-    Without Spark, so at once; the lock itself is for `lake_lock` to take.
+    It needs no Spark, so it is quick; `lake_lock` takes the lock.
     """
     deadline = time.monotonic() + seconds
     while _is_locked(lake.lock):
@@ -420,7 +404,7 @@ def wait_for_lock(lake: Lake, seconds: float) -> None:
 def _is_locked(lock: Path) -> bool:
     try:
         with lock.open("r+b") as file:
-            # What a Java process locks is locked in this way.
+            # Java locks files in this way.
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -439,12 +423,11 @@ def _busy(lake: Lake) -> LakeBusy:
 def lake_lock(
     spark: SparkSession, lake: Lake, seconds: float, stopping: threading.Event | None = None
 ) -> Iterator[None]:
-    """Be the only one who writes the lake; waits so long for another one to end, or until `stopping`.
+    """Hold the lock of the lake; wait for so long for another process, or until `stopping`.
 
     Raises LakeBusy.
 
-    The lock belongs to the Java process, since it is that one which writes: it may outlive a Python process that was killed
-    for some moments, and finish what it was at.
+    The lock belongs to the Java process, which writes: it may outlive a killed Python process for some moments.
     """
     jvm = spark._jvm
     assert jvm is not None
@@ -458,13 +441,16 @@ def lake_lock(
             time.sleep(_LOOK_SECONDS)
         yield
     finally:
-        # The Java process may have been killed; then there is nothing to let go of.
+        # A killed Java process has released it.
         with contextlib.suppress(Exception):
             file.close()
 
 
 _LOCK = "lock"
-"""In each folder, held by its process; and in the one around them, by whoever makes one or looks which are used."""
+"""The lock files of scratch folders.
+
+In each folder, held by its process; in the parent, for creating and checking folders.
+"""
 
 
 @contextlib.contextmanager
@@ -486,7 +472,7 @@ def sweep(lake: Lake) -> None:
     with _alone(lake):
         for folder in lake.scratch.iterdir():
             if folder.is_dir() and not _is_used(folder):
-                # What cannot be removed now is there the next time.
+                # Removed at the next start.
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -502,7 +488,7 @@ def _is_used(folder: Path) -> bool:
         with (folder / _LOCK).open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except FileNotFoundError:
-        # Whoever made it, or took it away, was killed meanwhile.
+        # Its owner was killed meanwhile.
         return False
     except BlockingIOError:
         return True

@@ -1,8 +1,8 @@
-"""Snapshots: rows of `latest` that are kept, so that a state of the past is replayed from the nearest one.
+"""Snapshots of entities: earlier rows of `latest`, to replay later events from the nearest one.
 
-An entity gets one whenever its row in `latest` has come so many revisions above its newest snapshot. Streams have no states
-to be replayed; of them retention alone leaves snapshots, which say where their messages begin. What is appended is chosen by
-what is there, and nobody else writes the lake meanwhile: so a snapshot is there once, whatever was killed between.
+An entity gets one when its row is a number of revisions above its newest snapshot. Streams have no states: only retention
+leaves snapshots, which mark where their messages begin. Existing rows decide what is appended, and nothing else writes the
+lake, so a snapshot exists once, also after a kill.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.tables import LakeWriter, append_once
 
 EVERY_REVISIONS = 100
-"""How many events are replayed upon a snapshot at most, or about so many: as few as a page of a history holds."""
+"""About how many events are replayed onto a snapshot at most: as few as a page of a history has."""
 
 KEY = ["entity_type", "entity"]
 
 
 def due_rows(latest: DataFrame, snapshots: DataFrame, every: int) -> DataFrame:
-    """The rows of `latest` that are to be kept: `every` revisions or more above the entity's newest snapshot."""
+    """Return the rows of `latest` to keep: `every` revisions or more above the newest snapshot."""
     newest = snapshots.groupBy(*KEY).agg(sql.max("revision").alias("newest"))
     is_far = sql.col("revision") - sql.coalesce(sql.col("newest"), sql.lit(0)) >= every
     grown = latest.where((sql.col("revision") >= every) & ~is_stream())
@@ -46,7 +46,7 @@ def take(target: LakeWriter, every: int = EVERY_REVISIONS) -> int:
 
 
 def append(target: LakeWriter, rows: DataFrame) -> int:
-    """Append rows of snapshots; how many. Nothing is written where there is none."""
+    """Append rows of snapshots; return how many."""
     kept = rows.persist()
     try:
         number = kept.count()
@@ -70,10 +70,7 @@ def keep(target: LakeWriter, seq: int) -> int:
 
 
 def thin(target: LakeWriter) -> int:
-    """Delete the moments that spare too little by now; how many.
-
-    Without Spark, and unchanged, unless there are any.
-    """
+    """Delete the full snapshots that save too little; return how many. Uses Spark only if there are some."""
     rows = reader.moments(target.lake)
     if 2 * sum([*rows.values()][:-1]) <= reader.rows(target.lake, EVENTS):
         return 0
@@ -87,9 +84,10 @@ def thin(target: LakeWriter) -> int:
 
 
 def spare(rows: Mapping[int, int], events: Sequence[int]) -> list[int]:
-    """Which moments, in order and with their `rows`, may go, where `events` are left up to each since the one before.
+    """Return which full snapshots may be deleted.
 
-    One that stays has at most half as many rows as there are events since the one that stays before it. The newest stays.
+    In order and with their `rows`; `events` are left up to each since the one before. A kept one has at most half as many
+    rows as there are events since the kept one before it. The newest is kept.
     """
     found, since = [], 0
     for moment, happened in list(zip(rows, events, strict=True))[:-1]:

@@ -1,14 +1,10 @@
-"""The journal as Spark sees it: two data sources, both read in partitions by Spark's Python workers, as Arrow batches.
+"""The journal as two Spark data sources, read in partitions by Python workers as Arrow batches.
 
-`journal_events` is a stream. Its offset is the number of the last event that was taken (`{"seq": 17}`), so a range of
-offsets is a range of events, whenever it is read. `journal_states` is the states of the entities which a range of events
-touched, as they are when it is read; they may be newer than the range, never older.
-
-Options of both: `path`, the journal's file, and `parallelism`, how many partitions a large range is cut into. Of the stream:
-`start`, the offset to begin after, and `max_rows` of a batch. Of the states: `first` and `last`.
-
-A partition that finds fewer events than its numbers promise fails, and so do states of which events were trimmed: something
-took away what the lake does not have yet.
+`journal_events` is a stream; its offset is the number of the last event (`{"seq": 17}`), so a range of offsets is a range of
+events. `journal_states` has the present states of the entities with events in a range; they may be newer, never older.
+Options: `path`, `parallelism` (partitions of a large range); of the stream `start` (the offset to begin after) and
+`max_rows` of a batch; of the states `first` and `last`. A partition with fewer events than its numbers fails, and so do
+states of trimmed events: something was deleted that the lake does not have.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ STATES_SCHEMA = (
 )
 
 PARTITION_ROWS = 10_000
-"""A partition has at least so many rows, if there are so many: each becomes a file."""
+"""The least rows of a partition, if there are so many: each becomes a file."""
 
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 8 << 20
@@ -59,14 +55,14 @@ Row = TypeVar("Row", JournalEntry, EntityState)
 
 
 class EventRange(InputPartition):
-    """Events `first` to `last`, or what they touched: of `parts` the one numbered `part`."""
+    """Events `first` to `last`, or their entities: part `part` of `parts`."""
 
     def __init__(self, first: int, last: int, part: int = 0, parts: int = 1) -> None:
         self.first, self.last, self.part, self.parts = first, last, part, parts
 
 
 def cut(first: int, last: int, parallelism: int) -> list[EventRange]:
-    """`first` to `last` in at most `parallelism` ranges of about the same length, none of them tiny."""
+    """Cut `first` to `last` into at most `parallelism` ranges of similar length, none of them tiny."""
     rows = last - first + 1
     parts = max(1, min(parallelism, rows // PARTITION_ROWS))
     edges = [first + rows * part // parts for part in range(parts + 1)]
@@ -116,7 +112,7 @@ class _EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return cut(start["seq"] + 1, end["seq"], self._parallelism)
 
     def read(self, partition: EventRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        # Whether it can be read at all is asked first, and in our own words.
+        # Checked first, for a better error.
         JournalReader.open(self._path).close()
         found = 0
         for batch in short_events(self._path, partition.first, partition.last):
@@ -128,7 +124,7 @@ class _EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for batch in arrow(follower.long_entries(partition.first, partition.last, LONG), JournalEntry):
                     found += batch.num_rows
                     yield batch
-            # Counted afterwards: an erasure meanwhile may have taken what was found.
+            # Counted afterwards: an erasure may have deleted events meanwhile.
             holes = follower.holes(partition.first, partition.last)
         if found + holes < wanted:
             raise LakeUnfit(
@@ -169,7 +165,7 @@ def _state_batches(path: Path, wanted: EventRange) -> Generator[pa.RecordBatch, 
     first = wanted.first
     with JournalReader.open(path) as follower:
         yield from arrow(follower.states(first, wanted.last, wanted.part, wanted.parts), EntityState)
-        # Asked afterwards: what was trimmed meanwhile nobody has seen.
+        # Checked afterwards: events may have been trimmed meanwhile.
         oldest = follower.oldest_known() or follower.newest() + 1
     if 1 < first < oldest:
         raise StoreUnavailable(
@@ -182,7 +178,7 @@ SOURCES: Sequence[type[DataSource]] = (JournalEvents, JournalStates)
 
 
 def states_of(path: Path, first: int, last: int, most: int) -> pa.Table | None:
-    """What `journal_states` gives, read here; None where those are more than `most`, or too many bytes for one process."""
+    """Return the states of `journal_states`, read here; None for more than `most`, or too many bytes."""
     rows = size = 0
     batches: list[pa.RecordBatch] = []
     with contextlib.closing(_state_batches(path, EventRange(first, last))) as found:
@@ -212,7 +208,7 @@ def arrow(rows: Iterable[Row], shape: type[Row]) -> Iterator[pa.RecordBatch]:
 
 @contextlib.contextmanager
 def _nothing_to_collect() -> Iterator[None]:
-    """Rows are tuples of texts and numbers, in which there are no cycles: looking for some would double the time."""
+    """Disable garbage collection: rows of texts and numbers have no cycles, and searching takes as long."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -233,6 +229,6 @@ def _column(name: str, values: Sequence[Any]) -> pa.Array:
     if name in _TEXT:
         return pa.array(values, pa.binary()).cast(pa.string())
     if name in _INSTANTS:
-        # What is no time is an error, not a null.
+        # An invalid time is an error, not a null.
         return pa.array(values, pa.string()).cast(pa.timestamp("us", "UTC"))
     return pa.array(values, pa.int64() if name in _NUMBERS else pa.string())

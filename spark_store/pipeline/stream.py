@@ -1,9 +1,9 @@
-"""The stream: takes what the journal has, batch after batch, into both tables, and publishes the watermark.
+"""The stream: moves batches of the journal into both tables, and publishes the watermark.
 
-A batch appends its events and merges the states of the entities it touched, both at the same time. When both are done and on
-the disk (`spark_store.lake.durability`), it says how far the lake is now. Whatever was begun and not finished is done again:
-that changes nothing (see `jobs`). Where to begin is asked of the tables at every start and never of Spark's checkpoint,
-which is thrown away: it would be a second opinion on the same question, and one that a power cut can spoil.
+A batch appends its events and merges the states of their entities, both at the same time. When both are durable
+(`spark_store.lake.durability`), it publishes the position. Unfinished work is repeated, which changes nothing (see
+`tables`). At every start the tables say where to begin, never Spark's checkpoint, which is deleted: a power cut could damage
+it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,10 @@ from spark_store.records import now_text
 
 
 class StartPosition(NamedTuple):
-    """What there is at a start, as numbers of events; 0 for none.
+    """The positions at a start as event numbers; 0 for none.
 
-    `oldest` and `newest` of the journal (`oldest` is None where nothing is left in it), the last one in `events`, the last
-    one that `latest` says is merged into it (0, too, where it has columns that are not filled yet), and the published
-    watermark.
+    `oldest` (None if there is none) and `newest` of the journal, the last one in `events`, the last one merged into `latest`
+    (0 also if it has unfilled columns), and the published watermark.
     """
 
     oldest: int | None
@@ -59,16 +58,16 @@ class StartPosition(NamedTuple):
 
 
 class StartPlan(NamedTuple):
-    """The events whose states have to be merged before anything else (none if first > last), and where to go on."""
+    """The events whose states must be merged first (none if first > last), and where to continue."""
 
     first: int
     last: int
 
 
 def plan(found: StartPosition) -> StartPlan:
-    """What to make up for. `last` is where the stream begins.
+    """Return what to do at a start; `last` is where the stream begins.
 
-    Raises LakeUnfit where going on would lose events, or mix those of two journals.
+    Raises LakeUnfit if continuing would lose events, or mix those of two journals.
     """
     if found.newest < found.appended:
         raise LakeUnfit(
@@ -78,23 +77,23 @@ def plan(found: StartPosition) -> StartPlan:
     oldest = found.newest + 1 if found.oldest is None else found.oldest
     refuse_hole(oldest, found.appended)
     merged = min(found.watermark, found.appended, found.merged)
-    # Which entities a trimmed event has touched nobody knows any more: then all of them are merged.
+    # The entities of trimmed events are unknown: merge all.
     return StartPlan(merged + 1 if merged + 1 >= oldest or merged >= found.appended else 1, found.appended)
 
 
 Say = Callable[..., None]
-"""Told what happened: an event's name, and fields."""
+"""Receives an event's name, and its fields."""
 
 _POLL_SECONDS = 0.2
 _LOOK_BATCHES = 8
-"""The files of the tables are counted once in so many batches: that takes as long as a small batch."""
+"""After how many batches the tables' files are counted: that takes as long as a small batch."""
 _JUMP_SECONDS = 1.0
 """A clock that is set back by less is waited for."""
 _ERASE_AGAIN_SECONDS = 60.0
-"""After so long an erasure that failed is tried again."""
+"""After how many seconds a failed erasure is retried."""
 _QUERY = "journal to lake"
 _NO_ANSWER = "Answer from Java side is empty"
-"""What Py4J says of a Java process that has gone while it was asked something."""
+"""The error of Py4J for a Java process that is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +111,7 @@ class _Stopping(Exception):
 
 
 class _ClockWentBack(Exception):
-    """The clock of this machine was set back, by so many seconds."""
+    """The machine's clock was set back by so many seconds."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"by {seconds} seconds")
@@ -120,7 +119,7 @@ class _ClockWentBack(Exception):
 
 
 class PipelineStream:
-    """One run of the pipeline, on a lake that nobody else writes."""
+    """One run of the pipeline on the locked lake."""
 
     def __init__(
         self,
@@ -130,9 +129,9 @@ class PipelineStream:
         stopping: threading.Event,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`stopping` may be set at any time, also by a signal: the batch that runs is finished, none is begun.
+        """`stopping` may be set at any time, also by a signal: the current batch is finished, none is begun.
 
-        `clock` gives the seconds that Spark goes by.
+        `clock` returns the seconds that Spark uses.
         """
         self._target = target
         self._say = say
@@ -149,7 +148,7 @@ class PipelineStream:
         self._kept = 0
         """The newest moment that is kept."""
         self._at = ""
-        """The kind of upkeep that was begun last."""
+        """The kind of maintenance that was begun last."""
         self._started = 0
         """Where the query began."""
         self._look = look_at_clock(None, self._time(), uptime())
@@ -173,9 +172,9 @@ class PipelineStream:
             raise translated(error) from error
 
     def _catch_up(self) -> int:
-        """Make the tables, finish what was begun, and find out where to go on.
+        """Create the tables, finish interrupted work, and find where to continue.
 
-        The number of the journal's newest event.
+        Returns the number of the journal's newest event.
         """
         target = self._target
         tables.prepare(target)
@@ -191,7 +190,7 @@ class PipelineStream:
             merged = 0 if reader.has_gaps(target.lake, LATEST, "seq") else tables.merged(target)
             tables.check_same_journal(target, follower, appended)
             self._step_back(min(appended, merged))
-            # Asked last: what is above the watermark nobody trims from now on.
+            # Read last: nothing above the watermark is trimmed from now on.
             found = StartPosition(follower.oldest_known(), newest, appended, merged, self._watermark.seq)
         decided = plan(found)
         if decided.first <= decided.last:
@@ -205,8 +204,10 @@ class PipelineStream:
         return found.newest
 
     def _step_back(self, reached: int) -> None:
-        """Say it where a table is not the one that the watermark is about: then it may be behind in events, and have what
-        was erased since."""
+        """Publish the positions of a table that is not the watermark's.
+
+        It may lack events, or contain erased ones.
+        """
         known = self._watermark
         if reached < known.seq:
             self._tell(seq=reached)
@@ -214,14 +215,14 @@ class PipelineStream:
             self._tell(erased=erased, erased_at=None)
 
     def _resume_upkeep(self) -> None:
-        """Upkeep is due when it would have been, had this process gone on from the one before it."""
+        """Schedule maintenance as if the former process had gone on."""
         now, options = datetime.now(UTC), self._options
         made = reader.made(self._target.lake, EVENTS) or now
         grace = timedelta(0) if options.once else upkeep.GRACE
         self._done = upkeep.resumed(self._done, self._watermark, made, now, options.upkeep, grace)
 
     def _last_watermark(self) -> Watermark:
-        """What was published last. One that cannot be read is as good as none: the tables know what they hold."""
+        """Return the last watermark. An unreadable one is ignored: the tables know what they contain."""
         try:
             return read_watermark(self._target.lake.watermark)
         except StoreUnavailable as error:
@@ -238,7 +239,7 @@ class PipelineStream:
                 self._say("clock went back", seconds=round(error.seconds, 3))
 
     def _follow_clock(self) -> None:
-        """Follow until the end. Raises _ClockWentBack where that is to begin anew; no batch runs then."""
+        """Follow until the end. Raises _ClockWentBack to begin again, when no batch runs."""
         query, ahead = self._start(), self._clock() - time.monotonic()
         jump: _ClockWentBack | None = None
         try:
@@ -256,14 +257,14 @@ class PipelineStream:
             self._erase()
             self._keep_up()
         except PySparkException:
-            # What went wrong in a batch says more than what Spark makes of it.
+            # The error of a batch is more precise than Spark's.
             if self._failure is not None and not (jump and isinstance(self._failure, _Stopping)):
                 raise self._failure from None
             if jump is None:
                 raise
         finally:
             self._is_pausing, self._failure = False, None
-            # Upkeep that failed leaves a query that goes on; one of a Java process that was killed cannot be asked.
+            # Failed maintenance does not end the query; a killed Java process cannot be asked.
             with contextlib.suppress(PySparkException, Py4JError, OSError):
                 query.stop()
         if jump is not None and not self._stopping.is_set():
@@ -271,7 +272,7 @@ class PipelineStream:
 
     def _start(self) -> StreamingQuery:
         place, options = self._target.lake, self._options
-        # One that stays would be gone on from. See `_take`, too.
+        # A remaining checkpoint would be continued. See `_take`, too.
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(place.checkpoint)
         self._started = self._watermark.seq
@@ -293,7 +294,7 @@ class PipelineStream:
         return writer.trigger(processingTime=f"{round(options.interval * 1000)} milliseconds").start()
 
     def _take(self, entries: DataFrame, number: int) -> None:
-        """One batch. Called by Spark, in a thread of its own."""
+        """Process one batch. Called by Spark in a thread of its own."""
         with self._batch:
             try:
                 if self._stopping.is_set() or self._is_pausing:
@@ -329,11 +330,10 @@ class PipelineStream:
         )
 
     def _at_once(self, append: Callable[[], None], merge: Callable[[], None]) -> float:
-        """Do both, each in a thread of its own, since most of a small batch is planning, which one thread does. When the
-        append was done, in monotonic seconds.
+        """Do both in threads, since most of a small batch is planning, in one thread.
 
-        They are about two tables, and neither looks at the other one: whichever is missing after a crash is made up for.
-        Raises what one of them raises, once the other one has ended too.
+        Returns when the append was done, in monotonic seconds. They write two tables and are independent: after a crash the
+        missing one is repeated. Raises an error after both have ended.
         """
         with ThreadPoolExecutor(2, "batch", put_first, (self._target.spark,)) as threads:
             appending, merging = threads.submit(_timed, append), threads.submit(_timed, merge)
@@ -348,17 +348,15 @@ class PipelineStream:
         self._tell(seq=seq, published=now_text(), batch=batch or self._watermark.batch)
 
     def _tell(self, **changes: Any) -> None:
-        """Make what was done durable, and publish it."""
+        """Make the batch durable, and publish it."""
         durability.sync(self._target.lake)
         self._watermark = msgspec.structs.replace(self._watermark, **changes)
         publish_watermark(self._target.lake.watermark, self._watermark)
 
     def _erase(self) -> None:
-        """Carry out erasures that the journal has done.
+        """Carry out erasures that the journal has done, while no batch runs.
 
-        No batch runs, and none can bring back what the journal lacks.
-
-        One that fails stays pending, and is tried again later.
+        A failed one stays pending and is retried later.
         """
         while time.monotonic() >= self._erase_again and not self._stopping.is_set():
             with JournalReader.open(self._target.lake.journal) as follower:
@@ -375,7 +373,7 @@ class PipelineStream:
                 self._count_files()
                 self._watermark = msgspec.structs.replace(self._watermark, erased=todo[-1].id, erased_at=now_text())
             except (PySparkException, Py4JJavaError, StoreError) as error:
-                # As with upkeep: what is wrong with old files must not keep new events out of the lake.
+                # Like failed maintenance, it must not keep new events out of the lake.
                 self._erase_again = time.monotonic() + _ERASE_AGAIN_SECONDS
                 failure = str(translated(error))
             self._tell(erasure_failure=failure)
@@ -385,7 +383,7 @@ class PipelineStream:
             self._say("erasure failed", erasures=[it.id for it in todo], reason=failure)
 
     def _count_files(self) -> None:
-        """Look what the tables consist of, and how many of their files are new since they were compacted."""
+        """Read the sizes of the tables, and how many files are new since the last compaction."""
         sizes = {table.name: reader.size(self._target.lake, table) for table in TABLES}
         compacted = self._watermark.compacted
         added = sum(max(0, size.files - compacted.get(name, 0)) for name, size in sizes.items())
@@ -394,9 +392,9 @@ class PipelineStream:
         self._done = self._done._replace(files=added, events=self._watermark.seq - self._kept, entities=entities)
 
     def _keep_up(self) -> None:
-        """Upkeep that is due.
+        """Carry out maintenance that is due.
 
-        One that fails is tried again later: what is wrong with old files must not keep new events out of the lake.
+        A failure is retried later: it must not keep new events out of the lake.
         """
         todo = due(self._done, datetime.now(UTC), self._options.upkeep)
         if not any(todo) or self._stopping.is_set():
@@ -414,7 +412,7 @@ class PipelineStream:
             self._put_off(str(translated(error)))
 
     def _put_off(self, reason: str) -> None:
-        """What failed is due again when it would be, had it been done. Other kinds do not wait for it."""
+        """Schedule failed maintenance as if it had been done. Other kinds do not wait for it."""
         now = datetime.now(UTC)
         with self._batch:
             if self._at == "moment":
@@ -426,7 +424,7 @@ class PipelineStream:
         self._say("upkeep failed", reason=reason)
 
     def _note(self, kind: str, failure: str | None) -> None:
-        """Remember whether this kind of upkeep has gone well."""
+        """Note whether this kind of maintenance has succeeded."""
         failures = {**self._watermark.upkeep_failures}
         failures.pop(kind, None)
         if failure is not None:
@@ -434,10 +432,7 @@ class PipelineStream:
         self._watermark = msgspec.structs.replace(self._watermark, upkeep_failures=failures)
 
     def _keep_moment(self) -> None:
-        """Keep the moment that both tables have reached.
-
-        Batches go on meanwhile: rows that are newer do no harm.
-        """
+        """Keep a full snapshot of both tables. Batches go on meanwhile: newer rows do no harm."""
         seq = self._watermark.seq
         self._say("moment", seq=seq, things=snapshots.keep(self._target, seq))
         with self._batch:
@@ -462,7 +457,7 @@ class PipelineStream:
         self._say("upkeep", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
 
     def _forget(self) -> None:
-        """Delete what is past its time, by the time that is believed."""
+        """Delete expired events by the trusted time."""
         look = self._look = look_at_clock(self._look, self._time(), uptime())
         believed, ahead = utc_text(look.believed), look.ahead
         if ahead is not None:
@@ -506,16 +501,13 @@ def _timed(work: Callable[[], None]) -> float:
 
 
 def _last_of(checkpoint: Path, number: int) -> int:
-    """The number of the last event of a batch: Spark has written its offset down, and tells it nowhere else."""
+    """Return the last event number of a batch from Spark's offset file, the only place that has it."""
     lines = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()
     return int(msgspec.json.decode(lines[-1])["seq"])
 
 
 def check_begin(begin: int, watermark: int) -> None:
-    """See that a batch goes on where the lake is, or events between them would be passed over.
-
-    Raises StoreUnavailable.
-    """
+    """Check that a batch begins where the lake ends. Raises StoreUnavailable."""
     if begin != watermark:
         raise StoreUnavailable(
             f"expected a batch that begins after event {watermark}, where the lake is, found one that begins after {begin}: "
@@ -524,7 +516,7 @@ def check_begin(begin: int, watermark: int) -> None:
 
 
 def translated(error: Exception) -> StoreError:
-    """Spark's or the system's error as ours."""
+    """Return the store's error for an error of Spark or the system."""
     if isinstance(error, StoreError):
         return error
     if isinstance(error, (ConnectionError, Py4JNetworkError)) or _NO_ANSWER in str(error):

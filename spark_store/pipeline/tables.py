@@ -1,11 +1,9 @@
-"""What is done to the tables, one function per job: made and checked, appended to, merged into, asked how far they are.
+"""Operations on the tables: create, check, append, merge, read positions. All may be repeated.
 
-Every job may be done twice. An append carries the number of its last event (`txnVersion`), and Delta does not take the same
-or a lower one again. A merge writes a row only where it is newer; it carries the number, too, where that is above the one in
-the table's log, and is done in any case. So a batch that runs again after a crash changes nothing, and the tables themselves
-say how far they are, also one that was put back from a backup.
-
-A table that was made by an earlier version gets the columns that have been added since; a merge fills them.
+An append has the number of its last event (`txnVersion`), and Delta ignores the same or a lower one. A merge writes only
+newer rows; it has the number too, if it is above the one in the log, and is done in any case. So a repeated batch changes
+nothing, and the tables know their positions, also after a restore. A table of an earlier version gets the added columns; a
+merge fills them.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ def latest_rows(states: DataFrame) -> DataFrame:
         sql.col("policy").alias("policy_id"),
         "revision",
         "seq",
-        # Those that a rebuild has folded are texts; what is no time is an error, not a null.
+        # Rows of a rebuild are texts; an invalid time is an error, not a null.
         sql.col("created").cast("timestamp").alias("created"),
         sql.col("modified").cast("timestamp").alias("modified"),
         is_deleted.alias("deleted"),
@@ -65,18 +63,17 @@ def latest_rows(states: DataFrame) -> DataFrame:
 
 
 def _namespace(entity: Expression) -> Expression:
-    """What stands before the first colon."""
+    """Return the SQL for the text before the first colon."""
     return sql.when(entity.contains(":"), sql.substring_index(entity, ":", 1)).otherwise(sql.lit(""))
 
 
 FEW = 20_000
-"""Up to so many states are read in this process, however many events have led to them: to plan a source, and to write down
-what it gives, takes longer than that."""
+"""Up to how many states are read in this process: planning and writing a source takes longer."""
 
 _WRITTEN_DOWN = "spark.databricks.delta.merge.materializeSource"
 _NUMBERED_BY = "spark.databricks.delta.write.txnAppId"
 _NUMBER = "spark.databricks.delta.write.txnVersion"
-"""How a merge is told what an append has as options."""
+"""The form in which a merge gets the options of an append."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +90,8 @@ class LakeWriter:
         for source in SOURCES:
             spark.dataSource.register(source)
         if (spark.sparkContext.master or "").startswith("local"):
-            # Each stage would be a job of its own, so that the next one can be planned by what it gave: that takes longer
-            # than there is to gain. (Wide queries have sessions of their own.)
+            # Adaptive execution makes each stage a job, which costs more than it saves here. (Spark queries have sessions of
+            # their own.)
             spark.conf.set("spark.sql.adaptive.enabled", "false")
         return cls(spark, Lake(data_dir), spark.sparkContext.defaultParallelism)
 
@@ -161,15 +158,12 @@ def _add_columns(target: LakeWriter, table: Table, columns: Sequence[Column]) ->
 
 
 def appended(target: LakeWriter) -> int:
-    """The number of the last event that `events` holds, as its own log says; 0 for none."""
+    """Return the last event of `events` by its log; 0 for none."""
     return reader.last_transaction(target.lake, EVENTS, APP)
 
 
 def merged(target: LakeWriter) -> int:
-    """Up to which event `latest` has every state, as its own log says; 0 for none.
-
-    A new one says nothing, nor does one that was merged into by earlier versions alone.
-    """
+    """Return up to which event `latest` has every state, by its log; 0 if unknown."""
     return reader.last_transaction(target.lake, LATEST, APP)
 
 
@@ -206,9 +200,9 @@ def append_events(target: LakeWriter, rows: DataFrame, last: int) -> None:
 
 
 def merge_latest(target: LakeWriter, first: int, last: int) -> None:
-    """Bring the rows of all entities that the events `first` to `last` touched to the journal's newest state.
+    """Merge the journal's states of all entities with events `first` to `last`.
 
-    Those before `first` have been merged: the table says from now on that it is complete up to `last`.
+    Earlier ones have been merged: the table is complete up to `last` then.
     """
     states = states_of(target.lake.journal, first, last, FEW)
     if states is None:
@@ -218,14 +212,14 @@ def merge_latest(target: LakeWriter, first: int, last: int) -> None:
 
 
 def merge_rows(target: LakeWriter, rows: DataFrame, last: int = 0, *, is_at_hand: bool = False) -> None:
-    """Put these rows into `latest` where they are newer than what is there; then it is complete up to event `last`.
+    """Merge rows into `latest` if they are newer; the table is complete up to event `last` then.
 
-    `is_at_hand`: they are the same however often Spark looks. Others are written down first: two looks at the journal's
-    newest states could differ.
+    `is_at_hand`: the rows are the same at every reading. Others are written to a file first: two readings of the journal's
+    states could differ.
     """
     settings = {_WRITTEN_DOWN: "none" if is_at_hand else "all"}
-    # Delta would pass over what has a number that is not above the last one. But merges are done again for other reasons,
-    # too: a column that came is to be filled, or the rows are of an earlier journal.
+    # Delta would ignore a number that is not above the last one. But merges are also repeated to fill a new column, or with
+    # an earlier journal.
     if last > merged(target):
         settings |= {_NUMBERED_BY: APP, _NUMBER: str(last)}
     view = "journal_latest_rows"
@@ -244,7 +238,7 @@ def merge_rows(target: LakeWriter, rows: DataFrame, last: int = 0, *, is_at_hand
             f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f'found.{name}' for name in names)})"
         )
     finally:
-        # Whatever else is written is none of this. (An append at the same time has a number of its own, which counts more.)
+        # Other writes are not concerned. (A concurrent append has a number of its own, which has precedence.)
         for key in settings:
             target.spark.conf.unset(key)
     fault_injection.reach(FaultPoint.AFTER_MERGE, target.spark)

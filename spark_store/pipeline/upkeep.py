@@ -1,12 +1,10 @@
-"""Upkeep of the tables: small files made into large ones, files that nobody needs removed; and when what is due.
+"""Maintenance of the tables: compaction, vacuum, and when they are due.
 
-`due` decides, the others do. How long something has waited counts across starts (`resumed`), or what waits longer than a
-process lives would never be done. What is past its time is the business of `spark_store.pipeline.retention`. Compaction
-takes the files that are new since the last time and clusters them by entity, so that a page of one entity is in few of them;
-what readers need to pass over files (the least and the greatest value of a column in each) stands with each file in the log.
-It changes no row, and who reads an older version of a table goes on reading it until `vacuum` has removed that version's
-files, for which each table has a time of its own (see `spark_store.lake.tables`). Nothing here may run while a batch does: a
-merge and a compaction of one table exclude each other.
+`due` decides, the others act. Waiting times continue over restarts (`resumed`). `spark_store.pipeline.retention` deletes
+expired events. Compaction clusters new files by entity, so that a page of one entity is in few of them; the log has the
+least and greatest values of each file. It changes no row, and readers of older versions continue until `vacuum` has removed
+their files, after a time of each table (see `spark_store.lake.tables`). Nothing here may run during a batch: a merge and a
+compaction of one table exclude each other.
 """
 
 from __future__ import annotations
@@ -29,15 +27,15 @@ from spark_store.pipeline.retention import RetentionRules
 from spark_store.pipeline.tables import LakeWriter
 
 GRACE = timedelta(minutes=1)
-"""What has waited too long at a start waits so long more: new events come first, also where upkeep ends the process."""
+"""How long overdue maintenance waits at a start: new events come first, even if maintenance crashes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """When what is done.
+    """The schedule of maintenance.
 
-    Tables are compacted after `batches` of them, or so many new `files`, or `optimize_every` if there was a batch. A moment
-    is kept after `moment_events`, or twice as many as there are entities.
+    Tables are compacted after `batches`, or so many new `files`, or `optimize_every` if there was a batch. A full snapshot
+    is kept after `moment_events`, or twice the number of entities.
     """
 
     batches: int = 64
@@ -50,8 +48,10 @@ class Upkeep:
 
 
 class UpkeepState(NamedTuple):
-    """When each kind of upkeep was done last, how many batches and new files there were since the last compaction, how many
-    events since the last moment that was kept, and how many entities there are."""
+    """The last time of each kind of maintenance, and the numbers of batches, files, events and entities.
+
+    Batches and new files since the last compaction, events since the last full snapshot.
+    """
 
     optimized: datetime
     vacuumed: datetime
@@ -63,7 +63,7 @@ class UpkeepState(NamedTuple):
 
 
 class Due(NamedTuple):
-    """What is to be done now."""
+    """The maintenance to do now."""
 
     optimize: bool
     vacuum: bool
@@ -72,7 +72,7 @@ class Due(NamedTuple):
 
 
 def due(done: UpkeepState, now: datetime, upkeep: Upkeep) -> Due:
-    """What has waited long enough."""
+    """Return the maintenance that is due."""
     waited = done.batches > 0 and _has_passed(upkeep.optimize_every, done.optimized, now)
     return Due(
         optimize=done.batches >= upkeep.batches or done.files >= upkeep.files or waited,
@@ -84,7 +84,7 @@ def due(done: UpkeepState, now: datetime, upkeep: Upkeep) -> Due:
 
 
 def without(done: UpkeepState, kind: str, now: datetime) -> UpkeepState:
-    """`done`, as if this kind of upkeep, which failed, had been done now."""
+    """Return `done` as if this kind of maintenance, which failed, had been done now."""
     if kind == "moment":
         return done._replace(events=0)
     if kind == "optimize":
@@ -95,9 +95,9 @@ def without(done: UpkeepState, kind: str, now: datetime) -> UpkeepState:
 def resumed(
     done: UpkeepState, watermark: Watermark, made: datetime, now: datetime, upkeep: Upkeep, grace: timedelta
 ) -> UpkeepState:
-    """`done`, with the times of earlier processes.
+    """Return `done` with the times of earlier processes.
 
-    What was never done has waited since the lake was made; a time to come counts as now.
+    A kind that was never done has waited since the lake was created; a future time is treated as now.
     """
 
     def since(at: str | None, every: timedelta) -> datetime:
@@ -113,28 +113,28 @@ def resumed(
 
 
 def _has_passed(duration: timedelta, since: datetime, now: datetime) -> bool:
-    """A time to come means that the clock was set back: nobody knows how long it is since then."""
+    """Whether the time has passed. A future time means that the clock was set back: unknown, so yes."""
     return not timedelta(0) <= now - since < duration
 
 
 def optimize(target: LakeWriter) -> None:
-    """Compact and cluster all tables; what is partitioned was written as it stays."""
+    """Compact and cluster all tables, except partitioned ones."""
     for table in (table for table in TABLES if table.clustered_by):
         with fault_injection.during(FaultPoint.DURING_COMPACTION, target.spark, Path(target.lake.path(table))):
             target.spark.sql(f"OPTIMIZE {target.name(table)}").collect()
 
 
 def vacuum(target: LakeWriter) -> None:
-    """Remove files that no version needs which is young enough to be read, once what has replaced them is durable."""
+    """Remove files that no recent version needs, after their replacements are durable."""
     durability.sync(target.lake)
     for table in TABLES:
         target.spark.sql(f"VACUUM {target.name(table)}").collect()
 
 
 def tell(place: Lake, done: Callable[[Watermark], Mapping[str, Any]], *kinds: str) -> None:
-    """Publish what was `done` by hand, where nobody else writes the lake, and that these kinds of upkeep have gone well.
+    """Publish manual maintenance on the locked lake, and clear its failures.
 
-    A watermark that cannot be read is left to the pipeline, which makes it anew. Raises StoreUnavailable.
+    An unreadable watermark is left to the pipeline, which writes it again. Raises StoreUnavailable.
     """
     durability.sync(place)
     try:

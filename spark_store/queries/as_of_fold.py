@@ -45,7 +45,10 @@ COLUMNS = ("entity", "revision", "action", "path", "value", "headers", "at", "po
 
 OUT = ("entity", "revision", "created", "modified", "state", "matches")
 DDL = "entity STRING, revision BIGINT, created BIGINT, modified BIGINT, state STRING, matches BOOLEAN"
-"""The output columns; `matches`: whether the predicate matches for a subject that may read the whole thing."""
+"""The output columns.
+
+`matches`: whether the predicate matches for a subject that may read the whole thing.
+"""
 
 _BATCH: Final = 2_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -102,9 +105,10 @@ def _recall(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> I
 
 
 def weakened(predicate: Predicate) -> Predicate | None:
-    """Return a weaker predicate that is true wherever `predicate` may be for partial readers; None: always.
+    """Return a weaker predicate for partial readers; None: always true.
 
-    A comparison with an unreadable value is false, which only below a `not` makes more things match.
+    It is true wherever `predicate` may be. A comparison with an unreadable value is false, which only below a `not` makes
+    more things match.
     """
     match predicate:
         case Not():

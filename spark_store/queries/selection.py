@@ -54,7 +54,10 @@ class Selection:
 
 
 def condition(selection: Selection) -> str:
-    """Return the condition for Spark: every selected event, and perhaps others that only the filter excludes."""
+    """Return the condition for Spark.
+
+    It selects every selected event, and perhaps others that only the filter excludes.
+    """
     rules = [
         f"{column} {sign} {literal(value)}"
         for column, sign, value in (

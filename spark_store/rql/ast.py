@@ -1,10 +1,8 @@
-"""The tree of an RQL text: frozen nodes, compared with `==`.
+"""The syntax tree of RQL: frozen nodes, compared with `==`.
 
-The tree says what was written and means nothing by itself: how a missing field compares is the business of whoever
-evaluates it. Literals carry their kind, so that the trees of `eq(attributes/x,1)`, of `…,1.0)` and of `…,true)` differ,
-which Python's own numbers would not.
-
-`OPERATORS` is the one table of operators: parser, binding and evaluators branch on it.
+The evaluators define the meaning, for example of missing fields. Literals have a kind, so that the trees of
+`eq(attributes/x,1)`, of `…,1.0)` and of `…,true)` differ, unlike Python's numbers. `OPERATORS` is the table of operators for
+parser, binding and evaluators.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ OPERATORS: Mapping[Operator, GrammarRule] = {
 
 
 class FieldKind(Enum):
-    """Where a field's value comes from."""
+    """The origin of a field's value."""
 
     DOCUMENT = "document"
     """A place in the document that clients see."""
@@ -74,24 +72,24 @@ class FieldKind(Enum):
     NAMESPACE = "namespace"
     """The namespace of the thing's id."""
     OPERAND = "operand"
-    """What is known around a signal, such as `topic:action`: the document has it under this one key."""
+    """A property of the signal, such as `topic:action`: the document has it under this one key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A property whose meaning is known: its kind, and the keys to its value, outermost first."""
+    """A bound property: its kind, and the keys to its value, outermost first."""
 
     kind: FieldKind
     path: tuple[str, ...]
 
     @property
     def is_in_any_feature(self) -> bool:
-        """Whether a search takes it for a place in any feature; to a history filter `*` is an id like any other."""
+        """Whether a search matches it in any feature; for history filters `*` is an ordinary ID."""
         return self.path[:2] == ("features", "*")
 
 
 class LiteralKind(Enum):
-    """What a literal was written as."""
+    """The kind of a literal as it was written."""
 
     WHOLE = "whole number"
     DOUBLE = "double"
@@ -129,7 +127,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """One field against one literal: `eq` to `le`, `like` and `ilike` (whose literal is always a text)."""
+    """One field compared with one literal: `eq` to `le`, `like` and `ilike` (with a text)."""
 
     operator: Operator
     field: Field

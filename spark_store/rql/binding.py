@@ -1,15 +1,10 @@
-"""Binding: what the properties and literals of a filter mean for a thing.
+"""Binds the properties and literals of a filter to things.
 
-A property is a path such as `attributes/site/hall` or one of the fields beside the document (`_revision`, `_modified`).
-Which of them exist, and which of them can be compared and not only asked for with `exists` and `empty`, is the table of
-properties of the filter language (RQL, properties); anything else is `UnknownProperty`. A wildcard in place of a feature's
-id is a key like any other here: only a search gives it a meaning.
-
-What is known around a document and is no part of it, such as the topic of a signal, are operands: whoever has them says
-which there are, and puts their values into the document under their names.
-
-Literals that stand beside an instant are brought into the fixed-width form in which text order is time order, and
-`time:` literals become texts once, for a given now.
+A property is a path such as `attributes/site/hall` or a field beside the document (`_revision`, `_modified`). The table of
+properties (RQL, properties) says which exist, and which can be compared and not only used in `exists` and `empty`; others
+are `UnknownProperty`. A wildcard for a feature's ID is an ordinary key here: only searches interpret it. Operands, such as
+the topic of a signal, are supplied by the caller in the document under their names. Literals compared with instants get a
+fixed-width form in which text order is time order, and `time:` literals become texts for a given now.
 """
 
 from __future__ import annotations
@@ -61,7 +56,7 @@ _INSTANT = re.compile(
 
 
 Operands: TypeAlias = Callable[[str], bool]
-"""Whether a property is one of those that are known around a document, and no part of it."""
+"""Whether a property is an operand: known beside a document, and no part of it."""
 
 
 def bind(name: str, operator: Operator, operands: Operands | None = None) -> Field:
@@ -81,7 +76,7 @@ def bind(name: str, operator: Operator, operands: Operands | None = None) -> Fie
 
 
 def _is_comparable(path: Segments) -> bool:
-    """Whether a value lies at this path, or may lie there."""
+    """Whether there may be a value at this path."""
     match path:
         case ("attributes" | "_metadata", _, *_):
             return True
@@ -105,14 +100,14 @@ def _is_part_of_feature(path: Segments) -> bool:
 
 
 def fit(field: Field, literal: Literal) -> Literal:
-    """The literal as it is compared with this field: an instant beside an instant gets its fixed-width form."""
+    """Return the literal for comparison with this field: instants get their fixed-width form."""
     if field.kind is FieldKind.INSTANT and literal.kind is LiteralKind.TEXT:
         return Literal(LiteralKind.TEXT, fixed_width(str(literal.value)))
     return literal
 
 
 def fixed_width(text: str) -> str:
-    """An ISO-8601 instant in UTC with nine digits of the second; other text as it is."""
+    """Return an ISO 8601 instant in UTC with nine decimal places; other text unchanged."""
     found = _INSTANT.fullmatch(text)
     if found is None:
         return text
@@ -126,9 +121,9 @@ def fixed_width(text: str) -> str:
 
 
 def resolve_times(predicate: Predicate, now: datetime) -> Predicate:
-    """The predicate with `time:` literals as texts: `now` is aware, and the same for all of them.
+    """Return the predicate with `time:` literals as texts; `now` is timezone-aware.
 
-    What names no time, or one beyond the calendar, stays as it is: it compares with nothing.
+    Invalid times, or those beyond the calendar, stay: they equal nothing.
     """
     return _with_literals(predicate, lambda literal: _resolve_time(literal, now))
 

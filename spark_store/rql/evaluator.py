@@ -1,17 +1,13 @@
-"""The reference evaluator: a predicate over one document, as a history filter and a `condition` mean it.
+"""Evaluates history filters and `condition`s on one document (RQL, predicate column).
 
-The document is parsed JSON: a whole thing, or the partial thing that one event carries. Search has rules of its own, and
-an evaluator of its own beside this one.
+The document is parsed JSON: a whole thing, or the partial thing of one event. `search_evaluator` has the rules of searches.
 
-What these rules are (RQL, comparison, predicate column):
-
-- A path leads through objects; where it meets an array it goes through every object in it, and its value is the array of
-  all that it finds. Numeric segments are keys.
-- A comparison with an array holds if it holds for any element, at any depth; `ne` is the exact opposite of `eq`, so it
-  holds for a field that is not there. Objects compare with nothing.
-- Numbers compare as numbers, exactly. A text that is a number compares with numbers as one; other mixtures compare as
-  text. Text is ordered by its UTF-16 code units.
-- Null equals an explicit null, in `eq` and in `in`, and takes part in nothing else.
+- A path goes through objects, and through every object in an array; its value is the array of all results. Numeric segments
+  are keys.
+- A comparison with an array is true if it is for any element, at any depth; `ne` is the opposite of `eq`, so it is true for
+  a missing field. Objects compare with nothing.
+- Numbers compare exactly. A text that is a number compares with numbers as one; other mixtures compare as text. Text is
+  ordered by its UTF-16 code units. Null equals an explicit null, in `eq` and in `in`, and nothing else.
 - Fields beside the document can be compared, but do not exist.
 """
 
@@ -47,7 +43,7 @@ from spark_store.rql.wildcards import fold_ascii, matches
 Document: TypeAlias = Mapping[str, Any]
 
 _FEW = 32
-"""Up to so many pairs of a value and a literal `in` compares one by one, which is faster than preparing a look-up."""
+"""Up to how many pairs `in` compares values and literals one by one: faster than a look-up."""
 
 _PLAIN: Mapping[Operator, Callable[[Any, Any], bool]] = {
     Operator.EQ: operator.eq,
@@ -62,14 +58,14 @@ _ALIKE: Mapping[LiteralKind, frozenset[type]] = {
     LiteralKind.BOOLEAN: frozenset({bool}),
     LiteralKind.TEXT: frozenset({str}),
 }
-"""The types of values that Python compares with such a literal as this language does (if it is ASCII), uncoerced."""
+"""The types of values that Python compares with such a literal as RQL does (if it is ASCII)."""
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def weight(predicate: Predicate) -> int:
-    """How many comparisons one document takes at most."""
+    """Return how many comparisons one document takes at most."""
     match predicate:
         case And(parts) | Or(parts):
             return sum(map(weight, parts))
@@ -82,10 +78,7 @@ def weight(predicate: Predicate) -> int:
 
 
 def evaluate(predicate: Predicate, document: Document) -> bool:
-    """Whether the document matches.
-
-    `time:` literals must have been resolved: one that is left matches nothing.
-    """
+    """Whether the document matches. `time:` literals must have been resolved: others match nothing."""
     match predicate:
         case Compare():
             return _compare(predicate, document)
@@ -112,10 +105,7 @@ def _compare(predicate: Compare, document: Document) -> bool:
 
 
 def _any_holds(operator: Operator, values: Sequence[Any], literal: Literal) -> bool:
-    """Whether the comparison holds for one of the values.
-
-    Of many, those that need no coercion are compared by Python.
-    """
+    """Whether the comparison is true for one of the values. Python compares those without coercion."""
     if len(values) > _FEW and operator in _PLAIN:
         wanted = literal.value
         types = alike(literal)
@@ -129,13 +119,13 @@ def _any_holds(operator: Operator, values: Sequence[Any], literal: Literal) -> b
 
 
 def alike(literal: Literal) -> frozenset[type]:
-    """The types of values that Python compares with this literal as this language does, uncoerced; none for some."""
+    """Return the types of values that Python compares with this literal as RQL does; none for some."""
     is_plain = not isinstance(literal.value, str) or literal.value.isascii()
     return _ALIKE.get(literal.kind, frozenset()) if is_plain else frozenset()
 
 
 def plain_test(predicate: Compare) -> Callable[[Any, Any], bool] | None:
-    """What a comparison comes to for a value that is `alike` its literal, if it is one that a missing field fails."""
+    """Return the comparison for values that are `alike`, if it is false for missing fields."""
     return _PLAIN.get(predicate.operator) if _is_shown(predicate.field) else None
 
 
@@ -163,7 +153,7 @@ def _empty(field: Field, document: Document) -> bool:
 
 
 def _is_shown(field: Field) -> bool:
-    """Whether a field exists where it has a value."""
+    """Whether a field with a value exists."""
     return field.kind is FieldKind.DOCUMENT or field.kind is FieldKind.OPERAND
 
 
@@ -190,7 +180,7 @@ def _walk(document: Any, path: tuple[str, ...]) -> Any:
 
 
 def _walk_all(array: list[Any], path: tuple[str, ...]) -> Any:
-    """The array of all values at the path below any object in the array, or MISSING where there is none."""
+    """Return all values at the path below objects in the array, or MISSING if there are none."""
     values = array
     for key in path:
         values = [value[key] for value in objects(_elements(values)) if key in value]
@@ -198,7 +188,7 @@ def _walk_all(array: list[Any], path: tuple[str, ...]) -> Any:
 
 
 def _elements(value: Any) -> Iterator[Any]:
-    """The value itself, or what an array contains at any depth; the order is of no matter to anybody."""
+    """Yield the value itself, or the elements of an array at any depth, in any order."""
     waiting = [value]
     while waiting:
         value = waiting.pop()
@@ -209,7 +199,7 @@ def _elements(value: Any) -> Iterator[Any]:
 
 
 def _scalars(value: Any) -> Sequence[Any]:
-    """What a comparison looks at: no objects, and nothing for a field that is missing."""
+    """Yield the comparable values: no objects, and nothing for a missing field."""
     kind = type(value)
     if kind is str or kind is float or kind is int or kind is bool:
         return (value,)
@@ -230,10 +220,10 @@ def _equals(value: Any, literal: Literal) -> bool:
 
 
 class _LookUp:
-    """Literals, prepared so that comparing a value with all of them for equality takes one step.
+    """Literals prepared for comparing a value with all of them in one step.
 
-    Which texts, numbers and truth values a value may be equal to is what `_equals` says of each pair. No JSON number and no
-    literal is infinite, so a text that is no number is equal to none.
+    It contains the texts, numbers and truth values that equal a literal by `_equals`. No JSON number and no literal is
+    infinite, so a text that is no number equals none.
     """
 
     __slots__ = ("booleans", "for_numbers", "numbers", "texts", "with_null")
@@ -263,10 +253,7 @@ def _key(text: str) -> str | bytes:
 
 
 def _holds(test: Callable[[Any, Any], bool], value: Any, literal: Literal) -> bool:
-    """Whether the test holds for the two after coercion.
-
-    Null, and a time that was not resolved, compare with nothing.
-    """
+    """Whether the test is true for the two after coercion. Null and unresolved times compare with nothing."""
     if value is None or literal.kind is LiteralKind.NULL or literal.kind is LiteralKind.TIME:
         return False
     return test(*_coerced(value, literal.value))
@@ -290,14 +277,14 @@ def _coerced(value: Any, wanted: Any) -> tuple[Any, Any]:
 
 
 def _ordered(left: str, right: str) -> tuple[Any, Any]:
-    """Two texts whose order is that of their UTF-16 code units; code points differ from them beyond U+D7FF only."""
+    """Return two texts whose order is that of UTF-16 code units, unlike code points beyond U+D7FF."""
     if left.isascii() or right.isascii():
         return left, right
     return left.encode("utf-16-be", "surrogatepass"), right.encode("utf-16-be", "surrogatepass")
 
 
 def _number(text: str) -> int | float | None:
-    """The number that a text is, whole ones exactly; None for other texts."""
+    """Return the number that a text is, exact if whole; None for other texts."""
     if _WHOLE_NUMBER.fullmatch(text):
         return int(text)
     return float(text) if _NUMBER.fullmatch(text) else None
@@ -327,7 +314,7 @@ _COMPARISONS: Mapping[Operator, Callable[[Any, Literal], bool]] = {
     Operator.LIKE: _like,
     Operator.ILIKE: _ilike,
 }
-"""What each operator asks of one value; `ne` is the opposite of `eq` over all values, so it has no line."""
+"""The test of each operator for one value; `ne` is the opposite of `eq` over all values."""
 
 
 Test: TypeAlias = Callable[[Document], bool]

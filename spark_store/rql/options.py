@@ -1,12 +1,12 @@
-"""The options of a search: how many things a page has, and what orders them.
+"""The options of a search: page size and order.
 
-    options   = *WS option *( "," option )               ; and nothing after it
+    options   = *WS option *( "," option )               ; and no more
     option    = "size" "(" 1*DIGIT ")" / "sort" "(" sorting *( "," sorting ) ")"
               / "limit" "(" long "," long ")" / "cursor" "(" property ")"
     sorting   = ( "+" / "-" ) property
 
-The grammar is the HTTP API's of Ditto, so `limit` and `cursor` are known here and refused: a subscription has its demand
-instead. Blanks stand at the beginning only. Of several sizes the first counts; there is at most one `sort`.
+The grammar is that of Ditto's HTTP API, but `limit` and `cursor` are refused: a subscription has demand instead. Blanks are
+allowed at the beginning only. Of several sizes the first applies; there is at most one `sort`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from spark_store.rql.parser import TextReader
 from spark_store.rql.query import SortField
 
 SIZE = 25
-"""How many things a page has if nothing is said."""
+"""The default number of things on a page."""
 
 MAX_SIZE = 200
-"""How many things a page may have."""
+"""The greatest number of things on a page."""
 
 MAX_LENGTH = 64 * 1024
-"""How long the text may be, in characters."""
+"""The longest text, in characters."""
 
 MAX_SORTED = 32
-"""How many properties may order an answer: each of them is read for every thing that is compared."""
+"""The most properties of an order: each is read for every compared thing."""
 
 BY_ID = SortField(Field(FieldKind.DOCUMENT, ("thingId",)))
-"""What every order ends with."""
+"""The last property of every order."""
 
 _NAME = re.compile(r"[a-z]*")
 _DIGITS = re.compile(r"[0-9]+")
@@ -43,7 +43,7 @@ _NAMES = "sort, size, limit or cursor"
 
 @dataclass(frozen=True, slots=True)
 class QueryOptions:
-    """What was asked for. `order` ends with the id of the thing, always."""
+    """The options. `order` always ends with the ID of the thing."""
 
     size: int = SIZE
     order: tuple[SortField, ...] = (BY_ID,)
@@ -76,7 +76,7 @@ def bind_sorting(name: str) -> Field:
 
 
 def order_by(wanted: tuple[SortField, ...]) -> tuple[SortField, ...]:
-    """The same order with the id of the thing at its end, and without what can make no difference."""
+    """Return the order with the thing's ID at its end, without fields that make no difference."""
     order: list[SortField] = []
     for sorting in (*wanted, BY_ID):
         if any(earlier.field == sorting.field for earlier in order):

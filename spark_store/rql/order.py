@@ -1,16 +1,13 @@
-"""The total order of an answer: where a value stands, and which of two things comes first.
+"""The total order of search results, also used by the index.
 
-Values stand by their type first, then by themselves (Ditto search, sorting):
+Values are ordered by type first, then by value (Ditto search, sorting):
 
     an empty array < missing and null < numbers < texts < objects < arrays < false < true
 
-Whole numbers within 64 bits are exact, all others doubles; texts stand by code point. Objects are not compared with each
-other, and neither are arrays: such things stand by whatever comes next in the order, and by their ids at last. An array is
-represented by its smallest element where the order ascends and by its largest where it descends, and so are all values of a
-path that leads through an array. So descending is the exact reverse, but for arrays. What somebody may not read is missing
-for him.
-
-These ranks are also those of the index, so that one order holds everywhere.
+Whole numbers within 64 bits are exact, all others doubles; texts are ordered by code point. Objects are equal to each other,
+and so are arrays: the next field decides, and the ID at last. An array is represented by its smallest element in ascending
+and by its largest in descending order, and so are all values of a path through an array. Unreadable values are treated as
+missing.
 """
 
 from __future__ import annotations
@@ -39,13 +36,13 @@ class TypeRank(IntEnum):
 
 
 NOTHING = SortValue(TypeRank.NULL, None)
-"""Where a value stands that is missing, null, or not to be read."""
+"""The place of a missing, null, or unreadable value."""
 
 Key: TypeAlias = Callable[[Place], Any]
 
 
 def value_of(scalar: Any) -> SortValue:
-    """Where one JSON value stands by itself; an array is not opened."""
+    """Return the place of one JSON value; an array is not opened."""
     kind = type(scalar)
     if kind is str:
         return SortValue(TypeRank.TEXT, scalar)
@@ -61,7 +58,7 @@ def value_of(scalar: Any) -> SortValue:
 
 
 def place_of(document: Document, order: Sequence[SortField], may: May | None = None) -> Place:
-    """Where a thing stands for somebody who may read what `may` says, or everything."""
+    """Return the place of a thing for a reader that may read what `may` allows, or everything."""
     return tuple([_standing(document, sorting, may) for sorting in order])
 
 
@@ -78,7 +75,7 @@ def _standing(document: Document, sorting: SortField, may: May | None) -> SortVa
 
 
 def _opened(value: Any) -> Sequence[Any]:
-    """The elements of an array, unless it has none; the value itself otherwise, and nothing for one that is missing."""
+    """Return the elements of a nonempty array; otherwise the value itself, nothing for a missing one."""
     if value is MISSING:
         return ()
     return value if isinstance(value, list) and value else (value,)
@@ -93,5 +90,5 @@ def compare(left: Place, right: Place, order: Sequence[SortField]) -> int:
 
 
 def key_of(order: Sequence[SortField]) -> Key:
-    """What `sorted` takes to bring places into this order."""
+    """Return the key for `sorted` that brings places into this order."""
     return cmp_to_key(lambda left, right: compare(left, right, order))

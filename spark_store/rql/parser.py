@@ -1,6 +1,6 @@
 r"""The parser of RQL: recursive descent, one method for each rule of the grammar.
 
-    root      = *WS query                                ; and nothing after it
+    root      = *WS query                                ; and no more
     query     = logical / compare / multi / exists / empty
     logical   = ("and" / "or") "(" query *( "," *WS query ) ")"
               / "not" "(" query ")"
@@ -17,9 +17,9 @@ r"""The parser of RQL: recursive descent, one method for each rule of the gramma
     escape    = "\" ( the quote / "\" / "/" / "b" / "f" / "n" / "r" / "t" / "u" 4HEXDIG )
     time      = "time:" 1*( ALPHA / DIGIT / "_" / "+" / "-" / "." / ":" / "[" / "]" )
 
-Blanks stand where the grammar says, and nowhere else: `eq(a, 2)` is an error, `and(…, …)` is not. A text has at most
-64 KiB, 100 levels, and 500 operators and literals, and a pattern 1 024 characters, so what a client sends is read, and
-held against a document, in bounded time and stack.
+Blanks are allowed only where the grammar has them: `eq(a, 2)` is an error, `and(…, …)` is not. A text has at most 64 KiB,
+100 levels, and 500 operators and literals, and a pattern 1,024 characters, which bounds the time and stack of parsing and
+evaluation.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TextReader(ABC):
 
     @abstractmethod
     def refuse(self, position: int, expected: str) -> QueryError:
-        """The error that says where the text is wrong, and what was expected there."""
+        """Return the error at a place of the text, with what was expected there."""
 
     def property(self) -> str:
         name = self.characters(_PROPERTY_RUN, '"')
@@ -72,7 +72,7 @@ class TextReader(ABC):
         return name
 
     def escape(self, quote: str) -> str:
-        """The character that an escape stands for; its backslash has been read."""
+        """Return the character of an escape, after its backslash."""
         start = self.position - 1
         letter = self.text[self.position : self.position + 1]
         self.position += 1
@@ -101,7 +101,7 @@ class TextReader(ABC):
         return int(digits, 16)
 
     def characters(self, plain: re.Pattern[str], quote: str) -> str:
-        """Plain characters and escapes, up to what is neither."""
+        """Return plain characters and escapes, up to any other character."""
         parts = [self.run(plain)]
         while self.take("\\"):
             parts.append(self.escape(quote))
@@ -112,7 +112,7 @@ class TextReader(ABC):
         self.run(_BLANKS)
 
     def run(self, pattern: re.Pattern[str]) -> str:
-        """What `pattern` matches here, which may be nothing."""
+        """Return the text that `pattern` matches here, perhaps empty."""
         found = pattern.match(self.text, self.position)
         if found is None:
             return ""
@@ -137,10 +137,10 @@ MAX_BYTES = 64 * 1024
 """The longest text, in bytes of UTF-8."""
 
 MAX_LEVELS = 100
-"""How many queries may contain each other; a comparison by itself is one level."""
+"""How deep queries may be nested; a comparison is one level."""
 
 MAX_PARTS = 500
-"""How many operators and literals there may be in all: each of them is work for every document."""
+"""How many operators and literals there may be: each costs work for every document."""
 
 MAX_PATTERN = 1024
 """The longest pattern of `like` and `ilike`, in characters."""
@@ -214,7 +214,7 @@ class _Parser(TextReader):
         return predicate
 
     def call(self, operator: Operator) -> Predicate:
-        """What stands between the parentheses of an operator."""
+        """Parse the text between the parentheses of an operator."""
         match OPERATORS[operator]:
             case GrammarRule.LOGICAL:
                 return self.logical(operator)
@@ -311,7 +311,7 @@ class _Parser(TextReader):
         return bind(name, operator, self.operands)
 
     def count(self, start: int) -> None:
-        """One more operator or literal, which begins at `start`."""
+        """Count an operator or literal, which begins at `start`."""
         self.parts += 1
         if self.parts > MAX_PARTS:
             self.fail(f"at most {MAX_PARTS} operators and literals", start)

@@ -1,8 +1,7 @@
-"""What can be said of a filter before everything is known that it asks about.
+"""Evaluates a filter before all of its fields are known.
 
-A target's filter may speak about fields that are fetched only where that is worth it. As long as they are open, each
-comparison with one of them may come out either way, and so may what is made of it: that is three-valued logic (RQL, filters
-with extra fields). Where a filter is certainly false, nothing has to be fetched.
+Extra fields are fetched only if they are needed. As long as fields are open, comparisons with them may be true or false:
+three-valued logic (RQL, filters with extra fields). If a filter is certainly false, nothing is fetched.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from spark_store.rql.evaluator import evaluate
 def partial_evaluate(
     predicate: Predicate, document: Mapping[str, Any], is_open: Callable[[Field], bool]
 ) -> bool | None:
-    """What `evaluate` will say whatever the open fields turn out to be; None where that depends on them."""
+    """Return the result of `evaluate` for all values of the open fields; None if it depends on them."""
     match predicate:
         case And(parts):
             return _joined(False, (partial_evaluate(part, document, is_open) for part in parts))
@@ -31,7 +30,7 @@ def partial_evaluate(
 
 
 def _joined(decisive: bool, parts: Iterator[bool | None]) -> bool | None:
-    """One decisive part decides; otherwise one that is open leaves the whole open."""
+    """Join results: one decisive part decides; otherwise an open part leaves the whole open."""
     found: bool | None = not decisive
     for part in parts:
         if part is decisive:
@@ -42,7 +41,7 @@ def _joined(decisive: bool, parts: Iterator[bool | None]) -> bool | None:
 
 
 def fields(predicate: Predicate) -> Iterator[Field]:
-    """The fields that a predicate asks about, each as often as it does."""
+    """Yield the fields of a predicate, with repetitions."""
     match predicate:
         case And(parts) | Or(parts):
             for part in parts:
@@ -54,7 +53,7 @@ def fields(predicate: Predicate) -> Iterator[Field]:
 
 
 def names_times(predicate: Predicate) -> bool:
-    """Whether it has literals that mean a time only once they are resolved."""
+    """Whether it has `time:` literals."""
     match predicate:
         case And(parts) | Or(parts):
             return any(map(names_times, parts))

@@ -1,7 +1,6 @@
-"""Documents read only where a question looks: the places of its fields, and nothing else of a large text.
+"""Reads only the fields of a question from documents, and skips the rest of a large text.
 
-What `holds` and `place_of` say of a document that was read so is what they say of the whole one. Reading it takes a fraction
-of the time, since the rest is skipped and not made into values.
+`holds` and `place_of` give the same result as for the whole document, in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ import msgspec
 from spark_store.rql.ast import And, Compare, Field, FieldKind, LiteralKind, Operator, Predicate
 
 Read: TypeAlias = Callable[[bytes], dict[str, Any]]
-"""Raises msgspec.DecodeError for what is no JSON object."""
+"""Raises msgspec.DecodeError for text that is no JSON object."""
 
 _PLAIN_RUN: Final = re.compile(r"[A-Za-z0-9 _.:-]+")
-"""Characters that stand for themselves in every JSON text."""
+"""Characters that are never escaped in JSON."""
 
 _ANYTHING: Final[dict[str, Any]] = {}
 """A place of which everything is read."""
 
 _DEEPEST: Final = 8
-"""Below so many levels everything is read: a shape takes some frames of the stack for each level, and paths may be long."""
+"""Below so many levels everything is read: each level takes some stack frames."""
 
 _whole: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -50,9 +49,9 @@ def reader(fields: Iterable[Field]) -> Read:
 
 
 def needles(predicate: Predicate | None) -> tuple[bytes, ...]:
-    """What the text of every document that matches has in it, the longest first; none for many filters.
+    """Return texts that every matching document contains, the longest first; none for many filters.
 
-    The text is as whoever keeps states writes it: what need not be escaped is not.
+    In the form of stored states, which escape only where necessary.
     """
     return tuple(sorted(set(_needles(predicate)), key=len, reverse=True))
 
@@ -86,7 +85,7 @@ def _add(node: dict[str, Any], path: tuple[str, ...]) -> None:
 def _shape(node: Mapping[str, Any]) -> Any:
     """A type for objects: its members are read, each one by its own type, and all others are skipped."""
     if "*" in node:
-        # Any feature: what is asked of one of them is asked of all.
+        # Any feature: the fields of all are read.
         merged: dict[str, Any] = {}
         for below in node.values():
             if below is _ANYTHING:
@@ -106,5 +105,5 @@ def _merge(into: dict[str, Any], node: Mapping[str, Any]) -> None:
 
 
 def _member(node: Mapping[str, Any]) -> Any:
-    """Whatever may stand where an object is expected: what is in an array is read as a whole."""
+    """Return the shape of a member that may not be an object: arrays are read as a whole."""
     return Any if node is _ANYTHING else _shape(node) | list[Any] | str | int | float | bool | None

@@ -1,9 +1,8 @@
-"""What a search asks and what it is answered: the words that the index, the lake and whoever serves a search share.
+"""Queries for things and their pages: the interface of index, lake and service.
 
-A `ThingQuery` is a filter that was read and bound, an order and the namespaces it is about. It is answered in pages by key:
-nothing stays open between two of them, and a page is asked for with the `Place` behind the last thing of the one before.
-Who asks has `ReadRights`: what of a thing he may read is a matter of its policy, so this package is told by whoever knows
-policies. A field that he may not read takes part neither in the filter nor in the order (Ditto search, permissions).
+A `ThingQuery` is a bound filter, an order and namespaces. Pages are by key: nothing stays open between them, and a page
+begins after the `Place` of the one before. `ReadRights` say what the requester can read, by policies that this package does
+not know. Unreadable fields take part neither in the filter nor in the order (Ditto search, permissions).
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ import msgspec
 from spark_store.rql.ast import Field, Predicate
 
 Thing: TypeAlias = Mapping[str, Any]
-"""A thing as JSON values, with `_revision`, `_created`, `_modified` and, where it has any, `_metadata`."""
+"""A thing as JSON values, with `_revision`, `_created`, `_modified` and perhaps `_metadata`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SortField:
-    """One field that orders the answer."""
+    """One field of the order."""
 
     field: Field
     is_descending: bool = False
@@ -31,10 +30,10 @@ class SortField:
 
 @dataclass(frozen=True, slots=True)
 class ThingQuery:
-    """Which things are wanted, and in which order.
+    """A query for things.
 
-    `predicate` of None matches every thing; its `time:` literals have been resolved. `order` ends with the id of the thing,
-    always. No `namespaces` means all of them.
+    `predicate` of None matches every thing; its `time:` literals have been resolved. `order` always ends with the ID of the
+    thing. No `namespaces` means all.
     """
 
     predicate: Predicate | None
@@ -43,40 +42,40 @@ class ThingQuery:
 
 
 class SortValue(NamedTuple):
-    """A place in the total order of values: the rank of its type, and what is compared within it (None for a null)."""
+    """A place in the total order: the rank of a type, and the comparable value (None for null)."""
 
     rank: int
     value: Any
 
 
 Place: TypeAlias = tuple[SortValue, ...]
-"""Behind which thing a page begins: its values of `ThingQuery.order`, as whoever asks may see them."""
+"""The place after which a page begins: its readable values of `ThingQuery.order`."""
 
 
 class Access(Protocol):
-    """What somebody may read of the things of one policy in one namespace."""
+    """The readable part of the things of one policy in one namespace."""
 
     is_whole: bool
-    """Whether he may read everything, whatever such a thing holds."""
+    """Whether they may read everything, whatever such a thing contains."""
 
     def may(self, path: Sequence[str]) -> bool:
-        """Whether he may read the place itself, such as `("attributes", "room")`."""
+        """Whether they may read the place itself, such as `("attributes", "room")`."""
 
     def view(self, thing: Thing) -> Thing | None:
-        """The thing as far as he may read it; None for one that does not exist for him."""
+        """Return the readable part of the thing; None if it is invisible."""
 
 
 class ReadRights(Protocol):
-    """What somebody may read."""
+    """The permissions of a requester."""
 
     subjects: frozenset[str]
 
     def access(self, policy: str, namespace: str) -> Access | None:
-        """What he may read of the things of a policy; None for nothing at all."""
+        """Return what they can read of the things of a policy; None for nothing."""
 
 
 class ThingMetadata(NamedTuple):
-    """What stands beside a thing's document: its revision, and when it was made and last changed (UTC text)."""
+    """The fields beside a thing's document: revision, and times of creation and change (UTC text)."""
 
     revision: int
     created: str
@@ -84,10 +83,10 @@ class ThingMetadata(NamedTuple):
 
 
 class SearchHit:
-    """One thing of an answer, as the requester may see it.
+    """One thing of a page, as the requester can read it.
 
-    `text` is the document as JSON, without the fields beside it, where that is at hand: it then need not be parsed and
-    written again for somebody who wants all of it.
+    `text` is the document as JSON, without the fields beside it, if it is at hand: it is not parsed and encoded again for a
+    full reader.
     """
 
     __slots__ = ("_hidden", "_thing", "text", "thing_id")
@@ -100,7 +99,7 @@ class SearchHit:
         text: bytes | None = None,
         hidden: ThingMetadata | None = None,
     ) -> None:
-        """Either a `thing`, with the fields beside its document, or a `text` and what is `hidden` beside it."""
+        """Either a `thing`, with the fields beside its document, or a `text` and the `hidden` fields."""
         self.thing_id = thing_id
         self.text = text
         self._thing = thing
@@ -131,10 +130,10 @@ def with_hidden(document: dict[str, Any], hidden: ThingMetadata) -> dict[str, An
 
 
 class ThingPage(NamedTuple):
-    """A page: things in order, the place behind them, and whether nothing follows.
+    """A page: things in order, the place after them, and whether it is the last one.
 
-    A page may have fewer things than were asked for, or none, although more follows, when looking took its time or their
-    bytes were enough: ask again from its place.
+    A page may have fewer things, or none, although more follow, if the search took long or the bytes were enough: continue
+    from its place.
     """
 
     hits: Sequence[SearchHit]
@@ -144,7 +143,7 @@ class ThingPage(NamedTuple):
 
 @dataclass(slots=True)
 class Budget:
-    """What one search may cost: seconds of looking, in all its pages since the last one that found something."""
+    """The budget of one search: seconds, in all its pages since the last one with things."""
 
     seconds: float = 5.0
     spent: float = field(default=0.0)
@@ -158,11 +157,11 @@ class Budget:
 
 
 PAGE_BYTES: Final = 1 << 20
-"""How many bytes of JSON a page has at most if nobody says otherwise."""
+"""The default limit of a page's JSON in bytes."""
 
 
 class ThingSearch(Protocol):
-    """Whoever answers questions. Synchronous: not for an event loop."""
+    """Searches things. Synchronous: not for an event loop."""
 
     def page(
         self,
@@ -173,7 +172,7 @@ class ThingSearch(Protocol):
         budget: Budget,
         max_bytes: int = PAGE_BYTES,
     ) -> ThingPage:
-        """Up to `limit` things behind `after`, whose states have up to `max_bytes` of JSON together, but at least one.
+        """Return up to `limit` things after `after`, with up to `max_bytes` of JSON, but at least one.
 
         Raises BudgetExceeded, StoreUnavailable.
         """

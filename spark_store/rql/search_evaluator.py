@@ -1,19 +1,15 @@
-"""The evaluator of searches: a predicate over one thing, with what somebody may read of it.
+"""Evaluates predicates of searches on one thing, as the reference for index and lake.
 
-This is the reference that the index and the lake are held against. What differs from a history filter (RQL, comparison,
-search column; `evaluate` is the other one):
+Differences to history filters (RQL, comparison, search column; see `evaluator`):
 
-- Values compare within their own type: a number with numbers, a text with texts, true and false with each other. Texts are
-  ordered by code point. Nothing is ordered against null, and null equals an explicit null only.
-- `ne` holds for a field that is there and does not equal: not the opposite of `eq`.
-- `like` and `ilike` are about texts only; stars at either end of a pattern stand for any text, others for text of one line.
-- `empty` holds also where an array on the way has an object without the field, and for arrays with an empty element.
-- Fields beside the document exist like any other.
-- `features/*` is any feature: one of them has to satisfy the predicate by itself.
+- Values compare within their own type. Texts are ordered by code point. Null equals an explicit null only, without order.
+- `ne` is true for an existing field that does not equal: not the opposite of `eq`.
+- `like` and `ilike` match texts only; stars at either end match any text, others text of one line.
+- `empty` is also true if an array on the path has an object without the field, and for arrays with an empty element.
+- Fields beside the document exist. `features/*` is any feature: one of them must satisfy the predicate by itself.
 
-A field that somebody may not read makes its predicate false, whatever it asks; `not` makes that true (Ditto search,
-permissions). Two predicates are asked for no right beyond seeing the thing: those about `thingId` or its namespace, and
-whether there is any feature (`exists(features/*)`, `empty(features/*)`).
+A predicate on an unreadable field is false; `not` makes it true (Ditto search, permissions). Predicates on `thingId` or its
+namespace, and `exists(features/*)`, `empty(features/*)`, need no permission beyond seeing the thing.
 """
 
 from __future__ import annotations
@@ -48,7 +44,7 @@ from spark_store.rql.values import Document, comparable, exact, features_of, fin
 from spark_store.rql.wildcards import covers, fold
 
 May: TypeAlias = Callable[[Sequence[str]], bool]
-"""Whether somebody may read the place at the end of a path, itself."""
+"""Whether a requester may read the place at the end of a path, itself."""
 
 _WHOLE_METADATA = Field(FieldKind.HIDDEN, ("_metadata",))
 
@@ -73,12 +69,12 @@ _TESTS: Mapping[Operator, Callable[[Any, Any], bool]] = {
     Operator.LIKE: covers,
     Operator.ILIKE: lambda text, pattern: covers(fold(text), pattern),
 }
-"""What each operator asks of one value of the literal's type; `ne` asks that none is equal."""
+"""The test of each operator for one value of the literal's type; `ne` tests that none is equal."""
 
 _ORDERING = frozenset({Operator.GT, Operator.GE, Operator.LT, Operator.LE})
 
 _FEW = 32
-"""Up to so many pairs of a value and a literal `in` compares one by one, which is faster than preparing a look-up."""
+"""Up to how many pairs `in` compares values and literals one by one: faster than a look-up."""
 
 
 def read(text: str, now: datetime) -> Predicate:
@@ -97,10 +93,10 @@ def read(text: str, now: datetime) -> Predicate:
 
 
 def holds(predicate: Predicate, document: Document, may: May | None = None) -> bool:
-    """Whether a thing matches for somebody who may read what `may` says, or everything.
+    """Whether a thing matches for a reader that may read what `may` allows, or everything.
 
-    The document is the whole thing, with the fields beside it; that it is visible at all has been decided.
-    `time:` literals must have been resolved: one that is left equals nothing.
+    The document is the whole visible thing, with the fields beside it. `time:` literals must have been resolved: others
+    equal nothing.
     """
     match predicate:
         case And(parts):
@@ -124,15 +120,15 @@ def holds(predicate: Predicate, document: Document, may: May | None = None) -> b
 
 
 def is_readable(field: Field, document: Document, may: May | None) -> bool:
-    """Whether somebody who sees a thing may ask about a field of it, which is not in any feature.
+    """Whether a reader of a thing may query a field outside of features.
 
-    A path that goes by the number of an element needs what the path without the number needs: policies know no numbers.
+    A path with the number of an element needs what the path without it needs: policies know no numbers.
     """
     return may is None or field.path == ("thingId",) or all(map(may, places(document, field.path)))
 
 
 def is_readable_in(name: str, feature: Any, path: Sequence[str], may: May | None) -> bool:
-    """Whether he may ask about the place at the end of a path in one of its features."""
+    """Whether they may query the place at the end of a path in one of its features."""
     return may is None or all(may(("features", name, *place)) for place in places(feature, path))
 
 
@@ -140,12 +136,12 @@ def _holds_in_any_feature(predicate: Compare | In | Exists | Empty, document: Do
     features = features_of(document)
     path = predicate.field.path[2:]
     if not path:
-        # Without a feature, "any feature" is absent, and what is absent is empty.
+        # Without features, "any feature" is absent, and so empty.
         return any(_test(predicate, (feature,)) for feature in features.values()) or (
             isinstance(predicate, Empty) and not features
         )
     if not _is_of_all_values(predicate):
-        # What holds for one of some values is asked of all at once, which is faster: mostly it holds for none.
+        # Tested for all values at once, which is faster: mostly none matches.
         if not _test(predicate, [value for feature in features.values() for value in walk(feature, path)]):
             return False
         if may is None:
@@ -157,7 +153,7 @@ def _holds_in_any_feature(predicate: Compare | In | Exists | Empty, document: Do
 
 
 def _is_of_all_values(predicate: Compare | In | Exists | Empty) -> bool:
-    """Whether it says something about all values of a field together, or of there being none, not just about one of them."""
+    """Whether it concerns all values of a field together, or their absence."""
     return isinstance(predicate, Empty) or (isinstance(predicate, Compare) and predicate.operator is Operator.NE)
 
 

@@ -1,12 +1,9 @@
-"""What a search finds in a document: the values at the end of a property's path, and what is comparable in them.
+"""The values at a property's path in searches, and their comparable parts.
 
-A search walks otherwise than a history filter (RQL, properties): a path leads through objects, and where it meets an array
-it goes on in each object that the array holds directly; a segment that is a number is also a place in the array. So a path
-may end at many values, and in an array at objects that lack the next key: those count as absent, which matters to `empty`
-alone. Arrays within arrays are opened by nobody.
-
-A comparison looks at a value, or at the elements of an array, one level deep. Whole numbers within 64 bits are exact; all
-other numbers are doubles, as they are wherever a state is stored.
+Unlike in history filters (RQL, properties), a path goes through objects, and from an array into each object that it contains
+directly; a numeric segment is also an index. So a path may have many values, and objects in an array may lack the next key:
+those are absent, which only `empty` considers. Nested arrays are not opened. A comparison uses a value, or the elements of
+an array, one level deep. Whole numbers within 64 bits are exact; all other numbers are doubles, as in stored states.
 """
 
 from __future__ import annotations
@@ -27,14 +24,11 @@ NO_FEATURES: Mapping[str, Any] = {}
 _PLACE = re.compile(r"0|[1-9][0-9]{0,8}")
 
 SCALARS = frozenset({bool, int, float, str, type(None)})
-"""The types of what is neither object nor array."""
+"""The types of scalars."""
 
 
 def find(document: Document, field: Field) -> Sequence[Any]:
-    """All values at a field, and MISSING where it is absent.
-
-    None at all: an array on the way holds no objects.
-    """
+    """Yield all values at a field, and MISSING if it is absent. None: an array has no objects."""
     values = walk(document, field.path)
     if field.kind is FieldKind.NAMESPACE:
         return [value.partition(":")[0] if isinstance(value, str) else value for value in values]
@@ -88,7 +82,7 @@ def objects(elements: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def places(document: Any, path: Sequence[str]) -> Collection[Sequence[str]]:
-    """The places of what a path leads to, as policies write them: which one an element of an array is, is no part of it."""
+    """Yield the places of a path, as policies write them, without indices of elements."""
     own = tuple(path)
     if not any(key.isdecimal() for key in own):
         return (own,)
@@ -115,7 +109,7 @@ def features_of(document: Document) -> Mapping[str, Any]:
 
 
 def comparable(values: Sequence[Any]) -> Sequence[Any]:
-    """What a comparison looks at: the elements of arrays, and every other value that is there."""
+    """Yield the comparable values: elements of arrays, and every other existing value."""
     if len(values) == 1:
         value = values[0]
         if isinstance(value, list):
@@ -131,7 +125,7 @@ def comparable(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def exact(number: float) -> int | float:
-    """A number as it is compared: a whole one within 64 bits as it is, any other as a double."""
+    """Return a number for comparison: exact if whole within 64 bits, else a double."""
     if isinstance(number, float) or -(2**63) <= number < 2**63:
         return number
     try:

@@ -1,9 +1,8 @@
-"""Texts and patterns: `*` stands for any run of characters, `?` for one; nothing else has a meaning.
+"""Matches texts with patterns: `*` is any run of characters, `?` is one.
 
-A pattern covers the whole text. Neither wildcard stands for a line feed, so a text of many lines and a pattern are held
-against each other line by line; to a search (`covers`), stars at either end of a pattern stand for any text at all.
-Between its stars a pattern is a row of fixed parts, and taking each part at the first place where it fits is right, so
-nothing is ever tried twice: time grows with the length of the text, whatever the pattern.
+A pattern covers the whole text. Wildcards do not match a line feed, so texts and patterns of several lines are matched line
+by line; in searches (`covers`), stars at either end match any text. Between stars, each fixed part is matched at its first
+place, without backtracking: the time grows with the length of the text, whatever the pattern.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 _LONGEST_KNOWN = 64
-"""Tables of longer parts are made anew each time: they may take a kilobyte for each character."""
+"""Tables of longer parts are not cached: they may take a kilobyte for each character."""
 
 _LONGEST_KNOWN_PATTERN = 1024
-"""Longer patterns are taken apart anew each time."""
+"""Longer patterns are not cached."""
 
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
@@ -48,18 +47,18 @@ def covers(text: str, pattern: str) -> bool:
 
 
 def fold(text: str) -> str:
-    """The text in lower case, each code point by itself: as many of them as before, whatever stands beside them."""
+    """Return the text in lower case, each code point by itself, so that their number stays the same."""
     if text.isascii():
         return text.lower()
-    # The two for which Python looks further: one becomes two code points, one is another letter at the end of a word.
+    # Two exceptions of Python: one becomes two code points, one depends on its place in the word.
     return text.replace("\u0130", "i").replace("\u03a3", "\u03c3").lower()
 
 
 def _lines_match(text: str, core: str, begins: bool, ends: bool) -> bool:
-    """Whether a pattern of many lines fits somewhere in the text: from its beginning on, up to its end, or neither.
+    """Whether a pattern of several lines matches somewhere in the text: at its beginning, end, or neither.
 
-    One pass that keeps all beginnings in the bits of a number: bit n says that the characters read last fit the first n of
-    the pattern, stars left out. A star before the next one lets its bit stand until the line ends.
+    One pass keeps all beginnings in the bits of a number: bit n says that the last characters match the first n of the
+    pattern, stars left out. A star before the next one keeps its bit until the line ends.
     """
     parts = core.split("*")
     fixed = "".join(parts)
@@ -97,7 +96,7 @@ def _line_matches(text: str, pattern: str) -> bool:
 
 
 def _parts(pattern: str) -> tuple[str, tuple[str, ...], str | None]:
-    """What stands before the first star, between the stars, and behind the last one; None for a pattern without stars."""
+    """Return the parts before, between and after the stars; None for a pattern without stars."""
     first, *inner = pattern.split("*")
     last = inner.pop() if inner else None
     return first, tuple(filter(None, inner)), last
@@ -107,7 +106,7 @@ _known_parts = lru_cache(maxsize=64)(_parts)
 
 
 def _fits(text: str, part: str, position: int) -> bool:
-    """Whether the part, without stars, covers the text from this position on."""
+    """Whether the part, without stars, matches the text at this position."""
     if "?" not in part:
         return text.startswith(part, position)
     covered = text[position : position + len(part)]
@@ -115,7 +114,7 @@ def _fits(text: str, part: str, position: int) -> bool:
 
 
 def _end_of_first(text: str, part: str, start: int, end: int) -> int:
-    """Where the first place in `text[start:end]` that the part fits ends, or -1 where there is none."""
+    """Return the end of the first place in `text[start:end]` that the part matches; -1 for none."""
     if "?" not in part:
         found = text.find(part, start, end)
         return found if found < 0 else found + len(part)
@@ -123,9 +122,10 @@ def _end_of_first(text: str, part: str, start: int, end: int) -> int:
 
 
 def _end_of_first_with_gaps(text: str, part: str, start: int, end: int) -> int:
-    """As `_end_of_first`, for a part with question marks: one pass that keeps all beginnings in the bits of a number.
+    """Return the same for a part with question marks.
 
-    Bit n of `begun` says that the n+1 characters read last fit the first n+1 of the part.
+    One pass keeps all beginnings in the bits of a number: bit n of `begun` says that the last n+1 characters match the first
+    n+1 of the part.
     """
     if end - start < len(part):
         return -1

@@ -1,22 +1,14 @@
-"""Counting and measuring what a search finds: numbers of one path, grouped by the values of others.
+"""Aggregation of search results: counts and measures, grouped by values.
 
-An extension of ours.
+An extension of Ditto's search.
 
 {"groupBy": {"room": "attributes/room"}, "measures": {"hottest": {"max": "features/thermometer/properties/celsius"}}}
 
-asks for a row for each room: `{"room": "hall", "count": 12, "hottest": 31.5}`. `count` is how many things there are. Without
-`groupBy` everything is one group, and there is one row, even where nothing matches.
-
-What belongs where is what a filter says of it (RQL, search): a thing is in the group of each value that `eq` would find at
-the path, so one whose path is an array may be in several. It is in the group of null where there is none: the path is
-missing, is null or an object, or may not be read. Of a measure's path every number counts, whichever array or feature it
-stands in, and nothing else; without any, `sum` is 0 and the others are null.
-
-Numbers are exact: sums and means are made without an error in between and rounded once, at the end; one that is whole and
-has 64 bits is not rounded at all. So the result is the same in whatever order things come. Rows stand in the total order of
-their groups' values.
-
-Here are the specification, read and checked, and the folding; who walks over the things stands elsewhere.
+returns a row for each room: `{"room": "hall", "count": 12, "hottest": 31.5}`. Without `groupBy` there is one row, even if
+nothing matches. A thing is in the group of each value that `eq` would find at the path (RQL, search), so an array puts it in
+several; it is in the group of null if the path is missing, null, an object, or unreadable. A measure uses every number at
+its path; without any, `sum` is 0 and the others are null. Sums and means are exact and rounded once, at the end, so the
+result does not depend on the order of things. Rows are in the total order of their groups' values.
 """
 
 from __future__ import annotations
@@ -40,7 +32,7 @@ from spark_store.rql.values import comparable, features_of, find, walk
 
 MOST_GROUPS: Final = 10_000
 MOST_BYTES: Final = 16 * 1024 * 1024
-"""What the texts by which groups are told apart may take together."""
+"""The most characters of the groups' keys together."""
 MOST_LEVELS: Final = 4
 MOST_MEASURES: Final = 16
 COUNT: Final = "count"
@@ -54,7 +46,7 @@ _SCALE: Final = 1074
 
 
 class AggregateFunction(str, Enum):
-    """What is made of the numbers of a group."""
+    """The function of a measure."""
 
     MIN = "min"
     MAX = "max"
@@ -72,14 +64,14 @@ class Measure(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """What is wanted: a row for each combination of the fields' values, with the measures in this order."""
+    """An aggregation: a row for each combination of the fields' values, with the measures in this order."""
 
     groups: Sequence[tuple[str, Field]] = ()
     measures: Sequence[Measure] = ()
 
     @property
     def is_count(self) -> bool:
-        """Whether nothing but the number of things is wanted."""
+        """Whether only the number of things is requested."""
         return not self.groups and not self.measures
 
 
@@ -159,7 +151,7 @@ def _kind(value: Any) -> str:
 
 
 class GroupAccumulator:
-    """What was counted and measured so far. Things come in any order."""
+    """Accumulates counts and measures. Things come in any order."""
 
     def __init__(self, aggregation: Aggregation, most_groups: int = MOST_GROUPS, most_bytes: int = MOST_BYTES) -> None:
         self._aggregation = aggregation
@@ -170,11 +162,11 @@ class GroupAccumulator:
             self._groups[()] = _Group(len(aggregation.measures))
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Return the number of rows."""
         return len(self._groups)
 
     def add(self, thing: Thing, may: May | None = None) -> None:
-        """One more thing. Raises TooManyGroups; what was counted is of no use then."""
+        """Add a thing. Raises TooManyGroups; then the accumulator is unusable."""
         keys = [sorted(set(_values(field, thing, may))) or [NOTHING] for _, field in self._groupings]
         numbers = [_numbers(measure.field, thing, may) for measure in self._aggregation.measures]
         for key in product(*keys):
@@ -237,7 +229,7 @@ class _Numbers:
         """The sum of all doubles, as a multiple of the smallest one there is."""
 
     def add(self, number: float) -> None:
-        # So that 0.0 and -0.0 are told apart nowhere.
+        # 0.0 and -0.0 are the same.
         number += 0
         self.count += 1
         if self.least is None or (number, isinstance(number, float)) < (self.least, isinstance(self.least, float)):
@@ -266,7 +258,7 @@ class _Numbers:
 
 
 def _nearest(exact: Fraction) -> int | float | None:
-    """A whole number of 64 bits as it is, any other as the double next to it; None for what no double is near to."""
+    """Return a whole number of 64 bits unchanged, any other as the nearest double; None beyond doubles."""
     if exact.denominator == 1 and -_WHOLE <= exact < _WHOLE:
         return exact.numerator
     try:
@@ -276,7 +268,7 @@ def _nearest(exact: Fraction) -> int | float | None:
 
 
 def _shown(value: SortValue) -> Any:
-    """A group's value as JSON has it: 1 for what is 1 in one thing and 1.0 in another."""
+    """Return a group's value as JSON: 1 for both 1 and 1.0."""
     found = value.value
     return int(found) if value.rank is TypeRank.NUMBER and found == found // 1 and abs(found) < _WHOLE else found
 
@@ -289,7 +281,7 @@ def _numbers(field: Field, thing: Thing, may: May | None) -> list[int | float]:
 
 
 def _values(field: Field, thing: Thing, may: May | None) -> Iterator[SortValue]:
-    """What a comparison would look at and find something to compare with."""
+    """Return the values that a comparison would use."""
     for found in map(value_of, _comparable(field, thing, may)):
         # No JSON has a number that is not finite.
         if found.rank in _COMPARED and found.value not in _INFINITE:

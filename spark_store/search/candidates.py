@@ -1,7 +1,7 @@
-"""Which things may be answers, as sets of keys: read from the index, up to a bound that makes knowing them worth while.
+"""Sets of things that may match, as keys from the index, up to a bound.
 
-A set is never too small: it has every thing that matches, and those that the index knows nothing about. It may be too large,
-also because a part of a filter that very many things match is left out where another part is known.
+A set contains every thing that matches, and things unknown to the index. It may be too large: parts of a filter that very
+many things match are left out if another part is known.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from spark_store.search.read_view import COLUMNS, ReadView
 
 
 class ValueCandidates(NamedTuple):
-    """A value at a declared path: the path's name and its number, and the rank and the value as they are in a row."""
+    """A value at a declared path: the path's name and number, and the rank and value of its rows."""
 
     name: str
     path: int
@@ -39,7 +39,7 @@ class ValueCandidates(NamedTuple):
 
 
 class IdScan:
-    """Everything of some namespaces, or of all of them if there are none."""
+    """All things of some namespaces, or of all if there are none."""
 
     def __init__(self, picture: ReadView, namespaces: Collection[str]) -> None:
         self._picture = picture
@@ -103,11 +103,11 @@ FEW_OF_POLICIES: Final = 1000
 
 
 PLAIN: Final = (TypeRank.EMPTY_ARRAY, TypeRank.NULL, TypeRank.OBJECT, TypeRank.ARRAY)
-"""Ranks whose values are not told apart in the order."""
+"""Ranks whose values are equal in the order."""
 
 
 class CachedCandidates:
-    """What was found out on earlier pages about a question: a set of candidates, or that there are too many."""
+    """The candidates of earlier pages of a query, or that there are too many."""
 
     __slots__ = ("ids", "keys", "read", "was_read")
 
@@ -116,11 +116,11 @@ class CachedCandidates:
         self.was_read = False
         self.read: Read | None = None
         self.ids: tuple[object, list[tuple[str, int]]] | None = None
-        """The candidates that were last brought into the order of ids, and of what."""
+        """The candidates last sorted by ID, and their key."""
 
 
 class Group(NamedTuple):
-    """What the index says about the value that orders things: the rank, and the value where it matters."""
+    """The index entry of the ordering value: the rank, and the value if it matters."""
 
     rank: int
     value: Any
@@ -134,12 +134,12 @@ class Group(NamedTuple):
 
     @property
     def is_cut(self) -> bool:
-        """Whether its things may differ in what the index does not have."""
+        """Whether its things may differ beyond the index."""
         return isinstance(self.value, str) and len(self.value) >= TEXT
 
 
 class CandidateSet:
-    """The candidates of one question, for whoever asks, in one picture of the file."""
+    """The candidates of one query, for one requester, in one read view."""
 
     def __init__(
         self,
@@ -158,20 +158,20 @@ class CandidateSet:
         self.large = frozenset(picture.large()) if self.is_indexed else frozenset[int]()
         """Things of which the index knows nothing but that."""
         self.policies = picture.policies(subjects) if self.is_indexed else None
-        """By which they may be seen; None for very many, or if that is not known."""
+        """The policies by which they may be visible; None for very many, or if unknown."""
         self._sets: dict[Candidates, frozenset[int] | None] = {}
         self._sorts_by_id = sorts_by_id
         self.tree = self._plant(question, sorts_by_id)
 
     def _plant(self, question: ThingQuery, sorts_by_id: bool) -> Candidates:
-        """What the index says about the question, whoever asks."""
+        """Return what the index says about the query, for any requester."""
         if not self.is_indexed:
             return AllThings()
         if self.policies is not None and not self.policies:
             return NOTHING
         parts = [candidates(question.predicate)]
         if question.namespaces and "" not in question.namespaces and not sorts_by_id:
-            # Ids are not in the index of values, but they have one of their own; who goes along them needs no list.
+            # IDs have an index of their own; walking along them needs no list.
             parts.append(Union(tuple(map(namespace, sorted(question.namespaces)))))
         kept = tuple(part for part in parts if not isinstance(part, AllThings))
         return (
@@ -179,7 +179,7 @@ class CandidateSet:
         )
 
     def read(self, tree: Candidates, bound: int) -> frozenset[int] | None:
-        """The keys that a tree means, large things beside it; None for more than the bound, or for all."""
+        """Return the keys that a tree means, with large things; None for more than the bound, or for all."""
         if tree not in self._sets or (self._sets[tree] is None and bound >= ALL):
             self._sets[tree] = self._evaluate(tree, bound)
         return self._sets[tree]
@@ -205,10 +205,10 @@ class CandidateSet:
                 return complete[0].intersection(*complete[1:]) if complete else None
 
     def few(self) -> frozenset[int] | None:
-        """All candidates, where they are few enough to know them; on later pages those of the first one."""
+        """Return all candidates, if they are few; on later pages those of the first one."""
         if not self.known.was_read:
             self.known.was_read = True
-            # With an index of its own, things of one value need no list to come in order.
+            # An index of their own has the things of one value in order, without a list.
             has_own = self._sorts_by_id and isinstance(self.tree, RowSelect) and self.of_value(self.tree) is not None
             found = self.read(self.tree, SORTABLE if has_own else self.bound())
             if self.policies is not None and (found is None or len(found) > SORTABLE):
@@ -222,7 +222,10 @@ class CandidateSet:
         return bound_of(self.things, self.limit)
 
     def of_value(self, tree: Candidates) -> ValueCandidates | None:
-        """A value that everything in a tree has at a declared path, except for large things; None without one."""
+        """Return a value that all things of a tree except large ones have; None without one.
+
+        The value is at a declared path.
+        """
         match tree:
             case RowSelect(path=name, equal=(rank, value)):
                 path = self.picture.declared(name)
@@ -233,7 +236,7 @@ class CandidateSet:
                 return None
 
     def all(self, tree: Candidates) -> frozenset[int] | None:
-        """However many there are; None where the index says nothing."""
+        """Return all candidates; None if the index cannot restrict them."""
         if self.policies is not None:
             tree = (
                 of_policies(self.policies)

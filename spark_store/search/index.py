@@ -1,31 +1,13 @@
-"""The search index: which values stand where in the current things, kept beside their states and in the same transaction.
+"""The search index of the present things, changed in the same transaction as their states.
 
-It narrows a search down to candidates. Whether one of them is an answer is decided on its state, so the index may say too
-much, and never too little. What lies in it (Ditto search; how properties are resolved, and the order of values):
+It selects candidates, whose states decide, so it may select too many and never too few (Ditto search). Its tables:
 
-- `search_paths`: every place that some thing has or had, as the segments of its pointer, escaped, joined by `/`, without the
-  leading one: `attributes/room`, `features/lamp/properties/on`. `wildcard` is the same with `*` instead of a feature's id.
-- `search_values`: one row for every JSON value below `attributes`, `features` and `_metadata`, and for `policyId`,
-  `definition` and `_created`: path, rank, value, and the thing, which is `entities.key`. `TypeRank` is that of the total
-  order, so the table is sorted by it. A path leads through arrays: what an array holds, at any depth, has rows under the
-  array's own path, or, if that is an object, under the paths of its members. Objects and arrays have a row too, whose value
-  says whether something is in them. What changes with every event, `_revision` and `_modified`, is asked of `entities`.
-- `search_declared`: the rows of paths that an operator has declared, once more, with the id of the thing in front of its
-  key: what has one value there comes out in the order of ids. `DeclaredPathState` says in `search_paths.declared` how far it
-  is.
-- `search_large`: things whose state has more than `LARGE` bytes, or a path of more than `LONGEST` characters. They have no
-  rows: each of them is always a candidate. So one enormous thing keeps nobody waiting while its rows are written, and long
-  keys within each other do not come to a thousand times their length.
-- `search_subjects`, `search_imports`: whom the entries of a policy name, and which policies it imports. Whoever is named
-  nowhere can see nothing; whether he can see something is for the policies themselves to say.
-
-Texts have at most their first `TEXT` characters in a row, whole numbers beyond 64 bits the nearest double: such a row says
-only where to look.
-
-What changes is found by comparing the state with the one before, so that a command on one value writes one row. Where the
-index has to be made of the states (`spark_store.search.index_builder`) it comes in the order of keys: entities up to
-`search_progress.indexed` are in it, and those behind it are not, whatever happens to them meanwhile. `COMPLETE` says that it
-has come to the end.
+- `search_paths`: escaped paths with values, `features/lamp/properties/on`; `wildcard` has `*` for a feature's ID.
+- `search_values`: a row (path, rank, value, thing) for every value below `attributes`, `features`, `_metadata`, and for
+  `policyId`, `definition`, `_created`. Elements of arrays have rows at the array's path; objects and arrays have one, too.
+- `search_declared`: the rows of declared paths again, in the order of things' IDs.
+- `search_large`: things with more than `LARGE` bytes or too long paths; without rows, they are always candidates.
+- `search_subjects`, `search_imports`: the subjects and imports of policies.
 """
 
 from __future__ import annotations
@@ -45,7 +27,7 @@ from spark_store.search.index_sql import TEXT, escaped, path_of
 
 
 class DeclaredPathState(IntEnum):
-    """Whether a path has rows in `search_declared`. Only on a path that is THERE may anybody count."""
+    """The state of a path's rows in `search_declared`. Only `THERE` may be used."""
 
     LEAVING = -1
     NO = 0
@@ -57,10 +39,10 @@ LARGE = 32768
 """Things with longer states, in bytes of JSON, have no rows."""
 
 LONGEST = 512
-"""Things with longer paths, in characters as they are escaped, have none either."""
+"""Things with longer escaped paths, in characters, have no rows either."""
 
 COMPLETE = 2**63 - 1
-"""What `search_progress.indexed` is once every entity is in the index."""
+"""The value of `search_progress.indexed` once every entity is in the index."""
 
 Row: TypeAlias = tuple[str, int, Any]
 """Path, rank and value."""
@@ -98,10 +80,7 @@ HEAD = f"""
 
 
 class EntityHead(NamedTuple):
-    """An entity before a change.
-
-    `state` is None where it was gone, and that of a thing of very many bytes is not read.
-    """
+    """An entity before a change. `state` is None if it was deleted; that of a large thing is not read."""
 
     key: int
     revision: int
@@ -116,10 +95,7 @@ class LongPath(Exception):
 
 
 class SearchIndex:
-    """The index in an open transaction.
-
-    It is made for one batch, and forgotten with it; `end` writes what was collected.
-    """
+    """The index in an open transaction. It is created for one batch; `end` writes the collected rows."""
 
     __slots__ = ("_come", "_connection", "_declared", "_gone", "_ids", "indexed")
 
@@ -134,9 +110,9 @@ class SearchIndex:
     def change(
         self, type: str, id: str, key: int, head: EntityHead | None, created: str, size: int | None, state: Any
     ) -> None:
-        """An entity has another state, of `size` bytes as it is stored; None, and so is `state`, where it is gone.
+        """Process a new state of an entity, of `size` bytes as it is stored; both are None if it is deleted.
 
-        `head` is None where there was none before. The state of a large thing is not needed.
+        `head` is None if the entity is new. The state of a large thing is not needed.
         """
         if key > self.indexed:
             return
@@ -200,7 +176,7 @@ class SearchIndex:
                     self._connection.executemany(statement, rows)
 
     def end(self) -> None:
-        """Write what was collected."""
+        """Write the collected rows."""
         if self._gone:
             self._connection.executemany(_DELETE, self._gone)
             self._gone = []
@@ -227,7 +203,7 @@ class SearchIndex:
 
 
 def _parsed(head: EntityHead | None) -> Mapping[str, Any]:
-    """The state before a change. Of one that is damaged nothing is taken away: what is in the index stays."""
+    """Return the parsed state before a change. The rows of a damaged one stay."""
     try:
         found = msgspec.json.decode(head.state) if head is not None and head.state is not None else _NOTHING
     except msgspec.DecodeError:
@@ -245,11 +221,8 @@ def forget(connection: sqlite3.Connection, type: str, id: str) -> None:
         index.end()
 
 
-# -- what rows a state has
-
-
 def rows_of(state: Mapping[str, Any], created: str) -> set[Row] | None:
-    """Every row of a thing that has not too many bytes; None if one of its paths is too long, so that it has no rows."""
+    """Return every row of a thing that is not large; None if one of its paths is too long."""
     come: list[Row] = []
     try:
         differing(_NOTHING, state, [], come)
@@ -259,7 +232,7 @@ def rows_of(state: Mapping[str, Any], created: str) -> set[Row] | None:
 
 
 def subjects(policy: Mapping[str, Any]) -> set[str]:
-    """Whom the entries of a policy name."""
+    """Return the subjects in the entries of a policy."""
     entries = policy.get("entries")
     if not isinstance(entries, Mapping):
         return set()
@@ -274,7 +247,7 @@ def imports(policy: Mapping[str, Any]) -> set[str]:
 
 
 def wildcard(path: str) -> str | None:
-    """A path with `*` instead of the id of a feature; None for one that leads to none."""
+    """Return a path with `*` for the ID of a feature; None for other paths."""
     if not path.startswith("features/"):
         return None
     _, _, rest = path.partition("/")
@@ -283,10 +256,7 @@ def wildcard(path: str) -> str | None:
 
 
 def differing(before: Mapping[str, Any], after: Mapping[str, Any], gone: list[Row], come: list[Row]) -> None:
-    """Collect the rows that a thing loses and gains with its state.
-
-    What is the same is not gone into. Raises LongPath.
-    """
+    """Collect the rows that a thing loses and gains with its state, without equal parts. Raises LongPath."""
     for part in _PARTS:
         old, new = before.get(part, _NOTHING), after.get(part, _NOTHING)
         if type(old) is dict and type(new) is dict:
@@ -327,9 +297,9 @@ def _members(
 
 
 def _value(place: tuple[str, ...], old: Any, new: Any, gone: list[Row], come: list[Row]) -> None:
-    """All of a value is another one."""
+    """Process a value that is completely different."""
     path = path_of(place)
-    # What an array holds may come to the same rows more than once.
+    # Elements of an array may have the same rows.
     were: set[Row] = set()
     are: set[Row] = set()
     if old is not _MISSING:

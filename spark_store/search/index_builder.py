@@ -1,11 +1,9 @@
-"""The search index made of the states: for a file from before there was one, or because somebody wants it anew.
+"""Builds the search index from the states: for files without one, or for a rebuild.
 
-It comes in short steps, each inside the caller's transaction, in the order of the entities' keys. How far it came stands in
-the same transaction (`spark_store.search.index`), so whatever is killed, the next step goes on there. Meanwhile everybody
-else may write: who changes an entity that the steps have not reached leaves its rows to them.
-
-Paths that are declared come after everything else, all of them together, in the same order; those that are declared no more
-go. Here everybody writes from the beginning, so steps and writers may both bring a row.
+Short steps inside the caller's transaction, in the order of the entities' keys. The progress is in the same transaction
+(`spark_store.search.index`), so an interrupted build continues. Writers may change entities meanwhile; they leave rows of
+entities that are not reached yet to the steps. Declared paths come after everything else, all together; undeclared ones are
+deleted. Their rows are written by writers from the beginning, so both may insert a row.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ from mappings.ids import EntityType
 from spark_store.search.index import COMPLETE, LARGE, SearchIndex, rows_of, wildcard
 
 STEP_ENTITIES = 200
-"""How many entities one step takes in, at most: some tens of milliseconds."""
+"""How many entities one step indexes at most: some tens of milliseconds."""
 
 STEP_BYTES = 1 << 19
-"""So many bytes of states end a step, too."""
+"""How many bytes of states end a step."""
 
 STEP_ROWS = 4000
-"""How many rows of the index one step takes away."""
+"""How many rows of the index one step deletes."""
 
 _PROGRESS = "SELECT indexed, is_stale FROM search_progress"
 _BEGIN_ANEW = (
@@ -76,13 +74,13 @@ _CLEARING = [
         "DELETE FROM search_imports WHERE importer = ? AND imported = ?",
     ),
 ]
-"""How rows are found, and how they are taken away."""
+"""How rows are found, and how they are deleted."""
 
 
 class IndexProgress(NamedTuple):
     """The index has entities up to the key `indexed`, of those up to `last`.
 
-    `is_stale`: it is being taken away, to begin anew.
+    `is_stale`: it is being deleted for a rebuild.
     """
 
     indexed: int
@@ -92,25 +90,25 @@ class IndexProgress(NamedTuple):
 
 
 def progress(connection: sqlite3.Connection) -> IndexProgress:
-    """How far the index has come."""
+    """Return the progress of the index."""
     indexed, is_stale = connection.execute(_PROGRESS).fetchone()
     (last,) = connection.execute(_LAST).fetchone()
     return IndexProgress(min(indexed, last), last, indexed == COMPLETE and not is_stale, bool(is_stale))
 
 
 def has_work(connection: sqlite3.Connection) -> bool:
-    """Whether there are steps to take."""
+    """Whether there are steps left."""
     return not progress(connection).is_complete or connection.execute(_IS_MOVING).fetchone() is not None
 
 
 def begin_anew(connection: sqlite3.Connection) -> None:
-    """From now on nobody counts on the index; the steps that follow take all of it away, and make it again."""
+    """Invalidate the index; the following steps delete and rebuild it."""
     for statement in _BEGIN_ANEW:
         connection.execute(statement)
 
 
 def declare(connection: sqlite3.Connection, paths: Iterable[str]) -> bool:
-    """These paths, as `path_of` writes them, are declared, and no others; whether steps are needed for that."""
+    """Declare these paths, as `path_of` writes them, and no others; return whether steps are needed."""
     known = {path for (path,) in connection.execute(_DECLARED)}
     wanted = set(paths)
     connection.executemany(_DECLARE_NOT, [(path,) for path in sorted(known - wanted)])
@@ -121,7 +119,7 @@ def declare(connection: sqlite3.Connection, paths: Iterable[str]) -> bool:
 
 
 def step(connection: sqlite3.Connection) -> bool:
-    """Take in some entities, or take away what is left of an index that begins anew; whether there is more to do."""
+    """Index some entities, or delete a part of an invalid index; return whether steps are left."""
     indexed, is_stale = connection.execute(_PROGRESS).fetchone()
     if is_stale:
         _clear(connection)

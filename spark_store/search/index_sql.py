@@ -1,11 +1,9 @@
-"""A filter as the rows of the search index that can say something about it (RQL, search column).
+"""Translates a filter to selections of the search index (RQL, search column).
 
-`candidates(predicate)` is a tree of sets of things: each leaf is one look into the index, and the tree says how they are
-joined. Every thing that matches is in the set, whoever asks; whether one that is in it matches is for the reference
-evaluator to say. So what the index cannot know costs time and never an answer: what `not` leaves over, a field that may be
-absent, a text that is longer than its row, a segment that may be a number of an array's element, are not decided here.
-
-Values of a filter go into statements as parameters, never as text.
+`candidates(predicate)` is a tree of sets of things: each leaf is one selection. Every matching thing is in the set; the
+reference evaluator decides about each. So what the index cannot decide costs time and no result: `not`, fields that may be
+absent, texts longer than their rows, segments that may be indices of arrays. Values of a filter are parameters of
+statements, never text.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from spark_store.rql.ast import (
 from spark_store.rql.order import TypeRank
 
 TEXT: Final = 200
-"""So many characters of a text are in its row."""
+"""How many characters of a text are in its row."""
 
 _RANKS: Final = {
     LiteralKind.NULL: int(TypeRank.NULL),
@@ -61,28 +59,28 @@ class RowSelect:
     sql: str
     parameters: Parameters
     says: str
-    """The same in the words of a filter."""
+    """The same for people."""
     path: str = ""
     """The one path that the rows are of; empty where there may be several."""
     equal: tuple[int, Any] | None = None
-    """The rank and the value that all of them have; None where they may differ."""
+    """The rank and value that all of them have; None if they may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllThings:
-    """All things: the index says nothing about it."""
+    """All things: the index cannot restrict them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intersection:
-    """What is in all of the parts."""
+    """The intersection of its parts."""
 
     parts: tuple[Candidates, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PathIntersection:
-    """What is in all of the parts, which are about one path; `rows` says the same where nothing has several values there."""
+    """The intersection of parts about one path; `rows` is the same if no thing has several values there."""
 
     parts: tuple[RowSelect, ...]
     rows: RowSelect
@@ -90,7 +88,7 @@ class PathIntersection:
 
 @dataclass(frozen=True, slots=True)
 class Union:
-    """What is in any of the parts; without parts, nothing."""
+    """The union of its parts; without parts, nothing."""
 
     parts: tuple[Candidates, ...]
 
@@ -101,7 +99,7 @@ NOTHING: Final = Union(())
 
 
 def candidates(predicate: Predicate | None) -> Candidates:
-    """What may match. `time:` literals must have been resolved: one that is left equals nothing."""
+    """Return the tree of candidates. `time:` literals must have been resolved: others equal nothing."""
     match predicate:
         case And(parts):
             return _both(list(map(candidates, parts)))
@@ -110,7 +108,7 @@ def candidates(predicate: Predicate | None) -> Candidates:
         case Compare() | In() | Exists():
             return _rows(predicate)
         case _:
-            # What is empty may be absent, and what is not something may be anything, also something that is not readable.
+            # Empty may mean absent, and a `not` may match anything, unreadable fields included.
             return AllThings()
 
 
@@ -122,7 +120,7 @@ def _both(parts: Sequence[Candidates]) -> Candidates:
 
 
 def _joined(parts: Sequence[Candidates]) -> list[Candidates]:
-    """The parts, with those about the same path in one: `ge` and `le` are one range of rows, and not two long ones."""
+    """Join parts about the same path: `ge` and `le` are one range of rows, and not two long ones."""
     by_path: defaultdict[str, list[RowSelect]] = defaultdict(list)
     others: list[Candidates] = []
     for part in parts:
@@ -156,7 +154,7 @@ def _rows(predicate: Compare | In | Exists) -> Candidates:
     if field.kind is FieldKind.OPERAND or field.path in (("_revision",), ("_modified",)):
         return AllThings()
     if (outer := _before_number(field.path)) is not None:
-        # Where there is an array, the number may be that of an element; what the element is, its rows do not say.
+        # In an array, the number may be that of an element, whose rows do not contain it.
         return _found(Field(field.kind, outer), "", (), f"exists({'/'.join(outer)})")
     name = "/".join(field.path)
     match predicate:
@@ -206,7 +204,7 @@ def _ordered(field: Field, operator: Operator, literal: Literal, says: str) -> C
 
 
 def _is_near(literal: Literal) -> bool:
-    """Whether a row that equals the literal may stand for a value that does not."""
+    """Whether a row that equals the literal may stand for another value."""
     value = literal.value
     if isinstance(value, str):
         return len(value) >= TEXT
@@ -214,7 +212,7 @@ def _is_near(literal: Literal) -> bool:
 
 
 def _kept(literal: Literal) -> Any:
-    """A literal's value as it is in a row."""
+    """Return a literal's value as it is in a row."""
     match literal.kind:
         case LiteralKind.NULL:
             return 0
@@ -241,12 +239,12 @@ def path_of(path: Sequence[str]) -> str:
 
 
 def escaped(key: str) -> str:
-    """A key as it stands in the name of a place."""
+    """Return a key as it is in the name of a path."""
     return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
 
 
 def _before_number(path: Sequence[str]) -> tuple[str, ...] | None:
-    """What stands before the first segment that may be the number of an array's element."""
+    """Return the path before the first segment that may be an index of an array."""
     first = 4 if path[0] == "features" else 2
     for position in range(first, len(path)):
         if path[position].isdecimal():
@@ -298,7 +296,7 @@ def namespace(name: str) -> RowSelect:
 
 
 def _alike(operator: Operator, pattern: str) -> tuple[str, Parameters]:
-    """A condition that holds for every row whose text may be covered by the pattern."""
+    """Return a condition for every row whose text may match the pattern."""
     start = pattern.partition("*")[0].partition("?")[0]
     condition, parameters = _beginning(start[:TEXT]) if operator is Operator.LIKE and start else ("", ())
     if operator is Operator.LIKE and pattern.rstrip("*") == start:
@@ -324,7 +322,7 @@ def _beginning(start: str, column: str = "value") -> tuple[str, Parameters]:
 
 
 def _glob(operator: Operator, pattern: str) -> str:
-    """A pattern of SQLite's that matches at least what this one does."""
+    """Return a GLOB pattern of SQLite that matches at least as much."""
     return "".join(map(_glob_folded if operator is Operator.ILIKE else _glob_character, pattern))
 
 
@@ -333,19 +331,16 @@ def _glob_character(character: str) -> str:
 
 
 def _glob_folded(character: str) -> str:
-    """A character, or what becomes it in lower case; of those beyond ASCII, anything."""
+    """Return a pattern for a character, and those with this lower case; beyond ASCII, for any."""
     if character in "*?":
         return character
     if not character.isascii() or character == "\0":
         return "?"
     if not character.isalpha():
         return _glob_character(character)
-    # The sign for Kelvin and the capital I with a dot become letters of ASCII.
+    # The Kelvin sign and the capital I with a dot become letters of ASCII.
     beyond = {"k": "\u212a", "i": "\u0130"}.get(character.lower(), "")
     return f"[{character.lower()}{character.upper()}{beyond}]"
-
-
-# -- for people
 
 
 def _shown(literal: Literal) -> str:

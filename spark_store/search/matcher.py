@@ -1,7 +1,7 @@
-"""Whether a thing is an answer to a question, for whoever asks, and where it stands: decided on its state.
+"""Decides on its state whether a thing matches a query for a requester, and its place in the order.
 
-The reference evaluator says whether a thing matches (`spark_store.rql.search_evaluator`), and its policy what of it may be
-read. A state of which everything may be read is looked at only where the question does (`spark_store.rql.projection`).
+`spark_store.rql.search_evaluator` decides about the match, and the policy about the readable part. Of completely readable
+states only the needed fields are parsed (`spark_store.rql.projection`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _SIGN: Final = b'"_metadata":'
 
 
 class Match(NamedTuple):
-    """A thing and where it stands; without a thing, how far nothing more was found."""
+    """A thing and its place; without a thing, a place up to which nothing more was found."""
 
     place: Place
     hit: SearchHit | None
     size: int = 0
-    """Of its state, in bytes."""
+    """The size of its state in bytes."""
 
 
 class Matcher:
@@ -112,7 +112,7 @@ class Matcher:
         )
 
     def sees_everything(self, policies: Collection[str] | None) -> bool:
-        """Whether it is certain that of every thing of these policies that he may see he may read everything."""
+        """Whether the requester may certainly read everything of every visible thing of these policies."""
         namespaces = self._picture.namespaces()
         if policies is None or namespaces is None:
             return False

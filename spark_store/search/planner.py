@@ -1,14 +1,12 @@
-"""How a page of a search is come by: what is known beforehand decides, and what was decided can be shown.
+"""Plans a page of a search: chooses one of four access paths (Ditto search, on an index of values).
 
-There are four ways to the first things of an answer (Ditto search, on an index of values):
+- along the IDs: every thing in the order of IDs, until the page is full; for filters that most things match.
+- along the IDs of one value: the same for things with a required value at a declared path.
+- along the values of the first ordering field, as they are in the index.
+- by candidates: all candidates of the index are evaluated and sorted; for few.
 
-- along the ids: every thing in the order of ids, until a page is full. Right for filters that most things match.
-- along the ids of one value: the same, only of things that have a value which the filter demands, at a declared path.
-- along the values of the field that the answer is sorted by, as they lie in the index.
-- by the candidates: all things that the index names for the filter are looked at and brought into order. Right for few.
-
-The candidates are read from the index up to a bound first, so that knowing them never costs much more than going on without
-them. Whichever way it is, each thing is held against the filter before it is found: a way costs time and decides nothing.
+Candidates are read up to a bound first, so that they never cost much more than the alternative. Each thing is checked
+against the filter in any case.
 """
 
 from __future__ import annotations
@@ -22,17 +20,17 @@ from spark_store.rql.query import SortField, ThingQuery
 from spark_store.search.index_sql import AllThings, Candidates, Intersection, PathIntersection, RowSelect, Union
 
 JUDGING: Final = 40
-"""Looking at a thing takes about as long as reading so many rows of the index."""
+"""How many rows of the index cost as much as evaluating a thing."""
 
 SORTABLE: Final = 1500
-"""So many candidates are all looked at, to bring them into order: some ten milliseconds."""
+"""How many candidates are all evaluated and sorted: some ten milliseconds."""
 
 LOOKED_UP: Final = 8
-"""Looking up the id of a thing takes about as long as reading so many rows."""
+"""How many rows cost as much as looking up the ID of a thing."""
 
 
 class AccessPath(Enum):
-    """How things are come by in order."""
+    """How things are found in order."""
 
     IDS = "along the ids"
     VALUE = "along the ids of one value"
@@ -43,20 +41,20 @@ class AccessPath(Enum):
 
 @dataclass(frozen=True, slots=True)
 class QueryPlan:
-    """How a question would be answered now."""
+    """The plan of a query at this moment."""
 
     way: AccessPath
     candidates: Candidates
     known: int | None
-    """How many candidates there are, where that is known."""
+    """The number of candidates, if it is known."""
     things: int
     """About how many things there are."""
     is_indexed: bool
     order: str
     apart: int = 0
-    """How many things are brought into order by themselves, since the index does not say where they stand."""
+    """How many things are sorted by themselves, since the index does not have their place."""
     declared: str = ""
-    """The path whose own index is used, to go along the ids of one value of it after the other; empty without one."""
+    """The path whose own index has the IDs of one value after the other; empty without one."""
 
     def __str__(self) -> str:
         lines = [f"{self.way.value}; {self.things} things, order {self.order}"]
@@ -80,7 +78,7 @@ def bound_of(things: int, page: int) -> int:
 
 
 def way_to_ids(known: int | None, things: int, page: int) -> AccessPath:
-    """Whether to look the ids of known candidates up, or to go along all ids and keep those of candidates."""
+    """Return whether to look up the IDs of known candidates, or to walk along all IDs."""
     if known is None or known * known * LOOKED_UP > page * things * 2:
         return AccessPath.IDS
     return AccessPath.CANDIDATES

@@ -1,7 +1,7 @@
-"""A search about one thing that it names itself: `eq(thingId,…)`, and this with further conditions.
+"""Searches for one named thing: `eq(thingId,…)`, perhaps with further conditions.
 
-There is nothing to look for then. Whoever knows the present states answers such a question at once, as he answers a retrieve
-of the thing. What names several things is looked for like anything else: they may be large, and many.
+They are answered from the present states at once, like a retrieve of the thing. Queries that name several things use the
+index: they may be large, and many.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ID: Final = Field(FieldKind.DOCUMENT, ("thingId",))
 
 
 def named_thing(predicate: Predicate | None) -> EntityId | None:
-    """The only thing that a predicate can hold for; None where it names none, or several."""
+    """Return the only thing that a predicate can match; None if it names none, or several."""
     match predicate:
         case Compare(Operator.EQ, field, literal) if field == _ID:
             return _entity(literal)
@@ -48,7 +48,7 @@ def thing_of(snapshot: Snapshot) -> dict[str, Any]:
 
 
 class PointLookup:
-    """Answers one question, whose `named_thing` this is; `snapshot` knows the newest states."""
+    """Answers one query with this `named_thing`; `snapshot` returns the newest states."""
 
     __slots__ = ("_entity", "_snapshot")
 
@@ -70,7 +70,7 @@ class PointLookup:
         return ThingPage([] if hit is None else [hit], after, is_last=True)
 
     def _seen(self, question: ThingQuery, rights: ReadRights) -> SearchHit | None:
-        """The thing, if it matches, for somebody who sees it."""
+        """Return the thing, if it matches, for a requester that sees it."""
         entity = self._entity
         if question.namespaces and entity.namespace not in question.namespaces:
             return None
@@ -82,7 +82,7 @@ class PointLookup:
             return None
         may = None if access.is_whole else access.may
         predicate = question.predicate
-        # One that is about the id alone has named this thing.
+        # The filter on the ID alone is satisfied.
         if not isinstance(predicate, Compare | In) and predicate is not None and not holds(predicate, whole, may):
             return None
         return SearchHit(entity.id, thing)

@@ -1,8 +1,7 @@
-"""One state of the journal's file, as a search reads it: sets of keys, things by key, and who may see anything by what.
+"""A read view: one state of the journal's file for a search.
 
-A picture lasts as long as a transaction that only reads. It is bounded by a clock, which SQLite asks amid its statements,
-so that no statement takes longer than the search may. What of all this is asked, and why, is `spark_store.search.scan`'s
-business.
+It lasts as long as a reading transaction. SQLite calls a clock during statements, so that none takes longer than the search
+may. `spark_store.search.scan` uses it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ CHUNK: Final = 128
 """Things that are loaded at a time."""
 
 POLICIES: Final = 200
-"""Up to so many policies are asked one by one what they allow."""
+"""How many policies are checked one by one."""
 
 NAMESPACES: Final = 50
 
@@ -42,12 +41,12 @@ _ARRAY: Final = int(TypeRank.ARRAY)
 
 
 class Deadline:
-    """When to stop looking. `tick` is what SQLite asks now and then."""
+    """The end of a search's time. SQLite calls `tick` now and then."""
 
     __slots__ = ("_deadline", "_slice", "has_stopped")
 
     def __init__(self, deadline: float, slice_seconds: float) -> None:
-        """`deadline` as `time.perf_counter` has it; after the slice a page gives what it has."""
+        """`deadline` is that of `time.perf_counter`; after the slice a page returns its results."""
         self._deadline = deadline
         self._slice = min(deadline, time.perf_counter() + slice_seconds)
         self.has_stopped = False
@@ -66,7 +65,7 @@ class SearchTimeout(Exception):
 
 
 class ReadView:
-    """One state of the file, and what is read from it more than once."""
+    """One state of the file, and cached results of it."""
 
     def __init__(self, connection: sqlite3.Connection, clock: Deadline) -> None:
         self.connection = connection
@@ -75,26 +74,26 @@ class ReadView:
 
     def column(self, sql: str, parameters: Sequence[Any] = (), limit: int = -1) -> list[Any]:
         """The only column of up to `limit` rows: whole numbers and texts."""
-        # One row with all of them is made without the interpreter's lock, and read in half the time.
+        # One row with all of them is built without the interpreter's lock, in half the time.
         whole = f"WITH found (it) AS ({sql}) SELECT json_group_array(it) FROM (SELECT it FROM found LIMIT ?)"
         (text,) = self.connection.execute(whole, (*parameters, limit)).fetchone()
         found: list[Any] = msgspec.json.decode(text)
         return found
 
     def first(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first column of the first row; None without one."""
+        """Return the first column of the first row; None without one."""
         row = self.connection.execute(sql, parameters).fetchone()
         return None if row is None else row[0]
 
     def has_for_all(self, path: int) -> bool:
-        """Whether it is certain that every thing with rows has a value at a path, or null. (A few milliseconds.)"""
+        """Whether every thing with rows certainly has a value at a path, or null. (A few milliseconds.)"""
         # Each thing has one row that says when it was made.
         made = self.first("SELECT count(*) FROM search_values WHERE path = ?", (self.path("_created"),))
         found = self.first("SELECT count(*) FROM search_values WHERE path = ?", (path,))
         return bool(found == made) and not self.has_arrays(path)
 
     def has_arrays(self, path: int) -> bool:
-        """Whether a thing may have several rows at a path: where arrays are on the way to it, or there."""
+        """Whether a thing may have several rows at a path: because of arrays on the path."""
         name = self.first("SELECT path FROM search_paths WHERE id = ?", (path,))
         return any(self._is_array(prefix) for prefix in _prefixes(name))
 
@@ -104,13 +103,13 @@ class ReadView:
         return path is not None and self.first(array, (path,)) is not None
 
     def path(self, name: str) -> int | None:
-        """The number of a path; None for one that no thing ever had."""
+        """Return the number of a path; None if no thing ever had it."""
         if name not in self._paths:
             self._paths[name] = self.first("SELECT id FROM search_paths WHERE path = ?", (name,))
         return self._paths[name]
 
     def declared(self, name: str) -> int | None:
-        """The number of a path that has an index of its own, which is complete; None for others."""
+        """Return the number of a path with a complete index of its own; None for others."""
         found: int | None = self.first(_DECLARED, (name,))
         return found
 
@@ -140,7 +139,7 @@ class ReadView:
         return found
 
     def policies(self, subjects: Collection[str]) -> list[str] | None:
-        """Policies by which these subjects may be allowed anything; None for more than are worth a list."""
+        """Return the policies that may permit something to these subjects; None if there are too many."""
         named = sorted(subjects)
         marks = ",".join("?" * len(named))
         found = set(self.column(f"SELECT policy FROM search_subjects WHERE subject IN ({marks})", named, POLICIES + 1))
@@ -154,7 +153,7 @@ class ReadView:
         return sorted(found) if len(found) <= POLICIES else None
 
     def namespaces(self) -> list[str] | None:
-        """The namespaces of things; None for more than are worth a list."""
+        """Return the namespaces of things; None if there are too many."""
         found: list[str] = []
         after = ""
         while len(found) <= NAMESPACES:

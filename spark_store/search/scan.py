@@ -1,14 +1,10 @@
-"""Things in the order of an answer, one after the other, from a place on: the looking behind a page of a search.
+"""Yields the matching things of a query in order, from a place on: the work behind a page.
 
-A `ReadView` is one state of the file that is being read, and a `OrderedScan` goes through it for one question. What it gives
-are things that match, with the places where they stand, and now and then only a place: as far as that, nothing more was
-found, so whoever stops there can go on there.
-
-The index says where to look (`spark_store.search.index_sql`) and how values lie in order. It says too much sometimes and
-never too little, so every thing is judged on its state (`spark_store.search.matcher`). Where a field orders the answer, the
-things of one value after the other are taken from the index; those that it knows too little of (large ones, and those of
-which he may read a part only) are brought into order by themselves, and merged in. Where a value is demanded at a path that
-was declared, its own index has such things in the order of ids.
+An `OrderedScan` reads a `ReadView` for one query. It yields things with their places, and sometimes only a place, up to
+which nothing more was found, to continue there. The index selects things (`spark_store.search.index_sql`) and has the order
+of values; it may select too many, so each is checked on its state (`spark_store.search.matcher`). Things whose place the
+index does not know (large ones, partly readable ones) are sorted by themselves and merged. A required value at a declared
+path has an index in the order of IDs.
 """
 
 from __future__ import annotations
@@ -37,23 +33,23 @@ from spark_store.search.read_view import CHUNK, COLUMNS, ReadView, Row
 from spark_store.search.state_sql import Condition, possible
 
 CHUNK_MARK: Final = 128
-"""After looking at so many things it is told how far nothing was found."""
+"""After how many things a place without thing is yielded."""
 
 SCANNED: Final = 4000
-"""So many things are looked through by the database in one go: some ten milliseconds."""
+"""How many things the database examines at once: some ten milliseconds."""
 
 LOST: Final = 3000
-"""After looking at so many things in vain, all candidates are read, however many there are."""
+"""After how many misses all candidates are read, however many there are."""
 
 APART: Final = 4000
-"""Up to so many things are brought into order beside those that the index has in order."""
+"""How many things are sorted beside those that the index has in order."""
 
 _SPARE: Final = 8
 _SMALL: Final = 400
 """Groups of equal values up to this size are loaded at once."""
 
 _DENSE: Final = 12
-"""Where one thing in so many is a candidate, all of them are read rather than each candidate by itself."""
+"""If one thing in so many is a candidate, all are read rather than each candidate by itself."""
 
 _NONE: Final = object()
 _FIRST: Final = -1
@@ -64,7 +60,7 @@ _KEYS: Final = "SELECT key FROM entities WHERE type = 'thing'"
 
 
 class OrderedScan:
-    """One question, for one page of about `limit` things."""
+    """One query, for one page of about `limit` things."""
 
     def __init__(
         self, picture: ReadView, question: ThingQuery, rights: ReadRights, limit: int, known: CachedCandidates
@@ -83,7 +79,7 @@ class OrderedScan:
     # the order
 
     def behind(self, after: Place | None) -> Iterator[Match]:
-        """What matches behind a place, in order."""
+        """Yield the matches after a place, in order."""
         keys = self.reach.few() if self.reach.is_indexed else None
         if self.order[0].field.path == ("thingId",):
             yield from self._along_ids(keys, self.reach.tree, after, 0, ())
@@ -132,7 +128,7 @@ class OrderedScan:
         )
 
     def _is_walkable(self, sorting: SortField) -> bool:
-        """Whether the things lie in the index in the order of this field."""
+        """Whether the index has the things in the order of this field."""
         path = sorting.field.path
         if not self.reach.is_indexed or path[0] in ("_revision", "_modified"):
             return False
@@ -140,7 +136,7 @@ class OrderedScan:
         return not any(key.isdecimal() for key in path[first:])
 
     def _apart(self) -> frozenset[int] | None:
-        """The things whose place the index does not know, for whoever asks; None for too many, or if that is not known."""
+        """Return the things whose place the index does not know; None for too many, or if unknown."""
         if (
             not self.reach.is_indexed
             or self.reach.policies is None
@@ -168,9 +164,9 @@ class OrderedScan:
         fixed: tuple[Group, ...],
         last: Collection[Group] = (),
     ) -> Iterator[Match]:
-        """Everything among these keys that matches, all of it looked at and brought into order; None for all things.
+        """Yield the matches among these keys, all evaluated and sorted; None for all things.
 
-        Their first values are `fixed`, and, if `last` says so, the next one is one of those.
+        Their first values are `fixed`, and, if `last` is given, the next one is one of those.
         """
         found, level = [], len(fixed)
         for row in self._every_row() if keys is None else self.picture.load(keys):
@@ -201,7 +197,7 @@ class OrderedScan:
         fixed: tuple[Group, ...],
         apart: frozenset[int] = frozenset(),
     ) -> Iterator[Match]:
-        """What matches in the order of ids; with `fixed` values of the fields that order it before them."""
+        """Yield the matches in the order of IDs; `fixed` are the values of earlier ordering fields."""
         is_descending = self.order[level].is_descending
         start = None if after is None else str(after[level].value)
         for row in self._rows_by_id(keys, tree, start, is_descending, fixed, apart):
@@ -224,7 +220,7 @@ class OrderedScan:
         fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Row | str]:
-        """Rows that may match in the order of ids, and ids as far as which none did."""
+        """Yield rows that may match in the order of IDs, and IDs up to which none did."""
         if fixed and self.known.ids is not None and self.known.ids[0] == fixed:
             yield from self._known_ids(self.known.ids[1], start, is_descending)
             return
@@ -255,7 +251,7 @@ class OrderedScan:
                     return
 
     def _condition(self) -> Condition | None:
-        """What a state has to meet, where it can be said and nothing is hidden from whoever asks."""
+        """Return a condition on states, if there is one and nothing is hidden from the requester."""
         if self.predicate is None or not self.judge.sees_everything(self.reach.policies):
             return None
         return possible(self.predicate)
@@ -263,7 +259,7 @@ class OrderedScan:
     def _possible_by_id(
         self, condition: Condition, start: str, is_descending: bool, apart: frozenset[int]
     ) -> Iterator[Row | str]:
-        """What meets a condition behind an id, as `_rows_by_id` has it; what does not never leaves the database."""
+        """Yield rows that meet a condition after an ID, as `_rows_by_id` does, filtered in the database."""
         sign, back, direction = ("<", ">", "DESC") if is_descending else (">", "<", "ASC")
         ahead = f"SELECT id FROM entities WHERE type = 'thing' AND id {sign} ? ORDER BY id {direction} LIMIT 1 OFFSET ?"
         last: str | None = start
@@ -321,9 +317,9 @@ class OrderedScan:
         yield from (rows[key] for _, key in ids if key in rows)
 
     def _value(self, tree: Candidates, fixed: tuple[Group, ...]) -> ValueCandidates | None:
-        """The value that things have whose ids are gone along, instead of those of all things."""
+        """Return the value whose IDs are walked along, in place of all things."""
         if not fixed and len(self.reach.large) > APART:
-            # Those would have to be brought into order among them.
+            # Those would have to be merged into the order.
             return None
         return self.reach.of_value(tree)
 
@@ -337,7 +333,7 @@ class OrderedScan:
     ) -> Iterator[Row | str]:
         """The things of a value among the keys, and ids as far as which there are no others."""
         size = min(CHUNK, self.limit + 1)
-        # Where other values come first, large things are looked at by themselves.
+        # If other values come first, large things are examined by themselves.
         beside = () if fixed else self.reach.large
         some: list[tuple[str, int]] = []
         for looked_at, each in enumerate(self._by_ids.of_value(value, beside, start, is_descending), 1):
@@ -363,7 +359,7 @@ class OrderedScan:
         fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Match]:
-        """What matches among candidates whose first values are `fixed`, in the order of what comes behind them."""
+        """Yield the matches among candidates whose first values are `fixed`, ordered by the rest."""
         if keys is not None and len(keys) <= _SMALL:
             yield from self._in_order(keys, after, fixed)
         elif self.order[level].field.path == ("thingId",):
@@ -418,7 +414,7 @@ class OrderedScan:
             yield from self._large_group(level, path, start, keys, tree, after, (*fixed, start), apart)
         things: dict[int, None] = {}
         groups: list[Group] = []
-        # What was found before may come first, and one more is looked for than a page has.
+        # Earlier results may come first, and one more than a page is needed.
         wanted = min(CHUNK, self.limit + _SPARE)
         for group, members in self._groups(path, rank, start, is_behind, self.order[level].is_descending, keys):
             if members is not None:
@@ -520,9 +516,9 @@ class OrderedScan:
         is_descending: bool,
         keys: frozenset[int] | None,
     ) -> Iterator[tuple[Group, list[int] | None]]:
-        """Values in order, each with those of its things that are among the keys; None where it has very many things.
+        """Yield values in order, each with its things among the keys; None if it has very many.
 
-        They begin with `start`, or behind it.
+        They begin with `start`, or after it.
         """
         sign, direction = ("<", "DESC") if is_descending else (">", "ASC")
         select = "SELECT value, thing FROM search_values WHERE path = ? AND rank = ?"

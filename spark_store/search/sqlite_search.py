@@ -1,14 +1,10 @@
-"""Searching the current things, over the journal's file: every answer exact, every page true of one instant.
+"""Searches the present things in the journal's file: exact results, each page of one instant.
 
-`SqliteSearch.page` answers a question from a place on. It reads over a connection of its own, which one thread uses at a
-time; whoever wants several pages at once has several of them. A page sees one picture of the file, and so do the policies
-that are read for it with `snapshot`; later pages see later pictures. What the index beside the states can say narrows the
-looking down (`spark_store.search.index_sql`), and which way is taken is decided in `spark_store.search.planner`; whether a
-thing is an answer is decided by the reference evaluator on its state, or known because nothing restricts whoever asks and
-the question has no filter (Ditto search, permissions).
-
-Looking is bounded twice: a page that has looked for a while gives what it has and the place it has come to, so that others
-get their turn, and a search that finds nothing for as long as its budget lasts ends.
+`SqliteSearch.page` answers a query from a place on, over a connection of its own that one thread uses at a time. A page has
+one read view, also for policies (`snapshot`). The index narrows the search (`spark_store.search.index_sql`),
+`spark_store.search.planner` chooses the access path, and the reference evaluator decides about each state, unless there are
+neither restrictions nor a filter (Ditto search, permissions). A page returns after a slice of time with the place it has
+reached, and a search without results ends with its budget.
 """
 
 from __future__ import annotations
@@ -36,18 +32,18 @@ from spark_store.search.scan import OrderedScan
 from spark_store.sqlite_errors import translate_sqlite_error
 
 SLICE: Final = 0.25
-"""Seconds that a page looks before it gives what it has."""
+"""Seconds after which a page returns its results."""
 
 _REMEMBERED: Final = 64
-"""Of so many questions it is remembered what was found out about them."""
+"""For how many queries the candidates are cached."""
 
 _EVERY: Final = 500
-"""Things at a time for those who want all of them."""
+"""Things at a time for requests of all."""
 
 _BY_ID: Final = (SortField(Field(FieldKind.DOCUMENT, ("thingId",))),)
 
 _OPERATIONS: Final = 20_000
-"""Of SQLite's own operations, after which the clock is looked at: less than a millisecond."""
+"""Operations of SQLite after which the clock is read: less than a millisecond."""
 
 _PRAGMAS: Final = ("query_only = ON", "temp_store = MEMORY", "cache_size = -32768")
 _SNAPSHOT: Final = "SELECT revision, created, modified, state, policy FROM entities WHERE type = ? AND id = ?"
@@ -82,7 +78,7 @@ class SqliteSearch:
         budget: Budget,
         max_bytes: int = PAGE_BYTES,
     ) -> ThingPage:
-        """Up to `limit` things behind `after`, whose states have up to `max_bytes` of JSON together, but at least one.
+        """Return up to `limit` things after `after`, with up to `max_bytes` of JSON, but at least one.
 
         Raises BudgetExceeded, StoreUnavailable.
         """
@@ -137,11 +133,11 @@ class SqliteSearch:
             place = found.place
 
     def count(self, question: ThingQuery, rights: ReadRights, budget: Budget) -> int:
-        """How many things match, whatever the order. Raises as `page` does."""
+        """Return how many things match. Raises as `page` does."""
         return sum(1 for _ in self.every(replace(question, order=_BY_ID), rights, budget))
 
     def explain(self, question: ThingQuery, rights: ReadRights, limit: int = 25) -> QueryPlan:
-        """How the first page would be come by now. Raises StoreUnavailable."""
+        """Return the plan of the first page at this moment. Raises StoreUnavailable."""
         clock = Deadline(time.perf_counter() + Budget().seconds, self._slice)
         with self._translating(), self._picture(clock) as picture:
             return OrderedScan(picture, question, rights, limit, CachedCandidates()).plan()
@@ -160,16 +156,16 @@ class SqliteSearch:
             return Snapshot(entity, revision, created, modified, state, policy)
 
     def close(self) -> None:
-        """Let go of the file. Safe to call twice."""
+        """Close the file. May be repeated."""
         with self._translating():
             self._connection.close()
 
     def _recall(self, question: ThingQuery, after: Place | None) -> CachedCandidates:
-        """What was found out on earlier pages of a question; a first page begins anew."""
+        """Return the cached candidates of a query's earlier pages; a first page has none."""
         key = id(question)
         entry = self._known.get(key) if after is not None else None
         if entry is None or entry[0] is not question:
-            # The question is kept too: as long as it is, nothing else has its id.
+            # Keeping the query keeps its identity from being reused.
             entry = self._known[key] = (question, CachedCandidates())
             if len(self._known) > _REMEMBERED:
                 self._known.popitem(last=False)
@@ -178,7 +174,7 @@ class SqliteSearch:
 
     @contextlib.contextmanager
     def _picture(self, clock: Deadline) -> Iterator[ReadView]:
-        """One picture of the file, to be read until the clock says stop."""
+        """Open a read view until the deadline."""
         self._connection.set_progress_handler(clock.tick, _OPERATIONS)
         try:
             self._connection.execute("BEGIN")

@@ -1,8 +1,8 @@
-"""A filter as a condition over the states themselves, for what the index of values cannot narrow down: `not`, above all.
+"""Translates a filter to a condition on states in SQL, where the index cannot restrict: mostly `not`.
 
-`possible(predicate)` is a condition in SQL that every thing meets which may match, if nothing of it is hidden from whoever
-asks. It looks only at what is plain: a value at the end of objects, of a type that JSON and SQL have in common. Everything
-else is possible. Of what is found so, the reference evaluator decides.
+Every matching thing meets `possible(predicate)`, if nothing of it is hidden from the requester. It uses plain values only,
+at the end of objects and of types common to JSON and SQL; everything else is possible. The reference evaluator decides about
+the results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLAIN_RUN: Final = re.compile(_PLAIN_KEY.pattern)
 """Characters of a text, likewise. Neither is a wildcard."""
 
 _INSIDE: Final = ("attributes", "features")
-"""What a state has all of."""
+"""The condition for all states."""
 
 _INSTANT: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{9}Z")
 _SIGNS: Final = {Operator.GT: ">", Operator.GE: ">=", Operator.LT: "<", Operator.LE: "<=", Operator.EQ: "="}
@@ -50,7 +50,7 @@ class Condition(NamedTuple):
 
 
 def possible(predicate: Predicate) -> Condition | None:
-    """What holds for everything that may match; None if that can be anything."""
+    """Return a condition that every match meets; None if there is none."""
     match predicate:
         case And(parts):
             return _joined(" AND ", [found for part in parts if (found := possible(part)) is not None])
@@ -72,7 +72,7 @@ def possible(predicate: Predicate) -> Condition | None:
 
 
 def certain(predicate: Predicate) -> Condition | None:
-    """What holds only for what matches; None if that can be nothing."""
+    """Return a condition that only matches meet; None if there is none."""
     match predicate:
         case And(parts):
             every = [certain(part) for part in parts]
@@ -103,7 +103,7 @@ def _opposite(condition: Condition | None) -> Condition | None:
 
 
 def _path(field: Field) -> str | None:
-    """Where a field lies in a state, as SQL's functions for JSON have it; None for what they might see otherwise."""
+    """Return the path of a field for SQL's JSON functions; None if they might read it differently."""
     if field.kind is not FieldKind.DOCUMENT or not all(map(_PLAIN_KEY.fullmatch, field.path)):
         return None
     return "$" + "".join(f'."{key}"' for key in field.path)
@@ -126,7 +126,7 @@ def _equal(path: str, literal: Literal) -> Condition | None:
 
 
 def _holding(pattern: str) -> Condition | None:
-    """What a pattern has between its wildcards stands somewhere in a state that it covers, wherever the text itself is."""
+    """Return a condition: the parts between wildcards are in every matching state, wherever the text is."""
     longest = max(_PLAIN_RUN.findall(pattern), key=len, default="")
     return Condition("instr(state, ?) > 0", (longest.encode(),)) if longest else None
 
