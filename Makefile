@@ -30,12 +30,13 @@ install: $(READY) ## the environment, and everything that the tests and the demo
 unit: $(READY) ## the tests that need neither broker nor Spark nor Node
 	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not node and not soak" tests/unit tests/contract
 
-check: $(READY) ## format, lint, types, spelling, architecture, generated pages, known vulnerabilities
+check: $(READY) ## format, lint, types, spelling, plain English, architecture, generated pages, known vulnerabilities
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
 	$(RUN)/lint-imports --no-logo --no-cache
 	$(RUN)/codespell
+	$(RUN)/python -m tools.language connectivity mappings spark_store
 	$(RUN)/python -m tools.docs --check
 	$(RUN)/pytest -q -n auto tests/repo
 	$(RUN)/python tools/audit.py

@@ -32,7 +32,7 @@ STATE_TABLES: frozenset[str] = frozenset(
 """Modules whose docstrings show a table or a grammar of a protocol, and may be longer."""
 
 RULES = {
-    "name the subject of the sentence": r"(?:^|[.:;] )(?:What|Whom?|Whose|Whatever|Whichever) [^.:;?]*(?:[.:;]|$)",
+    "name the subject of the sentence": r"(?:^|[.:;] )(?:What|Whom?|Whose|Whatever|Whichever|Whoever) [^.:;?]*(?:[.:;]|$)",
     "say what happens": r"\b(?:is|are|was|were|be|been|being) (?:not )?told\b",
     "say what it is instead": r"\bthat (?:is|are) none\b|\bwhich (?:is|are) none\b",
     "say how": r"\bas (?:it|they) should\b",

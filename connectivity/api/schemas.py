@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from connectivity.validation.schema import json_schema
+from connectivity.validation.validator import json_schema
 from mappings.ids import EntityType
 
 _TEXT = {"type": "string"}

@@ -23,7 +23,7 @@ from connectivity.cli import tables
 from connectivity.cli.http_client import NOT_FOUND, ServiceClient, ServiceRefused, ServiceUnreachable
 from connectivity.cli.options import EXITS, AsJson, Paths, confirm, connection_ids, reaching
 from connectivity.cli.output import (
-    coloured,
+    colored,
     complain,
     print_fields,
     print_json,
@@ -205,7 +205,7 @@ def apply(
     if not as_json:
         for step in steps:
             reason = f": {step.reason}" if step.reason else ""
-            typer.echo(f"{printable(step.id)}: {coloured(step.action.value)}{printable(reason)}")
+            typer.echo(f"{printable(step.id)}: {colored(step.action.value)}{printable(reason)}")
             for line in lines(step):
                 typer.echo(f"  {printable(line)}")
         typer.echo(summary(steps))
@@ -401,7 +401,7 @@ def logs(
 
 def _print_entry(entry: Mapping[str, Any]) -> None:
     when, how, what = tables.entry(entry)
-    typer.echo(f"{printable(when)}  {coloured(printable(how))}  {printable(what)}")
+    typer.echo(f"{printable(when)}  {colored(printable(how))}  {printable(what)}")
     sys.stdout.flush()
 
 
@@ -434,7 +434,7 @@ def _do_each(connections: Sequence[str], act: Callable[[str], object], done: str
                 continue
             finished.append({"id": connection, "done": done})
             if not as_json:
-                typer.echo(f"{connection}: {coloured(done)}")
+                typer.echo(f"{connection}: {colored(done)}")
     finally:
         if as_json:
             print_json(finished)

@@ -63,7 +63,7 @@ def validate(
 def schema() -> None:
     """Print the JSON Schema of a connection."""
     # Imported on use: commands that call the service start several times as fast.
-    from connectivity.validation.schema import json_schema
+    from connectivity.validation.validator import json_schema
 
     print_json(json_schema())
 

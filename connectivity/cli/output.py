@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 GOOD, BAD, UNSURE = "green", "red", "yellow"
-COLOURS = {
+COLORS = {
     **dict.fromkeys(("open", "success", "succeeded", "new"), GOOD),
     **dict.fromkeys(("failed", "misconfigured", "failure", "backOffLimitReached", "refused", "gone"), BAD),
     **dict.fromkeys(("unknown", "ongoing", "changed"), UNSURE),
@@ -58,7 +58,7 @@ def print_fields(fields: Mapping[str, object]) -> None:
     """Print one line for each field that has a value; nested values as JSON."""
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
-        typer.echo(f"{name.replace('_', ' '):{width}}  {coloured(_shown(value))}")
+        typer.echo(f"{name.replace('_', ' '):{width}}  {colored(_shown(value))}")
 
 
 def print_table(rows: Sequence[Mapping[str, object]]) -> None:
@@ -82,8 +82,8 @@ def _print_fitted(headings: Sequence[str], table: Sequence[Sequence[str]]) -> bo
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(no_color=not has_colours(), highlight=False)
-    fitted = Table(box=None, pad_edge=False, header_style="bold" if has_colours() else "")
+    console = Console(no_color=not has_colors(), highlight=False)
+    fitted = Table(box=None, pad_edge=False, header_style="bold" if has_colors() else "")
     # The first column gets half of the width, before the details.
     widths = [max(map(len, column)) for column in zip(headings, *table, strict=True)]
     least = [min(widths[0], console.width // 2), *(min(width, _NARROW) for width in widths[1:])]
@@ -93,20 +93,20 @@ def _print_fitted(headings: Sequence[str], table: Sequence[Sequence[str]]) -> bo
     for heading, width in zip(headings, least, strict=True):
         fitted.add_column(heading, overflow="fold", min_width=width)
     for line in table:
-        fitted.add_row(*(Text(text, style=COLOURS.get(text, "") if has_colours() else "") for text in line))
+        fitted.add_row(*(Text(text, style=COLORS.get(text, "") if has_colors() else "") for text in line))
     console.print(fitted)
     return True
 
 
-def has_colours() -> bool:
+def has_colors() -> bool:
     """Whether there is a terminal that may show colors."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def coloured(text: str, colour: str | None = None) -> str:
-    """The text in this colour, or in that of its meaning, if it has any."""
-    found = colour or COLOURS.get(text)
-    return typer.style(text, fg=found) if found and has_colours() else text
+def colored(text: str, color: str | None = None) -> str:
+    """The text in this color, or in that of its meaning, if it has any."""
+    found = color or COLORS.get(text)
+    return typer.style(text, fg=found) if found and has_colors() else text
 
 
 def _shown(value: object) -> str:

@@ -23,7 +23,7 @@ from connectivity.config.problems import json_path
 from connectivity.connections.model import migrate_mapping_context
 from connectivity.connections.vault import masked
 from connectivity.security.uri import MASK
-from connectivity.validation.schema import json_schema
+from connectivity.validation.validator import json_schema
 
 _IGNORED = frozenset({"id", "__lifecycle"})
 """The field by which documents are compared, and fields that documents do not decide, as all with `_`."""

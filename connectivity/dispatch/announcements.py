@@ -20,7 +20,7 @@ import structlog
 
 from connectivity.dispatch.commands import foreign_labels
 from connectivity.errors import ConnectivityError
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import AckAggregator
 from connectivity.targets.directory import OpenConnection
 from connectivity.targets.target import TargetPublisher

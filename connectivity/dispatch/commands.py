@@ -14,7 +14,7 @@ import structlog
 
 from connectivity.dispatch.effects import CommandResponse, answer_bytes, stored_answer
 from connectivity.errors import TwinError
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import BUILT_IN
 from connectivity.sources.delivery import InboundDelivery
 from connectivity.store.store import Store

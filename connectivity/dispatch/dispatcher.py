@@ -34,7 +34,7 @@ from connectivity.dispatch.pending import PendingRequest
 from connectivity.dispatch.request_reply import RequestReply
 from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.errors import TwinError
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.sessions import SessionHandlers
 from connectivity.sessions.base import SessionCommand, SessionReply
 from connectivity.sources.acknowledgements import (

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import structlog
 
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import AckAggregator, RequestedAcks
 from connectivity.sources.delivery import InboundDelivery
 from connectivity.targets.outbox import PendingPublish

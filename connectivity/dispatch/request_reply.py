@@ -22,7 +22,7 @@ from connectivity.dispatch.live_channel import LiveChannel, fits, forwarded, iss
 from connectivity.dispatch.pending import PendingRequest, PendingRequests
 from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.dispatch.weak_acknowledgements import WeakAcknowledgements
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import (
     BUILT_IN,
     SEARCH_PERSISTED,

@@ -11,7 +11,7 @@ import structlog
 
 from connectivity.connections.templates import DIVERT_TO
 from connectivity.errors import ConnectivityError
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.targets.directory import DIVERTED_FROM, ConnectionDirectory
 from connectivity.targets.reply_target import ReplyTargetPublisher, response_type, too_large
 from connectivity.targets.target import TargetPublisher

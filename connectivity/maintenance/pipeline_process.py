@@ -31,9 +31,8 @@ from connectivity.errors import ConnectivityError
 from connectivity.monitoring.prometheus import GaugeReading
 from spark_store.errors import StoreError
 from spark_store.journal.reader import JournalReader
-from spark_store.lake.lag import LakeLag, measure
 from spark_store.lake.tables import Lake
-from spark_store.lake.watermark import UPKEEP, Watermark, read_watermark
+from spark_store.lake.watermark import UPKEEP, LakeLag, Watermark, measure_lag, read_watermark
 
 log = structlog.get_logger(__name__)
 
@@ -319,7 +318,7 @@ class PipelineProcess:
             try:
                 if self._follower is None:
                     self._follower = JournalReader.open(self._lake.journal)
-                lag = measure(self._follower, watermark.seq, datetime.now(UTC))
+                lag = measure_lag(self._follower, watermark.seq, datetime.now(UTC))
                 return _Seen(watermark, lag, len(self._follower.erasures(watermark.erased)))
             except StoreError as error:
                 log.debug("the lake's lag cannot be read", reason=str(error))

@@ -8,15 +8,22 @@ exceptions go to the same stream in the same format. Secrets in use are removed 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any
 
 import structlog
 from structlog.typing import Processor
 
 from connectivity.security.redaction import redact
+
+TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+CORRELATION_ID = "correlation-id"
+
+_CONTEXT = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}\b")
 
 
 def configure(*, log_format: str, level: str) -> None:
@@ -89,3 +96,18 @@ class _RedactingFormatter(structlog.stdlib.ProcessorFormatter):
 
 def _unchanged(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     return event
+
+
+def trace_of(headers: Mapping[str, Any]) -> str | None:
+    """Return the trace ID in the headers of a signal, 32 hexadecimal digits, if any."""
+    context = headers.get(TRACEPARENT)
+    match = _CONTEXT.match(context) if isinstance(context, str) else None
+    return match["trace"] if match is not None else None
+
+
+def log_context(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the log fields of a signal with these headers; `trace_id` only if there is a trace."""
+    fields = {"correlation_id": headers.get(CORRELATION_ID)}
+    if (trace := trace_of(headers)) is not None:
+        fields["trace_id"] = trace
+    return fields

@@ -33,7 +33,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from connectivity.config.settings import TracingSettings
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectivityError, PublishFailed
-from connectivity.monitoring.log_context import CORRELATION_ID, TRACEPARENT, TRACESTATE
+from connectivity.monitoring.logs import CORRELATION_ID, TRACEPARENT, TRACESTATE
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Delivery, OutboundMessage, Outcome
 from mappings.model.envelope import Envelope

@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from connectivity.errors import ConnectivityError
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.sources.delivery import InboundDelivery
 from connectivity.targets.destination import Destination
 from connectivity.targets.outbox import PendingPublish

@@ -23,7 +23,7 @@ import structlog
 
 from connectivity.connections.templates import with_connection_id
 from connectivity.mapping.mapper import ConfiguredMapper, Prepared
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import SourceAckRequests, channel_of
 from connectivity.targets.destination import feature_ids
 from connectivity.targets.reply_target import ReplyTargetPublisher

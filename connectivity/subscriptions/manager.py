@@ -22,7 +22,7 @@ import msgspec
 import structlog
 
 from connectivity.errors import ConnectivityError, PublishFailed
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.subscriptions.engine import ElementsEmitted, Output, Subscription, SubscriptionState
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, PageEnd, Position
 from connectivity.targets.outbox import PendingPublish

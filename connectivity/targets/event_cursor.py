@@ -20,7 +20,7 @@ import structlog
 
 from connectivity.connections.lifecycle import back_off
 from connectivity.errors import ConnectivityError, DeliveryGivenUp, PublishFailed
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.targets.signal_context import SignalContext, SuppressionReason
 from connectivity.targets.target import TargetPublisher
 from mappings.model.signals import TwinEvent

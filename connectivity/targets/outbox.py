@@ -436,12 +436,12 @@ class PerAddressOutbox(Outbox):
         else:
             ended(None)
 
-    def attach(self, link: Link, client: int = 0) -> None:  # noqa: ARG002 - a door has one
+    def attach(self, link: Link, client: int = 0) -> None:  # noqa: ARG002 - a listener has one
         self._link = link
         for lane in list(self._by_address.values()):
             lane.use(LinkWindow(link))
 
-    def detach(self, client: int = 0, *, was_silent: bool = False) -> None:  # noqa: ARG002 - a door has one
+    def detach(self, client: int = 0, *, was_silent: bool = False) -> None:  # noqa: ARG002 - a listener has one
         """Process the end of the listener. Messages for its peers end at the next one, without receiver."""
         self._link = None
         for lane in self._by_address.values():

@@ -16,7 +16,7 @@ import structlog
 from connectivity.errors import ConnectivityError
 from connectivity.mapping.mapper import ConfiguredMapper
 from connectivity.monitoring.counters import TargetFacts
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.targets.destination import Destination, DestinationTemplate
 from connectivity.targets.outbox import Outbox, PendingPublish
 from connectivity.transports.base import OutboundMessage

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from connectivity.config.documents import MAX_DEPTH, MAX_VALUES, is_reasonable, surrogates
 from connectivity.config.problems import ROOT, json_path
@@ -20,11 +20,15 @@ from connectivity.connections.secret_references import ResolvedDocument, resolve
 from connectivity.errors import DefinitionError, Problem
 from connectivity.security import redaction
 from connectivity.security.uri import MASK, is_secret_option
+from connectivity.transports import connection_types
 from connectivity.validation.checks import check
 from connectivity.validation.shape import is_within, read_shape
 
 _LEGACY_PATH = "mappingDefinitions.javascript"
 _SHORTEST_SECRET = 3
+
+
+SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def validate(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> list[Problem]:
@@ -110,3 +114,10 @@ def _without_secrets(problem: Problem, secrets: Iterable[str], options: Iterable
         expected=hide(problem.expected),
         hint=None if by_reference else problem.hint and hide(problem.hint),
     )
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a connection document, for editors and other checkers."""
+    schema = Connection.model_json_schema(by_alias=True)
+    schema["properties"]["connectionType"]["enum"] = list(connection_types())
+    return {"$schema": SCHEMA_DIALECT, **schema}

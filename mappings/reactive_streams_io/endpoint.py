@@ -9,10 +9,8 @@
     CLOSED     nothing is read; the rest from `take` is sent, then the transport is closed
 
 A client is RESUMING between its `resume` and the reply. It is RESUMED, and silent, until the next token has arrived: its
-first frame invalidates the last one. CLOSING waits for the peer's goodbye. `late`: nothing arrived in time (`tick`).
-
-The state that outlives a transport is a `RsioSession`. A transport calls `receive`, `take`, `tick` and `lose`; `due` says
-when to call `tick` next, and `unread` that the transport pauses reading.
+first frame invalidates the last one. CLOSING waits for the peer's goodbye. `late`: nothing arrived in time (`tick`). The
+state that outlives a transport is a `RsioSession`.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ _TRIALS = {
     "fixed": {"n": "count", "size": "size"},
     "big": {"bytes": "size"},
 }
-"""A test publisher → its parameters, and the members of Trial."""
+"""A test publisher → its parameters, and the members of `Trial`."""
 
 LARGEST_TRIAL = 1 << 26
 """The bytes of the one element of `tck/big`: enough to be too large."""

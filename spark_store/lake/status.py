@@ -11,9 +11,8 @@ from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.check import check_reach
-from spark_store.lake.lag import measure
 from spark_store.lake.tables import TABLES, Lake, Table
-from spark_store.lake.watermark import Watermark, read_failure, read_watermark
+from spark_store.lake.watermark import Watermark, measure_lag, read_failure, read_watermark
 
 
 def read_status(place: Lake, now: datetime) -> dict[str, Any]:
@@ -24,7 +23,7 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
     """
     watermark, reason = _watermark(place)
     with JournalReader.open(place.journal) as follower:
-        lag, newest = measure(follower, watermark.seq, now), follower.newest()
+        lag, newest = measure_lag(follower, watermark.seq, now), follower.newest()
         pending = len(follower.erasures(watermark.erased))
         lacking = _lacking(place, follower)
     shown: dict[str, Any] = msgspec.to_builtins(watermark)

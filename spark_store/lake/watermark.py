@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from spark_store.errors import StoreUnavailable, translate_system_error
 from spark_store.files import write_atomically
+from spark_store.journal.reader import JournalReader
 
 UPKEEP = ("retention", "moment", "optimize", "vacuum")
 """The kinds of maintenance."""
@@ -135,3 +138,19 @@ def forget_failure(path: Path) -> None:
     """The pipeline works again."""
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
+
+
+class LakeLag(NamedTuple):
+    """Events that are not in the lake yet, and for how many seconds the oldest of them has been waiting."""
+
+    events: int
+    seconds: float
+
+
+def measure_lag(follower: JournalReader, seq: int, now: datetime) -> LakeLag:
+    """Return the lag of a lake with the watermark `seq`. Raises StoreUnavailable."""
+    waiting = follower.next_after(seq)
+    if waiting is None:
+        return LakeLag(0, 0.0)
+    since = datetime.fromisoformat(waiting[1])
+    return LakeLag(follower.newest() - seq, max(0.0, (now - since).total_seconds()))

@@ -11,8 +11,7 @@ import trustme
 
 from connectivity.config.documents import read_document
 from connectivity.transports import load_connection_type
-from connectivity.validation.schema import json_schema
-from connectivity.validation.validator import validate
+from connectivity.validation.validator import json_schema, validate
 from tests.support.in_process.websocket_listener import key_of
 from tests.support.paths import ROOT
 from tools.docs.connections import reference_page

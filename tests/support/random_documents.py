@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from connectivity.validation.schema import json_schema
+from connectivity.validation.validator import json_schema
 from tests.support.vectors.connections import base_document
 
 SCHEMA = json_schema()

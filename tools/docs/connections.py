@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from connectivity.validation.schema import json_schema
+from connectivity.validation.validator import json_schema
 from tools.docs.manual import manuals
 from tools.docs.markdown import code, table
 

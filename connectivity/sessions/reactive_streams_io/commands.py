@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from connectivity.errors import ConnectivityError
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.sessions.base import SessionCommand, SessionReply
 from connectivity.sessions.reactive_streams_io.ingest import Element, Ingest
 from connectivity.sessions.reply_channel import ReplyChannel

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 
 import structlog
 
-from connectivity.monitoring.log_context import log_context
+from connectivity.monitoring.logs import log_context
 from connectivity.sessions.base import SessionCommand, SessionHandler, SessionReply, SessionServices
 from connectivity.sessions.reply_channel import drop, is_meant, resolved_reply
 from connectivity.sessions.streamr.access import FollowerAccess

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jsonschema_rs
 
 from connectivity.api.schemas import schemas
-from connectivity.validation.schema import json_schema
+from connectivity.validation.validator import json_schema
 from tests.support.api.fake_management import DOCUMENT
 from tests.support.table import each_row
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from connectivity.cli.main import app
 from connectivity.config.settings import Settings
-from connectivity.validation.schema import json_schema
+from connectivity.validation.validator import json_schema
 from tests.support.vectors.connections import base_document
 
 SECRET = "s3cr3t-word"

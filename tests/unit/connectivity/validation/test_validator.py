@@ -18,8 +18,7 @@ from connectivity.errors import DefinitionError, Problem
 from connectivity.security.uri import SECURE_SCHEMES
 from connectivity.transports import connection_types, load_connection_type
 from connectivity.validation import checks
-from connectivity.validation.schema import json_schema
-from connectivity.validation.validator import parse, validate
+from connectivity.validation.validator import json_schema, parse, validate
 from tests.support.dice import examples
 from tests.support.table import each_row
 from tests.support.vectors.connections import Case, base_document, load_cases

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_store.journal.reader import JournalReader
-from spark_store.lake.lag import LakeLag, measure
 from spark_store.lake.status import read_status
 from spark_store.lake.tables import EVENTS, LATEST
-from spark_store.lake.watermark import Batch, Failure, Watermark, note_failure, publish_watermark
+from spark_store.lake.watermark import Batch, Failure, LakeLag, Watermark, measure_lag, note_failure, publish_watermark
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_lake
 from tests.support.lake.twin_changes import trim
@@ -23,9 +22,9 @@ def test_the_lag_counts_events_and_how_long_the_oldest_has_waited(tmp_path: Path
     site.write(10, entities=1)
     with JournalReader.open(site.lake.journal) as follower:
         # Event 5 is the one of second 5, and the first that is not in the lake.
-        assert measure(follower, 4, NOW) == LakeLag(6, 55.0)
-        assert measure(follower, 10, NOW) == LakeLag(0, 0.0)
-        assert measure(follower, 4, datetime(2000, 1, 1, tzinfo=UTC)) == LakeLag(6, 0.0), "a clock that jumped back"
+        assert measure_lag(follower, 4, NOW) == LakeLag(6, 55.0)
+        assert measure_lag(follower, 10, NOW) == LakeLag(0, 0.0)
+        assert measure_lag(follower, 4, datetime(2000, 1, 1, tzinfo=UTC)) == LakeLag(6, 0.0), "a clock that jumped back"
 
 
 def test_the_status_says_what_the_last_batch_was(tmp_path: Path) -> None:

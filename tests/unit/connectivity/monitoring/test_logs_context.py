@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from connectivity.monitoring.log_context import log_context, trace_of
+from connectivity.monitoring.logs import log_context, trace_of
 from tests.support.paths import ROOT
 from tests.support.table import each_row
 
