@@ -199,7 +199,7 @@ def test_nothing_that_the_service_leaves_behind_shows_a_secret(
             wait_until_sync(lambda: statuses(service) == EXPECTED)
         assert statuses(service) == EXPECTED
         wait_until_sync(lambda: "no use for" in service.log_file.read_text(encoding="utf-8"))
-        wait_until_sync(lambda: "a thread has ended" in service.log_file.read_text(encoding="utf-8"))
+        wait_until_sync(lambda: "thread ended" in service.log_file.read_text(encoding="utf-8"))
         answers = through_the_api(service, broker, token)
         wait_until_sync(lambda: service.status("by-api").get("status") == "open")
         answers += [
