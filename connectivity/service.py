@@ -39,12 +39,12 @@ from connectivity.maintenance.keyring import open_vault
 from connectivity.maintenance.pipeline_process import PipelineProcess
 from connectivity.maintenance.policy_expiry import PolicyExpiryJob
 from connectivity.management.client import Backoff
+from connectivity.management.connection_test import run_connection_test
 from connectivity.management.manager import ConnectionManager
 from connectivity.management.observer import ConnectionObserver
 from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.subscription_table import SubscriptionTable
 from connectivity.management.supervisor import Supervisor
-from connectivity.management.trial import run_connection_test
 from connectivity.management.watcher import FolderWatcher
 from connectivity.monitoring import logs
 from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures

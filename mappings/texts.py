@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 
 
 def json_text(value: object) -> str:
@@ -26,11 +25,3 @@ def lowered(value: object) -> object:
     For validators that run before types are checked.
     """
     return value.lower() if isinstance(value, str) else value
-
-
-def utc_text(instant: datetime, precision: str = "microseconds") -> str:
-    """ISO 8601 in UTC, `2030-01-15T07:30:00.250000Z`.
-
-    The instant has a time zone; `precision` is a `timespec`.
-    """
-    return f"{instant.astimezone(UTC).isoformat(timespec=precision)[:-6]}Z"

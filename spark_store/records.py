@@ -14,7 +14,7 @@ import msgspec
 
 from mappings.ids import EntityId, EntityType, namespace_of, partition_entity
 from mappings.model.signals import Event
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 
 
 def entity_of(type: str, id: str) -> EntityId:

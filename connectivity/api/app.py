@@ -29,7 +29,7 @@ from connectivity.config.problems import did_you_mean
 from connectivity.config.settings import ApiSettings
 from connectivity.management.interface import Management
 from connectivity.monitoring.prometheus import PrometheusRegistry
-from connectivity.subscriptions.search_requests import Inquiries
+from connectivity.subscriptions.search_requests import SearchRequests
 
 DESCRIPTION = "/openapi.json"
 
@@ -40,7 +40,7 @@ def application(
     settings: ApiSettings | None = None,
     erasures: Erasures | None = None,
     management: Management | None = None,
-    inquiries: Inquiries | None = None,
+    searches: SearchRequests | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> FastAPI:
     """Return the application with its services. `sleep` is how long wrong tokens wait."""
@@ -60,8 +60,8 @@ def application(
     if management is not None:
         app.include_router(connections.router(management, bounds))
         app.include_router(operations.router(management))
-    if inquiries is not None:
-        app.include_router(search.router(inquiries))
+    if searches is not None:
+        app.include_router(search.router(searches))
     if erasures is not None:
         app.include_router(operations.erasing(erasures, bounds))
     _describe(app, settings.needs_token)

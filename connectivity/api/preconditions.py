@@ -14,7 +14,7 @@ from connectivity.api.errors import fault, refused
 from connectivity.errors import OperationRefused
 from connectivity.management.interface import Definition, Judge, RevisionSelector
 from connectivity.twins.preconditions import Tags, parse_tags
-from mappings.ditto.timestamps import parse_instant
+from mappings.timestamps import parse_instant
 
 AT_REVISION = "at-historical-revision"
 AT_TIME = "at-historical-timestamp"

@@ -21,7 +21,7 @@ from connectivity.api.responses import JsonAnswer
 from connectivity.api.schemas import FINDINGS_EXAMPLE, PLAN_EXAMPLE
 from connectivity.config.settings import TokenRole
 from connectivity.errors import OperationRefused
-from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, Inquiries
+from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, SearchRequests
 from mappings.model.field_selector import Selection, SelectorRefused, parse_fields
 
 PREFIX = "/api/2/search/things"
@@ -91,7 +91,7 @@ Subjects = Annotated[
 ]
 
 
-def router(inquiries: Inquiries) -> APIRouter:
+def router(searches: SearchRequests) -> APIRouter:
     """Everything below `/api/2/search/things`."""
     api = APIRouter(prefix=PREFIX, tags=["search"])
 
@@ -124,7 +124,7 @@ def router(inquiries: Inquiries) -> APIRouter:
             selection=_selection(fields),
             seconds=_seconds(wait),
         )
-        found = HttpSearchPage(b"[]", None) if inquiry.namespaces == frozenset() else await inquiries.things(inquiry)
+        found = HttpSearchPage(b"[]", None) if inquiry.namespaces == frozenset() else await searches.things(inquiry)
         shown: dict[str, Any] = {"items": msgspec.Raw(found.items)}
         if found.cursor is not None:
             shown["cursor"] = found.cursor
@@ -155,7 +155,7 @@ def router(inquiries: Inquiries) -> APIRouter:
             namespaces=_namespaces(namespaces),
             seconds=_seconds(wait),
         )
-        return JsonAnswer(0 if inquiry.namespaces == frozenset() else await inquiries.count(inquiry))
+        return JsonAnswer(0 if inquiry.namespaces == frozenset() else await searches.count(inquiry))
 
     @api.get(
         "/plan",
@@ -185,7 +185,7 @@ def router(inquiries: Inquiries) -> APIRouter:
             namespaces=_namespaces(namespaces),
             seconds=_seconds(wait),
         )
-        return JsonAnswer(await inquiries.plan(inquiry))
+        return JsonAnswer(await searches.plan(inquiry))
 
     return api
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from connectivity.authorization.policy_imports import holds_in
 from mappings.ids import EntityId
 from mappings.model.metadata import METADATA
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 
 READ: Final = "READ"
 WRITE: Final = "WRITE"

@@ -25,7 +25,8 @@ from connectivity.store.store import Store
 from connectivity.subscriptions.manager import SubscriptionManager
 from mappings.errors import Fault
 from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
-from mappings.texts import shortened, utc_text
+from mappings.texts import shortened
+from mappings.timestamps import utc_text
 from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.journal import erasure
 from spark_store.journal.erasure import Erasure

@@ -20,7 +20,7 @@ import structlog
 
 from connectivity.store.store import Store
 from mappings.model.signals import Event
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.errors import HistoryUnavailable, LakeUnfit, StoreUnavailable
 from spark_store.journal.journal import TRIM_EVENTS
 from spark_store.lake.tables import Lake

@@ -27,7 +27,7 @@ from connectivity.errors import ConnectivityError, SettingsError
 from connectivity.security import redaction
 from connectivity.security.keys import KEY_BYTES, key_id, key_text, new_key, read_key
 from connectivity.store.folder_lock import lock_folder
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.errors import StoreError
 from spark_store.journal import connections
 from spark_store.journal.journal import Journal

@@ -22,7 +22,7 @@ import structlog
 from connectivity.store.store import Store
 from connectivity.twins.policy_expiry import ExpiryNotice, ExpiryOutcome, judge
 from mappings.model.signals import PolicyAnnouncement
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import statements
 from spark_store.records import Change, PolicyDue, Snapshot

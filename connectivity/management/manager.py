@@ -35,6 +35,7 @@ from connectivity.management.interface import (
     RevisionSelector,
     SampleMessage,
 )
+from connectivity.management.observer import ConnectionObserver
 from connectivity.management.reconciler import CLOSED, OPEN, DesiredConnection
 from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.subscription_table import SHOWN, SubscriptionTable
@@ -67,31 +68,6 @@ UNKNOWN = "unknown"
 _ACTIONS = {OPEN: "open", CLOSED: "close"}
 
 
-class Observer(Protocol):
-    """Reports on connections; `running` is the supervisor, None if it does not run."""
-
-    def status(self, wanted: DesiredConnection, running: Supervisor | None) -> Mapping[str, Any]:
-        """As `Management.status`."""
-
-    def metrics(self, wanted: DesiredConnection, running: Supervisor | None) -> Mapping[str, Any]:
-        """As `Management.metrics`."""
-
-    def logs(self, wanted: DesiredConnection, running: Supervisor | None) -> Mapping[str, Any]:
-        """As `Management.logs`."""
-
-    def reset_metrics(self, connection_id: str, running: Supervisor | None, /) -> None:
-        """Set the metrics to zero."""
-
-    def enable_logs(self, connection_id: str, running: Supervisor | None, /) -> None:
-        """Keep log entries for the usual time, from now."""
-
-    def reset_logs(self, connection_id: str, running: Supervisor | None, /) -> None:
-        """Forget the log entries."""
-
-    def forget(self, connection_id: str) -> None:
-        """The connection is deleted."""
-
-
 class ConnectionTest(Protocol):
     """Tests a connection."""
 
@@ -107,7 +83,7 @@ class ConnectionManager(Management):
         registry: ConnectionRegistry,
         definitions: ConnectionRepository,
         vault: Vault,
-        observer: Observer,
+        observer: ConnectionObserver,
         subscriptions: SubscriptionTable,
         trial: ConnectionTest | None = None,
         *,

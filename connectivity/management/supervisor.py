@@ -49,7 +49,7 @@ from connectivity.transports.base import Link, unobserved
 from connectivity.validation.limitations import caveats, ignored_parts
 from mappings.ids import new_correlation_id
 from mappings.model.signals import ConnectionAnnouncement
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.errors import StoreUnavailable
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done, ReaderStatus
 from connectivity.twins.decider import Decider
 from mappings.model.signals import Command, ErrorResponse, Event, Response, SessionMessage
-from mappings.streamr.messages import time_to_live
-from mappings.streamr.timestamps import milliseconds
+from mappings.streams.entry import time_to_live
+from mappings.timestamps import milliseconds
 from spark_store.records import Change
 
 

@@ -26,13 +26,12 @@ from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd, Pos
 from connectivity.twins.access import ThingRights
 from connectivity.twins.context import CurrentStateLookup, StateLookup
 from connectivity.twins.retrieval import TIMESTAMP, shortened
-from mappings.ditto.timestamps import parse_instant
 from mappings.errors import Fault
 from mappings.ids import LONGEST_KNOWN, EntityId
 from mappings.model.field_selector import Selection, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.signals import Headers, SearchQuery
-from mappings.texts import utc_text
+from mappings.timestamps import parse_instant, utc_text
 from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql import Predicate

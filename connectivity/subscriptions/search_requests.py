@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from cryptography.exceptions import InvalidTag
@@ -69,26 +69,6 @@ class HttpSearchPage(NamedTuple):
     cursor: str | None
 
 
-class Inquiries(Protocol):
-    """Answers searches over HTTP.
-
-    Each method raises OperationRefused: `rql.expression.invalid`, `thing-search:search.option.invalid` (400),
-    `thing-search:budget.exceeded`, `api:store.unavailable` (503).
-    """
-
-    async def things(self, search: HttpSearch) -> HttpSearchPage:
-        """Return the things that match, in order."""
-
-    async def count(self, search: HttpSearch) -> int:
-        """Return the number of things that match; options are ignored."""
-
-    async def plan(self, search: HttpSearch) -> Mapping[str, Any]:
-        """Return the plan for the first page: `way`, `order`, `things`, `candidates`, `isIndexed`, `text`.
-
-        It contains numbers of things regardless of permissions.
-        """
-
-
 _CURSOR: Final = re.compile(r"(?:^|,)cursor\((?P<cursor>[^,)\"\\]*)\)(?=,|$)")
 _NONCE_BYTES: Final = 12
 _LONGEST: Final = 16 * 1024
@@ -132,6 +112,7 @@ class SearchRequests:
         self._audited: dict[tuple[str, frozenset[str]], datetime] = {}
 
     async def things(self, search: HttpSearch) -> HttpSearchPage:
+        """Return the things that match, in order."""
         """Return the things that match, in order. Raises OperationRefused."""
         async with _as_operation_refused(search.seconds):
             parsed = await self._parse_and_audit(search)
@@ -143,6 +124,7 @@ class SearchRequests:
             return HttpSearchPage(page.elements[0] if page.elements else b"[]", cursor)
 
     async def count(self, search: HttpSearch) -> int:
+        """Return the number of things that match; options are ignored."""
         """Return the number of things that match. Raises OperationRefused."""
         number = 0
 
@@ -158,6 +140,10 @@ class SearchRequests:
         return number
 
     async def plan(self, search: HttpSearch) -> Mapping[str, Any]:
+        """Return the plan for the first page: `way`, `order`, `things`, `candidates`, `isIndexed`, `text`.
+
+        It contains numbers of things regardless of permissions.
+        """
         """Return the plan for the first page. Raises OperationRefused."""
         async with _as_operation_refused(search.seconds):
             request = (await self._parse_and_audit(search)).request

@@ -1,19 +1,17 @@
-"""Permissions on streams: the operator's own streams, and the events of things and policies.
+"""Permissions on configured streams, events of things and policies, and live signals.
 
-The operator names a policy for a stream of its own; the resource `stream:/<id>` decides (Streamr protocol, permissions). The
+A configured stream names its policy; the resource `stream:/<id>` decides. The
 parts of an ID between slashes are the segments of that resource, so `stream:/site-4` covers `site-4/pumps`, and `stream:/`
 every stream with this policy. Publishing does not require READ. Events of a thing or policy are sent unfiltered, so a reader
-needs READ at the root with nothing revoked below. A deleted thing is judged by its last policy.
-
-`judge` decides about a request; `may_follow` checks again later; `concerning` names the entities on which the result
-depends.
+needs READ at the root with nothing revoked below. A deleted thing is judged by its last policy. `concerning` returns
+the entities on which the permission of a reader depends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from connectivity.authorization.enforcer import ALWAYS_VISIBLE, DROP, READ, WRITE, Enforcer
 from connectivity.errors import TwinError
@@ -24,75 +22,33 @@ from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Live, LiveCommand, Message
-from mappings.streamr import access, errors
-from mappings.streamr.options import StreamOptions, StreamrOptions
-from mappings.streamr.requests import Publish, Resend, SubscribeRequest
-from mappings.streamr.streams import OwnStream, Place, PolicyStream, ThingStream, place_of, resource_of
+from mappings.streams.options import StreamDefinition
+from mappings.streams.stream_id import PolicyStream, Stream, ThingStream, parse_stream_id, resource_of
 from spark_store.rql.query import Access, Thing
 
 _PARTED: Final = ":"
 
-_ONE_PARTITION: Final = 1
-"""The only partition of a thing's or policy's events."""
 
-Judged: TypeAlias = Publish | SubscribeRequest | Resend
-"""The requests that need a permission."""
-
-
-class StreamPermission(NamedTuple):
-    """The permission of a request: the stream, its number of partitions, and the subjects.
-
-    The subjects of the source come before those of the key.
-    """
-
-    place: Place
-    partitions: int
-    subjects: tuple[str, ...]
+def may_read_stream(
+    stream: Stream,
+    definition: StreamDefinition | None,
+    subjects: Sequence[str],
+    world: StateLookup,
+) -> bool:
+    """Whether the subjects may read a stream; `definition` is that of a configured one."""
+    if isinstance(stream, ThingStream | PolicyStream):
+        return may_read_events(stream.entity, subjects, world)
+    return definition is not None and may_use_stream(stream.id, definition, READ, subjects, world)
 
 
-def judge(
-    request: Judged, options: StreamrOptions, given: Sequence[str], world: StateLookup
-) -> StreamPermission | Fault:
-    """Return what a request may do, or the fault. `given` are the subjects of its source or peer.
-
-    Only publishers learn that a stream does not exist, only readers that a partition does not. A command for a thing or
-    policy is allowed with any known key: `decide` checks its permissions.
-    """
-    known = access.subjects_of(request.auth_key, options.keys, given)
-    if known is None:
-        return access.refused_as_unknown(request)
-    subjects = (*given, *sorted(known.difference(given)))
-    place = place_of(request.stream)
-    stream = options.streams.get(request.stream) if isinstance(place, OwnStream) else None
-    if place is None or (isinstance(place, OwnStream) and stream is None):
-        return access.refused_as_missing(request)
-    permission = access.permission_of(request)
-    is_command = isinstance(request, Publish) and stream is None
-    if permission is not None and not is_command and not _may(permission, place, stream, subjects, world):
-        return access.refused(request)
-    partitions = _ONE_PARTITION if stream is None else stream.partitions
-    if not isinstance(request, Publish) and request.partition >= partitions:
-        return errors.invalid_partition(request.stream, request.partition)
-    return StreamPermission(place, partitions, subjects)
-
-
-def may_follow(stream: str, options: StreamrOptions, subjects: frozenset[str], world: StateLookup) -> bool:
-    """Whether these subjects may still read a stream."""
-    place = place_of(stream)
-    own = options.streams.get(stream)
-    if place is None or (isinstance(place, OwnStream) and own is None):
-        return False
-    return _may(READ, place, own, tuple(subjects), world)
-
-
-def concerning(stream: str, options: StreamrOptions, world: StateLookup) -> frozenset[EntityId]:
+def concerning(stream: str, streams: Mapping[str, StreamDefinition], world: StateLookup) -> frozenset[EntityId]:
     """Return the policies, and the thing, whose changes may change who may read a stream."""
-    place = place_of(stream)
-    if isinstance(place, ThingStream | PolicyStream):
-        entity, snapshot = place.entity, world.snapshot(place.entity)
+    found = parse_stream_id(stream)
+    if isinstance(found, ThingStream | PolicyStream):
+        entity, snapshot = found.entity, world.snapshot(found.entity)
         policy_id = snapshot.policy if snapshot is not None else None
         return frozenset({entity}) | _made_of(policy_id, entity.namespace, world)
-    own = options.streams.get(stream)
+    own = streams.get(stream)
     return frozenset() if own is None else frozenset({own.policy}) | _made_of(str(own.policy), None, world)
 
 
@@ -101,21 +57,15 @@ def _made_of(policy_id: str | None, namespace: str | None, world: StateLookup) -
     return enforcer.made_of if enforcer is not None else frozenset()
 
 
-def _may(
-    permission: str, place: Place, stream: StreamOptions | None, subjects: tuple[str, ...], world: StateLookup
+def may_use_stream(
+    stream: str, definition: StreamDefinition, permission: str, subjects: Sequence[str], world: StateLookup
 ) -> bool:
-    if isinstance(place, ThingStream | PolicyStream):
-        return may_read_events(place.entity, subjects, world)
-    return stream is not None and may_use_stream(place.id, str(stream.policy), permission, subjects, world)
-
-
-def may_use_stream(stream: str, policy_id: str, permission: str, subjects: Sequence[str], world: StateLookup) -> bool:
     """Whether the subjects have `READ` or `WRITE` on a stream, by its policy.
 
     Policy entries for some namespaces apply to streams whose ID begins with one of these and a colon.
     """
     namespace, colon, _ = stream.partition(_PARTED)
-    enforcer = world.enforcer(policy_id, namespace if colon else "")
+    enforcer = world.enforcer(str(definition.policy), namespace if colon else "")
     return enforcer is not None and enforcer.has(subjects, permission, resource_of(stream))
 
 

@@ -24,7 +24,7 @@ from connectivity.twins.retrieval import REVISION, TIMESTAMP, asks_for_past, pas
 from connectivity.twins.things import decide_thing
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Command, Headers
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.records import PastQuery, PastState, Snapshot
 
 __all__ = ["LIVE_CONDITION", "Decider", "Decision", "StateLookup", "asks_for_past", "decide", "past_wanted"]

@@ -21,7 +21,7 @@ from connectivity.twins.policy_values import duration_of
 from connectivity.twins.retrieval import shortened
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, PolicyAnnouncement
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.history.replay import evolve_parsed
 from spark_store.records import Snapshot
 

@@ -24,7 +24,7 @@ from connectivity.twins.paths import is_key
 from connectivity.twins.retrieval import shortened
 from mappings.ids import MAX_ID_LENGTH, EntityType, is_label, parse_entity_id, utf16_length
 from mappings.model.headers import timeout_seconds
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 
 EXPIRY_GRANULARITY: Final = timedelta(hours=1)
 """The expiry of a subject is rounded up to whole ones of these."""

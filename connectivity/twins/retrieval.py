@@ -25,13 +25,13 @@ from connectivity.twins.context import (
 )
 from connectivity.twins.errors import shown
 from connectivity.twins.preconditions import Preconditions
-from mappings.ditto.timestamps import parse_instant
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.model.field_selector import Selection, SelectorRefused, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.json_pointer import MISSING, get
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Command
+from mappings.timestamps import parse_instant
 from spark_store.records import PastQuery, Snapshot
 
 

@@ -23,11 +23,11 @@ from mappings.ditto.document import (
     text,
     texts,
 )
-from mappings.ditto.timestamps import parse_instant
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import EntityId
 from mappings.model.field_selector import SelectorRefused, parse_fields
 from mappings.model.signals import Cancel, Headers, HistoryQuery, Request, SearchQuery, Subscribe, SubscriptionKind
+from mappings.timestamps import parse_instant
 
 
 def subscribe_to_search(message: DittoMessage, headers: Headers) -> Subscribe:

@@ -60,6 +60,12 @@ class Codec(ABC):
     alpn: ClassVar[str | None] = None
     """Its name among the protocols that the ends of a TLS connection agree on."""
 
+    negotiated: ClassVar[str | None] = None
+    """The header of a WebSocket client's messages that has the result of `negotiate`.
+
+    Clients cannot set it.
+    """
+
     answers: ClassVar[Answers] = Answers.ALL
 
     most_results: ClassVar[int | None] = None
@@ -98,6 +104,13 @@ class Codec(ABC):
         """The codec with these options, as a definition has them. Raises OptionsRefused."""
         read_options(self.options, options)
         return self
+
+    def negotiate(self, query: Mapping[str, str]) -> str | None:  # noqa: ARG002
+        """Return the value of the header `negotiated` for the query of an opening request; None for none.
+
+        Raises DecodeError for an unsupported version.
+        """
+        return None
 
     def session(self) -> Any:
         """Return the state of a new peer; None if the protocol has none."""

@@ -27,7 +27,7 @@ from mappings.model.envelope import Envelope
 from mappings.model.signals import Inbound, Outbound, TwinEvent
 from mappings.model.topic_path import topic_of
 from mappings.placeholders.values import PlaceholderContext
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 
 STRUCTURED = "application/cloudevents+json"
 REQUIRED = ("specversion", "type", "source", "id")

@@ -23,7 +23,7 @@ from mappings.model.signals import Command, Inbound
 from mappings.options import Option, template
 from mappings.placeholders.template import Template
 from mappings.placeholders.values import PlaceholderContext
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 
 DEFINITION = "org.eclipse.ditto:ConnectionStatus:1.0.0"
 FOR_EVER = "9999-12-31T23:59:59Z"

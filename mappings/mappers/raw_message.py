@@ -23,8 +23,7 @@ from mappings.errors import DecodeError, mapping_failed
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.mappers.base import HONO_NOTIFICATIONS, Answers, Codec, TemplateMapper, blocklist
 from mappings.mappers.ditto import CODEC as DITTO
-from mappings.model.content_type import ContentType, parse_content_type
-from mappings.model.envelope import Envelope
+from mappings.model.envelope import ContentType, Envelope, parse_content_type
 from mappings.model.headers import normalise
 from mappings.model.json_pointer import format_pointer
 from mappings.model.signals import Inbound, Message, MessageResponse, Outbound

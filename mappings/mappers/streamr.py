@@ -17,7 +17,16 @@ from mappings.mappers.base import Codec
 from mappings.model.envelope import Envelope
 from mappings.model.signals import ErrorResponse, Inbound, Outbound, SessionMessage
 from mappings.streamr.errors import RequestRefused
-from mappings.streamr.frames import FrameType, envelope, frame_of, write_frame
+from mappings.streamr.frames import (
+    CONTROL,
+    HEADER,
+    MESSAGE,
+    FrameType,
+    envelope,
+    frame_of,
+    message_version,
+    write_frame,
+)
 from mappings.streamr.options import OPTIONS, StreamrOptions, read_streamr
 from mappings.streamr.requests import RequestLimits, read_request, twin_of
 
@@ -38,12 +47,16 @@ class StreamrCodec(Codec):
     options = OPTIONS
     reads_empty = True
     has_sessions = True
+    negotiated = HEADER
     terms: StreamrOptions = StreamrOptions()
 
     def configured(self, options: Mapping[str, Any]) -> Self:
         made = copy.copy(self)
         made.terms = read_streamr(options)
         return made
+
+    def negotiate(self, query: Mapping[str, str]) -> str | None:
+        return str(message_version(query)) if {CONTROL, MESSAGE} <= query.keys() else None
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
         """Return the request of a message.

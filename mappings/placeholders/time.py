@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 
 UNITS = ("ms", "s", "m", "h", "d", "w", "mo", "y")
 

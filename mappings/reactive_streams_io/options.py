@@ -1,7 +1,6 @@
 """Options of the reactive-streams-io mapper: publishers, and limits of clients.
 
 `OPTIONS` is the table for documentation and validation; `read_rsio` converts a definition's options to `RsioOptions`.
-Streams and reply addresses are as for Streamr, since they are the same (rsio, names and brokers).
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from mappings.placeholders.address import AddressPattern
 from mappings.placeholders.template import Template
 from mappings.reactive_streams_io.frames import Extension
 from mappings.reactive_streams_io.limits import EndpointLimits
-from mappings.streamr import options as streamr
-from mappings.streamr.options import StreamOptions
+from mappings.streams.options import REPLY_ADDRESS_PATTERN, SESSION_IDLE_TIMEOUT, STREAMS, StreamDefinition
 
 LARGEST_ELEMENT = 64 << 20
 LARGEST_PART = 65_535
@@ -32,7 +30,7 @@ class RsioOptions:
     has_trials: bool = False
     extensions: frozenset[Extension] = frozenset(Extension)
     limits: EndpointLimits = field(default_factory=EndpointLimits)
-    streams: Mapping[str, StreamOptions] = field(default_factory=dict)
+    streams: Mapping[str, StreamDefinition] = field(default_factory=dict)
     reply_addresses: AddressPattern | None = None
     allows_unreliable: bool = False
     ingest: tuple[str, ...] = ()
@@ -92,8 +90,6 @@ def _octets(most: int) -> Any:
     return read
 
 
-_SHARED = {option.name: option for option in streamr.OPTIONS}
-
 OPTIONS = (
     Option(
         "extensions",
@@ -103,13 +99,13 @@ OPTIONS = (
         ["resume", "keepalive", "sequence"],
     ),
     replace(
-        _SHARED["streams"],
+        STREAMS,
         description="The streams that can be subscribed to, written as for Streamr: their ids, each with `policyId`, the"
         " policy that grants READ on the resource `stream:/<id>`, and `partitions`.",
     ),
-    replace(_SHARED["replyAddressPattern"], example="rsio/*/down"),
+    replace(REPLY_ADDRESS_PATTERN, example="rsio/*/down"),
     replace(
-        _SHARED["sessionIdleTimeout"],
+        SESSION_IDLE_TIMEOUT,
         description="How long a session without keepalive lives on without a message: seconds, or a number and one of"
         " s, m, h, d.",
         default="10m",

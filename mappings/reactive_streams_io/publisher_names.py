@@ -21,11 +21,11 @@ from datetime import datetime, timedelta
 from typing import TypeAlias
 from urllib.parse import quote
 
-from mappings.ditto.timestamps import parse_instant
 from mappings.errors import DecodeError, Fault
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.reactive_streams_io.limits import UNBOUNDED
 from mappings.texts import shortened
+from mappings.timestamps import parse_instant
 
 _LITERAL = "!*'(),:$@;"
 """Valid characters in a segment besides letters, digits and `-._~`."""

@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mappings.errors import DecodeError, Fault
+from mappings.streams.stream_id import LONGEST_STREAM_ID
 from mappings.texts import shortened
-
-LONGEST_STREAM = 255
-"""The longest id of a stream, in bytes of UTF-8."""
 
 Sub = str | int | float
 """A client's own id of a resend: a text as a rule, a number where the client likes numbers."""
@@ -42,17 +40,13 @@ class RequestRefused(DecodeError):
         self.about = about
 
 
-class FrameRefused(DecodeError):
-    """Bytes that are no frame of the protocol, or a frame with something else in it than its kind has."""
-
-
 class UnknownVersion(DecodeError):
     """A version of the control layer or of messages that is not spoken here."""
 
 
 def shown(value: Any) -> str:
     """A parsed value in a text: texts as they are, all others as JSON, cut where it is long."""
-    return shortened(value if isinstance(value, str) else _encode(value).decode(), LONGEST_STREAM)
+    return shortened(value if isinstance(value, str) else _encode(value).decode(), LONGEST_STREAM_ID)
 
 
 # --- any request --------------------------------------------------------------------------------------------------------
@@ -160,7 +154,7 @@ def not_authorized(stream: str, partition: int) -> Fault:
 
 def invalid_partition(stream: str, partition: Any) -> Fault:
     """E-SUB-PARTITION. Quotes distinguish a text from a number."""
-    found = shortened(_encode(partition).decode(), LONGEST_STREAM)
+    found = shortened(_encode(partition).decode(), LONGEST_STREAM_ID)
     message = f"Invalid partition {found} for stream {shown(stream)}"
     return Fault(400, "streamr:partition.invalid", message)
 

@@ -1,35 +1,30 @@
 """The eight kinds of server frames: `[0, type, subId, payload]` (Streamr protocol, frame types).
 
-`write_frame` encodes and `read_frame` decodes them. Broadcasts and unicasts of resends contain a message; the others name
-stream and partition, those of a resend its `sub` too. Frames for many peers are encoded once: the bytes depend only on the
-frame and the peer's `FrameStyle`.
-
-An error has one of three payloads, because clients of the protocol disagree: an object, a bare text, or the object as a
-text. All three are decoded, and the two of older services.
+`write_frame` encodes them. Broadcasts and unicasts of resends contain a message; the others name stream and partition,
+those of a resend its `sub` too. Frames for many peers are encoded once: the bytes depend only on the frame and the peer's
+`FrameStyle`. An error has one of three payloads, because clients of the protocol disagree: an object, a bare text, or the
+object as a text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Any, TypeAlias
-from urllib.parse import parse_qs
 
 import msgspec
 
-from mappings.ditto.document import NOT_JSON, is_sound
 from mappings.errors import Fault
 from mappings.model.envelope import Envelope
 from mappings.streamr import errors
-from mappings.streamr.errors import NOTHING, ErrorSubject, FrameRefused, Sub, UnknownVersion, shown
-from mappings.streamr.messages import VERSIONS, StreamMessage, read_message, write_message
+from mappings.streamr.errors import NOTHING, ErrorSubject, Sub, UnknownVersion, shown
+from mappings.streams.entry import VERSIONS, StreamEntry, encode_entry
 
 CONTENT_TYPE = "application/json"
 CONTROL_LAYER = 0
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder().decode
 
 
 class FrameType(IntEnum):
@@ -69,7 +64,7 @@ PLAIN = FrameStyle()
 class Broadcast:
     """A message that was appended just now."""
 
-    message: StreamMessage
+    message: StreamEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +72,7 @@ class Unicast:
     """A message that a resend brings."""
 
     sub: Sub
-    message: StreamMessage
+    message: StreamEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +127,11 @@ class Error:
 
 Frame: TypeAlias = Broadcast | Unicast | Subscribed | Unsubscribed | Resending | Resent | NoResend | Error
 
-_ABOUT_STREAM: dict[FrameType, type[Subscribed] | type[Unsubscribed]] = {
+ABOUT_STREAM: dict[FrameType, type[Subscribed] | type[Unsubscribed]] = {
     FrameType.SUBSCRIBED: Subscribed,
     FrameType.UNSUBSCRIBED: Unsubscribed,
 }
-_ABOUT_RESEND: dict[FrameType, type[Resending] | type[Resent] | type[NoResend]] = {
+ABOUT_RESEND: dict[FrameType, type[Resending] | type[Resent] | type[NoResend]] = {
     FrameType.RESENDING: Resending,
     FrameType.RESENT: Resent,
     FrameType.NO_RESEND: NoResend,
@@ -145,7 +140,7 @@ _TYPES: dict[type, FrameType] = {
     Broadcast: FrameType.BROADCAST,
     Unicast: FrameType.UNICAST,
     Error: FrameType.ERROR,
-    **{kind: number for number, kind in (*_ABOUT_STREAM.items(), *_ABOUT_RESEND.items())},
+    **{kind: number for number, kind in (*ABOUT_STREAM.items(), *ABOUT_RESEND.items())},
 }
 
 
@@ -172,10 +167,10 @@ def write_frame(frame: Frame, style: FrameStyle = PLAIN) -> bytes:
     """Return the bytes of a frame in a peer's style."""
     if isinstance(frame, Unicast):
         # The most frequent case first.
-        return unicast(frame.sub, write_message(frame.message, style.version))
+        return unicast(frame.sub, encode_entry(frame.message, style.version))
     match frame:
         case Broadcast(message):
-            return broadcast(write_message(message, style.version), style)
+            return broadcast(encode_entry(message, style.version), style)
         case Error():
             payload: Any = _error_payload(frame, style.errors)
         case Subscribed(stream, partition) | Unsubscribed(stream, partition):
@@ -229,126 +224,23 @@ def type_of(frame: Frame) -> FrameType:
     return _TYPES[type(frame)]
 
 
-# --- reading ------------------------------------------------------------------------------------------------------------
-
-
-def read_frame(payload: bytes) -> Frame:
-    """The frame in these bytes. Raises FrameRefused or UnknownVersion."""
-    try:
-        items = _decode(payload)
-    except NOT_JSON:
-        raise _refused("it is not JSON") from None
-    if not isinstance(items, list) or len(items) != 4 or not is_sound(payload):
-        raise _refused("expected an array of four items")
-    layer, number, sub, said = items
-    if isinstance(layer, bool) or layer != CONTROL_LAYER:
-        fault = Fault(400, "streamr:version.unsupported", f"Unknown control layer: found {shown(layer)}, expected 0")
-        raise UnknownVersion(fault)
-    if isinstance(number, bool) or not isinstance(number, int) or number not in _READERS:
-        raise _refused(f"the type is {shown(number)}, expected 0 to 7")
-    return _READERS[FrameType(number)](FrameType(number), sub, said)
-
-
-def _broadcast(_type: FrameType, _sub: Any, said: Any) -> Frame:
-    return Broadcast(read_message(said))
-
-
-def _unicast(_type: FrameType, sub: Any, said: Any) -> Frame:
-    return Unicast(_client_id(sub), read_message(said))
-
-
-def _about_stream(type: FrameType, _sub: Any, said: Any) -> Frame:
-    """An older service says in an answer to `subscribe` that it failed."""
-    if isinstance(said, dict) and said.get("error"):
-        return _error(FrameType.ERROR, None, said)
-    return _ABOUT_STREAM[type](*_place(said))
-
-
-def _about_resend(type: FrameType, _sub: Any, said: Any) -> Frame:
-    stream, partition = _place(said)
-    return _ABOUT_RESEND[type](stream, partition, _client_id(said.get("sub")))
-
-
-def _error(_type: FrameType, _sub: Any, said: Any) -> Frame:
-    if isinstance(said, str):
-        try:
-            inner = _decode(said)
-        except NOT_JSON:
-            inner = None
-        if not isinstance(inner, dict) or "error" not in inner:
-            return Error(said)
-        said = inner
-    if not isinstance(said, dict):
-        raise _refused(f"the error is {shown(said)}, expected a text or an object")
-    text = said.get("error")
-    about = ErrorSubject(_of(said, "stream", str), _of(said, "partition", int), _sub_of(said))
-    text = text if isinstance(text, str) else ""
-    return Error(text, _of(said, "status", int), _of(said, "code", str), about, _of(said, "correlationId", str))
-
-
-_READERS: dict[FrameType, Callable[[FrameType, Any, Any], Frame]] = {
-    FrameType.BROADCAST: _broadcast,
-    FrameType.UNICAST: _unicast,
-    FrameType.SUBSCRIBED: _about_stream,
-    FrameType.UNSUBSCRIBED: _about_stream,
-    FrameType.RESENDING: _about_resend,
-    FrameType.RESENT: _about_resend,
-    FrameType.NO_RESEND: _about_resend,
-    FrameType.ERROR: _error,
-}
-
-
-def _place(said: Any) -> tuple[str, int]:
-    if isinstance(said, dict):
-        stream, partition = _of(said, "stream", str), _of(said, "partition", int)
-        if stream is not None and partition is not None:
-            return stream, partition
-    raise _refused("expected an object with stream and partition")
-
-
-def _client_id(value: Any) -> Sub:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _refused(f"the sub is {shown(value)}, expected a string or a number")
-    return value
-
-
-def _sub_of(said: Mapping[str, Any]) -> Sub | None:
-    value = said.get("sub")
-    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else None
-
-
-def _of(said: Mapping[str, Any], name: str, kind: type) -> Any:
-    value = said.get(name)
-    return value if isinstance(value, kind) and not isinstance(value, bool) else None
-
-
-def _refused(why: str) -> FrameRefused:
-    return FrameRefused(Fault(400, "streamr:frame.invalid", f"Not a frame: {why}"))
-
-
 CONTROL = "controlLayerVersion"
 MESSAGE = "messageLayerVersion"
 HEADER = "streamr-version"
 """The header of a peer's requests that says which version of messages it has asked for."""
 
 _DIGITS = 4
-_MOST_MEMBERS = 100
 
 
-def message_version(query: str) -> int:
-    """The version of the messages that this peer is sent.
+def message_version(query: Mapping[str, str]) -> int:
+    """Return the version of messages that a client requests with the parameters of its opening request.
 
-    Raises UnknownVersion for a pair that is not spoken.
+    Raises UnknownVersion for an unsupported pair.
     """
-    try:
-        members: Mapping[str, Sequence[str]] = parse_qs(query, max_num_fields=_MOST_MEMBERS)
-    except ValueError:
-        raise _unknown("a query of too many members") from None
-    if CONTROL not in members or MESSAGE not in members:
+    if CONTROL not in query or MESSAGE not in query:
         return VERSIONS[0]
-    control, message = members[CONTROL][-1], members[MESSAGE][-1]
-    if _number(control) != CONTROL_LAYER or (version := _number(message)) not in VERSIONS:
-        raise _unknown(f"{shown(control)} and {shown(message)}")
+    if _number(query[CONTROL]) != CONTROL_LAYER or (version := _number(query[MESSAGE])) not in VERSIONS:
+        raise _unknown(f"{shown(query[CONTROL])} and {shown(query[MESSAGE])}")
     return version
 
 

@@ -12,38 +12,30 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from mappings.ids import EntityId, EntityType, parse_entity_id
-from mappings.options import FAILED, Option, OptionProblem, OptionRefused, flag, read_options
-from mappings.placeholders.address import AddressPattern, PatternRefused
-from mappings.streamr.access import ANONYMOUS
-from mappings.streamr.errors import LONGEST_STREAM
+from mappings.options import Option, OptionProblem, OptionRefused, flag, read_options
+from mappings.placeholders.address import AddressPattern
+from mappings.streamr.auth_keys import ANONYMOUS
 from mappings.streamr.frames import ErrorPayload, FrameStyle
-from mappings.streamr.requests import LAST_PARTITION
-from mappings.streamr.streams import POLICIES, THINGS, KeyHash
+from mappings.streams.options import (
+    REPLY_ADDRESS_PATTERN,
+    SESSION_IDLE_TIMEOUT,
+    STREAMS,
+    StreamDefinition,
+    option_problem,
+    whole_number,
+)
+from mappings.streams.stream_id import KeyHash
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,8})(?P<unit>[smhd])", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}", re.ASCII)
 _SHA_256 = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
-_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|\A/|//|/\Z")
-"""Invalid in stream IDs: control characters, half surrogate pairs, and empty parts of the path."""
-
 MOST_CATCH_UP = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """One stream: its number of partitions, and the policy with its permissions."""
-
-    partitions: int
-    policy: EntityId
 
 
 @dataclass(frozen=True, slots=True)
 class StreamrOptions:
     """A definition's options. `reply_addresses` of None: those of the source's reply-target."""
 
-    streams: Mapping[str, StreamOptions] = field(default_factory=dict)
+    streams: Mapping[str, StreamDefinition] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     reply_addresses: AddressPattern | None = None
     idle_timeout: float = 3600
@@ -70,94 +62,25 @@ def read_streamr(written: Mapping[str, Any]) -> StreamrOptions:
     )
 
 
-def _refused(value: object, expected: str, *steps: str) -> OptionProblem:
-    return OptionProblem(steps, value, expected)
-
-
-def _whole(value: object, least: int, most: int) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
-
-
-def _streams(value: object) -> dict[str, StreamOptions]:
-    if not isinstance(value, dict):
-        raise OptionRefused(_refused(value, "an object of stream ids and what each stream is"))
-    problems: list[OptionProblem] = []
-    found: dict[str, StreamOptions] = {}
-    for name, about in value.items():
-        if not _is_stream(name):
-            expected = (
-                f"an id of 1 to {LONGEST_STREAM} bytes that begins neither with '{THINGS}' nor with '{POLICIES}' and has"
-                " neither control characters nor empty parts between slashes"
-            )
-            problems.append(_refused(name, expected, name))
-        elif not isinstance(about, dict):
-            problems.append(_refused(about, "an object with policyId and partitions", name))
-        else:
-            found[name] = _stream(name, about, problems)
-    if problems:
-        raise OptionRefused(*problems)
-    return found
-
-
-def _is_stream(name: str) -> bool:
-    if not name or _UNFIT.search(name) is not None or name.startswith((THINGS, POLICIES)):
-        return False
-    return len(name.encode()) <= LONGEST_STREAM
-
-
-def _stream(name: str, about: Mapping[str, Any], problems: list[OptionProblem]) -> StreamOptions:
-    """Read a stream; problems are added to `problems`."""
-    unknown = about.keys() - {"partitions", "policyId"}
-    problems += [_refused(about[member], "partitions or policyId", name, member) for member in sorted(unknown)]
-    written = about.get("partitions", 1)
-    if (partitions := _whole(written, 1, LAST_PARTITION + 1)) is None:
-        problems.append(_refused(written, f"a whole number from 1 to {LAST_PARTITION + 1}", name, "partitions"))
-    written = about.get("policyId")
-    policy = parse_entity_id(EntityType.POLICY, written) if isinstance(written, str) else None
-    if policy is None:
-        problems.append(_refused(written, "the id of a policy, 'namespace:name'", name, "policyId"))
-        policy = EntityId(EntityType.POLICY, "", "")
-    return StreamOptions(partitions or 1, policy)
-
-
 def _auth_keys(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise OptionRefused(_refused(value, "an object of names and the SHA-256 of their keys"))
+        raise OptionRefused(option_problem(value, "an object of names and the SHA-256 of their keys"))
     problems: list[OptionProblem] = []
     for name, digest in value.items():
         if _NAME.fullmatch(name) is None or name == ANONYMOUS:
             expected = f"a name of up to 100 letters, digits and the characters _ . - that is not '{ANONYMOUS}'"
-            problems.append(_refused(name, expected, name))
+            problems.append(option_problem(name, expected, name))
         elif not isinstance(digest, str) or _SHA_256.fullmatch(digest) is None:
             # The value may be the key itself, so it is not quoted.
-            problems.append(_refused("***", "the SHA-256 of the key, as 64 hexadecimal digits", name))
+            problems.append(option_problem("***", "the SHA-256 of the key, as 64 hexadecimal digits", name))
     if problems:
         raise OptionRefused(*problems)
     return {name: digest.lower() for name, digest in value.items()}
 
 
-def _pattern(value: object) -> AddressPattern:
-    if not isinstance(value, str) or not value:
-        raise OptionRefused(_refused(value, "an address in which * stands for a part of it"))
-    try:
-        return AddressPattern(value)
-    except PatternRefused as error:
-        raise OptionRefused(
-            OptionProblem((), value, "an address in which * stands for a part of it", FAILED, str(error))
-        ) from error
-
-
-def _duration(value: object) -> float:
-    if (seconds := _whole(value, 1, 999_999_999)) is not None:
-        return float(seconds)
-    if isinstance(value, str) and (found := _DURATION.fullmatch(value)) is not None:
-        return float(int(found["count"]) * _SECONDS[found["unit"]])
-    raise OptionRefused(_refused(value, "a number of seconds, or a number and one of s, m, h, d, such as '90m'"))
-
-
 def _catch_up(value: object) -> int:
-    if (messages := _whole(value, 0, MOST_CATCH_UP)) is None:
-        raise OptionRefused(_refused(value, f"a whole number from 0 to {MOST_CATCH_UP}"))
+    if (messages := whole_number(value, 0, MOST_CATCH_UP)) is None:
+        raise OptionRefused(option_problem(value, f"a whole number from 0 to {MOST_CATCH_UP}"))
     return messages
 
 
@@ -167,28 +90,21 @@ def _one_of(kinds: type[Enum]) -> Callable[[object], Enum]:
             return kinds(value)
         except ValueError:
             known = ", ".join(str(kind.value) for kind in kinds)
-            raise OptionRefused(_refused(value, f"one of: {known}")) from None
+            raise OptionRefused(option_problem(value, f"one of: {known}")) from None
 
     return read
 
 
 def _filler(value: object) -> str:
     if value != "":
-        raise OptionRefused(_refused(value, "an empty string, or null"))
+        raise OptionRefused(option_problem(value, "an empty string, or null"))
     return ""
 
 
 FILLER = "subIdFiller"
 
 OPTIONS = (
-    Option(
-        "streams",
-        _streams,
-        "The streams there are: their ids, each with `policyId`, the policy that grants READ and WRITE on the resource"
-        " `stream:/<id>`, and `partitions` from 1 to 256, 1 if it is not written.",
-        {"tank-9": {"partitions": 4, "policyId": "acme.site:tanks"}},
-        {},
-    ),
+    STREAMS,
     Option(
         "authKeys",
         _auth_keys,
@@ -197,20 +113,8 @@ OPTIONS = (
         {"pump": "579e48f5b5b2e628fae93194811b44a24cc6114bf20f23ae51dc3fe7d4fb9256"},
         {},
     ),
-    Option(
-        "replyAddressPattern",
-        _pattern,
-        "Which addresses answers may go to: `*` stands for some text without slashes, `**` at the end for any text. Not"
-        " written: those that begin as the address of the reply-target does in front of its first placeholder.",
-        "streamr/*/res",
-    ),
-    Option(
-        "sessionIdleTimeout",
-        _duration,
-        "How long a session lives on without a request: seconds, or a number and one of s, m, h, d.",
-        "30m",
-        "1h",
-    ),
+    REPLY_ADDRESS_PATTERN,
+    SESSION_IDLE_TIMEOUT,
     Option(
         "sessionCatchUpMax",
         _catch_up,

@@ -8,6 +8,7 @@ readable parts of stream, partition and `sub`. A key that is not text is treated
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -18,12 +19,10 @@ from mappings.ditto.document import NOT_JSON, is_sound
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.streamr import errors
-from mappings.streamr.errors import LONGEST_STREAM, ErrorSubject, RequestRefused, Sub
-from mappings.streamr.streams import PolicyStream, ThingStream, place_of
-from mappings.streamr.timestamps import EARLIEST, LATEST, NoInstant, read_instant
-
-LAST_PARTITION = 255
-"""Partitions are one byte."""
+from mappings.streamr.errors import ErrorSubject, RequestRefused, Sub
+from mappings.streams.entry import All, FromTime, Last, OffsetRange, Selection
+from mappings.streams.stream_id import LAST_PARTITION, LONGEST_STREAM_ID, PolicyStream, ThingStream, parse_stream_id
+from mappings.timestamps import EARLIEST, LATEST, milliseconds
 
 LARGEST_OFFSET = (1 << 53) - 1
 """Offsets stay whole numbers in every client."""
@@ -77,36 +76,6 @@ class Unsubscribe:
 
 
 @dataclass(frozen=True, slots=True)
-class All:
-    """Every stored message."""
-
-
-@dataclass(frozen=True, slots=True)
-class Last:
-    """The newest `count` messages, oldest of them first."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """Offsets from `start` to `end`, both inclusive; an `end` of None is the newest."""
-
-    start: int
-    end: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FromTime:
-    """Messages from the first one published at `instant` (milliseconds) or later, by offset."""
-
-    instant: int
-
-
-Selection: TypeAlias = All | Last | OffsetRange | FromTime
-
-
-@dataclass(frozen=True, slots=True)
 class Resend:
     """Send stored messages, under the client's own ID."""
 
@@ -127,7 +96,7 @@ Request: TypeAlias = Publish | SubscribeRequest | Unsubscribe | Resend | Disconn
 
 def twin_of(request: Request) -> EntityId | None:
     """Return the thing or policy of a request; None for the operator's own streams."""
-    place = None if isinstance(request, Disconnect) else place_of(request.stream)
+    place = None if isinstance(request, Disconnect) else parse_stream_id(request.stream)
     return place.entity if isinstance(place, ThingStream | PolicyStream) else None
 
 
@@ -178,6 +147,10 @@ def _integer(value: Any) -> int | None:
     return int(value)
 
 
+class NoInstant(Exception):
+    """A value that is no time of a publisher."""
+
+
 def _publish(members: Members, limits: RequestLimits, accept_non_json: bool) -> Publish:
     stream = members.get("stream")
     if not isinstance(stream, str) or not stream:
@@ -186,7 +159,7 @@ def _publish(members: Members, limits: RequestLimits, accept_non_json: bool) -> 
         raise RequestRefused(errors.stream_not_found(stream))
     about = ErrorSubject(stream)
     # A twin's events have the service's time, and one partition.
-    is_twin = isinstance(place_of(stream), ThingStream | PolicyStream)
+    is_twin = isinstance(parse_stream_id(stream), ThingStream | PolicyStream)
     instant = None if is_twin else _instant(members.get("ts"), about)
     content = _content(members.get("msg"), limits, accept_non_json and not is_twin, about)
     key = None if is_twin else members.get("pkey") or None
@@ -281,7 +254,7 @@ def _partition(members: Members) -> int | None:
 
 def _is_lawful(stream: str) -> bool:
     """Whether this is a valid stream ID."""
-    return _size(stream) <= LONGEST_STREAM
+    return _size(stream) <= LONGEST_STREAM_ID
 
 
 def _about(stream: str, partition: int | None = None, sub: Sub | None = None) -> ErrorSubject:
@@ -335,3 +308,41 @@ def _range(start: Any, end: Any) -> OffsetRange | None:
     return OffsetRange(
         max(0, min(first, LARGEST_OFFSET + 1)), None if last is None else max(-1, min(last, LARGEST_OFFSET))
     )
+
+
+# --- times of publishers -------------------------------------------------------------------------------------------------
+
+_NUMBER = re.compile(r"\s*(?P<whole>[+-]?[0-9]{1,16})(?:\.[0-9]*)?\s*", re.ASCII)
+_LONGEST_DATE = 64
+
+
+def read_instant(value: object) -> int | None:
+    """Return milliseconds since 1970; None if there is no time. Raises NoInstant.
+
+    The fraction of a number is cut off; a text is read as a number, else as a date in ISO 8601, in UTC without offset. Zero,
+    the empty text, null and false mean no time: the service's own is used, as clients of the protocol expect.
+    """
+    if value is None or value is False or value == "":
+        return None
+    if isinstance(value, str):
+        return _known(_of_text(value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise NoInstant
+    return _known(int(value)) if value else None
+
+
+def _of_text(text: str) -> int:
+    if (number := _NUMBER.fullmatch(text)) is not None:
+        return int(number["whole"])
+    if len(text) > _LONGEST_DATE:
+        raise NoInstant
+    try:
+        return milliseconds(text.strip())
+    except ValueError:
+        raise NoInstant from None
+
+
+def _known(instant: int) -> int:
+    if not EARLIEST <= instant <= LATEST:
+        raise NoInstant
+    return instant

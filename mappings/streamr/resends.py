@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRefused, Sub
 from mappings.streamr.frames import Error, Frame, NoResend, Resending, Resent, Unicast, error_of
-from mappings.streamr.messages import StreamMessage
-from mappings.streamr.requests import Resend, Selection
+from mappings.streamr.requests import Resend
+from mappings.streams.entry import Selection, StreamEntry
 
 LONGEST_DELAY = 30.0
 """Seconds that an answer is kept back at most."""
@@ -141,7 +141,7 @@ class ResendFrames:
         self._request = request
         self.has_found = False
 
-    def found(self, messages: Sequence[StreamMessage]) -> list[Frame]:
+    def found(self, messages: Sequence[StreamEntry]) -> list[Frame]:
         """The frames of some messages, in order."""
         request = self._request
         frames: list[Frame] = []

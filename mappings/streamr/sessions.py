@@ -7,20 +7,24 @@ subscriptions, and each sign of the end removes the session. Every method return
 A session belongs to the subjects that the source or peer gave its first sender; keys in requests are permissions of the
 request only, since clients do not send them always. If clients share an address, each by its own ID, a subscription lasts
 until the last of them has left it.
+
+Clients do not notice a restart: subscriptions continue from stored rows. A resend fails, and its client must learn of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from mappings.errors import Fault
 from mappings.model.absence import AbsenceDetector
 from mappings.streamr import errors
-from mappings.streamr.errors import ErrorSubject
+from mappings.streamr.errors import ErrorSubject, Sub
 from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of
 from mappings.streamr.requests import Publish, Request, SubscribeRequest, Unsubscribe
 
@@ -320,3 +324,56 @@ class Sessions:
     def _leave(self, session: StreamrSession, spot: Spot) -> LeaveStream:
         del session.subscriptions[spot]
         return LeaveStream(session.address, spot)
+
+
+# --- rows of sessions that outlive a restart ----------------------------------------------------------------------------
+
+
+class PersistedSubscription(msgspec.Struct, frozen=True, array_like=True, tag="following"):
+    """A session's subscription to a partition, with the permissions of `subjects`, for these clients.
+
+    `owners`: the owners of the session. `headers`: additional headers of broadcasts.
+    """
+
+    stream: str
+    partition: int
+    owners: frozenset[str]
+    subjects: tuple[str, ...]
+    clients: frozenset[str | None]
+    headers: Mapping[str, str]
+
+
+class PersistedResend(msgspec.Struct, frozen=True, array_like=True, tag="asked"):
+    """An unfinished resend; `headers` are those of its frames, which reply to `correlation_id`."""
+
+    stream: str
+    partition: int
+    sub: Sub
+    owners: frozenset[str]
+    headers: Mapping[str, str]
+    correlation_id: str | None
+
+
+Kept: TypeAlias = PersistedSubscription | PersistedResend
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(PersistedSubscription | PersistedResend).decode
+
+
+def pack(kept: Kept) -> bytes:
+    """Return the bytes of a row."""
+    return _encode(kept)
+
+
+def unpack(packed: bytes) -> Kept:
+    """Unpack stored bytes. Raises ValueError for invalid ones."""
+    found: Kept = _decode(packed)
+    return found
+
+
+def resumed_from(last: int | None, missed: int, most: int) -> int | None:
+    """Return the offset after which a live subscription continues after a restart; None for "now".
+
+    `missed` messages came after the `last` sent one, and `most` are sent. The client detects a gap by the next predecessor.
+    """
+    return last if last is not None and missed <= most else None

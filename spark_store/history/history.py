@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, HistoryQuery
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store import rql
 from spark_store.errors import HistoryUnavailable
 from spark_store.history.event_view import partial_thing

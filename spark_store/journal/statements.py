@@ -17,7 +17,7 @@ import msgspec
 
 from mappings.ids import EntityId
 from mappings.model.signals import Event
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.errors import Unstorable
 from spark_store.records import CursorPosition, EventCause, PolicyDue, PublishedEvent, entity_of, event_size
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.journal.reader import EntityState, JournalEntry
 from spark_store.lake.reader import CHECKED, opened
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict, replace
 
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError, translate_system_error
 from spark_store.journal.reader import expect_journal
 from spark_store.lake import durability

@@ -25,7 +25,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable, translate_spark_error
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from mappings.ids import namespace_of
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, MOMENTS, SNAPSHOTS, Lake

@@ -22,7 +22,7 @@ from mappings.ids import EntityType
 from mappings.model.json_pointer import put
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Event
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.history.replay import StateFold, state_path
 from spark_store.records import Snapshot, entity_of
 from spark_store.rql.ast import And, FieldKind, Not, Or, Predicate

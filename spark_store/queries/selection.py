@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from mappings.ids import EntityType, namespace_of
 from mappings.model.signals import Event
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store import rql
 from spark_store.history.event_view import partial_thing
 from spark_store.records import entity_of

@@ -16,7 +16,7 @@ from typing import Any
 
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from mappings.streamr.streams import partition_of
+from mappings.streams.stream_id import partition_id
 from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
@@ -65,7 +65,7 @@ def fill_stream(path: Path, messages: int = 0, size: int = 0) -> None:
     written = Event(POLICY, 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")
     journal.append([Change((written,), (fold([written]),))])
     if messages:
-        entity = partition_of(STREAM, 0)
+        entity = partition_id(STREAM, 0)
         content = json.dumps(json.dumps({"note": "x" * size})).encode()
         events = tuple(Event(entity, n + 1, STAMP, "published", "/", content, b"{}") for n in range(messages))
         journal.append([Change(events, (Snapshot(entity, messages, STAMP, STAMP, {}, None),))])

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from mappings.streamr.frames import Error, read_frame, write_frame
+from mappings.streamr.frames import Error, write_frame
 from mappings.streamr.requests import read_request
 from tests.support.paths import TESTS
 from tests.support.public_client import run_node
+from tests.support.streamr_frames import read_frame
 from tests.support.vectors import streamr as vectors
 
 pytestmark = pytest.mark.node

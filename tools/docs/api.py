@@ -12,7 +12,7 @@ from connectivity.api.openapi import ALWAYS, CHANGING, EVERYWHERE, GUARDED, WITH
 from connectivity.api.operations import Erasures
 from connectivity.management.interface import Management
 from connectivity.monitoring.prometheus import PrometheusRegistry
-from connectivity.subscriptions.search_requests import Inquiries
+from connectivity.subscriptions.search_requests import SearchRequests
 from tools.docs.markdown import cell
 
 _INTRODUCTION = """\
@@ -131,7 +131,7 @@ def description() -> dict[str, Any]:
         None,
         cast(Erasures, object()),
         cast(Management, object()),
-        cast(Inquiries, object()),
+        cast(SearchRequests, object()),
     )
     return described(app, needs_token=False)
 

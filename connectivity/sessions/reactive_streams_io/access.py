@@ -16,10 +16,10 @@ from connectivity.twins.access import concerning, may_stream, may_use_stream
 from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
-from mappings.streamr.options import StreamOptions, StreamrOptions
-from mappings.streamr.streams import read_partition_name, stream_of
+from mappings.streams.options import StreamDefinition
+from mappings.streams.stream_id import parse_partition_name, stream_id_of
 
-StreamsThere: TypeAlias = Mapping[str, StreamOptions]
+StreamsThere: TypeAlias = Mapping[str, StreamDefinition]
 
 
 class SessionReader(Protocol):
@@ -42,7 +42,7 @@ def not_readable(
         return may_stream(entity, subjects, world)
     stream = _own(entity)
     known = streams.get(stream)
-    if known is not None and may_use_stream(stream, str(known.policy), READ, subjects, world):
+    if known is not None and may_use_stream(stream, known, READ, subjects, world):
         return None
     return Fault(403, "rsio:stream.notallowed", f"READ on 'stream:/{stream}' is needed.")
 
@@ -58,8 +58,8 @@ class ReaderAccess(AccessRevalidation[tuple[SessionReader, int]]):
         reader, stream = judged
         if (entity := reader.entity(stream)) is None:
             return frozenset()
-        name = _own(entity) if entity.type is EntityType.STREAM else stream_of(entity)
-        return concerning(name, StreamrOptions(streams=reader.streams_there), self._world)
+        name = _own(entity) if entity.type is EntityType.STREAM else stream_id_of(entity)
+        return concerning(name, reader.streams_there, self._world)
 
     def judge(self, found: Collection[tuple[SessionReader, int]]) -> None:
         for judged in found:
@@ -74,5 +74,5 @@ class ReaderAccess(AccessRevalidation[tuple[SessionReader, int]]):
 
 def _own(entity: EntityId) -> str:
     """The stream of a partition."""
-    found = read_partition_name(str(entity))
+    found = parse_partition_name(str(entity))
     return found[0] if found is not None else str(entity)

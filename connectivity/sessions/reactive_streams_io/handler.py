@@ -21,7 +21,7 @@ from connectivity.sessions.reactive_streams_io.peer import PeerSession
 from connectivity.sessions.reactive_streams_io.publishers import PublisherResolver
 from connectivity.sessions.reactive_streams_io.sessions import Key, RsioSessions
 from connectivity.sessions.reply_channel import ReplyChannel, drop, is_meant, resolved_reply
-from connectivity.sessions.streamr.messages import MessageWriter
+from connectivity.sessions.stream_source import StreamSource
 from connectivity.sources.delivery import InboundDelivery
 from connectivity.sources.reader import ReceivedSignal
 from connectivity.targets.reply_target import ReplyTargetPublisher
@@ -58,7 +58,7 @@ class RsioHandler(SessionHandler):
         self._means = means
         self._rooms: dict[tuple[str, str], RsioSessions] = {}
         """By connection and mapper."""
-        self._writing = MessageWriter(means.store, means.lifetimes, means.now)
+        self._source = StreamSource(means.store, means.lifetimes, means.now)
         self._watching = ReaderAccess(means.store, means.decider.world)
 
     def __repr__(self) -> str:
@@ -203,7 +203,7 @@ class RsioHandler(SessionHandler):
             means = self._means
             options = cast(RsioOptions, route.mapper.codec.terms)
             opening = PublisherResolver(
-                options, means.store, means.streams, means.decider.world, self._writing, means.now
+                options, means.store, means.streams, means.decider.world, self._source, means.now
             )
             room = self._rooms[key] = RsioSessions(
                 route.connection_id,

@@ -28,9 +28,7 @@ from connectivity.sessions.reactive_streams_io.feeds import (
     SyntheticFeed,
     Write,
 )
-from connectivity.sessions.streamr.messages import MessageWriter
-from connectivity.sessions.streamr.resend import query_of
-from connectivity.store.past_state import first_published
+from connectivity.sessions.stream_source import StreamSource, query_of
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import NOTHING, Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
@@ -56,9 +54,8 @@ from mappings.model.signals import (
 from mappings.reactive_streams_io import elements, publisher_names
 from mappings.reactive_streams_io.elements import EventWriter, packer
 from mappings.reactive_streams_io.options import RsioOptions
-from mappings.streamr.messages import write_message
-from mappings.streamr.requests import All, FromTime, Last, OffsetRange, Selection
-from mappings.streamr.streams import partition_of
+from mappings.streams.entry import All, FromTime, Last, OffsetRange, Selection, encode_entry
+from mappings.streams.stream_id import partition_id
 from spark_store import rql
 from spark_store.errors import QueryError
 from spark_store.history.event_view import partial_thing
@@ -123,7 +120,7 @@ class ResolvedPublisher(NamedTuple):
 
 
 class PublisherResolver:
-    """Opens publishers for one mapper. `writing` encodes messages of streams once for all subscribers."""
+    """Opens publishers for one mapper."""
 
     def __init__(
         self,
@@ -131,14 +128,14 @@ class PublisherResolver:
         store: Store,
         streams: SubscriptionManager,
         world: StateLookup,
-        writing: MessageWriter,
+        source: StreamSource,
         now: Callable[[], datetime],
     ) -> None:
         self._options = options
         self._store = store
         self._streams = streams
         self._world = world
-        self._writing = writing
+        self._source = source
         self._now = now
 
     def open(self, publisher: str, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
@@ -269,13 +266,13 @@ class PublisherResolver:
             return Fault(
                 404, "rsio:stream.notfound", f"There is no stream '{name.id}' with partition {name.partition}."
             )
-        entity = partition_of(name.id, name.partition)
+        entity = partition_id(name.id, name.partition)
 
         def may_read() -> Fault | None:
             return not_readable(entity, subjects, self._options.streams, self._world)
 
         def write(event: Event) -> bytes:
-            return write_message(self._writing.message(event), STREAM_VERSION)
+            return encode_entry(self._source.entry(event), STREAM_VERSION)
 
         def live(after: int | None) -> Feed | Fault:
             fault = may_read()
@@ -295,8 +292,8 @@ class PublisherResolver:
                 return self._ask(SubscriptionKind.HISTORY, query_of(selection, entity, newest), subjects)
 
             async def find(instant: int) -> Feed | Fault:
-                first = await first_published(self._store, entity, 1, newest, instant)
-                return ask(OffsetRange(newest + 1 if first is None else first, None))
+                query = await self._source.query_from_time(entity, instant, oldest=1, newest=newest)
+                return self._ask(SubscriptionKind.HISTORY, query, subjects)
 
             found = DeferredFeed(lambda: find(selection.instant)) if isinstance(selection, FromTime) else ask(selection)
             if isinstance(found, Fault):

@@ -10,9 +10,10 @@ import asyncio
 from collections.abc import Collection
 
 from connectivity.authorization.revalidation import AccessRevalidation
+from connectivity.sessions.streamr.permissions import may_follow
 from connectivity.sessions.streamr.sessions import StreamrSessions
 from connectivity.store.store import Store
-from connectivity.twins.access import concerning, may_follow
+from connectivity.twins.access import concerning
 from connectivity.twins.context import StateLookup
 from mappings.ids import EntityId
 from mappings.streamr.sessions import SendFrame
@@ -37,7 +38,7 @@ class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
 
     def concerning(self, judged: tuple[StreamrSessions, str]) -> frozenset[EntityId]:
         room, stream = judged
-        return concerning(stream, room.options, self._world)
+        return concerning(stream, room.options.streams, self._world)
 
     def judge(self, found: Collection[tuple[StreamrSessions, str]]) -> None:
         streams: dict[StreamrSessions, set[str]] = {}
@@ -50,7 +51,7 @@ class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
         options, world = room.options, self._world
 
         def may_read(stream: str, subjects: frozenset[str]) -> bool:
-            return may_follow(stream, options, subjects, world)
+            return may_follow(stream, options, tuple(subjects), world)
 
         effects = room.sessions.recheck(streams, may_read)
         room.do([effect for effect in effects if not isinstance(effect, SendFrame)])

@@ -17,31 +17,31 @@ import structlog
 from connectivity.monitoring.logs import log_context
 from connectivity.sessions.base import SessionCommand, SessionHandler, SessionReply, SessionServices
 from connectivity.sessions.reply_channel import drop, is_meant, resolved_reply
+from connectivity.sessions.stream_source import StreamSource
 from connectivity.sessions.streamr.access import FollowerAccess
+from connectivity.sessions.streamr.frame_cache import FrameCache
 from connectivity.sessions.streamr.live_subscription import LiveSubscription
-from connectivity.sessions.streamr.messages import MessageWriter
+from connectivity.sessions.streamr.permissions import StreamPermission, admit, entity_at, error_subject, forbidden
 from connectivity.sessions.streamr.persistence import SessionPersistence
-from connectivity.sessions.streamr.publishing import StreamPublisher, errand_of
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.sessions.streamr.resend import ResendQueue, ResendRequest
 from connectivity.sessions.streamr.resumption import go_on
-from connectivity.sessions.streamr.sessions import StreamrSessions, about_of, admit, entity_at
+from connectivity.sessions.streamr.sessions import StreamrSessions
+from connectivity.sessions.streamr.twin_commands import twin_command
 from connectivity.sources.delivery import InboundDelivery, name_in_session
 from connectivity.sources.reader import ReceivedSignal
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done, ReaderStatus, unobserved
-from connectivity.twins.access import StreamPermission
 from mappings.errors import Fault, MappingError
 from mappings.ids import EntityId
 from mappings.model.signals import ErrorResponse, Headers, SessionMessage
 from mappings.streamr import errors
-from mappings.streamr.access import refused
 from mappings.streamr.errors import ErrorSubject, RequestRefused, Sub
 from mappings.streamr.frames import Error, Frame, Unsubscribed, error_of, frame_of, type_of, version_in, write_frame
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Disconnect, Publish, Request, Resend, SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import End, SenderDecision
-from mappings.streamr.streams import OwnStream
+from mappings.streams.stream_id import ConfiguredStream
 from spark_store.errors import RevisionConflict, StoreUnavailable
 from spark_store.records import Change
 
@@ -74,8 +74,8 @@ class StreamrHandler(SessionHandler):
         self._means = means
         self._rooms: dict[tuple[str, str], StreamrSessions] = {}
         """By connection and mapper."""
-        self._writing = MessageWriter(means.store, means.lifetimes, means.now)
-        self._publishing = StreamPublisher(means.store, means.now)
+        self._source = StreamSource(means.store, means.lifetimes, means.now)
+        self._frames = FrameCache(self._source)
         self._watching = FollowerAccess(means.store, means.decider.world)
         self._rows = means.rows(PROTOCOL)
         self._unopened: dict[str, Sequence[ReplyTargetPublisher]] = {}
@@ -158,15 +158,24 @@ class StreamrHandler(SessionHandler):
         self, request: Publish, visit: _Request, headers: Headers, changes: list[Change]
     ) -> SessionReply | SessionCommand:
         options, arrival = visit.room.options, visit.arrival
-        permit = self._admit(request, visit)
+        permission = self._admit(request, visit)
         session = visit.line.address if visit.line is not None else None
         chosen = visit.line.correlation_id if visit.line is not None else None
         named = name_in_session(visit.heard, arrival, session, chosen)
-        if not isinstance(permit.place, OwnStream):
-            return errand_of(request, permit.place.entity, permit, headers, named, visit.line)
+        if not isinstance(permission.stream, ConfiguredStream):
+            return twin_command(request, permission.stream.entity, permission, headers, named, visit.line)
         name, is_asked, is_chosen = named
-        if name is None or not is_asked or not self._publishing.is_known(name, is_chosen=is_chosen):
-            self._publishing.append(request, permit.partitions, options.hash, name, changes)
+        if name is None or not is_asked or not self._source.is_known(name, is_chosen=is_chosen):
+            self._source.append(
+                request.stream,
+                request.content,
+                key=request.key,
+                timestamp=request.timestamp,
+                partitions=permission.partitions,
+                hash=options.hash,
+                name=name,
+                changes=changes,
+            )
         else:
             visit.heard.route.meter.inbound("answered_again")
         return partial(_published, request, visit.line)
@@ -174,8 +183,8 @@ class StreamrHandler(SessionHandler):
     def _subscribe(
         self, request: SubscribeRequest, visit: _Request, line: StreamrReplyChannel, client: str | None
     ) -> SessionReply:
-        permit = self._admit(request, visit)
-        subjects = frozenset(permit.subjects)
+        permission = self._admit(request, visit)
+        subjects = frozenset(permission.subjects)
         frames = visit.room.subscribe(request, line, visit.owners, subjects, self._means.clock(), client)
         return partial(_followed, visit.room, frames, line)
 
@@ -190,12 +199,12 @@ class StreamrHandler(SessionHandler):
 
     def _resend(self, request: Resend, visit: _Request, line: StreamrReplyChannel) -> SessionReply:
         room = visit.room
-        permit = self._admit(request, visit)
+        permission = self._admit(request, visit)
         if room.sessions.open(line.address, visit.owners, self._means.clock()) is None:
-            raise RequestRefused(room.sessions.too_many, about_of(request))
+            raise RequestRefused(room.sessions.too_many, error_subject(request))
         room.keeping.asked(request, visit.owners, line)
-        entity = entity_at(permit.place, request.partition)
-        wanted = ResendRequest(request, entity, self._newest(entity), permit.subjects)
+        entity = entity_at(permission.stream, request.partition)
+        wanted = ResendRequest(request, entity, self._newest(entity), permission.subjects)
         return partial(self._begin_resend, wanted, visit, line)
 
     def _begin_resend(
@@ -333,10 +342,10 @@ class StreamrHandler(SessionHandler):
         lost: Callable[[Fault], None],
         sent: Callable[[int], object],
     ) -> LiveSubscription:
-        return LiveSubscription(self._means.streams, self._writing, line, spot, subjects, lost, sent)
+        return LiveSubscription(self._means.streams, self._frames, line, spot, subjects, lost, sent)
 
     def _make_resending(self, answered: Callable[[Sub], object]) -> ResendQueue:
-        return ResendQueue(self._means.store, self._means.streams, self._writing, self._means.clock, answered)
+        return ResendQueue(self._means.store, self._means.streams, self._source, self._means.clock, answered)
 
     def _line(
         self, route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery, options: StreamrOptions
@@ -367,7 +376,7 @@ def _client(headers: Headers) -> str | None:
 def _taken(request: Request) -> RequestRefused:
     """Return the error for a sender that uses the session of another one."""
     if isinstance(request, Publish | SubscribeRequest | Resend):
-        return RequestRefused(refused(request), about_of(request))
+        return RequestRefused(forbidden(request), error_subject(request))
     stream, partition = (request.stream, request.partition or 0) if isinstance(request, Unsubscribe) else ("", 0)
     return RequestRefused(errors.not_authorized(stream, partition), ErrorSubject(stream, partition))
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from connectivity.errors import ConnectivityError
-from connectivity.sessions.streamr.messages import MessageWriter
+from connectivity.sessions.streamr.frame_cache import FrameCache
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
 from connectivity.targets.outbox import PendingPublish
@@ -49,7 +49,7 @@ class LiveSubscription:
     def __init__(
         self,
         streams: SubscriptionManager,
-        writing: MessageWriter,
+        frames: FrameCache,
         line: StreamrReplyChannel,
         spot: Spot,
         subjects: tuple[str, ...],
@@ -62,7 +62,7 @@ class LiveSubscription:
         self.last: int | None = None
         """The offset that was sent last."""
         self._streams = streams
-        self._writing = writing
+        self._frames = frames
         self._key = f"{spot[0]}/{spot[1]}"
         self._lost = lost
         self._confirmed = sent
@@ -87,8 +87,8 @@ class LiveSubscription:
         if self._is_over:
             return None
         if isinstance(signal, Next):
-            writing, style = self._writing, self.line.style
-            frames = [(FrameType.BROADCAST, writing.broadcast(event, style)) for event in signal.elements]
+            cache, style = self._frames, self.line.style
+            frames = [(FrameType.BROADCAST, cache.broadcast(event, style)) for event in signal.elements]
             self.last = signal.elements[-1].revision
             return self.line.send(frames, partial(self._sent, len(frames), self.last, ended), elements=len(frames))
         if not isinstance(signal, Created):

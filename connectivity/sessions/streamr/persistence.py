@@ -2,7 +2,7 @@
 
 Clients do not notice a restart (Streamr protocol, lifetime of a session): a subscription is durable before it is confirmed,
 from the offset where it began; later messages are sent after the restart. An interrupted resend fails, and its client is
-notified. `mappings.streamr.persistence` defines the bytes of a row.
+notified. `mappings.streamr.sessions` defines the bytes of a row.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import structlog
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.store.session_repository import SessionRepository
 from mappings.streamr.errors import Sub
-from mappings.streamr.persistence import Kept, PersistedResend, PersistedSubscription, pack, unpack
 from mappings.streamr.requests import Resend
-from mappings.streamr.sessions import Spot, SubscriptionRow
-from mappings.streamr.streams import partition_name
+from mappings.streamr.sessions import Kept, PersistedResend, PersistedSubscription, Spot, SubscriptionRow, pack, unpack
+from mappings.streams.stream_id import partition_name
 from spark_store.records import SessionKey, SessionRow
 
 log = structlog.get_logger(__name__)

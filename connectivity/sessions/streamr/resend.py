@@ -10,17 +10,15 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 import structlog
 
 from connectivity.errors import ConnectivityError
+from connectivity.sessions.stream_source import StreamSource, query_of
 from connectivity.sessions.streamr.live_subscription import fault_of
-from connectivity.sessions.streamr.messages import MessageWriter
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
-from connectivity.store.past_state import first_published
 from connectivity.store.store import Store
 from connectivity.subscriptions.manager import AT_ONCE, Subscriber, SubscriptionManager
 from connectivity.targets.outbox import PendingPublish
@@ -40,8 +38,9 @@ from mappings.model.signals import (
 )
 from mappings.streamr.errors import Sub
 from mappings.streamr.frames import Frame, type_of, write_frame
-from mappings.streamr.requests import All, FromTime, Last, OffsetRange, Resend, Selection
+from mappings.streamr.requests import Resend
 from mappings.streamr.resends import ResendFrames, Resends, ResendTicket
+from mappings.streams.entry import FromTime
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -67,7 +66,7 @@ class ResendQueue:
         self,
         store: Store,
         streams: SubscriptionManager,
-        writing: MessageWriter,
+        source: StreamSource,
         clock: Callable[[], float],
         answered: Callable[[Sub], object],
     ) -> None:
@@ -77,7 +76,7 @@ class ResendQueue:
         """
         self._store = store
         self._streams = streams
-        self._writing = writing
+        self._source = source
         self._clock = clock
         self._answered = answered
         self._resends = Resends()
@@ -105,7 +104,7 @@ class ResendQueue:
     def ask(self, wanted: ResendRequest, line: StreamrReplyChannel) -> None:
         """Queue a resend. Raises RequestRefused if too many wait."""
         ticket = self._resends.ask(wanted.request)
-        self._asked[ticket.number] = _Resend(self, self._writing, ticket, wanted, line)
+        self._asked[ticket.number] = _Resend(self, self._source, ticket, wanted, line)
         self.go_on()
 
     def go_on(self) -> None:
@@ -165,7 +164,7 @@ class _Resend:
     def __init__(
         self,
         resending: ResendQueue,
-        writing: MessageWriter,
+        source: StreamSource,
         ticket: ResendTicket,
         wanted: ResendRequest,
         line: StreamrReplyChannel,
@@ -176,7 +175,7 @@ class _Resend:
         self.key = f"{ticket.request.sub}\0{ticket.number}"
         self.peer = Subscriber(self, wanted.subjects, (line.connection_id, line.address), has_session=True)
         self._resending = resending
-        self._writing = writing
+        self._source = source
         self._wanted = wanted
         self._looking: asyncio.Task[None] | None = None
         self._conversation = ResendFrames(ticket.request)
@@ -204,8 +203,9 @@ class _Resend:
             oldest = await store.kept.look(entity)
             if query is None:
                 assert isinstance(request.selection, FromTime)
-                first = await first_published(store, entity, oldest, newest, request.selection.instant)
-                query = _range(entity, newest + 1 if first is None else first, newest)
+                query = await self._source.query_from_time(
+                    entity, request.selection.instant, oldest=oldest, newest=newest
+                )
             self._subscribe(query, streams)
         except (StoreUnavailable, HistoryUnavailable) as error:
             log.error("a resend could not be begun", reason=str(error), entity=str(entity))
@@ -244,7 +244,7 @@ class _Resend:
 
     def _send(self, signal: Next, ended: Done | None) -> PendingPublish:
         style = self.line.style
-        found = self._conversation.found([self._writing.message(event) for event in signal.elements])
+        found = self._conversation.found([self._source.entry(event) for event in signal.elements])
         frames = [(type_of(frame), write_frame(frame, style)) for frame in found]
         number = len(signal.elements)
         return self.line.send(frames, partial(self._sent, number, ended), elements=number)
@@ -263,22 +263,3 @@ def _is_at_hand(query: HistoryQuery, store: Store) -> bool:
         return query.from_revision >= store.oldest_kept(query.entity)
     except StoreUnavailable:
         return False
-
-
-def query_of(selection: Selection, entity: EntityId, newest: int) -> HistoryQuery:
-    """Return the query of a selection for a partition with this `newest` offset (0: empty)."""
-    match selection:
-        case All():
-            return _range(entity, 1, newest)
-        case Last(count):
-            return _range(entity, newest - count + 1, newest)
-        case OffsetRange(start, end):
-            return _range(entity, start, newest if end is None else min(end, newest))
-        case FromTime(instant):
-            # Times of the service are in order.
-            return replace(_range(entity, 1, newest), after=instant * 1_000_000 - 1)
-
-
-def _range(entity: EntityId, first: int, last: int) -> HistoryQuery:
-    """Return a query for offsets, both inclusive."""
-    return HistoryQuery(entity, max(1, first), last) if last >= max(1, first) else HistoryQuery(entity, 2, 1)

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from connectivity.sessions.reply_channel import is_meant
+from connectivity.sessions.streamr.permissions import may_follow
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.sessions.streamr.sessions import StreamrSessions
 from connectivity.store.session_repository import SessionRepository
 from connectivity.targets.destination import Destination
 from connectivity.targets.reply_target import ReplyTargetPublisher
-from connectivity.twins.access import may_follow
 from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.placeholders.template import Scope, parse
 from mappings.streamr import errors
-from mappings.streamr.access import has_lost_key
+from mappings.streamr.auth_keys import has_lost_key
 from mappings.streamr.errors import ErrorSubject
 from mappings.streamr.frames import error_of
 from mappings.streamr.options import StreamrOptions
-from mappings.streamr.persistence import Kept, PersistedResend, PersistedSubscription
+from mappings.streamr.sessions import Kept, PersistedResend, PersistedSubscription
 from spark_store.records import SessionRow
 
 
@@ -70,7 +70,7 @@ def _fault(
     if (
         not _is_owned(kept.owners, route)
         or has_lost_key(kept.subjects, kept.owners, options.keys)
-        or not may_follow(kept.stream, options, frozenset(kept.subjects), world)
+        or not may_follow(kept.stream, options, kept.subjects, world)
     ):
         return errors.not_authorized(kept.stream, kept.partition)
     own = options.streams.get(kept.stream)

@@ -13,56 +13,34 @@ from functools import partial
 import structlog
 
 from connectivity.sessions.streamr.live_subscription import LiveSubscription
+from connectivity.sessions.streamr.permissions import entity_at
 from connectivity.sessions.streamr.persistence import SessionPersistence
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.sessions.streamr.resend import ResendQueue
 from connectivity.transports.base import Done
-from connectivity.twins.access import Judged, StreamPermission, judge
-from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.streamr import errors
-from mappings.streamr.errors import ErrorSubject, RequestRefused, Sub
+from mappings.streamr.errors import ErrorSubject, Sub
 from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of, type_of, write_frame
 from mappings.streamr.options import StreamrOptions
-from mappings.streamr.persistence import PersistedResend, PersistedSubscription, resumed_from
-from mappings.streamr.requests import Publish, Resend, SubscribeRequest, Unsubscribe
+from mappings.streamr.requests import SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import (
     Effect,
     EndSession,
     LeaveStream,
+    PersistedResend,
+    PersistedSubscription,
     SendFrame,
     SessionLimits,
     Sessions,
     Spot,
     SubscriptionRow,
+    resumed_from,
 )
-from mappings.streamr.streams import OwnStream, Place, partition_of, place_of
+from mappings.streams.stream_id import parse_stream_id
 
 log = structlog.get_logger(__name__)
-
-
-def admit(request: Judged, options: StreamrOptions, given: Sequence[str], world: StateLookup) -> StreamPermission:
-    """Return the permission of a request, for a sender with the `given` subjects.
-
-    Raises RequestRefused, and StoreUnavailable if a policy cannot be read.
-    """
-    found = judge(request, options, given, world)
-    if isinstance(found, Fault):
-        raise RequestRefused(found, about_of(request))
-    return found
-
-
-def entity_at(place: Place, partition: int) -> EntityId:
-    """Return the entity whose events are the messages of a partition."""
-    return partition_of(place.id, partition) if isinstance(place, OwnStream) else place.entity
-
-
-def about_of(request: Judged) -> ErrorSubject:
-    """Return the fields of a request that an error repeats."""
-    if isinstance(request, Publish):
-        return ErrorSubject(request.stream)
-    return ErrorSubject(request.stream, request.partition, request.sub if isinstance(request, Resend) else None)
 
 
 MakeLive = Callable[
@@ -278,6 +256,6 @@ class StreamrSessions:
 
 def _entity(spot: Spot) -> EntityId:
     """Return the entity whose events are the messages of a partition."""
-    place = place_of(spot[0])
-    assert place is not None, "who may follow has been judged"
-    return entity_at(place, spot[1])
+    stream = parse_stream_id(spot[0])
+    assert stream is not None, "permission was checked"
+    return entity_at(stream, spot[1])

@@ -1,8 +1,8 @@
 """Decides from the opening request alone whether a client is admitted.
 
 `accept_handshake` is pure. It checks in this order: the origin of a browser's page (403), the number of peers (503), the
-token or certificate (401), the path (404), the Streamr protocol versions if the query has them (400). A refusal is an
-HTTP response with a plain text.
+token or certificate (401), the path (404), the query, for wire protocols that negotiate a version in it (400). A refusal
+is an HTTP response with a plain text.
 
 It also decides which headers a peer's messages get: those of its request in lower case, without secrets and headers of
 the socket itself, and the listener's own, which no request can set.
@@ -10,7 +10,7 @@ the socket itself, and the listener's own, which no request can set.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from http import HTTPStatus
@@ -18,8 +18,8 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from connectivity.transports.listener.link import REPLY_TO
-from mappings.streamr.errors import UnknownVersion
-from mappings.streamr.frames import CONTROL, HEADER, MESSAGE, message_version
+from mappings.errors import DecodeError
+from mappings.mappers import Codec
 
 USER = "websocket.user"
 FRAME = "websocket.frame"
@@ -40,7 +40,6 @@ _SOCKETS = frozenset(
         "trailer",
         "transfer-encoding",
         "upgrade",
-        HEADER,
         REPLY_TO,
     }
 )
@@ -63,8 +62,8 @@ class Rules:
     max_peers: int
     wants_certificate: bool = False
     """Whether a client certificate signed by a trusted authority is accepted instead of a token."""
-    subprotocols: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Path → the wire protocols at this path that have a WebSocket subprotocol name."""
+    codecs: Mapping[str, Sequence[Codec]] = field(default_factory=dict)
+    """Path → the codecs of the source at this path."""
 
 
 class HandshakeRequest(NamedTuple):
@@ -128,13 +127,18 @@ def accept_handshake(asked: HandshakeRequest, rules: Rules, peers: int) -> Accep
     }
     if user is not None:
         kept[USER] = user
-    try:
-        version = message_version(query)
-    except UnknownVersion as error:
-        return RefusedHandshake(HTTPStatus.BAD_REQUEST, error.fault.message)
-    if {CONTROL, MESSAGE} <= dict(members).keys():
-        kept[HEADER] = str(version)
-    return AcceptedHandshake(path, kept, rules.subprotocols.get(path, frozenset()))
+    codecs = rules.codecs.get(path, ())
+    for codec in codecs:
+        if codec.negotiated is not None:
+            kept.pop(codec.negotiated, None)
+            try:
+                version = codec.negotiate(dict(members))
+            except DecodeError as error:
+                return RefusedHandshake(HTTPStatus.BAD_REQUEST, error.fault.message)
+            if version is not None:
+                kept[codec.negotiated] = version
+    names = frozenset(codec.subprotocol for codec in codecs if codec.subprotocol is not None)
+    return AcceptedHandshake(path, kept, names)
 
 
 def _text(raw: str) -> str:

@@ -28,8 +28,7 @@ from connectivity.transports.websocket.handshake import (
     accept_handshake,
 )
 from connectivity.transports.websocket.peer import WebSocketPeer, is_utf8
-from mappings.model.content_type import parse_content_type
-from mappings.model.envelope import Envelope
+from mappings.model.envelope import Envelope, parse_content_type
 
 log = structlog.get_logger(__name__)
 

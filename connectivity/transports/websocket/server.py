@@ -18,6 +18,7 @@ from connectivity.transports.listener.timeouts import TimeoutOptions
 from connectivity.transports.websocket.handshake import Rules
 from connectivity.transports.websocket.link import WebSocketLink
 from connectivity.transports.websocket.options import Options, read_origins, read_tokens
+from mappings.mappers import Codec
 
 _WINDOW_BITS = 12
 
@@ -59,19 +60,17 @@ def rules_of(connection: Connection, options: Options) -> Rules:
         read_origins(options.origins),
         options.max_peers,
         wants_certificate=connection.ca is not None,
-        subprotocols=subprotocols_of(connection),
+        codecs=codecs_by_path(connection),
     )
 
 
-def subprotocols_of(connection: Connection) -> Mapping[str, frozenset[str]]:
-    """Return the WebSocket subprotocols that are spoken at each path."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
+def codecs_by_path(connection: Connection) -> Mapping[str, Sequence[Codec]]:
+    """Return the codecs of the sources at each path."""
+    found: defaultdict[str, list[Codec]] = defaultdict(list)
     for source in connection.sources:
-        for codec in codecs_of(connection, source.payload_mapping):
-            if codec.subprotocol is not None:
-                for path in source.addresses:
-                    found[path].add(codec.subprotocol)
-    return {path: frozenset(names) for path, names in found.items()}
+        for path in source.addresses:
+            found[path] += codecs_of(connection, source.payload_mapping)
+    return found
 
 
 def extensions_of(options: Options) -> Sequence[ServerExtensionFactory]:

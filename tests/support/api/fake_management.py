@@ -19,7 +19,7 @@ from connectivity.errors import OperationRefused, Problem
 from connectivity.management.interface import Definition, Judge, Owner, RevisionSelector, SampleMessage
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.uri import mask_uri
-from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage
+from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, SearchRequests
 from connectivity.validation.validator import validate
 from mappings.errors import Fault
 from tests.support.api.fake_erasures import Erasures
@@ -210,7 +210,13 @@ def app_of(
     """The application. `settings` are those of `api`."""
     found = desk or Desk()
     return application(
-        PrometheusRegistry(), readiness, ApiSettings(**settings), erasures or Erasures(), found, found, sleep
+        PrometheusRegistry(),
+        readiness,
+        ApiSettings(**settings),
+        erasures or Erasures(),
+        found,
+        cast(SearchRequests, found),
+        sleep,
     )
 
 

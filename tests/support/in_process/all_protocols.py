@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import pytest
 
-from mappings.streamr.access import fingerprint
+from mappings.streamr.auth_keys import fingerprint
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from tests.support.in_process.service import OWNER, ConnectionHarness, HoldingLink, command, policy, turn, until
 

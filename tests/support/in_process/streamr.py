@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from mappings.ids import EntityId
-from mappings.streamr.access import fingerprint
-from mappings.streamr.streams import partition_of
+from mappings.streamr.auth_keys import fingerprint
+from mappings.streams.stream_id import partition_id
 from tests.support.in_process.service import ConnectionHarness, command, document, pause, until
 
 KEY, WRITER, OTHER = "K", "W", "O"
@@ -140,7 +140,7 @@ class Tank(ConnectionHarness):
 
     def stored(self, stream: str = "tank", partition: int = 0) -> Sequence[str]:
         """The contents of a partition, oldest first."""
-        entity: EntityId = partition_of(stream, partition)
+        entity: EntityId = partition_id(stream, partition)
         return [json.loads(event.value or b"null") for event in self.history(entity)]
 
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mappings.streamr.messages import StreamMessage
-from mappings.streamr.requests import All, FromTime, Last, OffsetRange, Selection
+from mappings.streams.entry import All, FromTime, Last, OffsetRange, Selection, StreamEntry
 
 
-def chosen(messages: Sequence[StreamMessage], selection: Selection) -> list[StreamMessage]:
+def chosen(messages: Sequence[StreamEntry], selection: Selection) -> list[StreamEntry]:
     """Of the messages of one partition, in the order of their offsets, those that are wanted."""
     match selection:
         case All():

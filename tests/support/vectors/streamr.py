@@ -12,7 +12,7 @@ from typing import Any
 
 from mappings.streamr import frames, requests
 from mappings.streamr.errors import ErrorSubject
-from mappings.streamr.messages import StreamMessage, content_of
+from mappings.streams.entry import StreamEntry, encode_content
 from tests.support.paths import VECTORS
 
 FOLDER = VECTORS / "streamr"
@@ -45,7 +45,7 @@ def frame(row: dict[str, Any]) -> frames.Frame:
     members = dict(row["members"])
     if "message" in members:
         written = members["message"]
-        members["message"] = StreamMessage(**{**written, "content": content_of(written["content"])})
+        members["message"] = StreamEntry(**{**written, "content": encode_content(written["content"])})
     if "about" in members:
         members["about"] = ErrorSubject(**members["about"])
     built: frames.Frame = getattr(frames, row["frame"])(**members)

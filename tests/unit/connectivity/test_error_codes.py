@@ -117,7 +117,7 @@ ELSEWHERE = {
     "connectivity:connection.notfound": "tests/unit/connectivity/management/test_manager.py",
     "connectivity:id.notsettable": "tests/unit/connectivity/management/test_manager.py",
     "connectivity:connection.id.invalid": "tests/vectors/connections/shared.yaml",
-    "connectivity:connection.unavailable": "tests/unit/connectivity/management/test_trial.py",
+    "connectivity:connection.unavailable": "tests/unit/connectivity/management/test_connection_test.py",
     "connectivity:connection.uri.invalid": "tests/vectors/connections/shared.yaml",
     "connectivity:message.mapper.config.failed": "tests/vectors/connections/shared.yaml",
     "connectivity:message.mapper.config.invalid": "tests/vectors/connections/shared.yaml",

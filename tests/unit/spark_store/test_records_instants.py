@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.records import now_text
 
 

@@ -8,7 +8,7 @@ from connectivity.config.settings import Settings, SparkMode
 from connectivity.sessions.base import RetentionTimes
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from mappings.streamr.timestamps import milliseconds
+from mappings.timestamps import milliseconds
 from tests.support.table import each_row
 
 STORED = "2030-01-15T07:30:00.250000Z"

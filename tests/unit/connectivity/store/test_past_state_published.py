@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from connectivity.store import past_state
 from connectivity.store.past_state import LEAST, MOST, first_published, next_size
 from connectivity.store.store import Store
-from mappings.streamr.timestamps import milliseconds
+from mappings.timestamps import milliseconds
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory

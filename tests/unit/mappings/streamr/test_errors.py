@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mappings.errors import Fault
 from mappings.streamr import errors
+from mappings.streams.stream_id import LONGEST_STREAM_ID
 from tests.support.table import each_row
 
 TEXTS = {
@@ -69,7 +70,7 @@ def test_a_lawful_stream_id_is_quoted_whole_and_a_longer_one_is_cut() -> None:
     def said(fault: Fault) -> int:
         return len(fault.message)
 
-    lawful = "s" * errors.LONGEST_STREAM
+    lawful = "s" * LONGEST_STREAM_ID
     assert lawful in errors.stream_not_found(lawful).message
     assert said(errors.stream_not_found("s" * 100_000)) == said(errors.stream_not_found(lawful)) + 1
     assert said(errors.unknown_resend_options({"resend_from": ["x"] * 100_000})) < 300

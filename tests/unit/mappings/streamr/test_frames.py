@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.errors import Fault
-from mappings.streamr.errors import ErrorSubject, FrameRefused, Sub, UnknownVersion
+from mappings.streamr.errors import ErrorSubject, Sub, UnknownVersion
 from mappings.streamr.frames import (
     Broadcast,
     Error,
@@ -27,14 +27,14 @@ from mappings.streamr.frames import (
     broadcast,
     envelope,
     error_of,
-    read_frame,
     type_of,
     unicast,
     write_frame,
 )
-from mappings.streamr.messages import StreamMessage, content_of, write_message
+from mappings.streams.entry import StreamEntry, encode_content, encode_entry
 from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
+from tests.support.streamr_frames import FrameRefused, read_frame
 from tests.support.table import each_row
 from tests.support.vectors import streamr as vectors
 
@@ -43,7 +43,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBER = st.integers(0, (1 << 53) - 1)
 SUBS: st.SearchStrategy[Sub] = TEXT | st.integers(-9, 1 << 53)
 MESSAGES = st.builds(
-    StreamMessage, TEXT, st.integers(0, 255), NUMBER, NUMBER, NUMBER, st.none() | NUMBER, TEXT.map(content_of)
+    StreamEntry, TEXT, st.integers(0, 255), NUMBER, NUMBER, NUMBER, st.none() | NUMBER, TEXT.map(encode_content)
 )
 PLACES = (TEXT, st.integers(0, 255))
 STYLES = st.builds(FrameStyle, st.sampled_from([28, 29]), st.sampled_from(["", None]), st.just(ErrorPayload.OBJECT))
@@ -87,8 +87,8 @@ def test_case_x05_the_text_of_an_error_is_read_from_each_shape(text: str, shape:
 
 
 def test_case_s05_what_goes_to_many_is_written_once() -> None:
-    message = StreamMessage("tank", 0, 1, 0, 7, None, content_of("{}"))
-    array = write_message(message)
+    message = StreamEntry("tank", 0, 1, 0, 7, None, encode_content("{}"))
+    array = encode_entry(message)
     assert broadcast(array) == write_frame(Broadcast(message))
     assert unicast("a", array) == write_frame(Unicast("a", message))
 

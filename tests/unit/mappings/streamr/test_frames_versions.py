@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl
+
 import pytest
 
 from mappings.streamr.errors import UnknownVersion
@@ -24,7 +26,7 @@ from tests.support.table import each_row
     ],
 )
 def test_a_peer_gets_what_it_asks_for(query: str, version: int) -> None:
-    assert message_version(query) == version
+    assert message_version(dict(parse_qsl(query))) == version
 
 
 @each_row(
@@ -35,12 +37,11 @@ def test_a_peer_gets_what_it_asks_for(query: str, version: int) -> None:
             for version in (27, 30, 31, 32, "x", -28, "٢٨", "9" * 99)
         ),
         *(f"controlLayerVersion={layer}&messageLayerVersion=28" for layer in (1, 2, "x", "0x0")),
-        "&".join("a=1" for _ in range(200)),
     ],
 )
 def test_a_version_that_is_not_spoken_is_refused_and_the_spoken_ones_are_named(query: str) -> None:
     with pytest.raises(UnknownVersion, match="expected 0 and 28, or 0 and 29"):
-        message_version(query)
+        message_version(dict(parse_qsl(query)))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,11 @@ import pytest
 from mappings.ids import EntityId, EntityType
 from mappings.options import OptionsRefused
 from mappings.placeholders.address import AddressPattern
-from mappings.streamr.access import fingerprint
+from mappings.streamr.auth_keys import fingerprint
 from mappings.streamr.frames import ErrorPayload, FrameStyle
-from mappings.streamr.options import OPTIONS, StreamOptions, StreamrOptions, read_streamr
-from mappings.streamr.streams import KeyHash
+from mappings.streamr.options import OPTIONS, StreamrOptions, read_streamr
+from mappings.streams.options import StreamDefinition
+from mappings.streams.stream_id import KeyHash
 from tests.support.table import each_row
 
 TANKS = EntityId(EntityType.POLICY, "acme.site", "tanks")
@@ -40,7 +41,7 @@ def test_every_option_is_read() -> None:
         "subIdFiller": None,
     }
     assert read_streamr(written) == StreamrOptions(
-        streams={"tank": StreamOptions(4, TANKS), "site/tank": StreamOptions(1, TANKS)},
+        streams={"tank": StreamDefinition(4, TANKS), "site/tank": StreamDefinition(1, TANKS)},
         keys={"pump": fingerprint("K")},
         reply_addresses=AddressPattern("streamr/*/res"),
         idle_timeout=1800,

@@ -10,7 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mappings.streamr.errors import RequestRefused
-from mappings.streamr.requests import OffsetRange, Publish, RequestLimits, Resend, read_request
+from mappings.streamr.requests import Publish, RequestLimits, Resend, read_request
+from mappings.streams.entry import OffsetRange
 from tests.support.acceptance import accepted, accepts
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from mappings.streamr.errors import ErrorSubject, RequestRefused
 from mappings.streamr.frames import Error, NoResend, Resending, Resent, Unicast, write_frame
-from mappings.streamr.messages import StreamMessage, content_of
-from mappings.streamr.requests import OffsetRange, Resend, read_request
+from mappings.streamr.requests import Resend, read_request
 from mappings.streamr.resends import MOST_REMEMBERED, ResendFrames, ResendLimits, Resends, ResendTicket
+from mappings.streams.entry import OffsetRange, StreamEntry, encode_content
 from tests.support.clock import Clock
 from tests.support.dice import examples
 from tests.support.oracles.streamr_resend import chosen
@@ -22,15 +22,15 @@ from tests.support.table import each_row
 STORED = {7: None, 10: 7, 13: 10, 16: 13}
 
 
-def stored(*timestamps: int) -> list[StreamMessage]:
+def stored(*timestamps: int) -> list[StreamEntry]:
     times = timestamps or (4, 5, 6, 7)
     return [
-        StreamMessage("tank", 0, time, 0, offset, previous, content_of("{}"))
+        StreamEntry("tank", 0, time, 0, offset, previous, encode_content("{}"))
         for time, (offset, previous) in zip(times, STORED.items(), strict=True)
     ]
 
 
-def resent(options: dict[str, Any], messages: list[StreamMessage] | None = None, sub: Any = "a") -> list[Any]:
+def resent(options: dict[str, Any], messages: list[StreamEntry] | None = None, sub: Any = "a") -> list[Any]:
     """What a client is sent for a resend, parsed."""
     request = read_request(json.dumps({"type": "resend", "stream": "tank", "sub": sub, **options}).encode())
     assert isinstance(request, Resend)

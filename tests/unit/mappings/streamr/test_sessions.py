@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject
 from mappings.streamr.frames import Subscribed, Unsubscribed, error_of
-from mappings.streamr.requests import All as Everything
 from mappings.streamr.requests import Disconnect, Publish, Request, Resend, SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import (
     Effect,
@@ -24,6 +23,7 @@ from mappings.streamr.sessions import (
     Sessions,
     StreamrSession,
 )
+from mappings.streams.entry import All as Everything
 from tests.support.clock import Clock
 from tests.support.dice import examples
 

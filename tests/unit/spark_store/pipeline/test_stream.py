@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from mappings.texts import utc_text
+from mappings.timestamps import utc_text
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader

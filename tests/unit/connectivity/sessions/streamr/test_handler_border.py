@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from connectivity.store.retained_history import RetainedHistory
-from mappings.streamr.streams import partition_of
+from mappings.streams.stream_id import partition_id
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import EVENTS, Lake
 from tests.support.in_process.streamr import Frame, Tank, publish, resend, subscribe
@@ -18,7 +18,7 @@ from tests.support.temporary_journal import follow_on
 
 pytestmark = pytest.mark.usefixtures("sites")
 
-TANK = partition_of("tank", 0)
+TANK = partition_id("tank", 0)
 
 
 def places(frames: list[Frame]) -> list[tuple[int, int | None]]:

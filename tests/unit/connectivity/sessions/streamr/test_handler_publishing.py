@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from connectivity.sessions.streamr.publishing import NAMED_SECONDS
+from connectivity.sessions.stream_source import CHOSEN_NAME_SECONDS
 from connectivity.transports.base import Outcome
-from mappings.streamr.streams import partition_of
+from mappings.streams.stream_id import partition_id
 from tests.support.in_process.service import NOW, pause, until
 from tests.support.in_process.streamr import KEY, OTHER, WRITER, Tank, error, offsets, publish, resend, subscribe
 
@@ -135,7 +135,7 @@ async def test_a_clock_that_goes_back_leaves_histories_in_order() -> None:
     tank = await Tank.filled(messages=1)
     tank.now = NOW - timedelta(hours=1)
     await tank.publish(1)
-    times = [event.timestamp for event in tank.history(partition_of("tank", 0))]
+    times = [event.timestamp for event in tank.history(partition_id("tank", 0))]
     assert times == sorted(times)
 
 
@@ -175,11 +175,11 @@ async def test_a_correlation_id_stands_for_a_message_of_its_session_alone() -> N
 
 async def test_a_correlation_id_stands_for_a_message_for_five_minutes() -> None:
     tank = await Tank.filled()
-    for seconds in (0, NAMED_SECONDS - 1, NAMED_SECONDS, NAMED_SECONDS + 1):
+    for seconds in (0, CHOSEN_NAME_SECONDS - 1, CHOSEN_NAME_SECONDS, CHOSEN_NAME_SECONDS + 1):
         tank.now = NOW + timedelta(seconds=seconds)
         tank.say("a", publish(str(seconds)), correlation_id="c-1")
     await tank.settled(4)
-    assert tank.stored() == ["0", str(NAMED_SECONDS)]
+    assert tank.stored() == ["0", str(CHOSEN_NAME_SECONDS)]
 
 
 async def test_an_idempotency_key_stands_for_a_message_though_nobody_can_be_answered() -> None:

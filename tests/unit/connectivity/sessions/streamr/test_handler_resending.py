@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 from connectivity.errors import PublishFailed
+from connectivity.sessions import stream_source
 from connectivity.sessions.base import FOREVER
-from connectivity.sessions.streamr import resend as resend_module
-from connectivity.sessions.streamr.messages import MessageWriter
+from connectivity.sessions.stream_source import StreamSource
+from connectivity.sessions.streamr.frame_cache import FrameCache
 from connectivity.sessions.streamr.resend import WINDOW, ResendQueue
 from mappings.streamr.frames import PLAIN
 from mappings.streamr.resends import ResendLimits
 from mappings.streamr.sessions import Sessions
-from mappings.streamr.streams import partition_of
+from mappings.streams.stream_id import partition_id
 from spark_store.errors import HistoryUnavailable
 from tests.support.in_process.service import pause, until
 from tests.support.in_process.streamr import (
@@ -109,7 +110,7 @@ async def test_a_resend_from_a_time_on_that_cannot_be_looked_for_fails(monkeypat
     async def unreadable(*_: Any) -> None:
         raise HistoryUnavailable("a file is gone")
 
-    monkeypatch.setattr(resend_module, "first_published", unreadable)
+    monkeypatch.setattr(stream_source, "first_published", unreadable)
     (refused,) = await tank.asked("a", resend(resend_from_time=1))
     assert (error(refused)["status"], error(refused)["sub"]) == (503, "a")
 
@@ -128,7 +129,7 @@ async def test_nothing_is_looked_for_any_longer_when_a_session_has_ended(
         finally:
             given_up.set()
 
-    monkeypatch.setattr(resend_module, "first_published", endless)
+    monkeypatch.setattr(stream_source, "first_published", endless)
     tank.say("a", resend(resend_from_time=1))
     await asked.wait()
     if end == "close":
@@ -385,13 +386,13 @@ async def test_a_message_that_was_written_before_is_written_anew_when_its_predec
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tank = await Tank.filled(messages=2)
-    _, event = tank.history(partition_of("tank", 0))
-    writing = MessageWriter(tank.store, FOREVER, lambda: tank.now)
-    before = writing.broadcast(event, PLAIN)
-    assert writing.broadcast(event, PLAIN) is before
+    _, event = tank.history(partition_id("tank", 0))
+    frames = FrameCache(StreamSource(tank.store, FOREVER, lambda: tank.now))
+    before = frames.broadcast(event, PLAIN)
+    assert frames.broadcast(event, PLAIN) is before
     monkeypatch.setattr(tank.store, "oldest_kept", lambda _entity: 2)
     assert json.loads(before)[3][6] == 1
-    assert json.loads(writing.broadcast(event, PLAIN))[3][6] is None
+    assert json.loads(frames.broadcast(event, PLAIN))[3][6] is None
 
 
 async def test_who_asks_where_there_is_no_room_for_a_session_is_told_how_many_there_are(

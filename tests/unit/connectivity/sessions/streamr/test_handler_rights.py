@@ -15,8 +15,8 @@ import pytest
 from connectivity.sessions.streamr import access
 from connectivity.twins.decider import Decider
 from mappings.ids import EntityId, EntityType
-from mappings.streamr.streams import partition_of
-from mappings.texts import utc_text
+from mappings.streams.stream_id import partition_id
+from mappings.timestamps import utc_text
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from tests.support.dice import THOROUGH, dice
@@ -90,7 +90,7 @@ async def test_cases_s19_s20_r23_who_may_not_read_learns_nothing_and_nothing_is_
     words = f"Failed to request resend from stream {stream} and partition 0: not authorized"
     assert (error(refused)["error"], error(refused)["sub"]) == (words, "s")
     await until(lambda: list(tank.streams) == [])
-    assert tank.following.followers(partition_of(stream, 0)) == 0
+    assert tank.following.followers(partition_id(stream, 0)) == 0
 
 
 async def test_case_s21_anybody_may_read_what_is_public() -> None:
@@ -174,7 +174,7 @@ async def test_case_x06_whoever_loses_read_is_told_so_and_sent_no_more() -> None
     assert error(refused)["status"] == 404, "nothing is followed any longer"
     assert len(tank.heard("c")) <= 2, "the other stream goes on"
     assert len(list(tank.streams)) == 2
-    assert tank.following.followers(partition_of("tank", 0)) == 1
+    assert tank.following.followers(partition_id("tank", 0)) == 1
 
 
 async def test_case_x06_what_is_committed_together_with_the_change_is_not_broadcast() -> None:
@@ -292,7 +292,7 @@ async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed:
                     await tank.frames(each, told[each])
         for each in ("tank", "pair", "commons"):
             followers = sum(stream == each for _, stream in followed)
-            assert tank.following.followers(partition_of(each, 0)) == followers
+            assert tank.following.followers(partition_id(each, 0)) == followers
     assert followed or told
 
 

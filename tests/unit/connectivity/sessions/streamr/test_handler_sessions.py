@@ -11,8 +11,8 @@ import pytest
 
 from connectivity.transports.base import ReaderStatus
 from mappings.ids import EntityId
-from mappings.streamr.access import fingerprint
-from mappings.streamr.streams import partition_of
+from mappings.streamr.auth_keys import fingerprint
+from mappings.streams.stream_id import partition_id
 from spark_store.errors import StoreUnavailable
 from spark_store.records import Snapshot
 from tests.support.in_process.service import pause, until
@@ -34,7 +34,7 @@ from tests.support.in_process.streamr import (
 pytestmark = pytest.mark.usefixtures("sites")
 
 IDLE = 3600.0
-TANK = partition_of("tank", 0)
+TANK = partition_id("tank", 0)
 
 
 async def following(messages: int = 0, **more: Any) -> Tank:

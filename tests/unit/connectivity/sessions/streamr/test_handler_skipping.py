@@ -8,14 +8,15 @@ from __future__ import annotations
 import pytest
 
 from connectivity.sessions.base import FOREVER
+from connectivity.sessions.stream_source import StreamSource
 from connectivity.sessions.streamr import live_subscription
-from connectivity.sessions.streamr.messages import MessageWriter
+from connectivity.sessions.streamr.frame_cache import FrameCache
 from connectivity.store.store import Store
 from connectivity.subscriptions.live_feed import LagTolerance
 from mappings.ids import EntityId
 from mappings.model.signals import Event
 from mappings.streamr.frames import PLAIN, FrameStyle
-from mappings.streamr.streams import partition_of
+from mappings.streams.stream_id import partition_id
 from spark_store.records import Change, Snapshot
 from tests.support.in_process.service import NOW, until
 from tests.support.in_process.streamr import OTHER, Tank, offsets, publish, resend, subscribe, subscribed, unsubscribe
@@ -23,7 +24,7 @@ from tests.support.temporary_journal import TemporaryJournal
 
 pytestmark = pytest.mark.usefixtures("sites")
 
-TANK = partition_of("tank", 0)
+TANK = partition_id("tank", 0)
 STAMP = "2030-01-15T07:30:00.000000Z"
 
 
@@ -77,18 +78,18 @@ async def test_a_frame_is_written_once_for_all_who_want_it_in_the_same_style() -
     events = [message(revision) for revision in range(1, 4)]
     journal.append([Change(tuple(events), (Snapshot(TANK, 3, STAMP, STAMP, {}, None),))])
     store = Store(journal)
-    writing = MessageWriter(store, FOREVER, lambda: NOW, kept=2, kept_bytes=1000)
-    first = writing.broadcast(events[0], PLAIN)
+    frames = FrameCache(StreamSource(store, FOREVER, lambda: NOW), max_frames=2, max_bytes=1000)
+    first = frames.broadcast(events[0], PLAIN)
     assert first == b'[0,0,"",[28,"tank",0,1894692600000,0,1,null,27,"x"]]'
-    assert writing.broadcast(events[0], PLAIN) is first
-    assert writing.broadcast(events[0], FrameStyle(filler=None)) == first.replace(b'""', b"null")
-    assert writing.broadcast(message(1, 2), PLAIN) == first.replace(b'"x"', b'"xx"'), "what it is of has changed"
+    assert frames.broadcast(events[0], PLAIN) is first
+    assert frames.broadcast(events[0], FrameStyle(filler=None)) == first.replace(b'""', b"null")
+    assert frames.broadcast(message(1, 2), PLAIN) == first.replace(b'"x"', b'"xx"'), "what it is of has changed"
     for event in events:
-        writing.broadcast(event, PLAIN)
-    assert len(writing._written) == 2
+        frames.broadcast(event, PLAIN)
+    assert len(frames._frames) == 2
     large = message(3, 5000)
-    assert writing.broadcast(large, PLAIN) is writing.broadcast(large, PLAIN)
-    assert (len(writing._written), writing._bytes > 5000) == (1, True)
-    writing.broadcast(events[1], PLAIN)
-    assert (len(writing._written), writing._bytes < 1000) == (1, True)
+    assert frames.broadcast(large, PLAIN) is frames.broadcast(large, PLAIN)
+    assert (len(frames._frames), frames._bytes > 5000) == (1, True)
+    frames.broadcast(events[1], PLAIN)
+    assert (len(frames._frames), frames._bytes < 1000) == (1, True)
     await store.close()

@@ -12,13 +12,13 @@ import pytest
 
 from connectivity.config.settings import Settings, SparkMode
 from connectivity.sessions.base import RetentionTimes
-from connectivity.sessions.streamr.messages import MessageWriter
+from connectivity.sessions.stream_source import StreamSource
+from connectivity.sessions.streamr.frame_cache import FrameCache
 from connectivity.twins.decider import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from mappings.streamr.events import twin_event_of
 from mappings.streamr.frames import PLAIN
-from mappings.streamr.messages import StreamMessage, content_of
+from mappings.streams.entry import StreamEntry, encode_content
 from tests.support.in_process.service import LAMP, NOW, command, streaming, until
 from tests.support.in_process.streamr import (
     KEY,
@@ -36,6 +36,7 @@ from tests.support.in_process.streamr import (
     unsubscribe,
     unsubscribed,
 )
+from tests.support.streamr_frames import twin_event_of
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -76,7 +77,7 @@ def event(frame: Frame) -> Event:
     """The event that a broadcast or a unicast tells of."""
     _, stream, partition, timestamp, ttl, offset, previous, content_type, content = frame[3]
     assert content_type == 27
-    return twin_event_of(StreamMessage(stream, partition, timestamp, ttl, offset, previous, content_of(content)))
+    return twin_event_of(StreamEntry(stream, partition, timestamp, ttl, offset, previous, encode_content(content)))
 
 
 # --- reading ------------------------------------------------------------------------------------------------------------
@@ -338,9 +339,12 @@ async def test_the_holder_of_a_key_acts_with_what_his_source_may_too() -> None:
 async def test_a_message_says_how_long_it_will_be_there() -> None:
     tank = await with_lamp(True)
     kept = Settings.model_validate({"lake": {"retention": {"default": "forever", "acme.site": "30d"}}}).lake.retention
-    writing = MessageWriter(tank.store, RetentionTimes(kept, SparkMode.EMBEDDED), lambda: tank.now)
+    frames = FrameCache(StreamSource(tank.store, RetentionTimes(kept, SparkMode.EMBEDDED), lambda: tank.now))
     last = tank.history()[-1]
-    assert (writing.message(last).ttl, json.loads(writing.broadcast(last, PLAIN))[3][4]) == (30 * 86_400, 30 * 86_400)
-    assert writing.message(last._replace(timestamp="2030-01-14T07:30:00.000000Z")).ttl == 29 * 86_400
+    assert (frames.source.entry(last).ttl, json.loads(frames.broadcast(last, PLAIN))[3][4]) == (
+        30 * 86_400,
+        30 * 86_400,
+    )
+    assert frames.source.entry(last._replace(timestamp="2030-01-14T07:30:00.000000Z")).ttl == 29 * 86_400
     of_stream = last._replace(entity=EntityId(EntityType.STREAM, "", "tank/0"), value=b'"x"')
-    assert writing.message(of_stream).ttl == 0
+    assert frames.source.entry(of_stream).ttl == 0

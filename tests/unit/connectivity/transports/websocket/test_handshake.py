@@ -18,10 +18,11 @@ from connectivity.transports.websocket.handshake import (
     accept_handshake,
 )
 from connectivity.transports.websocket.options import Options, read_origins, read_tokens
+from mappings.mappers import load_codec
 from tests.support.table import each_row
 
 TOKENS = {sha256(b"s3cret-of-tablet").hexdigest(): "tablet-7"}
-OPEN = Rules(frozenset({"/twins", "/Höfe"}), {}, frozenset(), max_peers=2)
+OPEN = Rules(frozenset({"/twins", "/Höfe"}), {}, frozenset(), max_peers=2, codecs={"/twins": (load_codec("Streamr"),)})
 GUARDED = replace(OPEN, tokens=TOKENS)
 BEARER = ("Authorization", "Bearer s3cret-of-tablet")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.streamr.persistence import Kept, PersistedResend, PersistedSubscription, pack, unpack
+from mappings.streamr.sessions import Kept, PersistedResend, PersistedSubscription, pack, unpack
 
 OWNERS = frozenset({"acme:yard"})
 

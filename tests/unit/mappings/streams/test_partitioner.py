@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.streamr.streams import KeyHash, number_of, partition_of_key
+from mappings.streams.stream_id import KeyHash, choose_partition, hash_key
 from tests.support.dice import dice
 from tests.support.table import each_row
 
@@ -24,26 +24,26 @@ NUMBERS = {
 @each_row("key", NUMBERS)
 def test_a_key_hashes_to_its_number(key: str) -> None:
     murmur, md5 = NUMBERS[key]
-    assert number_of(key, KeyHash.MURMUR3_SWAPPED) == murmur
-    assert number_of(key, KeyHash.MD5) == md5
+    assert hash_key(key, KeyHash.MURMUR3_SWAPPED) == murmur
+    assert hash_key(key, KeyHash.MD5) == md5
     for partitions in (2, 3, 10, 100, 256):
-        assert partition_of_key(key, partitions) == abs(murmur) % partitions
-        assert partition_of_key(key, partitions, KeyHash.MD5) == abs(md5) % partitions
+        assert choose_partition(key, partitions) == abs(murmur) % partitions
+        assert choose_partition(key, partitions, KeyHash.MD5) == abs(md5) % partitions
 
 
 def test_case_p13_ten_partitions() -> None:
-    assert [partition_of_key(key, 10) for key in ("sensor-a", "sensor-b", "日本")] == [1, 7, 8]
+    assert [choose_partition(key, 10) for key in ("sensor-a", "sensor-b", "日本")] == [1, 7, 8]
 
 
 def test_case_p14_ten_partitions_by_md5() -> None:
-    assert [partition_of_key(key, 10, KeyHash.MD5) for key in ("sensor-a", "sensor-b", "日本")] == [8, 9, 9]
+    assert [choose_partition(key, 10, KeyHash.MD5) for key in ("sensor-a", "sensor-b", "日本")] == [8, 9, 9]
 
 
 @pytest.mark.parametrize("key", [None, ""])
 def test_case_p15_without_a_key_every_partition_is_used(key: str | None) -> None:
     chance = dice("partitions")
-    assert {partition_of_key(key, 10, chance=chance) for _ in range(1000)} == set(range(10))
+    assert {choose_partition(key, 10, chance=chance) for _ in range(1000)} == set(range(10))
 
 
 def test_one_partition_is_the_only_one() -> None:
-    assert partition_of_key("sensor-a", 1) == partition_of_key(None, 1) == 0
+    assert choose_partition("sensor-a", 1) == choose_partition(None, 1) == 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.streamr.persistence import resumed_from
+from mappings.streamr.sessions import resumed_from
 
 
 @pytest.mark.parametrize(

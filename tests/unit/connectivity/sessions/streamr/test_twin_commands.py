@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectivity.sessions.streamr.twin_commands import command_of
 from mappings.errors import EncodeError
 from mappings.ids import EntityId, EntityType
 from mappings.mappers import load_codec
 from mappings.model.signals import Command, Event
-from mappings.streamr.errors import FrameRefused, RequestRefused
-from mappings.streamr.events import command_of, twin_event_of, twin_message_of
-from mappings.streamr.messages import StreamMessage, content_of, text_of
+from mappings.streamr.errors import RequestRefused
 from mappings.streamr.requests import Publish
+from mappings.streams.entry import StreamEntry, decode_content, encode_content, entry_of
 from tests.support.dice import examples
+from tests.support.streamr_frames import FrameRefused, twin_event_of
 from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme", "lamp-7")
@@ -30,12 +31,12 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 JSON = st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | TEXT, lambda inner: st.lists(inner, max_size=2))
 
 
-def content(message: StreamMessage) -> Any:
-    return json.loads(text_of(message.content))
+def content(message: StreamEntry) -> Any:
+    return json.loads(decode_content(message.content))
 
 
 def test_an_event_of_a_thing_is_a_message_of_its_stream() -> None:
-    message = twin_message_of(EVENT, previous=6, ttl=60)
+    message = entry_of(EVENT, previous=6, ttl=60)
     items = (message.stream, message.partition, message.timestamp, message.ttl, message.offset, message.previous)
     assert items == ("things/acme:lamp-7", 0, 1_700_000_000_123, 60, 7, 6)
     assert content(message) == {
@@ -50,7 +51,7 @@ def test_an_event_of_a_thing_is_a_message_of_its_stream() -> None:
 
 def test_an_event_of_a_policy_has_no_channel_and_a_deletion_no_value() -> None:
     deleted = Event(LAMPS, 1, "2023-11-14T22:13:20.123456Z", "deleted", "/", None, b"{}")
-    message = twin_message_of(deleted, previous=None)
+    message = entry_of(deleted, previous=None)
     assert (message.stream, message.offset, message.previous) == ("policies/acme:lamps", 1, None)
     assert content(message) == {
         "topic": "acme/lamps/policies/events/deleted",
@@ -74,16 +75,16 @@ def test_an_event_comes_back_as_it_was(
 ) -> None:
     raw = None if action == "deleted" else json.dumps(value).encode()
     event = Event(entity, 7, EVENT.timestamp, action, path, raw, json.dumps(stored).encode())
-    assert twin_event_of(twin_message_of(event, previous=None)) == event
+    assert twin_event_of(entry_of(event, previous=None)) == event
 
 
 def test_what_no_event_says_cannot_be_said() -> None:
     with pytest.raises(EncodeError, match="'migrated'"):
-        twin_message_of(EVENT._replace(action="migrated"), previous=None)
+        entry_of(EVENT._replace(action="migrated"), previous=None)
 
 
 def _item(**changes: Any) -> str:
-    return json.dumps({**content(twin_message_of(EVENT, previous=None)), **changes})
+    return json.dumps({**content(entry_of(EVENT, previous=None)), **changes})
 
 
 @each_row(
@@ -105,7 +106,7 @@ def _item(**changes: Any) -> str:
 )
 def test_a_content_that_is_no_event_of_the_twin_is_refused(stream: str, text: str) -> None:
     with pytest.raises(FrameRefused, match="Not an event of"):
-        twin_event_of(StreamMessage(stream, 0, 1, 0, 7, 6, content_of(text)))
+        twin_event_of(StreamEntry(stream, 0, 1, 0, 7, 6, encode_content(text)))
 
 
 # --- commands -----------------------------------------------------------------------------------------------------------

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mappings.errors import DecodeError
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from mappings.streamr.errors import FrameRefused
-from mappings.streamr.events import event_of, message_of
-from mappings.streamr.messages import StreamMessage, text_of
-from mappings.streamr.requests import Publish
-from mappings.streamr.timestamps import EARLIEST, LATEST
+from mappings.streams.entry import StreamEntry, decode_content, entry_of, published_event
+from mappings.timestamps import EARLIEST, LATEST
 from tests.support.dice import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -26,18 +24,18 @@ NOW = "2023-11-14T22:13:20.123456Z"
 def test_case_p06_what_was_published_comes_back_to_the_letter_and_with_its_time(
     stream: str, content: str, partition: int, instant: int
 ) -> None:
-    event = event_of(Publish(stream, content, instant), partition, 10, NOW)
-    message = message_of(event, previous=7, ttl=60)
-    assert message == StreamMessage(stream, partition, instant, 60, 10, 7, event.value or b"")
-    assert text_of(message.content) == content
+    event = published_event(stream, partition, 10, NOW, content, instant)
+    message = entry_of(event, previous=7, ttl=60)
+    assert message == StreamEntry(stream, partition, instant, 60, 10, 7, event.value or b"")
+    assert decode_content(message.content) == content
     assert event.timestamp == NOW
 
 
 def test_case_p09_without_a_time_of_its_own_a_message_has_the_services() -> None:
-    event = event_of(Publish("site:hall/tank", '{"v":1}'), 2, 1, NOW)
+    event = published_event("site:hall/tank", 2, 1, NOW, '{"v":1}')
     entity = EntityId(EntityType.STREAM, "site", "site:hall/tank/2")
     assert event == Event(entity, 1, NOW, "published", "/", rb'"{\"v\":1}"', b"{}")
-    assert message_of(event, previous=None).timestamp == 1_700_000_000_123
+    assert entry_of(event, previous=None).timestamp == 1_700_000_000_123
 
 
 @pytest.mark.parametrize(
@@ -51,6 +49,6 @@ def test_case_p09_without_a_time_of_its_own_a_message_has_the_services() -> None
     ],
 )
 def test_what_is_no_message_of_a_stream_is_refused(wrong: dict[str, Any]) -> None:
-    event = event_of(Publish("tank", "1"), 0, 1, NOW)._replace(**wrong)
-    with pytest.raises(FrameRefused, match="Not a message of a stream"):
-        message_of(event, previous=None)
+    event = published_event("tank", 0, 1, NOW, "1")._replace(**wrong)
+    with pytest.raises(DecodeError, match="Not an entry of a stream"):
+        entry_of(event, previous=None)

@@ -15,9 +15,9 @@ import pytest
 
 from connectivity.connections.model import Connection
 from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected, OperationRefused
-from connectivity.management import trial
+from connectivity.management import connection_test
+from connectivity.management.connection_test import run_connection_test
 from connectivity.management.interface import SampleMessage
-from connectivity.management.trial import run_connection_test
 from connectivity.transports import ConnectionType, load_connection_type
 from connectivity.transports.base import AddressCheck, ProbeReport
 from connectivity.validation.validator import parse
@@ -67,7 +67,7 @@ class Broker:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker()
-    monkeypatch.setattr(trial, "load_connection_type", made.load)
+    monkeypatch.setattr(connection_test, "load_connection_type", made.load)
     return made
 
 
@@ -138,7 +138,7 @@ async def test_7_6_a_broker_that_says_nothing_has_ten_seconds(broker: Broker) ->
     refused = await refusal(DOCUMENT, patience=0.05)
     assert (refused.fault.status, refused.fault.error) == (504, "connectivity:connection.failed")
     assert refused.fault.message == "Failed to open requested connection within <0.05> seconds!"
-    assert trial.PATIENCE == 10
+    assert connection_test.PATIENCE == 10
     assert refused.report is not None
     assert refused.report["clients"][0]["details"].startswith("timeout: ")
     assert broker.is_left

@@ -9,35 +9,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappings.streamr.errors import FrameRefused, UnknownVersion
-from mappings.streamr.messages import (
-    StreamMessage,
-    content_of,
-    predecessor,
-    read_message,
-    text_of,
-    time_to_live,
-    write_message,
-)
+from mappings.streamr.errors import UnknownVersion
+from mappings.streams.entry import StreamEntry, decode_content, encode_content, encode_entry, predecessor, time_to_live
 from tests.support.dice import examples
+from tests.support.streamr_frames import FrameRefused, read_message
 from tests.support.table import each_row
 
-MESSAGE = StreamMessage("tank", 0, 1_700_000_000_000, 0, 10, 7, content_of('{"v":1}'))
+MESSAGE = StreamEntry("tank", 0, 1_700_000_000_000, 0, 10, 7, encode_content('{"v":1}'))
 ARRAY: list[Any] = [28, "tank", 0, 1_700_000_000_000, 0, 10, 7, 27, '{"v":1}']
 
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_case_s04_a_content_is_json_in_json_to_the_letter(text: str) -> None:
-    content = content_of(text)
-    assert text_of(content) == text
-    written = write_message(StreamMessage("tank", 0, 1, 0, 10, 7, content))
+    content = encode_content(text)
+    assert decode_content(content) == text
+    written = encode_entry(StreamEntry("tank", 0, 1, 0, 10, 7, content))
     assert json.loads(written)[8] == text
     assert written.endswith(b"," + content + b"]")
 
 
 def test_version_29_is_the_same_and_unsigned() -> None:
-    assert json.loads(write_message(MESSAGE, 29)) == [29, *ARRAY[1:], 0, None, None]
+    assert json.loads(encode_entry(MESSAGE, 29)) == [29, *ARRAY[1:], 0, None, None]
     assert read_message([29, *ARRAY[1:], 1, "0xf00", "0xba5"]) == MESSAGE
 
 

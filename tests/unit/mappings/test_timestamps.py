@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappings.ditto.timestamps import parse_instant
+from mappings.timestamps import parse_instant
 from tests.support.dice import examples
 from tests.support.table import each_row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappings.model.content_type import ContentType, parse_content_type
+from mappings.model.envelope import ContentType, parse_content_type
 from tests.support.table import each_row
 
 

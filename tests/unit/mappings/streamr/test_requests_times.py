@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappings.streamr.timestamps import EARLIEST, LATEST, NoInstant, milliseconds, read_instant, timestamp
+from mappings.streamr.requests import NoInstant, read_instant
+from mappings.timestamps import EARLIEST, LATEST, milliseconds, utc_text_of
 from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
 from tests.support.table import each_row
@@ -15,14 +16,14 @@ from tests.support.table import each_row
 @settings(max_examples=examples(100), deadline=None)
 @given(st.integers(EARLIEST, LATEST))
 def test_a_time_is_read_from_number_text_and_date(instant: int) -> None:
-    assert milliseconds(timestamp(instant)) == instant
-    assert read_instant(timestamp(instant)) == instant
+    assert milliseconds(utc_text_of(instant)) == instant
+    assert read_instant(utc_text_of(instant)) == instant
     assert read_instant(instant) == (instant or None)
     assert read_instant(str(instant)) == instant
 
 
 def test_a_timestamp_has_six_digits() -> None:
-    assert timestamp(1_700_000_000_120) == "2023-11-14T22:13:20.120000Z"
+    assert utc_text_of(1_700_000_000_120) == "2023-11-14T22:13:20.120000Z"
     assert milliseconds("2023-11-14T22:13:20.120999Z") == 1_700_000_000_120
 
 

@@ -1,0 +1,133 @@
+"""Streams as a domain: appends entries to partitions, and reads selections of them.
+
+An entry is the next event of its partition, stored with its batch. The name of its delivery is stored in the same commit, so
+that a redelivered entry is not appended again. The wire protocols of streams are adapters to this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import msgspec
+
+from connectivity.sessions.base import FOREVER, RetentionTimes
+from connectivity.store.past_state import first_published
+from connectivity.store.store import Store
+from mappings.ids import EntityId
+from mappings.model.signals import Event, HistoryQuery
+from mappings.streams.entry import (
+    All,
+    FromTime,
+    Last,
+    OffsetRange,
+    Selection,
+    StreamEntry,
+    entry_of,
+    predecessor,
+    published_event,
+)
+from mappings.streams.stream_id import KeyHash, choose_partition, partition_id
+from mappings.timestamps import utc_text_of
+from spark_store.history.replay import evolve
+from spark_store.records import Change, DeliveryName, StoredAnswer
+
+CHOSEN_NAME_SECONDS = 300
+"""How long a name that a client chose identifies its entry."""
+
+
+class StreamSource:
+    """The entries of all streams. `now` returns the time of day."""
+
+    def __init__(
+        self,
+        store: Store,
+        lifetimes: RetentionTimes = FOREVER,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._store = store
+        self._lifetimes = lifetimes
+        self._now = now
+
+    def is_known(self, name: DeliveryName, *, is_chosen: bool) -> bool:
+        """Whether the entry with this name was appended before.
+
+        `is_chosen`: the client chose the name. Raises StoreUnavailable.
+        """
+        answer = self._store.answered(name)
+        if answer is None:
+            return False
+        appended: float = msgspec.msgpack.decode(answer, type=float)
+        return not is_chosen or self._now().timestamp() - appended < CHOSEN_NAME_SECONDS
+
+    def append(
+        self,
+        stream: str,
+        content: str,
+        *,
+        key: str | None,
+        timestamp: int | None,
+        partitions: int,
+        hash: KeyHash,
+        name: DeliveryName | None,
+        changes: list[Change],
+    ) -> None:
+        """Stage an entry for one of so many partitions, and add it to its batch.
+
+        `timestamp` is the publisher's, in milliseconds. Raises StoreUnavailable.
+        """
+        partition = choose_partition(key, partitions, hash)
+        before = self._store.snapshot(partition_id(stream, partition))
+        instant = self._now().timestamp()
+        now = utc_text_of(int(instant * 1000))
+        if before is not None:
+            # Histories are in order of time, whatever the clock does.
+            now = max(now, before.modified)
+        revision = 1 if before is None else before.revision + 1
+        event = published_event(stream, partition, revision, now, content, timestamp)
+        answer = StoredAnswer(name, msgspec.msgpack.encode(instant)) if name is not None else None
+        change = Change((event,), (evolve(before, event),), answer)
+        self._store.stage(change)
+        changes.append(change)
+
+    def entry(self, event: Event) -> StreamEntry:
+        """Return the entry of an event, with a predecessor that can still be read. Raises StoreUnavailable."""
+        previous, ttl = self.position(event)
+        return entry_of(event, previous=previous, ttl=ttl)
+
+    def position(self, event: Event) -> tuple[int | None, int]:
+        """Return the readable predecessor of an entry, and its remaining seconds (0: unlimited)."""
+        previous = predecessor(event.revision - 1, self._store.oldest_kept(event.entity))
+        if self._lifetimes.is_forever:
+            return previous, 0
+        return previous, self._lifetimes.left(event, int(self._now().timestamp() * 1000))
+
+    async def query_from_time(self, entity: EntityId, instant: int, *, oldest: int, newest: int) -> HistoryQuery:
+        """Return the query of the entries from the first one published at `instant` (milliseconds) or later.
+
+        Publishers choose times in any order, so that finding the first one may take a while.
+        """
+        first = await first_published(self._store, entity, oldest, newest, instant)
+        return offset_query(entity, newest + 1 if first is None else first, newest)
+
+
+def query_of(selection: Selection, entity: EntityId, newest: int) -> HistoryQuery:
+    """Return the query of a selection for a partition with this `newest` offset (0: empty).
+
+    For `FromTime` the entity is a twin, whose times are in order.
+    """
+    match selection:
+        case All():
+            return offset_query(entity, 1, newest)
+        case Last(count):
+            return offset_query(entity, newest - count + 1, newest)
+        case OffsetRange(start, end):
+            return offset_query(entity, start, newest if end is None else min(end, newest))
+        case FromTime(instant):
+            return replace(offset_query(entity, 1, newest), after=instant * 1_000_000 - 1)
+
+
+def offset_query(entity: EntityId, first: int, last: int) -> HistoryQuery:
+    """Return a query for offsets, both inclusive."""
+    return HistoryQuery(entity, max(1, first), last) if last >= max(1, first) else HistoryQuery(entity, 2, 1)

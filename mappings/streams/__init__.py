@@ -1,0 +1,1 @@
+"""Streams of messages as a domain: IDs, partitions, entries and options, without a wire protocol."""
