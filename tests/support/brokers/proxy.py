@@ -46,6 +46,8 @@ class Proxy:
         self.is_refusing = False
         self.sent, self.received = 0, 0
         """Bytes from clients to the broker, and back."""
+        self._cuts: list[int] = []
+        """Values of `sent` at which all links are reset, next one last."""
 
     @classmethod
     def to(cls, host: str, port: int, *, at: int = 0) -> Self:
@@ -73,6 +75,10 @@ class Proxy:
             writer.transport.abort()
         self._writers.clear()
         self._pairs.clear()
+
+    def cut_every(self, sent: int, times: int) -> None:
+        """Reset every link each time that clients have sent this many more bytes, up to so many times."""
+        self._cuts = [self.sent + sent * number for number in range(times, 0, -1)]
 
     def cut_one(self) -> None:
         """Reset the oldest link, in both directions; the others live on."""
@@ -141,6 +147,9 @@ class Proxy:
                     self.received += len(data)
                 writer.write(data)
                 await writer.drain()
+                if self._cuts and self.sent >= self._cuts[-1]:
+                    self._cuts.pop()
+                    self.cut()
             await gate.wait()
             writer.write_eof()
 
@@ -178,6 +187,9 @@ class ProxyThread:
 
     def cut(self) -> None:
         self._do(self._proxy.cut)
+
+    def cut_every(self, sent: int, times: int) -> None:
+        self._do(partial(self._proxy.cut_every, sent, times))
 
     def cut_one(self, *, refusing: bool = False) -> None:
         """Cut the oldest link; with `refusing`, no new one is made until `admit`."""
