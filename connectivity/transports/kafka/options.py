@@ -50,7 +50,7 @@ class Options(BaseModel):
     )
     debug_enabled: Annotated[bool, BeforeValidator(lowered)] = Field(
         default=False,
-        description="Whether acknowledgements say where a record went: topic, partition, offset, sizes.",
+        description="Accepted and ignored: acknowledgements do not say where a record was written.",
         examples=["true"],
     )
     throttling_limit: Annotated[int, Field(ge=1)] | None = Field(
