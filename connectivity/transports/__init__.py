@@ -36,5 +36,5 @@ def load_connection_type(name: str) -> ConnectionType:
     if name not in MODULES:
         nearest = get_close_matches(name, MODULES, 1)
         hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        raise LookupError(f"no connection type {name!r}: known are {', '.join(connection_types())}{hint}")
+        raise LookupError(f"unknown connection type {name!r}, expected one of: {', '.join(connection_types())}{hint}")
     return cast(ConnectionType, importlib.import_module(MODULES[name]).CONNECTION_TYPE)

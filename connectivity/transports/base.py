@@ -66,9 +66,9 @@ class ReaderStatus(Enum):
     """Whether anyone received a message that was published to an address."""
 
     HEARD = "at least one reader received it"
-    UNHEARD = "no reader received it, though the broker took or returned it"
-    REFUSED = "the broker lets nothing be sent there"
-    GONE = "the reader has left for good"
+    UNHEARD = "no reader received it, although the broker accepted or returned it"
+    REFUSED = "the broker refuses messages to this address"
+    GONE = "the reader has disconnected and will not return"
 
 
 Readers = Callable[[str, ReaderStatus], None]
@@ -188,17 +188,14 @@ class Probe(Protocol):
     """Checks the addresses of a connection."""
 
     async def __call__(self, connection: Connection, name: str) -> ProbeReport:
-        """A connection type: the options of its documents, and how to connect.
-
-        `connect` is None if this version of the service can only validate documents of the type.
-        """
+        """Check the addresses with a client of this name. Raises NotConnected, ConnectionRefused."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionType:
-    """A connection type: what its documents may say, and how to connect.
+    """A connection type: the options of its documents, and how to connect.
 
-    `connect` is None where this version of the service checks the documents of a type but does not carry it yet.
+    `connect` is None if this version of the service can only validate documents of the type.
     """
 
     name: str

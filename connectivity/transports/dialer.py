@@ -109,7 +109,9 @@ def check_peer(made: socket.socket, host: str) -> None:
 
 def _judge(host: str, address: str) -> None:
     if (why := refusal(host, address)) is not None:
-        raise RefusedAddress(f"{host} leads to {address}: found {why}" if host != address else f"{host}: found {why}")
+        raise RefusedAddress(
+            f"{host} resolves to {address}: found {why}" if host != address else f"{host}: found {why}"
+        )
 
 
 def tls_context(connection: Connection, *, client_certificate: bool = True) -> ssl.SSLContext:
@@ -129,7 +131,7 @@ def tls_context(connection: Connection, *, client_certificate: bool = True) -> s
         if client_certificate and (own := connection.credentials) is not None and own.cert:
             load_client_certificate(context, own.cert, own.key.get_secret_value() if own.key else "")
     except (ssl.SSLError, ValueError) as error:
-        raise ConnectionRefused(Detail.CERTIFICATE, f"the connection's own: {error}") from error
+        raise ConnectionRefused(Detail.CERTIFICATE, f"in the connection's ca or credentials: {error}") from error
     return context
 
 
@@ -157,13 +159,15 @@ def handshake_error(error: OSError) -> LinkError:
     """
     if isinstance(error, ssl.SSLError | TimeoutError):
         return dial_error(error)
-    return NotConnected(Detail.REFUSED_BY_BROKER, f"TLS: it hung up ({_words(error)}); this port may not speak TLS")
+    return NotConnected(
+        Detail.REFUSED_BY_BROKER, f"TLS: the connection was closed ({_words(error)}); this port may not use TLS"
+    )
 
 
 def tls_error(error: ssl.SSLError) -> LinkError:
     reason = error.reason or ""
     if _CERTIFICATE_WANTED in reason:
-        return CertificateWanted(Detail.CERTIFICATE, "the broker wants a client certificate")
+        return CertificateWanted(Detail.CERTIFICATE, "the broker requires a client certificate")
     if any(word in reason for word in _CERTIFICATE_ALERTS):
         return ConnectionRefused(Detail.CERTIFICATE, reason.replace("_", " ").lower())
     expected = ", expected TLS 1.2 or later" if reason in _OLD_VERSIONS else ""
@@ -174,7 +178,7 @@ def lost_error(error: Exception) -> LinkError:
     """Return the error that ended an established link."""
     if isinstance(error, ssl.SSLError):
         return tls_error(error)
-    return NotConnected(Detail.CONNECTING, f"the link broke: {_words(error)}")
+    return NotConnected(Detail.CONNECTING, f"the link was lost: {_words(error)}")
 
 
 def _words(error: Exception) -> str:

@@ -178,7 +178,7 @@ async def test_2_3_1_a_missing_exchange_of_a_target_is_said_and_the_link_stays_u
     ]
     with capture_logs() as logs:
         link = await world.connect()
-    [said] = [each for each in logs if each["event"] == "an exchange is missing"]
+    [said] = [each for each in logs if each["event"] == "exchange missing"]
     assert (said["exchange"], said["log_level"]) == ("not-there", "warning")
     await link.close()
 
@@ -282,7 +282,7 @@ async def test_a_server_that_speaks_something_else(world: AmqpWorld, answer: byt
     async with somebody(answer) as uri:
         error = await refusal(world, uri)
     assert (type(error), error.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
-    assert error.words.startswith("an answer that is not AMQP 0.9.1: ")
+    assert error.words.startswith("the response is not AMQP 0.9.1: ")
 
 
 async def test_an_attempt_that_is_given_up_leaves_nothing_behind(world: AmqpWorld) -> None:

@@ -104,20 +104,20 @@ async def test_where_everything_is_allowed_only_what_is_missing_is_named(kafka: 
 async def test_a_topic_that_may_only_be_written_to_or_only_be_read(kafka: Kafka, topic: str, rights: Rights) -> None:
     rights.give(ResourceType.TOPIC, topic, AclOperation.WRITE)
     found = await examined(connection(kafka, topic))
-    assert told(found.sources[0][0]) == ("not authorized", f"{topic}: no right to read")
+    assert told(found.sources[0][0]) == ("not authorized", f"{topic}: no permission to read")
     assert told(found.targets[0]) is None
     rights.take_back()
     rights.give(ResourceType.TOPIC, topic, AclOperation.READ)
     found = await examined(connection(kafka, topic))
     assert told(found.sources[0][0]) is None
-    assert told(found.targets[0]) == ("not authorized", f"{topic}: no right to write")
+    assert told(found.targets[0]) == ("not authorized", f"{topic}: no permission to write")
 
 
 async def test_a_group_that_may_not_be_joined(kafka: Kafka, topic: str, rights: Rights) -> None:
     group = connection(kafka, topic).id
     rights.give(ResourceType.GROUP, group, AclOperation.DESCRIBE)
     [[source]] = (await examined(connection(kafka, topic))).sources
-    assert told(source) == ("not authorized", f"the group {group}: no right to read")
+    assert told(source) == ("not authorized", f"the group {group}: no permission to read")
 
 
 async def test_a_topic_that_may_not_even_be_seen(kafka: Kafka, topic: str, rights: Rights) -> None:

@@ -166,7 +166,7 @@ class TestMqtt5(MqttBehaviour):
         publishing.give(OutboundMessage(world.out, Envelope(b"answer")))
         assert await publishing.all_done() == [None]
         assert second.deliveries == [], "the broker would have sent them before its confirm"
-        said = "connected: the broker has no shared subscriptions, the first client consumes"
+        said = "connected: the broker has no shared subscriptions, only the first client consumes"
         assert [link.condition for link in links] == [said, said]
         for link in links:
             await link.close()

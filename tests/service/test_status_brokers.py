@@ -180,10 +180,10 @@ def kafka_rows(broker: Kafka, doors: Doors, topic: str) -> dict[str, Row]:
             {"uri": f"tcp://nobody:x@{host}:{broker.login_port}"}, "misconfigured", refused, "Invalid username"
         ),
         "no login where one is wanted": Row(
-            {"uri": f"tcp://{host}:{broker.login_port}"}, "misconfigured", refused, "wants a login"
+            {"uri": f"tcp://{host}:{broker.login_port}"}, "misconfigured", refused, "requires a login"
         ),
         "a login where none is taken": Row(
-            {"uri": f"tcp://ada:secret@{host}:{broker.port}"}, "misconfigured", refused, "takes no login"
+            {"uri": f"tcp://ada:secret@{host}:{broker.port}"}, "misconfigured", refused, "accepts no login"
         ),
         "missing topic": Row({"sources": source("gone")}, "misconfigured", "missing address: gone: Broker: Unknown"),
         "no right to the topic": Row(

@@ -174,7 +174,7 @@ class AmqpClient:
             return login_error(self.traffic.closed)
         if self.traffic.fault is not None:
             return NotConnected(Detail.REFUSED_BY_BROKER, self.traffic.fault)
-        return NotConnected(Detail.REFUSED_BY_BROKER, f"the broker hung up at the login: {error}")
+        return NotConnected(Detail.REFUSED_BY_BROKER, f"the broker closed the connection during login: {error}")
 
     # ── channels ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -215,7 +215,7 @@ class AmqpClient:
         """
 
         def consume(channel: AbstractChannel) -> Awaitable[object]:
-            arguments: dict[str, FieldValue] = {"x-priority": "that of a trial, which is no number"}
+            arguments: dict[str, FieldValue] = {"x-priority": "not a number (connection test)"}
             return channel.basic_consume(queue, _nobody, arguments=arguments, timeout=self.patience)
 
         reason = await self._refusal(consume)
@@ -323,7 +323,7 @@ class AmqpClient:
     def _listen(self, heartbeat: int) -> None:
         silence = self._loop.time() - self.traffic.heard
         if silence >= heartbeat * LONGEST_SILENCE:
-            self.die(NotConnected(Detail.TIMEOUT, f"not a byte within {LONGEST_SILENCE} heartbeats of {heartbeat} s"))
+            self.die(NotConnected(Detail.TIMEOUT, f"no data within {LONGEST_SILENCE} heartbeats of {heartbeat} s"))
         else:
             self._silence = self._loop.call_later(max(0.25, heartbeat / 4), self._listen, heartbeat)
 

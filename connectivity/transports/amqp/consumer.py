@@ -64,7 +64,7 @@ class UnsettledNames:
         return common, f"{common}:{counts[0]}" if counts[0] > 1 else common
 
     def ended(self, common: str) -> None:
-        """Record that one of these deliveries is settled or requeued."""
+        """Record that one of these deliveries has ended, with any outcome."""
         counts = self._counts[common]
         counts[1] -= 1
         if not counts[1]:
@@ -218,7 +218,7 @@ class AmqpConsumer:
 
     def _cancelled(self, consumer: bytes) -> None:
         queue = self._queues.get(consumer, "")
-        words = f"queue {queue!r}: the broker ended its consumer; the queue may be deleted or moved"
+        words = f"queue {queue!r}: the broker canceled the consumer; the queue may have been deleted or moved"
         self._on_lost(NotConnected(Detail.MISSING_ADDRESS, words))
 
 

@@ -173,7 +173,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
     def _reject(self, data: bytes) -> None:
         """Record that the bytes are not a frame: another protocol, or the version the broker requires."""
         said = data[:40].decode("ascii", errors="backslashreplace")
-        self.fault = f"an answer that is not AMQP 0.9.1: {said!r}"
+        self.fault = f"the response is not AMQP 0.9.1: {said!r}"
         self.abort()
 
     def abort(self) -> None:

@@ -24,7 +24,7 @@ PASSING = frozenset({FORCED, 506, 541})
 
 
 def login_error(reason: Reason) -> LinkError:
-    """Why the broker does not let us in."""
+    """Return the error for a link that the broker closed during login."""
     if reason.code == ACCESS_REFUSED:
         return ConnectionRefused(Detail.BAD_CREDENTIALS, reason.words)
     if reason.code == NOT_ALLOWED and "not found" in reason.words:
@@ -37,19 +37,21 @@ def login_error(reason: Reason) -> LinkError:
 
 
 def consume_error(queue: str, reason: Reason) -> LinkError:
-    """Why the broker does not give us a queue."""
+    """Return the error for a queue that the broker does not let us consume."""
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
     return ConnectionRefused(detail, f"queue {queue!r}: {reason.words}")
 
 
 def refused_message(reason: Reason) -> PublishFailed:
-    """Why the broker did not take a message."""
+    """Return the error for a message that made the broker close the channel, or a missing exchange."""
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
     is_too_large = reason.code == PRECONDITION_FAILED and "message size" in reason.words
     return PublishFailed(f"{detail.value}: {reason.words}", status=413 if is_too_large else 503)
 
 
 def returned_message(reason: Reason, exchange: str, key: str) -> PublishFailed:
-    """Why a message came back."""
-    place = f"the exchange {exchange!r} leads to no queue for the key {key!r}" if exchange else f"no queue {key!r}"
+    """Return the error for a message that the broker returned as unroutable."""
+    place = f"the exchange {exchange!r} routes to no queue for the routing key {key!r}"
+    if not exchange:
+        place = f"queue {key!r} does not exist"
     return PublishFailed(f"{Detail.MISSING_ADDRESS.value}: {place}: {reason.words}")

@@ -108,7 +108,7 @@ def pack_publish(channel: int, exchange: str, key: str) -> bytes:
         try:
             encoded = text.encode()
         except UnicodeEncodeError as fault:
-            raise ValueError(f"the {what} has half a character at position {fault.start}") from fault
+            raise ValueError(f"the {what} has an unpaired surrogate at position {fault.start}") from fault
         if len(encoded) > MOST_BYTES:
             raise ValueError(f"the {what} has {len(encoded)} bytes, expected at most {MOST_BYTES}")
         parts += (bytes((len(encoded),)), encoded)

@@ -48,7 +48,7 @@ class AmqpLink:
         """The broker's reason for blocking publishing (memory or disk alarm); it still delivers."""
         if (reason := self.publisher.blocked_because) is None:
             return None
-        return f"{Detail.REFUSED_BY_BROKER.value}: the broker takes no messages now: {reason}"
+        return f"{Detail.REFUSED_BY_BROKER.value}: the broker blocks publishing: {reason}"
 
     def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
         return self.intakes[source].consume()

@@ -42,52 +42,58 @@ class Options(BaseModel):
 
     connection_timeout: Milliseconds = Field(
         default=60_000,
-        description="Milliseconds until reaching the broker's host, with TLS, is given up; 0: never.",
+        description="Timeout in milliseconds for connecting to the broker's host, including TLS; 0: no timeout.",
         examples=["10000"],
     )
     handshake_timeout: Milliseconds = Field(
         default=10_000,
-        description="Milliseconds until the login is given up; 0: never.",
+        description="Timeout in milliseconds for the login; 0: no timeout.",
         examples=["5000"],
     )
     channel_rpc_timeout: Milliseconds = Field(
         default=600_000,
-        description="Milliseconds until a call on a channel (open, declare, consume) is given up; 0: never.",
+        description="Timeout in milliseconds for a call on a channel (open, declare, consume); 0: no timeout.",
         examples=["30000"],
     )
     channel_should_check_rpc_response_type: Switch = Field(
         default=False,
-        description="Accepted and not used: the type of a call's answer is always checked.",
+        description="Accepted and ignored: the type of a response is always checked.",
         examples=["true"],
     )
     network_recovery_interval: Milliseconds = Field(
         default=5_000,
-        description="Accepted and not used: lost links are made again with the service's own pauses.",
+        description="Accepted and ignored: the service reconnects with its own delays.",
         examples=["5000"],
     )
     requested_channel_max: Count = Field(
         default=2_047,
-        description="Channels to ask for; 0: as many as the broker allows. One for each source, and two more.",
+        description="Maximum number of channels to request; 0: the broker's limit. Needed: one for each source, and two.",
         examples=["100"],
     )
     requested_frame_max: Count = Field(
-        default=0, description="Bytes of a frame to ask for; 0: as many as the broker allows.", examples=["131072"]
+        default=0,
+        description="Maximum frame size in bytes to request; 0: the broker's limit.",
+        examples=["131072"],
     )
     requested_heartbeat: Count = Field(
-        default=60, description="Seconds between heartbeats to ask for; 0: none.", examples=["30"]
+        default=60,
+        description="Heartbeat interval in seconds to request; 0: no heartbeats.",
+        examples=["30"],
     )
     topology_recovery_enabled: Switch = Field(
         default=True,
-        description="Accepted and not used: every new link declares what it needs.",
+        description="Accepted and ignored: every new link opens its channels and consumers again.",
         examples=["false"],
     )
     shutdown_timeout: Milliseconds = Field(
-        default=10_000, description="Milliseconds until closing is given up; 0: never.", examples=["3000"]
+        default=10_000,
+        description="Timeout in milliseconds for closing the connection; 0: no timeout.",
+        examples=["3000"],
     )
 
 
 def seconds(milliseconds: int) -> float | None:
-    """Return a timeout for the event loop: None for none."""
+    """Return a timeout in seconds for the event loop; None (no timeout) for 0."""
     return milliseconds / 1000 if milliseconds else None
 
 
@@ -99,7 +105,7 @@ def split_address(address: str) -> tuple[str, str]:
     """Split `exchange/routingKey`. Raises ValueError that says what was expected."""
     exchange, *keys = address.rstrip("/").split("/")
     if len(keys) != 1:
-        raise ValueError("the format exchange/routingKey, or /queue for a queue by its name")
+        raise ValueError("the format exchange/routingKey, or /queue to publish to a queue by its name")
     return exchange, keys[0]
 
 

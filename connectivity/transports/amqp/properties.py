@@ -256,7 +256,7 @@ def pack_properties(headers: Mapping[str, str]) -> bytes:
         try:
             encoded = value.encode()
         except UnicodeEncodeError as fault:
-            raise ValueError(f"header {name[:200]!r} has half a character at position {fault.start}") from fault
+            raise ValueError(f"header {name[:200]!r} has an unpaired surrogate at position {fault.start}") from fault
         if name == CONTENT_TYPE:
             flags, content_type = flags | _CONTENT_TYPE, _pack_short(name, encoded)
         elif name == CORRELATION:
@@ -289,7 +289,9 @@ def _pack_name(name: str) -> bytes:
     try:
         encoded = name.encode()
     except UnicodeEncodeError as fault:
-        raise ValueError(f"the header name {name[:200]!r} has half a character at position {fault.start}") from fault
+        raise ValueError(
+            f"the header name {name[:200]!r} has an unpaired surrogate at position {fault.start}"
+        ) from fault
     if not 0 < len(encoded) <= MOST_BYTES:
         raise ValueError(f"the header name {name[:200]!r} has {len(encoded)} bytes, expected 1 to {MOST_BYTES}")
     return bytes((len(encoded),)) + encoded + b"S"

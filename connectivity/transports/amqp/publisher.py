@@ -157,7 +157,7 @@ class Publisher:
         try:
             exchange, key = split_address(address)
         except ValueError as error:
-            raise ValueError(f"this is not {error}") from None
+            raise ValueError(f"expected {error}") from None
         if len(self._addresses) >= MOST_ADDRESSES:
             self._addresses.clear()
         packed = self._addresses[address] = exchange, key, pack_publish(self._channel, exchange, key)
@@ -171,7 +171,7 @@ class Publisher:
     # ── exchanges ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _is_there(self, exchange: str, message: OutboundMessage, done: Done) -> bool:
-        """Whether an exchange not checked yet exists; if False, the message has failed or waits."""
+        """Fail a message to a missing exchange, or hold it until the exchange is checked; return False."""
         if (found := self._missing.get(exchange)) is not None:
             until, error = found
             if time.monotonic() < until:
@@ -186,7 +186,7 @@ class Publisher:
     async def _ask(self, exchange: str) -> None:
         reason = await self._client.missing("exchange", exchange)
         if reason is not None and reason.code == NOT_FOUND:
-            self._log.warning("an exchange is missing", exchange=exchange, reason=reason.words)
+            self._log.warning("exchange missing", exchange=exchange, reason=reason.words)
             self._missing[exchange] = time.monotonic() + MISSING_FOR, refused_message(reason)
         else:
             self._known.add(exchange)  # other problems of the exchange show when publishing
@@ -216,7 +216,7 @@ class Publisher:
             if method == ACK:
                 self._confirmed(*read_confirm(payload, METHOD_ID.size), None)
             elif method == NACK:
-                words = f"{Detail.REFUSED_BY_BROKER.value}: the broker could not keep the message"
+                words = f"{Detail.REFUSED_BY_BROKER.value}: the broker rejected the message (basic.nack)"
                 self._confirmed(*read_confirm(payload, METHOD_ID.size), PublishFailed(words))
             elif method == RETURN:
                 self._coming = read_return(payload, METHOD_ID.size)
@@ -287,7 +287,7 @@ class Publisher:
                 self._readers(refused.message.address, sign)
             refused.done(refused_message(reason))
             return
-        self._log.warning("the broker refused a message", reason=reason.words, unconfirmed=len(unconfirmed))
+        self._log.warning("channel closed by broker after a message", reason=reason.words, unconfirmed=len(unconfirmed))
         self._held.extendleft((sent.message, sent.done) for sent in reversed(unconfirmed))
         self._suspects = len(unconfirmed)
 
@@ -302,9 +302,9 @@ class Publisher:
         """Handle the broker blocking publishing, or (None) unblocking it."""
         self._blocked = reason
         if reason is not None:
-            self._log.warning("the broker takes no messages now", reason=reason)
+            self._log.warning("publishing blocked by broker", reason=reason)
         else:
-            self._log.info("the broker takes messages again", held=len(self._held))
+            self._log.info("publishing unblocked by broker", waiting=len(self._held))
             self._go_on()
 
     def end(self) -> None:

@@ -49,7 +49,7 @@ def check(connection: Connection) -> Sequence[Problem]:
 
 def _check_tunnel(connection: Connection) -> Iterator[Problem]:
     if connection.ssh_tunnel is not None:
-        yield Problem("sshTunnel", "a tunnel", "none: SSH tunneling is not supported with Kafka")
+        yield Problem("sshTunnel", "a tunnel", "no tunnel: SSH tunneling is not supported with Kafka")
 
 
 def _check_sources(connection: Connection) -> Iterator[Problem]:
@@ -78,7 +78,7 @@ def _check_published(path: str, text: str) -> Iterator[Problem]:
     # A digit in place of each placeholder, so that letters beside one are found.
     partition = split_address(with_dummies(text, "0")).partition
     if partition is not None and not (_PARTITION.fullmatch(partition) and int(partition) <= LARGEST_PARTITION):
-        yield Problem(path, show(text), "a whole number, the partition, after the #")
+        yield Problem(path, show(text), "a partition number after the #")
 
 
 def _check_options(connection: Connection) -> Iterator[Problem]:
@@ -89,7 +89,7 @@ def _check_options(connection: Connection) -> Iterator[Problem]:
         yield Problem("specificConfig.saslMechanism", show(mechanism), expected, hint)
     group = options.get("groupId")
     if group is not None and not _GROUP_ID.fullmatch(with_connection_id(group, connection.id)):
-        expected = "letters, digits and . _ - after {{ connection:id }} is put in"
+        expected = "letters, digits and . _ - after {{ connection:id }} is replaced"
         yield Problem("specificConfig.groupId", show(group), expected)
     for server in options.get("bootstrapServers", "").split(","):
         match = SERVER.fullmatch(server.strip())

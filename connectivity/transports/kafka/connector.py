@@ -160,7 +160,7 @@ async def _or_down(link: KafkaLink, future: asyncio.Future[Answer], patience: fl
 
 def _refused_settings(failure: KafkaException) -> ConnectionRefused:
     words = str(failure.args[0].str() if isinstance(failure.args[0], KafkaError) else failure)
-    return ConnectionRefused(Detail.CERTIFICATE, f"the connection's own: {words}")
+    return ConnectionRefused(Detail.CERTIFICATE, f"in the connection's ca or credentials: {words}")
 
 
 async def _check_hosts(places: Sequence[tuple[str, int]], patience: float) -> None:
@@ -176,7 +176,7 @@ async def _check_hosts(places: Sequence[tuple[str, int]], patience: float) -> No
         except RefusedAddress as error:
             raise dial_error(error) from error
         except TimeoutError:
-            unknown = f"{host}: no answer from the name service"
+            unknown = f"{host}: no response from the name server"
         except (OSError, UnicodeError) as error:
             unknown = f"{host}: {dial_error(error).words}"
         else:

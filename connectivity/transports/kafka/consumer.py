@@ -124,7 +124,10 @@ class KafkaConsumer:
         self._wanted.set()
 
     def stop(self) -> None:
-        """End the thread and leave the group (see `gone`); offsets settled so far are committed."""
+        """End the thread and close the consumer (see `gone`), which commits the settled offsets.
+
+        A static member stays in the group until its session times out.
+        """
         self._is_stopping = True
         self._wanted.set()
 
@@ -141,9 +144,11 @@ class KafkaConsumer:
         except KafkaException as failure:
             self._call_on_loop(self._on_ended, link_error(failure.args[0], ", ".join(self._topics)))
         except TimeoutError:
-            self._call_on_loop(self._on_ended, NotConnected(Detail.TIMEOUT, "no answer about partitions and offsets"))
+            self._call_on_loop(self._on_ended, NotConnected(Detail.TIMEOUT, "no response with partitions and offsets"))
         except Exception as failure:  # an internal error: a consumer that ends silently would be worse
-            self._call_on_loop(self._on_ended, NotConnected(Detail.CONNECTING, f"consuming has ended: {failure!r}"))
+            self._call_on_loop(
+                self._on_ended, NotConnected(Detail.CONNECTING, f"internal error, consuming stopped: {failure!r}")
+            )
         finally:
             # A consumer that is already closed raises errors of no interest.
             with contextlib.suppress(KafkaException, RuntimeError):
@@ -260,7 +265,7 @@ class KafkaConsumer:
     def _found(self, places: list[TopicPartition]) -> list[tuple[Partition, bool]]:
         """Return the partitions with their starts, and whether the group has no offset.
 
-        Raises KafkaException.
+        Raises KafkaException, TimeoutError.
         """
         if not places:
             return []

@@ -35,6 +35,8 @@ LONGEST_ANSWER = 65_536
 TLS_ALERT = b"\x15\x03"
 """The beginning of a TLS alert record."""
 
+CLOSED = "the broker closed the connection without a response"
+
 _HEAD = Struct(">hhih")
 _SIZE, _SHORT = Struct(">i"), Struct(">h")
 
@@ -121,22 +123,22 @@ def _judge(login: LoginOffer, mechanism: str, *, has_login: bool) -> None:
     """Raise ConnectionRefused if the connection's login cannot succeed."""
     offered = ", ".join(login.mechanisms)
     if has_login and login.code == UNSUPPORTED_MECHANISM:
-        raise ConnectionRefused(Detail.BAD_CREDENTIALS, f"the broker takes logins by {offered}, not by {mechanism}")
+        raise ConnectionRefused(Detail.BAD_CREDENTIALS, f"the broker accepts logins with {offered}, not {mechanism}")
     if has_login and login.code == ILLEGAL_STATE:
-        raise ConnectionRefused(Detail.BAD_CREDENTIALS, "the broker takes no login at this port")
+        raise ConnectionRefused(Detail.BAD_CREDENTIALS, "the broker accepts no login at this port")
     if not has_login and login.mechanisms:
-        raise ConnectionRefused(Detail.BAD_CREDENTIALS, f"the broker wants a login at this port, by {offered}")
+        raise ConnectionRefused(Detail.BAD_CREDENTIALS, f"the broker requires a login at this port, with {offered}")
 
 
 def _hung_up(connection: Connection) -> LinkError:
     """Return the usual reason for a broker that closes the connection without an answer."""
     if not connection.broker_uri.is_secure:
-        return NotConnected(Detail.REFUSED_BY_BROKER, "it hung up upon a greeting; this port may want TLS")
+        return NotConnected(Detail.REFUSED_BY_BROKER, f"{CLOSED}; this port may require TLS")
     if connection.credentials is None:
         # With TLS 1.3 the client's handshake ends before the broker checks for a certificate; its alert is easily lost.
-        words = "it hung up after the handshake; this port may want a client certificate"
+        words = "the broker closed the connection after the handshake; this port may require a client certificate"
         return CertificateWanted(Detail.CERTIFICATE, words)
-    return NotConnected(Detail.REFUSED_BY_BROKER, "it hung up upon a greeting")
+    return NotConnected(Detail.REFUSED_BY_BROKER, CLOSED)
 
 
 def _ask(made: socket.socket, key: int, version: int, body: bytes) -> bytes:
@@ -154,8 +156,8 @@ def _ask(made: socket.socket, key: int, version: int, body: bytes) -> bytes:
 
 def _strange(said: bytes) -> str:
     if said.startswith(TLS_ALERT):
-        return "an answer in TLS: this port wants a secure connection"
-    return f"an answer that is not Kafka: {said[:40].decode('ascii', errors='backslashreplace')!r}"
+        return "a response in TLS: this port requires a secure connection"
+    return f"the response is not Kafka: {said[:40].decode('ascii', errors='backslashreplace')!r}"
 
 
 def _exactly(made: socket.socket, size: int) -> bytes:
@@ -173,7 +175,7 @@ def request(key: int, version: int, body: bytes) -> bytes:
 
 
 def read_login(body: bytes) -> LoginOffer:
-    """Return the login offer in the answer to a SaslHandshake."""
+    """Return the login offer in the answer to a SaslHandshake; an unreadable answer offers none."""
     try:
         [code], [count] = _SHORT.unpack_from(body), _SIZE.unpack_from(body, _SHORT.size)
         at, mechanisms = _SHORT.size + _SIZE.size, []

@@ -65,7 +65,7 @@ class KafkaLink:
         self.lost = self._loop.create_future()
         self.readers: Readers = nobody_asks
         self.down = asyncio.Event()
-        """Set when the library has reported that no broker can be reached."""
+        """Set when the library has reported that no broker can be reached, or a permanent error."""
         self._sources: dict[str, tuple[int, ...]] = {}
         for index, names in enumerate(topics):
             for name in names:
@@ -137,7 +137,7 @@ class KafkaLink:
         """Return the library's own reason."""
         if self._last_error is not None:
             return link_error(self._last_error)
-        return NotConnected(Detail.TIMEOUT, "no answer from a broker")
+        return NotConnected(Detail.TIMEOUT, "no response from any broker")
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -243,7 +243,7 @@ class KafkaLink:
 
     def stuck(self) -> None:
         """Handle missing confirms."""
-        self._die(NotConnected(Detail.TIMEOUT, "the broker confirms nothing any more"))
+        self._die(NotConnected(Detail.TIMEOUT, "the broker no longer confirms messages"))
 
     def _look_again(self) -> None:
         if self._probe is None or self._probe.done():

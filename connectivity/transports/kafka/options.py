@@ -29,32 +29,32 @@ class Options(BaseModel):
     )
 
     bootstrap_servers: Annotated[str, AfterValidator(_check_servers)] = Field(
-        description="Brokers to begin with, `host:port`, separated by commas; the broker of the `uri` is added.",
+        description="Bootstrap brokers as `host:port`, separated by commas; the broker of the `uri` is added.",
         examples=["kafka-1.acme.example:9092,kafka-2.acme.example:9092"],
     )
     sasl_mechanism: str = Field(
         default="PLAIN",
-        description="How user name and password of the `uri` are sent: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`.",
+        description="SASL mechanism for the login of the `uri`: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`.",
         examples=["SCRAM-SHA-512"],
     )
     group_id: str | None = Field(
         default=None,
-        description="Consumer group: letters, digits, `.`, `_`, `-`; may hold `{{ connection:id }}`. Absent: the "
-        "connection's id.",
+        description="Consumer group: letters, digits, `.`, `_`, `-`; may contain `{{ connection:id }}`. Absent: the "
+        "connection's ID.",
         examples=["fleet-{{ connection:id }}"],
     )
     consumer_offset_reset: Literal["earliest", "latest"] = Field(
         default="latest",
-        description="Where a group without committed offsets begins: `earliest` or `latest`.",
+        description="Where a group without committed offsets starts: `earliest` or `latest`.",
         examples=["earliest"],
     )
     debug_enabled: Annotated[bool, BeforeValidator(lowered)] = Field(
         default=False,
-        description="Whether acknowledgements say where a record went: topic, partition, offset, sizes.",
+        description="Accepted and ignored: acknowledgements do not say where a record was written.",
         examples=["true"],
     )
     throttling_limit: Annotated[int, Field(ge=1)] | None = Field(
         default=None,
-        description="The most records that each client takes in a second. Absent: as many as there are.",
+        description="Maximum number of records per second for each client. Absent: no limit.",
         examples=["100"],
     )

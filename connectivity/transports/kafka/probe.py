@@ -96,7 +96,7 @@ class _Look:
 
 
 def _missing_right(operations: object, operation: AclOperation, subject: str) -> LinkError | None:
-    """`operations`: the permitted operations, or None if unknown."""
+    """Return the error if the operation is not permitted, else None; `operations` is None if unknown."""
     if not isinstance(operations, list | frozenset) or operation in operations or AclOperation.ALL in operations:
         return None
-    return ConnectionRefused(Detail.NOT_AUTHORIZED, f"{subject}: no right to {_VERBS[operation]}")
+    return ConnectionRefused(Detail.NOT_AUTHORIZED, f"{subject}: no permission to {_VERBS[operation]}")

@@ -85,7 +85,7 @@ class KafkaProducer:
         except KafkaException as failure:
             done(message_error(failure.args[0], topic))
         except BufferError:
-            done(PublishFailed("more is on its way than the client library holds"))
+            done(PublishFailed("the client library's queue is full"))
         else:
             self.unconfirmed += 1
             if not self._is_hurried:

@@ -63,7 +63,7 @@ def _headers_of(message: Message) -> list[tuple[str, bytes | None]]:
         return cast("list[tuple[str, bytes | None]]", _read_headers(message) or [])
     except (SystemError, UnicodeDecodeError):
         log.warning(
-            "the headers of a record cannot be read: a name that is not UTF-8",
+            "record headers ignored, a name is not UTF-8",
             address=message.topic(),
             partition=message.partition(),
             offset=message.offset(),
@@ -121,15 +121,17 @@ def split_address(address: str) -> RecordAddress:
 
 @lru_cache(maxsize=CACHED_ADDRESSES)
 def place_of(address: str) -> ClientAddress:
-    """Return where to publish to for a resolved address; an empty key is none.
+    """Return where to publish to for a resolved address; an empty key becomes None.
 
     Raises PublishFailed for an invalid topic name or partition.
     """
     topic, key, partition = split_address(address)
     if not TOPIC_NAME.fullmatch(topic):
-        raise PublishFailed(f"the topic {topic[:300]!r}, expected {TOPIC_EXPECTED}", status=400)
+        raise PublishFailed(f"topic: found {topic[:300]!r}, expected {TOPIC_EXPECTED}", status=400)
     if partition is None:
         return ClientAddress(topic, key.encode(errors="replace") if key else None, ANY_PARTITION)
     if not re.fullmatch(r"[0-9]{1,10}", partition) or int(partition) > HIGHEST_PARTITION:
-        raise PublishFailed(f"the partition {partition[:50]!r}, expected a whole number", status=400)
+        raise PublishFailed(
+            f"partition: found {partition[:50]!r}, expected a whole number up to {HIGHEST_PARTITION}", status=400
+        )
     return ClientAddress(topic, None, int(partition))

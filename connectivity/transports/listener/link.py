@@ -98,7 +98,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
 
     @abstractmethod
     def idle(self, peer: AnyPeer) -> None:
-        """Close a peer that has sent nothing for too long."""
+        """Close a peer that has sent no message for too long."""
 
     def listening(self, server: asyncio.Server) -> None:
         """Take over the server, which the link closes."""
@@ -123,13 +123,13 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     def entered(self, peer: AnyPeer) -> None:
         """Register an admitted peer."""
         self.peers[peer.id] = peer
-        log.debug("a peer came", connection=self._connection_id, peer=peer.id)
+        log.debug("peer connected", connection=self._connection_id, peer=peer.id)
 
     def left(self, peer: AnyPeer) -> None:
         self._sockets.discard(peer)
         if self.peers.pop(peer.id, None) is not None:
             self.gone(peer)
-            log.debug("a peer left", connection=self._connection_id, peer=peer.id)
+            log.debug("peer disconnected", connection=self._connection_id, peer=peer.id)
             if peer.unsettled and not self.is_over:
                 self._leaving.add(peer)
             else:
@@ -187,7 +187,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     def nobody_there(self, address: str, done: Done) -> None:
         """Fail a message whose peer is not connected."""
         self.readers(address, ReaderStatus.GONE)
-        done(PublishFailed(f"no peer is connected by the name {address[:100]!r}", status=_NOBODY))
+        done(PublishFailed(f"peer {address[:100]!r} is not connected", status=_NOBODY))
 
     # ── lifetimes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -203,10 +203,10 @@ class ListenerLink(ABC, Generic[AnyPeer]):
             elif verdict is TimeoutDecision.IDLE:
                 self.idle(peer)
             elif verdict is not TimeoutDecision.FINE:
-                log.debug("a peer was cut off", connection=self._connection_id, peer=peer.id, reason=verdict.value)
+                log.debug("peer connection aborted", connection=self._connection_id, peer=peer.id, reason=verdict.value)
                 peer.abort()
         for reason, count in self._refusals.items():
-            log.warning("peers were not let in", connection=self._connection_id, reason=reason, count=count)
+            log.warning("peers refused", connection=self._connection_id, reason=reason, count=count)
         self._refusals.clear()
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -66,13 +66,13 @@ def tls_context(connection: Connection, *, is_certificate_needed: bool) -> ssl.S
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         if own is None or not own.cert or own.key is None:
-            raise ValueError("the listener has none; expected credentials with cert and key")
+            raise ValueError("no certificate for the listener, expected credentials with cert and key")
         load_client_certificate(context, own.cert, own.key.get_secret_value())
         if connection.ca is not None:
             context.load_verify_locations(cadata=connection.ca)
             context.verify_mode = ssl.CERT_REQUIRED if is_certificate_needed else ssl.CERT_OPTIONAL
     except (ssl.SSLError, ValueError) as error:
-        raise ConnectionRefused(Detail.CERTIFICATE, f"the connection's own: {error}") from error
+        raise ConnectionRefused(Detail.CERTIFICATE, f"in the connection's ca or credentials: {error}") from error
     return context
 
 
@@ -87,7 +87,10 @@ def listen_error(error: OSError, host: str, port: int) -> LinkError:
 
 
 async def look_at_port(connection: Connection) -> ProbeReport:
-    """Check whether the port is free, without accepting peers. Raises NotConnected, ConnectionRefused."""
+    """Check whether the service can listen at the port, without accepting peers.
+
+    A port in use is a note. Raises NotConnected, ConnectionRefused.
+    """
     uri = connection.broker_uri
     note = ""
     try:
@@ -98,7 +101,7 @@ async def look_at_port(connection: Connection) -> ProbeReport:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise listen_error(error, uri.host, uri.port) from error
-        note = f"port {uri.port} is already in use, which may be this connection itself"
+        note = f"port {uri.port} is already in use, possibly by this connection itself"
     else:
         server.close()
     return ProbeReport(
@@ -128,7 +131,9 @@ def _check_certificate(connection: Connection) -> Iterator[Problem]:
     expected = f"the certificate that the listener presents, since the uri is {uri.scheme}"
     if not uri.is_secure:
         if own is not None:
-            yield Problem("credentials", "a certificate", f"none, since the uri is {uri.scheme}, which is without TLS")
+            yield Problem(
+                "credentials", "a certificate", f"no credentials, since the uri is {uri.scheme}, which has no TLS"
+            )
     elif own is None:
         yield Problem("credentials", "nothing", expected)
     else:

@@ -114,7 +114,7 @@ class Socket(asyncio.Protocol, ABC):
         self._transport.set_write_buffer_limits(HIGH_WATER)
         self._keeper.made(self)
         if self._keeper.is_overrun:
-            self._keeper.turned_away("there are as many sockets as there may be")
+            self._keeper.turned_away("too many sockets")
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - however it ended, it is gone
@@ -239,7 +239,7 @@ class Socket(asyncio.Protocol, ABC):
 
 
 def gone_error() -> PublishFailed:
-    return PublishFailed("the peer is gone", status=_GONE)
+    return PublishFailed("the peer has disconnected", status=_GONE)
 
 
 def common_name(certificate: object) -> str | None:

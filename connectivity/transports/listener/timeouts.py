@@ -29,12 +29,12 @@ class TimeoutOptions:
 class TimeoutDecision(Enum):
     """The action for a peer."""
 
-    FINE = "nothing"
-    PING = "ask whether it is there"
-    IDLE = "close: it has been idle"
-    SLOW = "cut off: it takes nothing of what waits for it"
-    SILENT = "cut off: it does not answer"
-    STUCK = "cut off: it does not end what it has begun"
+    FINE = "nothing to do"
+    PING = "send a ping"
+    IDLE = "close: idle for too long"
+    SLOW = "abort: it does not read its output"
+    SILENT = "abort: no response to a ping"
+    STUCK = "abort: it does not finish a handshake"
 
 
 @dataclass(slots=True)

@@ -102,7 +102,7 @@ class AsyncMqttClient:
         except ValueError as error:
             raise ConnectionRefused(Detail.MISSING_ADDRESS, f"{', '.join(filters)}: {error}") from error
         if mid is None:
-            raise NotConnected(Detail.CONNECTING, "the link broke before the subscriptions were made")
+            raise NotConnected(Detail.CONNECTING, "the link was lost before the sources were subscribed")
         answer = self._subscribed[mid] = self._loop.create_future()
         try:
             async with asyncio.timeout(patience):
@@ -303,7 +303,7 @@ class AsyncMqttClient:
         elif reason.value == KEEP_ALIVE_TIMEOUT:
             self._die(NotConnected(Detail.TIMEOUT, f"no answer within the keep-alive of {self._client.keepalive} s"))
         else:
-            self._die(NotConnected(Detail.REFUSED_BY_BROKER, f"a packet that cannot be read: {words}"))
+            self._die(NotConnected(Detail.REFUSED_BY_BROKER, f"unreadable packet: {words}"))
 
     def _die(self, error: LinkError) -> None:
         """Handle the unexpected end of the link."""

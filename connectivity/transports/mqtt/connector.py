@@ -4,7 +4,7 @@ A persistent session (the default) makes the broker queue messages while the ser
 subscriptions are confirmed are kept in the link; those that match no source are acknowledged and dropped.
 
 The clients of a connection have client IDs that stay the same after a restart, so that each resumes its own session.
-They share subscriptions; if the broker has no shared subscriptions, the first client consumes and the others publish.
+They share subscriptions; if the broker has no shared subscriptions, only the first client consumes and the others publish.
 
 Sources with QoS 2 subscribe with QoS 1: paho acknowledges QoS 2 messages before they are processed. Redeliveries with
 QoS 1 are recognized, so each command is in the history only once.
@@ -31,7 +31,7 @@ PATIENCE = 10.0
 
 WINDOW = 100
 HIGHEST_SUBSCRIBED_QOS = 1
-NO_SHARED = "the broker has no shared subscriptions, the first client consumes"
+NO_SHARED = "the broker has no shared subscriptions, only the first client consumes"
 
 
 async def connect(
@@ -98,7 +98,7 @@ async def greet(channel: AsyncMqttClient, dial: Callable[[], None], connection: 
         is_sudden = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
         is_greeted = channel.has_reached and connection.broker_uri.is_secure
         if is_sudden and is_greeted and connection.credentials is None:
-            words = f"{error.words}; the broker may want a client certificate"
+            words = f"{error.words}; the broker may require a client certificate"
             raise CertificateWanted(Detail.CERTIFICATE, words) from error
         raise
 

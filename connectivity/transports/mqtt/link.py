@@ -179,7 +179,7 @@ class MqttLink:
     def _renew(self, reason: str) -> None:
         """End this link in order, so that the broker redelivers what was not acknowledged."""
         if not self._is_over:
-            error = Renewed(Detail.CONNECTING, f"a new link for redelivery: {reason}")
+            error = Renewed(Detail.CONNECTING, f"reconnecting for redelivery: {reason}")
             self._end()
             self._farewell = self._loop.create_task(self._leave(error))
 
@@ -191,7 +191,7 @@ class MqttLink:
     def _balance(self) -> None:
         """Pause or resume reading."""
         if self._is_full and not self._held:
-            self._renew("more came than could be held")
+            self._renew("too many unsettled deliveries")
             return
         channel = self._channels[0]
         waits_for_answer = not self._is_made or (bool(self._unconfirmed) and len(self._channels) == 1)

@@ -80,7 +80,7 @@ def _at_least_a_second(value: timedelta) -> timedelta:
 
 def _check_topic(value: str) -> str:
     if (fault := topic_fault(value)) is not None:
-        raise ValueError(f"a topic without wildcards; this is {fault}")
+        raise ValueError(f"a topic without wildcards; this has {fault}")
     return value
 
 
@@ -110,53 +110,52 @@ class Options(BaseModel):
 
     client_id: ClientId | None = Field(
         default=None,
-        description="Client id. Absent: the connection's id. Empty: the broker chooses one, which needs `cleanSession`.",
+        description="Client ID. Absent: the connection's ID. Empty: the broker chooses one, which requires `cleanSession`.",
         examples=["depot-7"],
     )
     publisher_id: ClientId | None = Field(
         default=None,
-        description="Client id of the separate publisher. Absent: the client id and a `p`.",
+        description="Client ID of the separate publisher. Absent: the client ID followed by `p`.",
         examples=["depot-7-out"],
     )
     separate_publisher_client: Switch = Field(
         default=False,
-        description="Publish through a second link, so that a reconnect for redelivery does not interrupt answers.",
+        description="Publish through a second link, so that a reconnect for redelivery does not interrupt responses.",
         examples=["true"],
     )
     clean_session: Switch = Field(
         default=False,
-        description="Begin without the session that the broker may have kept: what came while away is not delivered.",
+        description="Start without the session that the broker may have kept: messages sent while disconnected are lost.",
         examples=["true"],
     )
     reconnect_for_redelivery: Switch = Field(
         default=False,
-        description="Reconnect after a delivery was rejected, so that the broker delivers it again at once and not only "
-        "after the next reconnect. Useful with `cleanSession` `false` and QoS 1.",
+        description="Reconnect after a rejected delivery, so that the broker redelivers it soon and not only after the "
+        "next lost connection. Useful with `cleanSession` `false` and QoS 1.",
         examples=["true"],
     )
     reconnect_for_redelivery_delay: Annotated[Duration, AfterValidator(_at_least_a_second)] = Field(
         default=timedelta(seconds=10),
-        description="How long to wait before that reconnect; at least a second. Takes effect when "
-        "`reconnectForRedelivery` does.",
+        description="Delay before that reconnect, at least 1 s. Applies only if `reconnectForRedelivery` is `true`.",
         examples=["5s"],
     )
     keep_alive: Annotated[Duration, AfterValidator(_check_keep_alive)] = Field(
         default=timedelta(seconds=60),
-        description="After how much silence the link is checked; whole seconds from 0 (never) to 65535. Needs a unit: a "
-        "bare number is milliseconds, so that 30 means never.",
+        description="Keep-alive interval in whole seconds from 0 (off) to 65535. A unit is required: a number without a "
+        "unit is milliseconds, so `30` turns the keep-alive off.",
         examples=["30s"],
     )
     last_will_topic: Annotated[str, AfterValidator(_check_topic)] | None = Field(
         default=None,
-        description="Topic of the message that the broker publishes when this client is gone without a goodbye.",
+        description="Topic of the last will: the message that the broker publishes if this client is lost.",
         examples=["status/depot-7"],
     )
     last_will_qos: Annotated[int, Field(ge=0, le=2)] = Field(
-        default=0, description="QoS of that message.", examples=["1"]
+        default=0, description="QoS of the last will.", examples=["1"]
     )
     last_will_retain: Switch = Field(
-        default=False, description="Whether the broker keeps that message for later subscribers.", examples=["true"]
+        default=False, description="Whether the broker retains the last will for later subscribers.", examples=["true"]
     )
     last_will_message: Annotated[str, AfterValidator(_check_size)] = Field(
-        default="", description="Payload of that message.", examples=["offline"]
+        default="", description="Payload of the last will.", examples=["offline"]
     )

@@ -48,10 +48,10 @@ _ACK = Struct("!BBH")
 # | `_create_socket_connection` | refused addresses, TCP_NODELAY | correctness |
 # | `_ssl_wrap_socket` | a failed handshake leaves no socket open | correctness |
 #
-# All in all a published message costs the whole link 4 to 12 µs, by how many go at once, where paho in a thread of its own
-# takes 36 to 44 µs (`tests/bench/mqtt_link.py`).
+# In total a published message costs the link 4 to 12 µs, depending on how many are sent together; paho in a thread of its
+# own takes 36 to 44 µs (`tests/bench/mqtt_link.py`).
 class SansIoPahoClient(Client):
-    """One MQTT session. All methods but `connect` are called on the event loop, and none blocks.
+    """One MQTT session. All methods but `connect` are called on the event loop and do not block.
 
     `on_unsent` is called when `unsent` is no longer empty, `on_arrival` with each message, `on_confirmed` with the
     packet identifier and the reason code (0: success) of each message that the broker has taken or refused.

@@ -120,7 +120,7 @@ def unpack(packed: bytes) -> PublishProperties:
     try:
         return _unpack(packed)
     except (IndexError, UnicodeDecodeError) as error:
-        raise Malformed(f"properties that end early or are no UTF-8: {error}") from error
+        raise Malformed(f"properties that end early or are not UTF-8: {error}") from error
 
 
 def _unpack(packed: bytes) -> PublishProperties:
@@ -194,15 +194,17 @@ class ServerLimits:
         )
 
     def fit(self, publication: Publication) -> Publication:
-        """Return the message with the broker's highest QoS at most.
+        """Return the message, with its QoS lowered to the broker's maximum.
 
-        Raises PublishFailed for a message that the broker never takes.
+        Raises PublishFailed for a message that is too large or cannot be retained.
         """
         size = LONGEST_HEAD + len(publication.topic) + len(publication.properties) + len(publication.payload)
         if size > self.packet_size:
-            raise PublishFailed(f"a message of {size} bytes, the broker takes at most {self.packet_size}", status=413)
+            raise PublishFailed(
+                f"the message has {size} bytes, expected at most {self.packet_size}, the broker's limit", status=413
+            )
         if publication.retain and not self.retain:
-            raise PublishFailed("a message to be retained, the broker retains none", status=400)
+            raise PublishFailed("retain is set, but the broker does not support retained messages", status=400)
         if publication.qos > self.maximum_qos:
             return replace(publication, qos=self.maximum_qos)
         return publication

@@ -35,13 +35,13 @@ def topic_fault(topic: str) -> str | None:
     """Return why this text is not a topic to publish to, or None."""
     if "+" in topic or "#" in topic:
         return "a wildcard"
-    return text_fault(topic) if topic else "an empty text"
+    return text_fault(topic) if topic else "no characters"
 
 
 def filter_fault(topic_filter: str) -> str | None:
     """Return why this text is not a topic filter, or None."""
     if not topic_filter:
-        return "an empty text"
+        return "no characters"
     if (fault := text_fault(topic_filter)) is not None:
         return fault
     inner = topic_filter

@@ -63,7 +63,7 @@ def _check_both(connection: Connection) -> Iterator[Problem]:
 
 
 def _without_qos(part: str, index: int) -> Problem:
-    return Problem(json_path(part, index, "qos"), "nothing", "0, 1 or 2, which MQTT needs")
+    return Problem(json_path(part, index, "qos"), "nothing", "0, 1 or 2: MQTT requires a QoS")
 
 
 def _check_topic(path: str, address: str) -> Iterator[Problem]:
@@ -130,6 +130,6 @@ def _check_client_id(connection: Connection) -> Iterator[Problem]:
     if options.client_id == "" and not options.clean_session:
         yield Problem(
             "specificConfig.clientId",
-            "an empty client id",
-            "a client id, or cleanSession true: only a name keeps a session",
+            "an empty client ID",
+            "a client ID, or cleanSession true: a session is kept by client ID",
         )

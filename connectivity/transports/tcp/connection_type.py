@@ -32,18 +32,18 @@ class Options(BaseModel):
 
     max_peers: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=10_000,
-        description="Peers that may be connected at once; further connections are closed.",
+        description="Maximum number of connected peers; further connections are closed.",
         examples=["500"],
     )
     max_unsettled: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=16,
-        description="Pieces of one peer's stream, of 64 KiB at most, that wait for their end; nothing more is read from it "
-        "meanwhile.",
+        description="Maximum number of unsettled pieces, of up to 64 KiB each, of one peer's stream; at the limit the "
+        "service stops reading from the peer.",
         examples=["4"],
     )
     output_timeout: PositiveDuration = Field(
         default=timedelta(seconds=30),
-        description="A peer that takes nothing for so long of what waits for it is cut off.",
+        description="A peer that reads none of its waiting output for this long is disconnected.",
         examples=["10s"],
     )
 
@@ -90,22 +90,24 @@ def _check_uri(connection: Connection) -> Iterator[Problem]:
     if uri.path not in ("", "/"):
         yield Problem("uri", show(uri.path), "an address to listen at without a path", code=URI_INVALID)
     if uri.username is not None:
-        expected = "none, since peers show certificates (ca)"
+        expected = "no user name, since peers present certificates (ca)"
         yield Problem("uri", "a user name", expected, code=URI_INVALID)
 
 
 def _check_source(connection: Connection) -> Iterator[Problem]:
     """Check that there is one source with one address: peers do not name an address when they connect."""
     if len(connection.sources) != 1:
-        yield Problem("sources", f"{len(connection.sources)} sources", "one: what peers send has no address")
+        yield Problem(
+            "sources", f"{len(connection.sources)} sources", "one source, since peers do not choose an address"
+        )
     for index, source in enumerate(connection.sources):
         path = json_path("sources", index, "addresses")
         if len(source.addresses) != 1:
-            yield Problem(path, f"{len(source.addresses)} addresses", "one, by which the peers are called")
+            yield Problem(path, f"{len(source.addresses)} addresses", "one address")
         for position, address in enumerate(source.addresses):
             yield from check_without_placeholders(f"{path}[{position}]", address)
         if len(source.payload_mapping) > 1:
-            expected = "one, since a byte stream has one wire protocol"
+            expected = "one payload mapping, since a byte stream has one wire protocol"
             place = json_path("sources", index, "payloadMapping")
             yield Problem(place, f"{len(source.payload_mapping)} payload mappings", expected)
         reply = source.reply_target
@@ -113,7 +115,9 @@ def _check_source(connection: Connection) -> Iterator[Problem]:
             expected = f"{{{{ header:{REPLY_TO} }}}}: replies can only go to the peer that sent the request"
             yield Problem(json_path("sources", index, "replyTarget", "address"), show(reply.address), expected)
     if connection.targets:
-        yield Problem("targets", f"{len(connection.targets)} targets", "none: peers are sent what they have asked for")
+        yield Problem(
+            "targets", f"{len(connection.targets)} targets", "no targets: a peer receives only what it requests"
+        )
 
 
 CONNECTION_TYPE = ConnectionType(

@@ -29,7 +29,9 @@ def _check_uri(connection: Connection) -> Iterator[Problem]:
         expected = "an address to listen at without a path, since the paths are the addresses of sources"
         yield Problem("uri", show(uri.path), expected, code=URI_INVALID)
     if uri.username is not None:
-        yield Problem("uri", "a user name", "none, since peers show tokens (specificConfig.tokens)", code=URI_INVALID)
+        yield Problem(
+            "uri", "a user name", "no user name, since peers send tokens (specificConfig.tokens)", code=URI_INVALID
+        )
 
 
 def _check_addresses(connection: Connection) -> Iterator[Problem]:
@@ -46,7 +48,7 @@ def _check_addresses(connection: Connection) -> Iterator[Problem]:
 def _check_path(path: str, address: str) -> Iterator[Problem]:
     written = with_dummies(address)
     if not written.startswith("/") or any(unfit in written for unfit in "?# "):
-        yield Problem(path, show(address), "a path such as /twins, without query")
+        yield Problem(path, show(address), "a path such as /twins, without a query")
 
 
 CONNECTION_TYPE = ConnectionType(

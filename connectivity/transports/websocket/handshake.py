@@ -1,8 +1,8 @@
 """Decides from the opening request alone whether a client is admitted.
 
 `accept_handshake` is pure. It checks in this order: the origin of a browser's page (403), the number of peers (503), the
-token or certificate (401), the path (404), the query, for wire protocols that negotiate a version in it (400). A refusal
-is an HTTP response with a plain text.
+number of query parameters (400), the token or certificate (401), the path (404), the versions in the query for wire
+protocols that negotiate (400). A refusal is an HTTP response with a plain text.
 
 It also decides which headers a peer's messages get: those of its request in lower case, without secrets and headers of
 the socket itself, and the listener's own, which no request can set.
@@ -102,24 +102,20 @@ def accept_handshake(asked: HandshakeRequest, rules: Rules, peers: int) -> Accep
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     origin = headers.get("origin")
     if origin is not None and "*" not in rules.origins and origin.lower() not in rules.origins:
-        return RefusedHandshake(
-            HTTPStatus.FORBIDDEN, "Pages of this origin may not connect, expected one named in `origins`."
-        )
+        return RefusedHandshake(HTTPStatus.FORBIDDEN, "This origin is not allowed, expected one listed in `origins`.")
     if peers >= rules.max_peers:
         return RefusedHandshake(
-            HTTPStatus.SERVICE_UNAVAILABLE, f"There are {peers} peers, the most there may be. Try later."
+            HTTPStatus.SERVICE_UNAVAILABLE, f"{peers} peers are connected, the maximum. Try again later."
         )
     try:
         members = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_MEMBERS)
     except ValueError:
-        return RefusedHandshake(HTTPStatus.BAD_REQUEST, f"The query has more than {_MOST_MEMBERS} members.")
+        return RefusedHandshake(HTTPStatus.BAD_REQUEST, f"The query has more than {_MOST_MEMBERS} parameters.")
     user = _user(rules, asked.certified, headers.get("authorization"), dict(members).get(ACCESS_TOKEN))
     if user is None and (rules.tokens or rules.wants_certificate):
         return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _wanted(rules))
     if path not in rules.paths:
-        return RefusedHandshake(
-            HTTPStatus.NOT_FOUND, "There is nothing at this path, expected an address of a source or target."
-        )
+        return RefusedHandshake(HTTPStatus.NOT_FOUND, "Unknown path, expected an address of a source or target.")
     kept = {
         name: value
         for name, value in headers.items()
@@ -157,8 +153,6 @@ def _user(rules: Rules, certified: str | None, authorization: str | None, in_que
 
 
 def _wanted(rules: Rules) -> str:
-    ways = ["a certificate that the door trusts"] if rules.wants_certificate else []
-    ways += (
-        [f"`Authorization: Bearer …` or `?{ACCESS_TOKEN}=…` with a token that the door knows"] if rules.tokens else []
-    )
+    ways = ["a client certificate that the listener trusts"] if rules.wants_certificate else []
+    ways += [f"`Authorization: Bearer …` or `?{ACCESS_TOKEN}=…` with a token of the listener"] if rules.tokens else []
     return f"Expected {' or '.join(ways)}."

@@ -74,7 +74,7 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
     def admit(self, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
         """Decide about an opening request (see `connectivity.transports.websocket.handshake`)."""
         if self.is_over:
-            return RefusedHandshake(HTTPStatus.SERVICE_UNAVAILABLE, "The door is being closed.")
+            return RefusedHandshake(HTTPStatus.SERVICE_UNAVAILABLE, "The listener is closing.")
         decided = accept_handshake(asked, self._rules, len(self.peers))
         if isinstance(decided, RefusedHandshake):
             self.turned_away(f"{decided.status.value} {decided.text}")
@@ -97,7 +97,7 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
             del self._at[peer.path]
 
     def idle(self, peer: WebSocketPeer) -> None:
-        peer.close(CloseCode.NORMAL_CLOSURE, "nothing was said for too long")
+        peer.close(CloseCode.NORMAL_CLOSURE, "no message for too long")
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -128,10 +128,8 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
         plain: bytes | None = None
         for peer in list(self._at.get(path, ())):
             if peer.waiting_output > self.max_output:
-                log.info(
-                    "a peer was let go", connection=self._connection_id, peer=peer.id, reason="it reads too slowly"
-                )
-                peer.close(CloseCode.TRY_AGAIN_LATER, "you read too slowly")
+                log.info("peer closed", connection=self._connection_id, peer=peer.id, reason="it reads too slowly")
+                peer.close(CloseCode.TRY_AGAIN_LATER, "peer reads too slowly")
                 continue
             if not peer.is_plain:
                 peer.send(peer.encode(payload, is_text=is_text), None)

@@ -63,59 +63,61 @@ class Options(BaseModel):
     tokens: Annotated[str, AfterValidator(_readable_tokens)] = Field(
         default="",
         description="Clients that may connect: `name=<SHA-256 of the token in hex>`, separated by commas. A peer sends its "
-        "token as `Authorization: Bearer …` or, if it cannot set headers, as the query member `access_token`. Empty: any "
-        "client that reaches the port.",
+        "token as `Authorization: Bearer …` or, if it cannot set headers, as the query parameter `access_token`. Empty: any "
+        "client that reaches the port may connect, unless a `ca` requires a certificate.",
         examples=["tablet-7=9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
     )
     origins: Annotated[str, AfterValidator(_readable_origins)] = Field(
         default="",
-        description="Web pages that may connect, by their origin, separated by commas; `*` for every page. Empty: none, so "
-        "that no page can use a listener on the machine of its reader. Clients other than browsers send no origin.",
+        description="Origins of web pages that may connect, separated by commas; `*`: all. Empty: no web page, so that no "
+        "page can use a listener on its visitor's machine. Clients other than browsers send no origin.",
         examples=["https://console.acme.example"],
     )
     max_peers: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=10_000, description="Peers that may be connected at once; others get HTTP 503.", examples=["500"]
+        default=10_000,
+        description="Maximum number of connected peers; further ones get HTTP 503.",
+        examples=["500"],
     )
     max_frame: Annotated[ByteSize, Field(ge=1024, le=1 << 30)] = Field(
         default=ByteSize(2 << 20),
-        description="The largest message that a peer may send; for a larger one its socket is closed with 1009. More than "
-        "`limits.payload`, so that what is only larger than that is answered.",
+        description="Maximum size of a message; after a larger one the peer's socket is closed with 1009. It should exceed "
+        "`limits.payload`: a message between the two limits gets an error response.",
         examples=["4MiB"],
     )
     max_unsettled: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=100,
-        description="Messages of one peer that may be unsettled; then nothing more is read from it.",
+        description="Maximum number of unsettled messages of one peer; at the limit the service stops reading from it.",
         examples=["20"],
     )
     max_output: Annotated[ByteSize, Field(ge=1024, le=1 << 30)] = Field(
         default=ByteSize(1 << 20),
-        description="Bytes that may wait for one peer because it reads slowly. Answers and subscriptions wait beyond that; "
-        "messages of a target do not wait: the peer's socket is closed with 1013.",
+        description="Maximum size of the output waiting for a slow peer. Responses and subscriptions wait beyond that; for "
+        "a message of a target the peer's socket is closed with 1013.",
         examples=["4MiB"],
     )
     output_timeout: PositiveDuration = Field(
         default=timedelta(seconds=30),
-        description="A peer that takes nothing for so long of what waits for it is cut off.",
+        description="A peer that reads none of its waiting output for this long is disconnected.",
         examples=["10s"],
     )
     ping_interval: PositiveDuration = Field(
         default=timedelta(seconds=20),
-        description="A peer that was silent for so long is sent a ping.",
+        description="A ping is sent to a peer that was silent for this long.",
         examples=["60s"],
     )
     ping_timeout: PositiveDuration = Field(
         default=timedelta(seconds=20),
-        description="A peer that leaves a ping unanswered for so long is cut off.",
+        description="A peer that does not respond to a ping within this time is disconnected.",
         examples=["30s"],
     )
     idle_timeout: Duration = Field(
         default=timedelta(0),
-        description="A peer that sends no message for so long is closed with 1000. `0s`: never.",
+        description="A peer that sends no message for this long is closed with 1000. `0s`: never.",
         examples=["1h"],
     )
     compression: Annotated[Literal["none", "deflate"], BeforeValidator(lowered)] = Field(
         default="none",
-        description="`deflate`: messages are compressed where a peer wants it (permessage-deflate), which costs time and "
-        "some 100 KiB for each peer.",
+        description="`deflate`: compress messages if the peer offers it (permessage-deflate), which costs processor time "
+        "and about 100 KiB for each peer.",
         examples=["deflate"],
     )

@@ -176,7 +176,7 @@ class WebSocketPeer(Socket):
 
     def _complete(self, payload: bytes) -> None:
         if self._is_text and not is_utf8(payload):
-            self.fail(CloseCode.INVALID_DATA, "a text that is no UTF-8")
+            self.fail(CloseCode.INVALID_DATA, "text is not UTF-8")
         elif self.times.closing is None or self._engine.close_rcvd is not None:
             # A message received before our close frame is still processed.
             self._messages.append((payload, self._is_text))
@@ -242,7 +242,7 @@ class WebSocketPeer(Socket):
         self.move()
 
     def farewell(self) -> None:
-        self.close(CloseCode.GOING_AWAY, "the door is being closed")
+        self.close(CloseCode.GOING_AWAY, "the listener is closing")
 
 
 @lru_cache(maxsize=1024)

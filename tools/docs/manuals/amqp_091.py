@@ -62,13 +62,13 @@ correlation id and its bytes.
         ),
         Fault(
             "an exchange is missing",
-            "a warning `an exchange is missing` with its name, at the start and when something is to be published there; "
+            "a warning `exchange missing` with its name, at the start and when something is to be published there; "
             "its messages fail, nothing else does",
         ),
         Fault("no queue is bound for a routing key", "the message fails, with exchange and key"),
         Fault(
             "memory or disk alarm",
-            "status `refused by broker: the broker takes no messages now` with the broker's reason, and the same in the "
+            "status `refused by broker: the broker blocks publishing` with the broker's reason, and the same in the "
             "log; nothing is published until it is over, then everything in its order; sources slow down as their answers "
             "wait",
         ),

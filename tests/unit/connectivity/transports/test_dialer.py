@@ -52,7 +52,7 @@ def test_an_address_that_connections_may_not_reach_is_refused_and_closed() -> No
         check_peer(fine, "localhost")
         with (
             enforced(BLOCKED),
-            pytest.raises(RefusedAddress, match=r"localhost leads to 127\.0\.0\.1: found a host of 127"),
+            pytest.raises(RefusedAddress, match=r"localhost resolves to 127\.0\.0\.1: found a host of 127"),
         ):
             check_peer(fine, "localhost")
         assert fine.fileno() == -1
@@ -80,7 +80,7 @@ def test_no_socket_is_opened_for_a_name_that_leads_to_a_refused_address_too(
 ) -> None:
     reached = leading_to(monkeypatch, answer)
     with pytest.raises(
-        RefusedAddress, match=r"broker\.example leads to .*: found a link-local address, expected a host"
+        RefusedAddress, match=r"broker\.example resolves to .*: found a link-local address, expected a host"
     ):
         reach("broker.example", 1883, 1)
     assert reached == []
@@ -123,5 +123,5 @@ def test_an_error_that_has_its_name_keeps_it() -> None:
 
 def test_a_broken_link_is_reported_with_the_error_text_of_the_system() -> None:
     assert lost_error(ConnectionResetError(104, "Connection reset by peer")).words == (
-        "the link broke: Connection reset by peer"
+        "the link was lost: Connection reset by peer"
     )

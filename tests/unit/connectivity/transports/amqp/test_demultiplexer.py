@@ -197,7 +197,7 @@ def test_a_return_says_why_and_where() -> None:
 
 @pytest.mark.parametrize(("exchange", "key"), [("x" * 256, "k"), ("x", "ö" * 128), ("\ud800", "k")])
 def test_names_that_amqp_cannot_carry_are_refused(exchange: str, key: str) -> None:
-    with pytest.raises(ValueError, match=r"bytes, expected at most 255|half a character"):
+    with pytest.raises(ValueError, match=r"bytes, expected at most 255|an unpaired surrogate"):
         pack_publish(1, exchange, key)
 
 

@@ -182,8 +182,8 @@ def test_headers_arrive_as_they_were_sent(headers: dict[str, str], name: str) ->
     [
         ({"": "x"}, "the header name '' has 0 bytes"),
         ({"x" * 256: "y"}, "256 bytes, expected 1 to 255"),
-        ({"x": "\ud800"}, "half a character at position 0"),
-        ({"\udfff": "x"}, "half a character"),
+        ({"x": "\ud800"}, "an unpaired surrogate at position 0"),
+        ({"\udfff": "x"}, "an unpaired surrogate"),
         ({"correlation-id": "ö" * 128}, "header correlation-id has 256 bytes, expected at most 255"),
     ],
 )

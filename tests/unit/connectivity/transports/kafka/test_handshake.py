@@ -106,10 +106,10 @@ async def test_a_server_that_speaks_kafka_is_left_to_the_library(uri: str, last:
         (
             "tcp://kafka.test:9092",
             handshake_answer(0, "PLAIN", "OAUTHBEARER"),
-            "wants a login at this port, by PLAIN, OAUTHB",
+            "requires a login at this port, with PLAIN, OAUTHB",
         ),
-        (WITH_LOGIN, handshake_answer(34), "takes no login at this port"),
-        (WITH_LOGIN, handshake_answer(33, "GSSAPI"), "takes logins by GSSAPI, not by PLAIN"),
+        (WITH_LOGIN, handshake_answer(34), "accepts no login at this port"),
+        (WITH_LOGIN, handshake_answer(33, "GSSAPI"), "accepts logins with GSSAPI, not PLAIN"),
     ],
 )
 async def test_a_login_that_cannot_succeed_is_bad_credentials(uri: str, answer: bytes, words: str) -> None:
@@ -122,10 +122,10 @@ async def test_a_login_that_cannot_succeed_is_bad_credentials(uri: str, answer: 
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (None, "it hung up upon a greeting; this port may want TLS"),
-        (bytes.fromhex("15030300020250"), "an answer in TLS: this port wants a secure connection"),
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an answer that is not Kafka: 'HTTP/1.1 400 Bad Request"),
-        (b"\x00\x00\x00\x00rest", "an answer that is not Kafka: '\\x00"),
+        (None, "the broker closed the connection without a response; this port may require TLS"),
+        (bytes.fromhex("15030300020250"), "a response in TLS: this port requires a secure connection"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the response is not Kafka: 'HTTP/1.1 400 Bad Request"),
+        (b"\x00\x00\x00\x00rest", "the response is not Kafka: '\\x00"),
     ],
 )
 async def test_a_server_that_does_not_speak_kafka_is_recognized(answer: bytes | None, words: str) -> None:

@@ -318,7 +318,7 @@ async def test_one_more_than_the_most_peers_is_hung_up_on_until_one_leaves() -> 
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
                 await refused.take(1)
             let_pass(pier.link, 0)
-        assert [(each["event"], each["count"]) for each in logs if "count" in each] == [("peers were not let in", 1)]
+        assert [(each["event"], each["count"]) for each in logs if "count" in each] == [("peers refused", 1)]
         assert len(pier.link.peers) == 2
         await first.leave()
         await wait_until(lambda: len(pier.link.peers) == 1)

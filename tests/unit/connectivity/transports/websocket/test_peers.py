@@ -562,7 +562,7 @@ async def test_messages_before_a_close_frame_of_the_listener_are_taken_and_later
         [first] = await way.take(1)
         [peer] = peers_of(way)
         await wait_until(lambda: len(peer._messages) == 2)
-        peer.close(CloseCode.TRY_AGAIN_LATER, "you read too slowly")
+        peer.close(CloseCode.TRY_AGAIN_LATER, "peer reads too slowly")
         for _ in range(1000):
             client.transport.write(more)
         client.transport.write_eof()
