@@ -237,7 +237,7 @@ def _default(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "delete",
     "()",
-    "Deletes the result for any piped value: a header is left out, a message is not sent. Later functions do not replace it.",
+    "Deletes the result for any piped value: a header is left out, a message is not sent. No later function replaces it.",
     Example("{{ header:lang | fn:delete() }}", {"lang": "de"}, ResolutionState.DELETED),
 )
 def _delete(arguments: Sequence[Argument]) -> Stage:

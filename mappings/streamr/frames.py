@@ -343,7 +343,7 @@ def message_version(query: str) -> int:
     try:
         members: Mapping[str, Sequence[str]] = parse_qs(query, max_num_fields=_MOST_MEMBERS)
     except ValueError:
-        raise _unknown("a query of too many members") from None
+        raise _unknown("too many query parameters") from None
     if CONTROL not in members or MESSAGE not in members:
         return VERSIONS[0]
     control, message = members[CONTROL][-1], members[MESSAGE][-1]

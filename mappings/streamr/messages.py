@@ -113,7 +113,7 @@ def read_message(items: Any) -> StreamMessage:
     if content_type != JSON_CONTENT:
         raise _refused(f"the content type is {shown(content_type)}, expected {JSON_CONTENT}")
     if not isinstance(content, str):
-        raise _refused("the content is no string")
+        raise _refused("the content is not a string")
     return StreamMessage(stream, partition, timestamp, ttl, offset, previous, content_of(content))
 
 

@@ -80,14 +80,14 @@ def _whole(value: object, least: int, most: int) -> int | None:
 
 def _streams(value: object) -> dict[str, StreamOptions]:
     if not isinstance(value, dict):
-        raise OptionRefused(_refused(value, "an object of stream ids and what each stream is"))
+        raise OptionRefused(_refused(value, "an object: stream ID to an object with policyId and partitions"))
     problems: list[OptionProblem] = []
     found: dict[str, StreamOptions] = {}
     for name, about in value.items():
         if not _is_stream(name):
             expected = (
-                f"an id of 1 to {LONGEST_STREAM} bytes that begins neither with '{THINGS}' nor with '{POLICIES}' and has"
-                " neither control characters nor empty parts between slashes"
+                f"an ID of 1 to {LONGEST_STREAM} bytes that does not begin with '{THINGS}' or '{POLICIES}', without control"
+                " characters and without empty parts between slashes"
             )
             problems.append(_refused(name, expected, name))
         elif not isinstance(about, dict):
@@ -122,11 +122,11 @@ def _stream(name: str, about: Mapping[str, Any], problems: list[OptionProblem]) 
 
 def _auth_keys(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise OptionRefused(_refused(value, "an object of names and the SHA-256 of their keys"))
+        raise OptionRefused(_refused(value, "an object: name to the SHA-256 of the key"))
     problems: list[OptionProblem] = []
     for name, digest in value.items():
         if _NAME.fullmatch(name) is None or name == ANONYMOUS:
-            expected = f"a name of up to 100 letters, digits and the characters _ . - that is not '{ANONYMOUS}'"
+            expected = f"a name of up to 100 letters, digits or the characters _ . - that is not '{ANONYMOUS}'"
             problems.append(_refused(name, expected, name))
         elif not isinstance(digest, str) or _SHA_256.fullmatch(digest) is None:
             # The value may be the key itself, so it is not quoted.
@@ -138,12 +138,12 @@ def _auth_keys(value: object) -> dict[str, str]:
 
 def _pattern(value: object) -> AddressPattern:
     if not isinstance(value, str) or not value:
-        raise OptionRefused(_refused(value, "an address in which * stands for a part of it"))
+        raise OptionRefused(_refused(value, "an address pattern, such as streamr/*/res"))
     try:
         return AddressPattern(value)
     except PatternRefused as error:
         raise OptionRefused(
-            OptionProblem((), value, "an address in which * stands for a part of it", FAILED, str(error))
+            OptionProblem((), value, "an address pattern, such as streamr/*/res", FAILED, str(error))
         ) from error
 
 
@@ -152,7 +152,7 @@ def _duration(value: object) -> float:
         return float(seconds)
     if isinstance(value, str) and (found := _DURATION.fullmatch(value)) is not None:
         return float(int(found["count"]) * _SECONDS[found["unit"]])
-    raise OptionRefused(_refused(value, "a number of seconds, or a number and one of s, m, h, d, such as '90m'"))
+    raise OptionRefused(_refused(value, "a number of seconds, or a number with a unit of s, m, h or d, such as '90m'"))
 
 
 def _catch_up(value: object) -> int:
@@ -184,67 +184,67 @@ OPTIONS = (
     Option(
         "streams",
         _streams,
-        "The streams there are: their ids, each with `policyId`, the policy that grants READ and WRITE on the resource"
-        " `stream:/<id>`, and `partitions` from 1 to 256, 1 if it is not written.",
+        "The streams, by ID. Each has `policyId`, the policy that grants READ and WRITE on the resource `stream:/<id>`, and"
+        " `partitions` from 1 to 256 (default: 1).",
         {"tank-9": {"partitions": 4, "policyId": "acme.site:tanks"}},
         {},
     ),
     Option(
         "authKeys",
         _auth_keys,
-        "The keys of clients: names, each with the SHA-256 of its key in hexadecimal digits. Who sends the key is the"
-        " subject `streamr:<name>`, who sends none is `streamr:anonymous`.",
+        "The keys of clients: name to the SHA-256 of the key in hexadecimal digits. A client with the key has the subject"
+        " `streamr:<name>`, a client without a key has `streamr:anonymous`.",
         {"pump": "579e48f5b5b2e628fae93194811b44a24cc6114bf20f23ae51dc3fe7d4fb9256"},
         {},
     ),
     Option(
         "replyAddressPattern",
         _pattern,
-        "Which addresses answers may go to: `*` stands for some text without slashes, `**` at the end for any text. Not"
-        " written: those that begin as the address of the reply-target does in front of its first placeholder.",
+        "The allowed reply addresses: `*` matches any text without slashes, `**` at the end matches any text. Default: all"
+        " that begin with the reply-target's address up to its first placeholder.",
         "streamr/*/res",
     ),
     Option(
         "sessionIdleTimeout",
         _duration,
-        "How long a session lives on without a request: seconds, or a number and one of s, m, h, d.",
+        "How long a session lasts without a request: seconds, or a number with a unit of s, m, h or d.",
         "30m",
         "1h",
     ),
     Option(
         "sessionCatchUpMax",
         _catch_up,
-        "How many messages a live subscription catches up on after a restart of the service. Where it has missed more, it"
-        " goes on from now and leaves it to the client to ask for the rest.",
+        "The most missed messages that a live subscription receives after a restart of the service. If it has missed more,"
+        " it continues with new messages, and the client must request the missed ones.",
         100,
         1000,
     ),
     Option(
         "errorPayload",
         _one_of(ErrorPayload),
-        "What the payload of an error is: `object`, `string` (the text alone) or `json-string` (the object as a text, which"
-        " every client shows somehow).",
+        "The payload of an error: `object`, `string` (the text alone) or `json-string` (the object as text, which all"
+        " clients can show).",
         "json-string",
         ErrorPayload.OBJECT.value,
     ),
     Option(
         "hash",
         _one_of(KeyHash),
-        "How a message's `pkey` picks the partition: `murmur3-swapped` as in version 28, or `md5` as services did later.",
+        "How a `pkey` selects the partition: `murmur3-swapped` as in version 28; `md5` as in later services.",
         "md5",
         KeyHash.MURMUR3_SWAPPED.value,
     ),
     Option(
         "acceptNonJson",
         flag,
-        "Whether a published message may be any text, instead of JSON alone.",
+        "Whether published messages may be any text. Otherwise they must be JSON.",
         True,
         False,
     ),
     Option(
         FILLER,
         _filler,
-        "What stands in frames without a subscription id: an empty string, or null.",
+        "The subscription ID in frames that have none: an empty string, or null.",
         "",
         "",
     ),
