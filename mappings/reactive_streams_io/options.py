@@ -138,8 +138,8 @@ OPTIONS = (
     Option(
         "ingest",
         _names,
-        "The publishers that the service subscribes to at each client, as `ingest/<name>`. Each element is a command of"
-        " the Ditto protocol, which the service carries out.",
+        "The names of the publishers that the service subscribes to at each client, as `ingest/<name>`. Each element is"
+        " a command of the Ditto protocol, which the service carries out.",
         ["telemetry"],
         [],
     ),
