@@ -256,7 +256,7 @@ class Endpoint(Speaker):
     def subscribe(self, publisher: str, demand: int = 0) -> int:
         """Ask the peer for a stream. Raises EncodeError where the connection is over, too."""
         if self.state in (EndpointState.CLOSING, EndpointState.CLOSED):
-            raise EncodeError(Fault(503, "rsio:connection.closed", f"the connection is {self.state.value}"))
+            raise EncodeError(Fault(503, "rsio:connection.closed", f"found a {self.state.value} connection"))
         return self.session.subscribe(publisher, demand)
 
     # Resuming.

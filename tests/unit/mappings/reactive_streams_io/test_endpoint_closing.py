@@ -110,7 +110,7 @@ def test_closing_before_the_hello_came_still_waits_for_the_goodbye() -> None:
 def test_nothing_is_asked_for_over_a_connection_that_is_over() -> None:
     party = greeted()
     party.hears("03 00")
-    with pytest.raises(EncodeError, match="the connection is closed"):
+    with pytest.raises(EncodeError, match="found a closed connection"):
         party.endpoint.subscribe("a")
     assert party.endpoint.offer(1, [b"x"]) is False
 
