@@ -55,7 +55,7 @@ class OptionsRefused(MappingError):
         first = problems[0]
         place = ".".join(map(str, first.steps)) or "options"
         found = f": {first.reason}" if first.reason else ""
-        super().__init__(Fault(400, first.code, f"The option '{place}' cannot be used{found}; {first.expected}."))
+        super().__init__(Fault(400, first.code, f"The option '{place}' is invalid{found}; expected {first.expected}."))
         self.problems = tuple(problems)
 
 
@@ -86,7 +86,7 @@ def read_options(table: Sequence[Option], written: Mapping[str, Any]) -> dict[st
         if value is None:
             found[name] = None
             if option.is_required:
-                problems.append(OptionProblem((name,), None, f"this option: {option.description}"))
+                problems.append(OptionProblem((name,), None, f"a value for this required option: {option.description}"))
             continue
         try:
             found[name] = option.read(value)
@@ -103,7 +103,7 @@ def _unknown(name: str, value: object, known: list[str]) -> OptionProblem:
         (name,),
         value,
         f"one of: {', '.join(known)}",
-        reason="no option has this name",
+        reason="unknown option",
         nearest=next(iter(nearest), None),
     )
 
@@ -124,7 +124,7 @@ def flag(value: object) -> bool:
 def text(value: object) -> str:
     """A text that is not empty."""
     if not isinstance(value, str) or not value:
-        raise OptionRefused(OptionProblem((), value, "a string that is not empty"))
+        raise OptionRefused(OptionProblem((), value, "a non-empty string"))
     return value
 
 
@@ -207,5 +207,5 @@ def _parsed(value: str, steps: tuple[str | int, ...], scope: Scope = Scope.MAPPE
     try:
         return parse(value, scope)
     except PlaceholderError as error:
-        expected = f"what is known in {scope.place}"
+        expected = f"placeholders and functions that are allowed in {scope.place}"
         raise OptionRefused(OptionProblem(steps, value, expected, FAILED, error.fault.message)) from error

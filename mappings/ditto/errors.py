@@ -19,8 +19,8 @@ MAX_NESTING = 200
 """The deepest that the value of a message may be nested; the message around it is one more."""
 
 SOUND_HINT = (
-    f"A message is text in UTF-8, its value nested at most {MAX_NESTING} deep, its integers have 64 bits at most, and its "
-    "other numbers are those of a double."
+    f"A message must be UTF-8 text. Its value may have {MAX_NESTING} levels of nesting, integers of 64 bits, and other "
+    "numbers in the range of a double."
 )
 
 _ID_HREF = "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id"
@@ -123,7 +123,7 @@ def invalid_subject(subject: str) -> Fault:
         400,
         "messages:subject.invalid",
         f"The message subject '{shortened(subject)}' is not valid!",
-        "A subject is not empty and has no control characters.",
+        "A subject must not be empty and must not contain control characters.",
     )
 
 
@@ -131,7 +131,7 @@ def too_large_payload(size: int, limit: int) -> Fault:
     return Fault(
         413,
         "messages:payload.toolarge",
-        f"The payload of the message has {size} bytes, allowed are {limit}.",
+        f"The payload of the message has {size} bytes, expected at most {limit}.",
         "Send a smaller payload.",
     )
 

@@ -42,6 +42,6 @@ def load_codec(name: str) -> Codec:
     known = codec_names()
     if (module := _module_name(name)) not in known:
         nearest = get_close_matches(module, known, 1)
-        hint = f"; did you mean {nearest[0]}?" if nearest else ""
-        raise LookupError(f"no codec {name!r}: known are {', '.join(known)}{hint}")
+        hint = f" (did you mean {nearest[0]}?)" if nearest else ""
+        raise LookupError(f"found the codec {name!r}, expected one of: {', '.join(known)}{hint}")
     return cast(Codec, importlib.import_module(f"mappings.mappers.{module}").CODEC)

@@ -25,9 +25,9 @@ from mappings.placeholders.values import PlaceholderContext
 class Answers(Enum):
     """The errors to which a wire protocol has responses."""
 
-    ALL = "also those to what it could not read"
-    READ = "those to what it has read"
-    NONE = "none"
+    ALL = "errors of readable and of unreadable messages"
+    READ = "errors of readable messages"
+    NONE = "no errors"
 
 
 class Codec(ABC):

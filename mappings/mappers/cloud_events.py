@@ -111,7 +111,7 @@ def _structured(payload: bytes) -> Sequence[Inbound]:
     try:
         data = base64.b64decode(event.data_base64, validate=True)
     except (binascii.Error, ValueError) as error:
-        fault = mapping_failed("The 'data_base64' of a CloudEvent is no Base64.")
+        fault = mapping_failed("The 'data_base64' of a CloudEvent is not Base64.")
         raise DecodeError(fault, headers=_headers(id)) from error
     return _signals(id, data)
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mappings.ditto import errors
-from mappings.ditto.messages import cannot_say, json_bytes
-from mappings.errors import DecodeError
+from mappings.ditto.messages import json_bytes
+from mappings.errors import DecodeError, EncodeError, Fault
 from mappings.ids import EntityType, parse_entity_id
 from mappings.mappers.base import Codec, TemplateMapper, blocklist, require
 from mappings.model.envelope import Envelope
@@ -56,25 +56,23 @@ class ImplicitThingCreationCodec(TemplateMapper):
         Option(
             "thing",
             _thing,
-            "The thing to create: JSON with at least `thingId`. Every text in it may be a template; where one has no "
-            "value, the delivery is answered with an error. `policyId`, `_policy` and `_copyPolicyFrom` say which policy "
-            "guards it.",
+            "The thing to create: JSON with at least `thingId`. Every text in it may be a template; if one has no "
+            "value, the delivery gets an error response. `policyId`, `_policy` and `_copyPolicyFrom` select its policy.",
             {"thingId": "{{ header:device_id }}", "_copyPolicyFrom": "acme.depot:devices"},
             is_required=True,
         ),
         Option(
             "commandHeaders",
             templates,
-            "Headers of the command: name to template; one without a value is left out. `if-none-match: *` and "
-            "empty `requested-acks` are there unless something else is said: a thing that exists is no reason to reject a "
-            "delivery.",
+            "Headers of the command: name to template; one without a value is left out. By default, `if-none-match` is "
+            "`*` and `requested-acks` is empty, so that an existing thing does not reject the delivery.",
             {"if-none-match": "*", "origin": "{{ header:gateway_id }}"},
             ONLY_NEW,
         ),
         Option(
             "allowPolicyLockout",
             flag,
-            "Whether the thing's policy may give nobody the right to change that policy.",
+            "Whether the thing's policy may leave nobody with the permission to change it.",
             False,
             True,
         ),
@@ -103,7 +101,8 @@ class ImplicitThingCreationCodec(TemplateMapper):
         if isinstance(signal, ErrorResponse):
             fault = signal.fault
             if (fault.status, fault.error) not in _IS_THERE:
-                raise cannot_say(f"the thing was not created, {fault.error}: {fault.message}")
+                message = f"The thing was not created: {fault.error}: {fault.message}"
+                raise EncodeError(Fault(500, "internalerror", message))
         return ()
 
 

@@ -43,10 +43,10 @@ class JavaScriptCodec(PayloadMapper):
     """
 
     options = (
-        Option(INCOMING, script, "Maps what arrives; defines `mapToDittoProtocolMsg`.", _EXAMPLE_IN),
-        Option(OUTGOING, script, "Maps what leaves; defines `mapFromDittoProtocolMsg`.", _EXAMPLE_OUT),
-        Option("loadBytebufferJS", flag, "Whether scripts find `dcodeIO.ByteBuffer`.", True, False),
-        Option("loadLongJS", flag, "Whether scripts find `dcodeIO.Long`.", True, False),
+        Option(INCOMING, script, "Maps incoming messages; must define `mapToDittoProtocolMsg`.", _EXAMPLE_IN),
+        Option(OUTGOING, script, "Maps outgoing messages; must define `mapFromDittoProtocolMsg`.", _EXAMPLE_OUT),
+        Option("loadBytebufferJS", flag, "Whether `dcodeIO.ByteBuffer` is loaded for the scripts.", True, False),
+        Option("loadLongJS", flag, "Whether `dcodeIO.Long` is loaded for the scripts.", True, False),
         blocklist(),
     )
     needs_definition = True

@@ -41,13 +41,13 @@ class NormalizedCodec(PayloadMapper):
         Option(
             "fields",
             selection,
-            "Which members are written: a field selector. What it does not name is left out, `_deletedFields` too.",
+            "The members to write, as a field selector. All others are left out, `_deletedFields` included.",
             "thingId,attributes(site),_revision,_deletedFields",
         ),
         Option(
             "includeDeletedFields",
             flag,
-            "Whether events that delete a part are written too: `_deletedFields` holds the path of what is gone, and when.",
+            "Whether events that delete a part are written too: `_deletedFields` has path and time of each deletion.",
             True,
             False,
         ),

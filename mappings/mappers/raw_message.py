@@ -74,8 +74,8 @@ class RawMessageCodec(TemplateMapper):
         Option(
             "incomingMessageHeaders",
             templates,
-            "Headers of incoming messages, the six above among them: name to template. What is not said is read from the "
-            "transport header of the same name.",
+            "Headers of incoming messages, including the six above: name to template. By default, each of the six is read "
+            "from the transport header of the same name.",
             {SUBJECT: "{{ header:kind | fn:default('reading') }}", THING: "acme.depot:{{ header:device }}"},
         ),
         blocklist(*HONO_NOTIFICATIONS),
@@ -171,7 +171,7 @@ def _missing(name: str) -> DecodeError:
     return DecodeError(
         mapping_failed(
             f"A raw message needs the header '{name}', found none.",
-            "Send it beside the payload, or say in 'incomingMessageHeaders' where its value is found.",
+            "Send it with the payload, or set a template for it in 'incomingMessageHeaders'.",
         )
     )
 

@@ -57,7 +57,7 @@ class ReactiveStreamsIoCodec(Codec):
         Raises EncodeError for other signals: the session handler sends those.
         """
         if not isinstance(signal, ErrorResponse):
-            words = f"The reactive-streams-io protocol has no words for a {type(signal).__name__} outside a session."
+            words = f"The reactive-streams-io protocol cannot express a {type(signal).__name__} outside a session."
             raise EncodeError(Fault(400, "connectivity:message.mapping.failed", words))
         return (envelope(encode(Goodbye(errors.write(signal.fault)))),)
 

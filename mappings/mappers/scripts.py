@@ -54,7 +54,7 @@ def script(value: object) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise OptionRefused(OptionProblem((), value, "text without halves of characters", FAILED)) from error
+        raise OptionRefused(OptionProblem((), value, "text without half surrogate pairs", FAILED)) from error
     if size > MAX_SCRIPT:
         raise OptionRefused(
             OptionProblem((), value, f"at most {MAX_SCRIPT} bytes", FAILED, f"a script of {size} bytes")
@@ -104,7 +104,9 @@ def incoming_envelopes(results: str, envelope: Envelope) -> Sequence[Envelope]:
     try:
         messages = _decode_raw(results)
     except _UNREADABLE:
-        raise DecodeError(script_failed("the result cannot be read, such as text with half a character")) from None
+        raise DecodeError(
+            script_failed("the result cannot be decoded, such as text with half a surrogate pair")
+        ) from None
     if len(messages) > MAX_MESSAGES:
         raise DecodeError(_too_many(len(messages)))
     return [Envelope(bytes(message), envelope.headers) for message in messages]
@@ -120,7 +122,9 @@ def outgoing_envelopes(results: str) -> Sequence[Envelope]:
     try:
         messages = _decode_external(results)
     except _UNREADABLE:
-        raise EncodeError(script_failed("the result cannot be read, such as text with half a character")) from None
+        raise EncodeError(
+            script_failed("the result cannot be decoded, such as text with half a surrogate pair")
+        ) from None
     if len(messages) > MAX_MESSAGES:
         raise EncodeError(_too_many(len(messages)))
     return [_envelope(message) for message in messages]
@@ -133,7 +137,7 @@ def _envelope(message: _External) -> Envelope:
         headers["content-type"] = message.content_type
     for name, text in headers.items():
         if not name or _CONTROL.search(name) or _CONTROL.search(text):
-            raise EncodeError(script_failed(f"the header {name[:40]!r} holds control characters"))
+            raise EncodeError(script_failed(f"the header {name[:40]!r} has no name or contains control characters"))
     payload = message.binary if message.binary is not None else (message.text or "").encode()
     return Envelope(payload, headers)
 

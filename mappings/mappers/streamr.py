@@ -73,7 +73,7 @@ class StreamrCodec(Codec):
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
         """Return the frame of an error. Raises EncodeError for other signals: the session handler sends those."""
         if not isinstance(signal, ErrorResponse):
-            words = f"The Streamr protocol has no words for a {type(signal).__name__}."
+            words = f"The Streamr protocol cannot express a {type(signal).__name__}."
             raise EncodeError(Fault(400, "connectivity:message.mapping.failed", words))
         correlation_id = signal.headers.get("correlation-id")
         frame = frame_of(signal.fault, correlation_id)

@@ -20,7 +20,7 @@ class AbsenceDetector:
         self._since = 0.0
 
     def __repr__(self) -> str:
-        return f"<Unheard {self._count}, since {self._since}>"
+        return f"<AbsenceDetector {self._count}, since {self._since}>"
 
     def note(self, now: float) -> bool:
         """Count a message without receiver; return whether the reader is gone. `now` is in seconds."""

@@ -319,7 +319,7 @@ def invalid_timeout(value: object) -> Fault:
         400,
         "timeout.invalid",
         f"The timeout '{_shown(value)}' is not valid.",
-        "Expected is a duration of zero or more: a number of seconds, or a number and one of ns, us, ms, s, m, h, d.",
+        "Expected a duration of 0 or more: a number of seconds, or a number with a unit of ns, us, ms, s, m, h or d.",
         {"invalidHeaderKey": "timeout"},
     )
 
@@ -336,7 +336,7 @@ def require_size(headers: Mapping[str, object], limit: int = MAX_SIZE) -> None:
             Fault(
                 431,
                 "headers.too.large",
-                f"The headers are too large: found {size}, expected at most {limit}.",
+                f"The headers are too large: found {size} characters, expected at most {limit}.",
                 "Send fewer or shorter headers.",
             ),
             headers=essential(headers),

@@ -14,11 +14,11 @@ from mappings.placeholders.template import Template
 from mappings.placeholders.values import PlaceholderContext
 
 _UNSAFE = (
-    (re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"), "a line end or another control character"),
-    (re.compile(r"[\ud800-\udfff]"), "half of a character"),
-    (re.compile("\ufffd"), "a character that could not be read"),
+    (re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"), "a line break or another control character"),
+    (re.compile(r"[\ud800-\udfff]"), "half of a surrogate pair"),
+    (re.compile("\ufffd"), "a character that could not be decoded (U+FFFD)"),
     (re.compile(r"[+#]"), "a wildcard"),
-    (re.compile(r"\A\$"), "a dollar sign in front, which is kept for the broker's own addresses"),
+    (re.compile(r"\A\$"), "a leading dollar sign, which is reserved for the broker's own addresses"),
     (re.compile(r"\.\."), "two dots in a row"),
     (re.compile(r"\A\Z|\A/|//|/\Z"), "an empty part"),
 )
@@ -73,7 +73,7 @@ def _judged(value: str, expression: str) -> str:
             400,
             "connectivity:message.sending.failed",
             f"The value of '{{{{ {expression} }}}}' cannot be part of an address: found {reason}.",
-            "Expected are parts between single slashes, without wildcards, control characters or a leading '$'.",
+            "Expected non-empty parts between single slashes, without wildcards, control characters or a leading '$'.",
         )
     )
 
@@ -103,9 +103,9 @@ class AddressPattern:
         if self._takes_rest:
             parts.pop()
         if any(_REST in part for part in parts):
-            raise PatternRefused("'**' has to be the last part, behind a slash or alone")
+            raise PatternRefused("'**' must be the last part, after a slash or alone")
         if len(parts) > MOST_PARTS:
-            raise PatternRefused(f"it has {len(parts)} parts, allowed are {MOST_PARTS}")
+            raise PatternRefused(f"found {len(parts)} parts, expected at most {MOST_PARTS}")
         self._parts = [_part(part) for part in parts]
 
     def __repr__(self) -> str:

@@ -62,7 +62,9 @@ def _parse(template: str) -> list[_Node]:
         else:
             nodes.append(_text(token["brace"] or token["text"]))
     if open_sections:
-        raise ValueError(f"found the section '{{#{open_sections[-1][0]}}}' open at the end, expected '{{/…}}' for it")
+        raise ValueError(
+            f"found the section '{{#{open_sections[-1][0]}}}' without its end '{{/{open_sections[-1][0]}}}'"
+        )
     return nodes
 
 

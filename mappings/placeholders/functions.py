@@ -73,8 +73,8 @@ def _invalid(name: str, found: str) -> InvalidSignature:
         Fault(
             400,
             "placeholder:function.signature.invalid",
-            f"The function 'fn:{name}' was called with arguments that it does not take: {found}.",
-            f"Expected is {' or '.join(FUNCTIONS[name].calls)}.",
+            f"The function 'fn:{name}' was called with invalid arguments: {found}.",
+            f"Expected {' or '.join(FUNCTIONS[name].calls)}.",
         )
     )
 
@@ -85,7 +85,7 @@ def build_stage(name: str, arguments: Sequence[Argument] | None) -> Stage:
     Raises InvalidSignature with `placeholder:function.signature.invalid`.
     """
     if arguments is None:
-        raise _invalid(name, "found no list of texts in quotes and placeholders between brackets")
+        raise _invalid(name, "found no list of quoted texts and placeholders in parentheses")
     try:
         return FUNCTIONS[name].build(arguments)
     except ValueError as error:
@@ -116,7 +116,7 @@ def _count(arguments: Sequence[Argument], *expected: int) -> None:
 
 def _constant(argument: Argument) -> str:
     if argument.constant is None:
-        raise ValueError("found a placeholder, expected a text in quotes")
+        raise ValueError("found a placeholder, expected a quoted text")
     return argument.constant
 
 
@@ -174,8 +174,8 @@ def _operator(argument: Argument) -> Callable[[str, str], bool]:
 @_function(
     "filter",
     "(value, 'operator', compared) or ('operator', compared) or (value, 'exists')",
-    "Keeps what was piped if the comparison holds for some combination of values, otherwise unresolved. With two "
-    "arguments each piped value is compared by itself. A placeholder without a value counts as the empty text.",
+    "Keeps the piped values if the comparison is true for any combination of values; otherwise unresolved. With two "
+    "arguments, each piped value is compared by itself. A placeholder without a value is compared as the empty text.",
     Example("{{ header:lang | fn:filter('like','de*|en') }}", {"lang": "de-AT"}, ("de-AT",)),
 )
 def _filter(arguments: Sequence[Argument]) -> Stage:
@@ -215,13 +215,13 @@ def _require_work(values: tuple[str, ...], compared: tuple[str, ...]) -> None:
     """Comparing with a pattern takes up to the product of both lengths, for each combination."""
     work = (len(values) + sum(map(len, values))) * (len(compared) + sum(map(len, compared)))
     if work > MAX_WORK:
-        raise unresolved(f"found {len(values)} and {len(compared)} values that are too long to be compared")
+        raise unresolved(f"found {len(values)} and {len(compared)} values, which are too long to compare")
 
 
 @_function(
     "default",
     "('text') or (placeholder)",
-    "Replaces what is unresolved.",
+    "Replaces an unresolved value.",
     Example("{{ header:prio | fn:default('3') }}", {}, ("3",)),
 )
 def _default(arguments: Sequence[Argument]) -> Stage:
@@ -237,7 +237,7 @@ def _default(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "delete",
     "()",
-    "Deletes, whatever was piped: a header is left out, a message is not sent. No later function fills the gap.",
+    "Deletes the result for any piped value: a header is left out, a message is not sent. No later function replaces it.",
     Example("{{ header:lang | fn:delete() }}", {"lang": "de"}, ResolutionState.DELETED),
 )
 def _delete(arguments: Sequence[Argument]) -> Stage:
@@ -251,7 +251,7 @@ def _delete(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "substring-before",
     "('text')",
-    "What stands before the first occurrence; unresolved where there is none.",
+    "The text before the first occurrence; unresolved if there is none.",
     Example("{{ header:path | fn:substring-before(':') }}", {"path": "a:b:c"}, ("a",)),
 )
 def _substring_before(arguments: Sequence[Argument]) -> Stage:
@@ -262,7 +262,7 @@ def _substring_before(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "substring-after",
     "('text')",
-    "What stands after the first occurrence; unresolved where there is none.",
+    "The text after the first occurrence; unresolved if there is none.",
     Example("{{ header:path | fn:substring-after(':') }}", {"path": "a:b:c"}, ("b:c",)),
 )
 def _substring_after(arguments: Sequence[Argument]) -> Stage:
@@ -273,7 +273,7 @@ def _substring_after(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "replace",
     "('from', 'to')",
-    "Replaces every occurrence of a text. Both may be placeholders; one without a value counts as the empty text.",
+    "Replaces every occurrence of a text. Both may be placeholders; one without a value is the empty text.",
     Example("{{ header:path | fn:replace('.','/') }}", {"path": "a.b.c"}, ("a/b/c",)),
 )
 def _replace(arguments: Sequence[Argument]) -> Stage:
@@ -300,8 +300,8 @@ def _replaced(value: str, found: str, put: str) -> str:
 @_function(
     "split",
     "('separator')",
-    "Splits each value into several. The separator is a regular expression; its repetitions take all they can and give "
-    "nothing back. Empty parts at the end are left out.",
+    "Splits each value into several. The separator is a regular expression without backtracking: its repetitions are "
+    "possessive. Empty parts at the end are left out.",
     Example("{{ header:tags | fn:split(',') }}", {"tags": "a,b"}, ("a", "b")),
 )
 def _split(arguments: Sequence[Argument]) -> Stage:
@@ -340,7 +340,7 @@ _WHITE_SPACE = "".join(map(chr, range(33)))
 @_function(
     "lower",
     "()",
-    "In lower case.",
+    "Converts to lower case.",
     Example("{{ header:tier | fn:lower() }}", {"tier": "Gold"}, ("gold",)),
 )
 def _lower(arguments: Sequence[Argument]) -> Stage:
@@ -350,7 +350,7 @@ def _lower(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "upper",
     "()",
-    "In upper case.",
+    "Converts to upper case.",
     Example("{{ header:tier | fn:upper() }}", {"tier": "Gold"}, ("GOLD",)),
 )
 def _upper(arguments: Sequence[Argument]) -> Stage:
@@ -360,7 +360,7 @@ def _upper(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "trim",
     "()",
-    "Without white space at both ends.",
+    "Removes white space at both ends.",
     Example("{{ header:tier | fn:trim() }}", {"tier": "  gold "}, ("gold",)),
 )
 def _trim(arguments: Sequence[Argument]) -> Stage:
@@ -370,7 +370,7 @@ def _trim(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "url-encode",
     "()",
-    "In the encoding of web forms: UTF-8, and `+` for a space.",
+    "Encodes as web forms do: UTF-8, percent-encoded, with `+` for a space.",
     Example("{{ header:name | fn:url-encode() }}", {"name": "a b/c"}, ("a+b%2Fc",)),
 )
 def _url_encode(arguments: Sequence[Argument]) -> Stage:
@@ -380,7 +380,7 @@ def _url_encode(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "url-decode",
     "()",
-    "From the encoding of web forms.",
+    "Decodes the encoding of web forms.",
     Example("{{ header:name | fn:url-decode() }}", {"name": "a+b%2Fc"}, ("a b/c",)),
 )
 def _url_decode(arguments: Sequence[Argument]) -> Stage:
@@ -390,7 +390,7 @@ def _url_decode(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "base64-encode",
     "()",
-    "The UTF-8 bytes in Base64.",
+    "Encodes the UTF-8 bytes in Base64.",
     Example("{{ header:greeting | fn:base64-encode() }}", {"greeting": "hi"}, ("aGk=",)),
 )
 def _base64_encode(arguments: Sequence[Argument]) -> Stage:
@@ -400,7 +400,7 @@ def _base64_encode(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "base64-decode",
     "()",
-    "The text whose UTF-8 bytes these are; a value that is no Base64 is an error.",
+    "Decodes Base64 to UTF-8 text; a value that is not Base64 is an error.",
     Example("{{ header:greeting | fn:base64-decode() }}", {"greeting": "aGk="}, ("hi",)),
 )
 def _base64_decode(arguments: Sequence[Argument]) -> Stage:
@@ -412,15 +412,15 @@ def _from_base64(value: str) -> str:
     try:
         return base64.b64decode(padded, validate=True).decode(errors="replace")
     except (binascii.Error, ValueError) as error:
-        raise unresolved(f"found a value of {len(value)} characters that is no Base64") from error
+        raise unresolved(f"found a value of {len(value)} characters that is not Base64") from error
 
 
 @_function(
     "format",
     "('template')",
-    "Each value, a JSON object, written as the template says: `{name}` for a member, `{/a/b}` for a pointer, "
+    "Formats each value, a JSON object, by the template: `{name}` for a member, `{/a/b}` for a pointer, "
     "`{#list}…{/list}` once for each element, `{.}` for the element itself, `\\{` and `\\}` for braces. Values that are "
-    "no objects are left out; if nothing is left, the empty text.",
+    "not objects are left out; if none is left, the result is the empty text.",
     Example("{{ header:port | fn:format('{id}:{speed}') }}", {"port": {"id": "p1", "speed": 3}}, ("p1:3",)),
 )
 def _format(arguments: Sequence[Argument]) -> Stage:

@@ -72,7 +72,7 @@ def _compile(expression: str) -> tuple[re.Pattern[str], int]:
             warnings.simplefilter("error")
             return re.compile(safe, re.ASCII), repetitions
     except (re.error, FutureWarning, OverflowError) as error:
-        raise ValueError(f"found no regular expression: {error}") from error
+        raise ValueError(f"found an invalid regular expression: {error}") from error
 
 
 def _safe(expression: str) -> tuple[str, int]:
@@ -84,7 +84,7 @@ def _safe(expression: str) -> tuple[str, int]:
         token = _TOKEN.match(expression, position)
         kind = token.lastgroup if token is not None else None
         if token is None or kind is None or before not in _BEHIND.get(kind, (before,)):
-            raise ValueError(f"found {expression[position]!r} at position {position}, which is not understood here")
+            raise ValueError(f"found {expression[position]!r} at position {position}, which is not supported")
         text = token[0]
         if kind == "open":
             text = "(?>"

@@ -284,7 +284,7 @@ def _call(text: str, scope: Scope, names: set[str]) -> Stage:
                 400,
                 "placeholder:function.unknown",
                 f"The function '{shortened(text.strip())}' is unknown.",
-                f"Expected is one of {', '.join(FUNCTIONS)}, called as in fn:lower().{_hint(name, FUNCTIONS)}",
+                f"Expected one of {', '.join(FUNCTIONS)}, called as in fn:lower().{_hint(name, FUNCTIONS)}",
             )
         )
     return build_stage(name, _arguments(call["arguments"], scope, names))
@@ -323,7 +323,7 @@ def _unknown(
             400,
             "placeholder:unresolved",
             f"The placeholder '{shortened(text.strip())}' could not be resolved: {reason}.",
-            f"Some placeholders could not be resolved. Check how they are written.{_hint(found, known)}",
+            f"Some placeholders could not be resolved. Check their spelling.{_hint(found, known)}",
         )
     )
 

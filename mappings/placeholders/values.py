@@ -218,14 +218,14 @@ PLACEHOLDERS: dict[str, Placeholder] = {
         Placeholder(
             "header",
             ("<name>",),
-            "A header, in any spelling of its case: of the transport message on the way in, of the signal on the way out. "
-            "An array has several values.",
+            "A header, in upper or lower case: of the transport message (inbound) or of the signal (outbound). An array "
+            "gives several values.",
             _header,
         ),
         Placeholder(
             "entity",
             _ENTITY_PARTS,
-            "The thing or policy that the signal is about.",
+            "The thing or policy of the signal.",
             _entity(EntityType.THING, EntityType.POLICY),
         ),
         Placeholder("thing", _ENTITY_PARTS, "The same, if it is a thing.", _entity(EntityType.THING)),
@@ -233,11 +233,11 @@ PLACEHOLDERS: dict[str, Placeholder] = {
         Placeholder(
             "thing-json",
             ("<pointer>",),
-            "A value of the thing as the event and the extra fields show it, such as `attributes/serial`. An array has "
+            "A value of the thing, from the event and its extra fields, such as `attributes/serial`. An array gives "
             "several values.",
             _thing_json,
         ),
-        Placeholder("feature", ("id",), "Every feature that the signal touches.", _feature),
+        Placeholder("feature", ("id",), "The ID of every feature that the signal concerns.", _feature),
         Placeholder(
             "topic",
             tuple(_TOPIC_PARTS),
@@ -247,18 +247,18 @@ PLACEHOLDERS: dict[str, Placeholder] = {
         Placeholder(
             "resource",
             ("type", "path"),
-            "What the signal is about within the entity, such as `/attributes/speed`.",
+            "The part of the entity that the signal concerns, such as `/attributes/speed`.",
             _one_of(type="resource_type", path="resource_path"),
         ),
         Placeholder(
             "time",
             TIME_NAMES,
-            "The time now, in ISO-8601 or in milliseconds since 1970; `now-2h` is two hours ago, `now-2h[h]` the beginning "
-            "of that hour. Units: `ms s m h d w mo y`.",
+            "The current time, in ISO-8601 or in milliseconds since 1970; `now-2h` is two hours ago, `now-2h[h]` the "
+            "beginning of that hour. Units: `ms s m h d w mo y`.",
             _time,
         ),
         Placeholder("request", ("subjectId",), "Every authorization subject of the message.", _request),
-        Placeholder("connection", ("id",), "The id of the connection.", _one_of(id="connection_id")),
+        Placeholder("connection", ("id",), "The ID of the connection.", _one_of(id="connection_id")),
         Placeholder(
             "source", ("address",), "The concrete address that a message arrived on.", _one_of(address="source_address")
         ),

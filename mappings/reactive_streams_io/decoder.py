@@ -58,7 +58,7 @@ class Decoder:
         }
 
     def __repr__(self) -> str:
-        return f"<Decoder {len(self._waiting)} octets waiting, {self._needed} needed, sizes {self.sizes}>"
+        return f"<Decoder {len(self._waiting)} bytes waiting, {self._needed} needed, sizes {self.sizes}>"
 
     @property
     def waiting(self) -> int:
@@ -99,7 +99,7 @@ class Decoder:
             frame, at = self._by_table(octets, start)
         if at - start > self._limits.frame:
             raise broken(
-                ProtocolViolation.FRAME_TOO_LARGE, f"{at - start} octets, expected at most {self._limits.frame}"
+                ProtocolViolation.FRAME_TOO_LARGE, f"{at - start} bytes, expected at most {self._limits.frame}"
             )
         return frame, at
 
@@ -149,7 +149,7 @@ class Decoder:
     def _check_room(self, length: int, before: int) -> None:
         if before + length > self._limits.frame:
             raise broken(
-                ProtocolViolation.FRAME_TOO_LARGE, f"{before + length} octets, expected at most {self._limits.frame}"
+                ProtocolViolation.FRAME_TOO_LARGE, f"{before + length} bytes, expected at most {self._limits.frame}"
             )
 
     def _bounded(
@@ -157,7 +157,7 @@ class Decoder:
     ) -> tuple[bytes, int]:
         length, at = read_varint(octets, at)
         if not least <= length <= most:
-            raise broken(mistake, f"{length} octets, expected {least} to {most}")
+            raise broken(mistake, f"{length} bytes, expected {least} to {most}")
         if at + length > len(octets):
             raise IncompleteFrame(at + length)
         return octets[at : at + length], at + length
@@ -239,4 +239,4 @@ def _utf_8(octets: bytes) -> str:
     try:
         return octets.decode()
     except UnicodeDecodeError as error:
-        raise broken(ProtocolViolation.NOT_UTF_8, f"{error.reason} at octet {error.start}") from error
+        raise broken(ProtocolViolation.NOT_UTF_8, f"{error.reason} at byte {error.start}") from error

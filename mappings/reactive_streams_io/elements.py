@@ -77,7 +77,7 @@ def packer(projection: Projection) -> Callable[[Any], bytes | None]:
 _SMALL = 64
 _LASTS = [bytes([last]) for last in range(256)]
 
-FAILURE = Fault(500, "rsio:tck.failed", "This publisher fails, as it was asked to.")
+FAILURE = Fault(500, "rsio:tck.failed", "This test publisher always fails.")
 
 
 def elements(trial: SyntheticName) -> Iterator[bytes]:

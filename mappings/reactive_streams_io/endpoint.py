@@ -53,12 +53,12 @@ from mappings.reactive_streams_io.session import RsioSession, Speaker
 
 
 class EndpointState(Enum):
-    OPENING = "no hello yet"
-    RESUMING = "asked to go on"
-    RESUMED = "waits for its token"
+    OPENING = "waiting for a hello"
+    RESUMING = "resuming"
+    RESUMED = "waiting for a token"
     OPEN = "open"
-    CLOSING = "parting"
-    CLOSED = "over"
+    CLOSING = "closing"
+    CLOSED = "closed"
 
 
 class EndpointRole(Enum):
@@ -256,7 +256,7 @@ class Endpoint(Speaker):
     def subscribe(self, publisher: str, demand: int = 0) -> int:
         """Ask the peer for a stream. Raises EncodeError where the connection is over, too."""
         if self.state in (EndpointState.CLOSING, EndpointState.CLOSED):
-            raise EncodeError(Fault(503, "rsio:connection.closed", f"found a connection that is {self.state.value}"))
+            raise EncodeError(Fault(503, "rsio:connection.closed", f"found a {self.state.value} connection"))
         return self.session.subscribe(publisher, demand)
 
     # Resuming.
@@ -288,7 +288,7 @@ class Endpoint(Speaker):
             if self.is_closed:
                 return
         if self._decoder.waiting:
-            raise broken(ProtocolViolation.CUT_FRAME, f"{self._decoder.waiting} octets")
+            raise broken(ProtocolViolation.CUT_FRAME, f"{self._decoder.waiting} bytes")
 
     def _is_next_message(self, first: Frame, now: float) -> bool:
         """Whether to process a message, judged by its first frame."""
@@ -342,7 +342,7 @@ class Endpoint(Speaker):
         waiting = self._control_octets + self.session.said_octets
         waiting += OBJECT * (len(self._control) + self.session.said_frames + self._wishes)
         if waiting > self._limits.backlog:
-            raise broken(ProtocolViolation.UNREAD, f"what counts as {waiting} octets waits")
+            raise broken(ProtocolViolation.UNREAD, f"{waiting} waiting bytes, expected at most {self._limits.backlog}")
 
     def _note_cut(self, now: float) -> None:
         """Since when a frame has been waiting for its end, on a transport without messages."""
@@ -438,7 +438,7 @@ class Endpoint(Speaker):
 
     def _ask_to_go_on(self, ticket: ResumeToken, now: float) -> None:
         if Extension.RESUME.value not in self.in_force:
-            self._not_resumed("the server does not resume")
+            self._not_resumed("the server does not support resume")
             return
         self.state = EndpointState.RESUMING
         self._begun = now
@@ -456,9 +456,9 @@ class Endpoint(Speaker):
         holder.yield_session(now)
         if not same or not fits:
             resumables.give_up(old)
-            self._refuse_to_resume("frames are missing" if same else "other extensions than before", resumables)
+            self._refuse_to_resume("frames are missing" if same else "different extensions than before", resumables)
             return
-        self._events += self.session.end_all("another session goes on here")
+        self._events += self.session.end_all("another session was resumed here")
         resumables.void(self.session)
         self._adopt(old)
         self._say(ResumeOk(old.received))
@@ -473,7 +473,7 @@ class Endpoint(Speaker):
 
     def _resumed(self, received: int, now: float) -> None:
         if not self.session.can_repeat(received):
-            raise broken(ProtocolViolation.ACKNOWLEDGED_TOO_MUCH, f"{received}, {self.session.sent} were sent")
+            raise broken(ProtocolViolation.ACKNOWLEDGED_TOO_MUCH, f"{received}, expected at most {self.session.sent}")
         self.session.repeat(received)
         self._held.clear()
         self._begun = now
@@ -496,11 +496,11 @@ class Endpoint(Speaker):
     def _hold_back(self, frame: Frame) -> None:
         """Hold frames while the server does not know of the resume: they apply only if it fails."""
         if not isinstance(frame, SubscribeFrame | RequestFrame | CancelFrame):
-            raise broken(ProtocolViolation.RESUME_MISPLACED, f"{type(frame).__name__} before the answer")
+            raise broken(ProtocolViolation.RESUME_MISPLACED, f"{type(frame).__name__} before the response")
         self._held.append(frame)
         self._held_octets += len(encode(frame)) + OBJECT
         if self._held_octets > self._limits.backlog:
-            raise broken(ProtocolViolation.FRAME_TOO_LARGE, f"{self._held_octets} octets before the answer to a resume")
+            raise broken(ProtocolViolation.FRAME_TOO_LARGE, f"{self._held_octets} bytes before the response")
 
     def _interrupt(self, now: float, reason: str) -> bool:
         """Leave the session to be resumed. False where that cannot be."""
@@ -532,7 +532,7 @@ class Endpoint(Speaker):
         elif self.state is EndpointState.CLOSING:
             self._end("no goodbye in time")
         elif self.state is EndpointState.RESUMING:
-            self._interrupt(now, "no answer in time")
+            self._interrupt(now, "no response in time")
         elif self.state is EndpointState.RESUMED:
             self.state = EndpointState.OPEN
         elif Extension.KEEPALIVE.value in self.in_force and now < self._heard + self._limits.silence_before_loss:

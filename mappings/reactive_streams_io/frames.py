@@ -179,7 +179,7 @@ class Extension(Enum):
 class FieldEncoding(Enum):
     """The encoding of a field."""
 
-    VERSION = "one octet"
+    VERSION = "one byte"
     LONG = "a varint up to 2^63−1"
     ID = "a varint up to 2^32−1"
     IDS = "their number, then that many ids"
@@ -187,9 +187,9 @@ class FieldEncoding(Enum):
     NAME = "a string, bounded by the frame alone"
     TEXT = "a string for people, bounded"
     PART = "bytes of a split element"
-    TOKEN = "bytes that nobody can guess"
+    TOKEN = "unguessable bytes"
     DATA = "a few bytes to send back"
-    ELEMENT = "bytes, or exactly as many octets as the stream's element size"
+    ELEMENT = "bytes with their length; without it in a stream with an element size"
     PACK = "a number, then that many elements of the stream's size"
 
 
@@ -280,7 +280,7 @@ def prefixed(octets: bytes) -> bytes:
 
 def _of_size(element: bytes, size: int) -> bytes:
     if len(element) != size:
-        raise ValueError(f"found an element of {len(element)} octets, expected {size}")
+        raise ValueError(f"found an element of {len(element)} bytes, expected {size}")
     return element
 
 

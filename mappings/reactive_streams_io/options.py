@@ -72,7 +72,7 @@ def _names(value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or len(value) > MOST_INGESTED:
         raise OptionRefused(OptionProblem((), value, f"a list of at most {MOST_INGESTED} names"))
     problems = [
-        OptionProblem((number,), each, f"a name of 1 to {LONGEST_NAME} characters that is not in the list yet")
+        OptionProblem((number,), each, f"a unique name of 1 to {LONGEST_NAME} characters")
         for number, each in enumerate(value)
         if not isinstance(each, str) or not 1 <= len(each) <= LONGEST_NAME or each in value[:number]
     ]
@@ -84,7 +84,7 @@ def _names(value: object) -> tuple[str, ...]:
 def _octets(most: int) -> Any:
     def read(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            raise OptionRefused(OptionProblem((), value, f"a number of octets from 1 to {most}"))
+            raise OptionRefused(OptionProblem((), value, f"a number of bytes from 1 to {most}"))
         return value
 
     return read
@@ -100,50 +100,50 @@ OPTIONS = (
     ),
     replace(
         STREAMS,
-        description="The streams that can be subscribed to, written as for Streamr: their ids, each with `policyId`, the"
-        " policy that grants READ on the resource `stream:/<id>`, and `partitions`.",
+        description="The streams that clients can subscribe to, by ID, as for Streamr. Each has `policyId`, the policy that"
+        " grants READ on the resource `stream:/<id>`, and `partitions`.",
     ),
     replace(REPLY_ADDRESS_PATTERN, example="rsio/*/down"),
     replace(
         SESSION_IDLE_TIMEOUT,
-        description="How long a session without keepalive lives on without a message: seconds, or a number and one of"
-        " s, m, h, d.",
+        description="How long a session without keepalive lasts without a message: seconds, or a number with a unit of"
+        " s, m, h or d.",
         default="10m",
     ),
     Option(
         "elementLimit",
         _octets(LARGEST_ELEMENT),
-        "The octets of the largest element: a larger one fails its stream with 413.",
+        "The size of the largest element, in bytes. A larger one fails its stream with 413.",
         1 << 20,
         16 << 20,
     ),
     Option(
         "partLimit",
         _octets(LARGEST_PART),
-        "The octets of one part of an element that is split.",
+        "The size of one part of a split element, in bytes.",
         16_384,
         LARGEST_PART,
     ),
     Option(
         "allowUnreliable",
         flag,
-        "Whether sessions may be held over a source with `qos` 0, where messages can be lost.",
+        "Whether sessions are allowed over a source with `qos` 0, where messages can be lost.",
         True,
         False,
     ),
     Option(
         "ingest",
         _names,
-        "The names of what the service subscribes to at each client, as `ingest/<name>`: each element is a message of the"
-        " Ditto protocol, a command that is carried out.",
+        "The names of the publishers that the service subscribes to at each client, as `ingest/<name>`. Each element is"
+        " a command of the Ditto protocol, which the service carries out.",
         ["telemetry"],
         [],
     ),
     Option(
         "ingestReplyAddress",
         address,
-        "Where such a command is answered that says `response-required: true`, in the Ditto protocol: an address as of a"
-        " reply-target, over the headers of the answer. Without it nothing is answered.",
+        "The address for responses to these commands, in the Ditto protocol, if they have `response-required: true`: a"
+        " template over the headers of the response, as in a reply-target. Default: no responses.",
         "answers/{{ header:device }}",
     ),
     Option(

@@ -24,12 +24,12 @@ class PackedElements(Sequence[bytes]):
     def __init__(self, octets: bytes, size: int) -> None:
         """Raises ValueError for bytes that are no whole elements."""
         if size < 1 or len(octets) % size:
-            raise ValueError(f"found {len(octets)} octets, expected whole elements of {size}")
+            raise ValueError(f"found {len(octets)} bytes, expected whole elements of {size} bytes")
         self.octets = octets
         self.size = size
 
     def __repr__(self) -> str:
-        return f"<Run of {len(self)} elements of {self.size} octets>"
+        return f"<PackedElements: {len(self)} of {self.size} bytes>"
 
     def __len__(self) -> int:
         return len(self.octets) // self.size
@@ -105,7 +105,7 @@ class PublisherSide:
         self._ending: bytes | None = None
 
     def __repr__(self) -> str:
-        return f"<Publishing {self.stream} as {self.subscriber}, demand {self.demand}, {self.octets} octets waiting>"
+        return f"<Publishing {self.stream} as {self.subscriber}, demand {self.demand}, {self.octets} bytes waiting>"
 
     @property
     def has_ended(self) -> bool:
@@ -131,16 +131,16 @@ class PublisherSide:
         wrong size, and for a stream that has not begun or has ended.
         """
         if len(elements) > self.demand:
-            raise ValueError(f"{len(elements)} elements offered, {self.demand} wanted")
+            raise ValueError(f"found {len(elements)} elements, expected at most {self.demand}")
         if not self.has_begun or self.has_ended:
-            raise ValueError(f"elements for a stream that has {'ended' if self.has_ended else 'not begun'}")
+            raise ValueError(f"found elements for a stream that has {'ended' if self.has_ended else 'not begun'}")
         if size := self._size:
             octets = size * len(elements)
             self._run += _joined(elements, size)
         else:
             octets = sum(map(len, elements))
             if octets > self._limits.element and (largest := max(map(len, elements))) > self._limits.element:
-                said = f"found an element of {largest} octets, expected at most {self._limits.element}"
+                said = f"found an element of {largest} bytes, expected at most {self._limits.element}"
                 raise EncodeError(Fault(413, "rsio:element.toolarge", said))
             self._waiting.extend(elements)
         self.octets += octets
@@ -232,5 +232,5 @@ def _joined(elements: Sequence[bytes], size: int) -> bytes:
         # All have this size.
         is_fit = len(octets) == size * len(elements) and max(map(len, elements), default=size) <= size
     if not is_fit:
-        raise ValueError(f"found elements of other sizes than {size}")
+        raise ValueError(f"found elements of other sizes, expected {size} bytes each")
     return octets

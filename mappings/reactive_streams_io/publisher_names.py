@@ -303,14 +303,14 @@ def _stream(id: str, partition: int, parameters: _Parameters) -> StreamName:
     last, first = parameters.count("resend_last"), parameters.count("resend_from")
     to, since = parameters.count("resend_to"), parameters.count("resend_from_time")
     if all + (last is not None) + (first is not None) + (since is not None) > 1:
-        raise _wrong("found several ways to look back, expected one of resend_all, _last, _from and _from_time")
+        raise _wrong("expected only one of resend_all, resend_last, resend_from and resend_from_time")
     if to is not None and first is None:
         raise _wrong("found resend_to alone, expected it with resend_from")
     if to is not None and first is not None and to < first:
         raise _wrong(f"resend_to: found {to}, expected at least {first}")
     follow = parameters.flag("follow", to is None)
     if follow and to is not None:
-        raise _wrong("found follow with resend_to, which has an end")
+        raise _wrong("found follow=true with resend_to, expected one of them")
     return StreamName(id, partition, all, last, first, to, since, follow, parameters.encoding())
 
 
@@ -368,9 +368,7 @@ class _Parameters:
     def expect_none(self) -> None:
         """Raises DecodeError where something is left."""
         if self._left:
-            raise _wrong(
-                f"found the parameter {shortened(next(iter(self._left)))!r}, which this publisher does not have"
-            )
+            raise _wrong(f"found the unknown parameter {shortened(next(iter(self._left)))!r}")
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -389,7 +387,7 @@ def _pairs(text: str) -> dict[str, str]:
 
 def _segment(text: str) -> str:
     if not _SEGMENT.fullmatch(text):
-        raise _wrong(f"found the segment {shortened(text)!r}, expected characters, percent-encoded where needed")
+        raise _wrong(f"found the segment {shortened(text)!r}, expected percent-encoded text")
     return _decoded(text)
 
 

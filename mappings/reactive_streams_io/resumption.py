@@ -18,7 +18,7 @@ from mappings.reactive_streams_io.events import StreamEvent
 from mappings.reactive_streams_io.limits import SHORTEST_TOKEN, EndpointLimits
 from mappings.reactive_streams_io.session import RsioSession
 
-GIVEN_UP = "503 rsio:session.lost The connection was lost and has not been resumed."
+GIVEN_UP = "503 rsio:session.lost The connection was lost and was not resumed."
 
 
 class SessionHolder(Protocol):
@@ -66,7 +66,7 @@ class ResumeToken:
         self.extensions = extensions
 
     def __repr__(self) -> str:
-        return f"<Ticket for {self.session}>"
+        return f"<ResumeToken for {self.session}>"
 
     def give_up(self) -> list[StreamEvent]:
         """Resume no more; return the events of the streams."""

@@ -103,7 +103,7 @@ class RsioSession:
             case CancelFrame():
                 return self._cancelled(frame.subscriber)
             case _:
-                raise TypeError(f"{type(frame).__name__} belongs to no stream")
+                raise TypeError(f"found {type(frame).__name__}, expected a frame of a stream")
         while self.subscribing.to_cancel:
             self._say(CancelFrame(self.subscribing.to_cancel.pop()))
         return found
@@ -114,10 +114,10 @@ class RsioSession:
                 raise broken(ProtocolViolation.ID_IN_USE, f"the id {frame.subscriber}")
             return []
         if (length := len(frame.publisher.encode())) > self._limits.publisher:
-            said = f"The publisher string has {length} octets, expected at most {self._limits.publisher}."
+            said = f"The publisher string has {length} bytes, expected at most {self._limits.publisher}."
             return self._refuse(frame.subscriber, f"400 rsio:publisher.invalid {said}")
         if len(self.publishing) >= self._limits.subscriptions:
-            said = f"There are {len(self.publishing)} subscriptions already, no more may be made."
+            said = f"There are {len(self.publishing)} subscriptions already, which is the limit."
             return self._refuse(frame.subscriber, f"429 rsio:subscriptions.limit {said}")
         publishing = PublisherSide(next(self._numbers), frame, self._limits)
         self.publishing[frame.subscriber] = self.by_stream[publishing.stream] = publishing
@@ -157,7 +157,7 @@ class RsioSession:
         if publishing is None:
             return False
         if publishing.has_begun:
-            raise ValueError(f"the stream {stream} has begun already")
+            raise ValueError(f"the stream {stream} has already begun")
         self._say_octets(publishing.begin(element_size))
         return True
 
@@ -207,7 +207,7 @@ class RsioSession:
         Raises EncodeError where there are too many, or the string is too long.
         """
         if (length := len(publisher.encode())) > self._limits.publisher:
-            said = f"found a publisher string of {length} octets, expected at most {self._limits.publisher}"
+            said = f"found a publisher string of {length} bytes, expected at most {self._limits.publisher}"
             raise EncodeError(Fault(400, "rsio:publisher.invalid", said))
         generation = self.subscribing.subscribe(next(self._numbers), demand, above)
         self._say(SubscribeFrame(publisher, generation.subscriber, generation.demand))
@@ -303,7 +303,7 @@ class RsioSession:
         is_last = publishing.is_said
         frame = publishing.next_frame()
         if frame is None:
-            raise RuntimeError(f"{publishing} has nothing to say")
+            raise RuntimeError(f"{publishing} has no frame to send")
         publishing.is_queued = False
         if is_last:
             self._drop(publishing)
@@ -321,7 +321,7 @@ class RsioSession:
     def acknowledge(self, received: int) -> None:
         """Note that the peer has so many frames. Raises ProtocolError for more than were sent."""
         if received > self.sent:
-            raise broken(ProtocolViolation.ACKNOWLEDGED_TOO_MUCH, f"{received}, {self.sent} were sent")
+            raise broken(ProtocolViolation.ACKNOWLEDGED_TOO_MUCH, f"{received}, expected at most {self.sent}")
         while self._copies and self.first_available <= received:
             self._copies_octets -= len(self._copies.popleft())
 

@@ -111,7 +111,7 @@ class SubscriberSide:
         if len(self._by_stream) >= self._limits.subscriptions:
             raise EncodeError(
                 Fault(
-                    429, "rsio:subscriptions.limit", f"found {len(self._by_stream)} subscriptions, no more may be made"
+                    429, "rsio:subscriptions.limit", f"found {len(self._by_stream)} subscriptions, which is the limit"
                 )
             )
         taken = {generation.subscriber for generation in self._by_stream.values()}

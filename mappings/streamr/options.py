@@ -64,11 +64,11 @@ def read_streamr(written: Mapping[str, Any]) -> StreamrOptions:
 
 def _auth_keys(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise OptionRefused(option_problem(value, "an object of names and the SHA-256 of their keys"))
+        raise OptionRefused(option_problem(value, "an object: name to the SHA-256 of the key"))
     problems: list[OptionProblem] = []
     for name, digest in value.items():
         if _NAME.fullmatch(name) is None or name == ANONYMOUS:
-            expected = f"a name of up to 100 letters, digits and the characters _ . - that is not '{ANONYMOUS}'"
+            expected = f"a name of up to 100 letters, digits or the characters _ . - that is not '{ANONYMOUS}'"
             problems.append(option_problem(name, expected, name))
         elif not isinstance(digest, str) or _SHA_256.fullmatch(digest) is None:
             # The value may be the key itself, so it is not quoted.
@@ -108,8 +108,8 @@ OPTIONS = (
     Option(
         "authKeys",
         _auth_keys,
-        "The keys of clients: names, each with the SHA-256 of its key in hexadecimal digits. Who sends the key is the"
-        " subject `streamr:<name>`, who sends none is `streamr:anonymous`.",
+        "The keys of clients: name to the SHA-256 of the key in hexadecimal digits. A client with the key has the subject"
+        " `streamr:<name>`, a client without a key has `streamr:anonymous`.",
         {"pump": "579e48f5b5b2e628fae93194811b44a24cc6114bf20f23ae51dc3fe7d4fb9256"},
         {},
     ),
@@ -118,37 +118,37 @@ OPTIONS = (
     Option(
         "sessionCatchUpMax",
         _catch_up,
-        "How many messages a live subscription catches up on after a restart of the service. Where it has missed more, it"
-        " goes on from now and leaves it to the client to ask for the rest.",
+        "The most missed messages that a live subscription receives after a restart of the service. If it has missed more,"
+        " it continues with new messages, and the client must request the missed ones.",
         100,
         1000,
     ),
     Option(
         "errorPayload",
         _one_of(ErrorPayload),
-        "What the payload of an error is: `object`, `string` (the text alone) or `json-string` (the object as a text, which"
-        " every client shows somehow).",
+        "The payload of an error: `object`, `string` (the text alone) or `json-string` (the object as text, which all"
+        " clients can show).",
         "json-string",
         ErrorPayload.OBJECT.value,
     ),
     Option(
         "hash",
         _one_of(KeyHash),
-        "How a message's `pkey` picks the partition: `murmur3-swapped` as in version 28, or `md5` as services did later.",
+        "How a `pkey` selects the partition: `murmur3-swapped` as in version 28; `md5` as in later services.",
         "md5",
         KeyHash.MURMUR3_SWAPPED.value,
     ),
     Option(
         "acceptNonJson",
         flag,
-        "Whether a published message may be any text, instead of JSON alone.",
+        "Whether published messages may be any text. Otherwise they must be JSON.",
         True,
         False,
     ),
     Option(
         FILLER,
         _filler,
-        "What stands in frames without a subscription id: an empty string, or null.",
+        "The subscription ID in frames that have none: an empty string, or null.",
         "",
         "",
     ),

@@ -61,7 +61,7 @@ class Resends:
         self._fruitless: OrderedDict[_Question, tuple[int, float]] = OrderedDict()
 
     def __repr__(self) -> str:
-        counts = f"{len(self._running)} running, {len(self._waiting)} waiting, {len(self._kept_back)} kept back"
+        counts = f"{len(self._running)} running, {len(self._waiting)} waiting, {len(self._kept_back)} delayed"
         return f"<Resends: {counts}>"
 
     def ask(self, request: Resend) -> ResendTicket:

@@ -36,20 +36,20 @@ class SenderDecision(Enum):
     """The decision about the sender of a request."""
 
     SERVED = "served"
-    SILENT = "carried out, though nobody can be answered"
-    NOWHERE = "dropped, since nobody can be answered"
-    OUTSIDE = "dropped, since nobody may be answered at this address"
-    TAKEN = "refused where it comes from, since the session is somebody else's"
+    SILENT = "processed without a response, since the request has no reply address"
+    NOWHERE = "rejected, since the request has no reply address"
+    OUTSIDE = "rejected, since the reply address is not allowed"
+    TAKEN = "rejected, since the session has another owner"
 
 
 class End(Enum):
     """Why a session ended."""
 
-    DISCONNECTED = "the client said so"
+    DISCONNECTED = "the client disconnected"
     IDLE = "no request for too long"
-    UNHEARD = "nobody received what was sent"
-    REFUSED = "the broker refused what was sent"
-    GONE = "whoever read there has left"
+    UNHEARD = "messages had no receiver"
+    REFUSED = "the broker rejected messages"
+    GONE = "the client has left"
     CLOSED = "the connection was closed"
 
 

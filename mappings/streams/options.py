@@ -37,14 +37,14 @@ def whole_number(value: object, least: int, most: int) -> int | None:
 
 def _streams(value: object) -> dict[str, StreamDefinition]:
     if not isinstance(value, dict):
-        raise OptionRefused(option_problem(value, "an object of stream ids and what each stream is"))
+        raise OptionRefused(option_problem(value, "an object: stream ID to an object with policyId and partitions"))
     problems: list[OptionProblem] = []
     found: dict[str, StreamDefinition] = {}
     for name, about in value.items():
         if not _is_stream(name):
             expected = (
-                f"an id of 1 to {LONGEST_STREAM_ID} bytes that begins neither with '{THINGS}' nor with '{POLICIES}' and has"
-                " neither control characters nor empty parts between slashes"
+                f"an ID of 1 to {LONGEST_STREAM_ID} bytes that does not begin with '{THINGS}' or '{POLICIES}', without control"
+                " characters and without empty parts between slashes"
             )
             problems.append(option_problem(name, expected, name))
         elif not isinstance(about, dict):
@@ -79,12 +79,12 @@ def _stream(name: str, about: Mapping[str, Any], problems: list[OptionProblem]) 
 
 def _pattern(value: object) -> AddressPattern:
     if not isinstance(value, str) or not value:
-        raise OptionRefused(option_problem(value, "an address in which * stands for a part of it"))
+        raise OptionRefused(option_problem(value, "an address pattern, such as streamr/*/res"))
     try:
         return AddressPattern(value)
     except PatternRefused as error:
         raise OptionRefused(
-            OptionProblem((), value, "an address in which * stands for a part of it", FAILED, str(error))
+            OptionProblem((), value, "an address pattern, such as streamr/*/res", FAILED, str(error))
         ) from error
 
 
@@ -93,14 +93,16 @@ def _duration(value: object) -> float:
         return float(seconds)
     if isinstance(value, str) and (found := _DURATION.fullmatch(value)) is not None:
         return float(int(found["count"]) * _SECONDS[found["unit"]])
-    raise OptionRefused(option_problem(value, "a number of seconds, or a number and one of s, m, h, d, such as '90m'"))
+    raise OptionRefused(
+        option_problem(value, "a number of seconds, or a number with a unit of s, m, h or d, such as '90m'")
+    )
 
 
 STREAMS = Option(
     "streams",
     _streams,
-    "The streams there are: their ids, each with `policyId`, the policy that grants READ and WRITE on the resource"
-    " `stream:/<id>`, and `partitions` from 1 to 256, 1 if it is not written.",
+    "The streams, by ID. Each has `policyId`, the policy that grants READ and WRITE on the resource `stream:/<id>`, and"
+    " `partitions` from 1 to 256 (default: 1).",
     {"tank-9": {"partitions": 4, "policyId": "acme.site:tanks"}},
     {},
 )
@@ -108,15 +110,15 @@ STREAMS = Option(
 REPLY_ADDRESS_PATTERN = Option(
     "replyAddressPattern",
     _pattern,
-    "Which addresses answers may go to: `*` stands for some text without slashes, `**` at the end for any text. Not"
-    " written: those that begin as the address of the reply-target does in front of its first placeholder.",
+    "The allowed reply addresses: `*` matches any text without slashes, `**` at the end matches any text. Default: all"
+    " that begin with the reply-target's address up to its first placeholder.",
     "streamr/*/res",
 )
 
 SESSION_IDLE_TIMEOUT = Option(
     "sessionIdleTimeout",
     _duration,
-    "How long a session lives on without a request: seconds, or a number and one of s, m, h, d.",
+    "How long a session lasts without a request: seconds, or a number with a unit of s, m, h or d.",
     "30m",
     "1h",
 )

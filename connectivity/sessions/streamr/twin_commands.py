@@ -87,9 +87,9 @@ def command_of(request: Publish, entity: EntityId, read: Read, headers: dict[str
     except DecodeError as error:
         raise _no_command(request, error.fault.message) from error
     if len(signals) != 1 or not isinstance(signals[0], Command):
-        raise _no_command(request, "Expected is a command on the twin channel.")
+        raise _no_command(request, "Expected a command on the twin channel.")
     if signals[0].entity != entity:
-        raise _no_command(request, "Expected is a command on this very entity.")
+        raise _no_command(request, "Expected a command on this entity.")
     return signals[0]
 
 

@@ -102,5 +102,5 @@ def test_texts_without_expressions_stay_as_they_are() -> None:
 
 
 def test_the_fault_names_the_first_problem() -> None:
-    with pytest.raises(OptionsRefused, match=r"config\.invalid: The option 'id' cannot be used"):
+    with pytest.raises(OptionsRefused, match=r"config\.invalid: The option 'id' is invalid"):
         read_options(TABLE, {})

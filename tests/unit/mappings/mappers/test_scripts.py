@@ -116,7 +116,7 @@ def test_a_script_of_an_option_is_kept_and_a_blank_one_is_none() -> None:
         (1, "a string"),
         (None, "a string"),
         ("ä" * (MAX_SCRIPT // 2 + 1), f"at most {MAX_SCRIPT} bytes"),
-        ("'\ud83d'", "text without halves of characters"),
+        ("'\ud83d'", "text without half surrogate pairs"),
     ],
 )
 def test_what_is_no_script_is_refused(value: object, expected: str) -> None:

@@ -29,4 +29,6 @@ def test_nobody_is_there_after_three_messages_over_half_a_minute(
         else:
             last = unheard.note(time)
     assert last is is_gone
-    assert repr(unheard).startswith(f"<Unheard {len(times) - (times.index(None) + 1 if None in times else 0)}, since ")
+    assert repr(unheard).startswith(
+        f"<AbsenceDetector {len(times) - (times.index(None) + 1 if None in times else 0)}, since "
+    )

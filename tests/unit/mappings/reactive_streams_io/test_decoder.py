@@ -100,11 +100,11 @@ def test_what_may_come_next_is_decided_between_two_frames() -> None:
 
 FATAL = [
     ("V02", "12 05 8a 00", "shortest form"),
-    ("V03", "12 05 80 80 80 80 80 80 80 80 80", "more than 9 octets"),
+    ("V03", "12 05 80 80 80 80 80 80 80 80 80", "more than 9 bytes"),
     ("V05", "13 80 80 80 80 10", "expected at most 4294967295"),
-    ("V07", "55", "no frame has: found code 0x55"),
-    ("V08", "00", "no frame has"),
-    ("V10", "7b", "no frame has"),
+    ("V07", "55", "unknown frame code: found code 0x55"),
+    ("V08", "00", "unknown frame code"),
+    ("V10", "7b", "unknown frame code"),
     ("V11", "11 ff ff ff ff 07", "too large"),
     ("V12", "11 02 c3 28", "UTF-8"),
     ("H12", "01 00 41", "found 65, expected at most 64"),
@@ -112,11 +112,11 @@ FATAL = [
     ("F04", "81 06 02 83 06 00", "without elements"),
     ("F08", "81 06 80 80 04", "found 65536"),
     ("D19", "82 01", "before the onSubscribe"),
-    ("K02", "a8 41", "found 65 octets"),
-    ("part", "84 05 00 80 80 04", "found 65536 octets"),
-    ("reason", "03 80 80 04", "found 65536 octets"),
-    ("error", "87 05 80 80 04", "found 65536 octets"),
-    ("token", "a0 0f", "found 15 octets"),
+    ("K02", "a8 41", "found 65 bytes"),
+    ("part", "84 05 00 80 80 04", "found 65536 bytes"),
+    ("reason", "03 80 80 04", "found 65536 bytes"),
+    ("error", "87 05 80 80 04", "found 65536 bytes"),
+    ("token", "a0 0f", "found 15 bytes"),
     ("long element", "81 05 00 82 05 ff ff 7f", "too large"),
     ("long pack", "81 06 02 83 06 ff ff 7f", "too large"),
     ("surrogate", "03 03 ed a0 80", "UTF-8"),
@@ -168,7 +168,7 @@ def test_limits_can_be_set() -> None:
     assert list(reader.feed(octets("83 06 03 00 01 00 02 00 03"))) == [
         OnNextPacked(6, [b"\x00\x01", b"\x00\x02", b"\x00\x03"])
     ]
-    with pytest.raises(ProtocolError, match="found 11 octets, expected at most 10"):
+    with pytest.raises(ProtocolError, match="found 11 bytes, expected at most 10"):
         list(reader.feed(octets("83 06 04")))
 
 

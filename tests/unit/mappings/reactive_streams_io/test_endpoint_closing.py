@@ -110,7 +110,7 @@ def test_closing_before_the_hello_came_still_waits_for_the_goodbye() -> None:
 def test_nothing_is_asked_for_over_a_connection_that_is_over() -> None:
     party = greeted()
     party.hears("03 00")
-    with pytest.raises(EncodeError, match="over"):
+    with pytest.raises(EncodeError, match="found a closed connection"):
         party.endpoint.subscribe("a")
     assert party.endpoint.offer(1, [b"x"]) is False
 
@@ -212,7 +212,7 @@ def test_a_peer_that_asks_and_never_reads_is_dropped() -> None:
     for _ in range(20):
         party.react(party.endpoint.receive(encode(Ping(bytes(64))) * 10, 0))
     assert party.endpoint.is_closed
-    assert is_goodbye(party.says(), "protocol error: answers are not read")
+    assert is_goodbye(party.says(), "protocol error: responses are not read")
 
 
 @pytest.mark.parametrize(

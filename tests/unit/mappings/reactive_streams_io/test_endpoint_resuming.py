@@ -289,9 +289,7 @@ def test_case_r07_a_client_waits_for_the_hello_before_it_resumes() -> None:
 def test_case_r08_resume_after_another_core_frame_is_fatal() -> None:
     server = Server()
     party, token = begun(server)
-    assert is_goodbye(
-        server.hears(party, encode(Resume(token, 3, 1))), "protocol error: a resume frame out of its place"
-    )
+    assert is_goodbye(server.hears(party, encode(Resume(token, 3, 1))), "protocol error: an unexpected resume frame")
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -455,7 +453,9 @@ def test_what_the_server_asks_for_before_it_knows_of_a_resume_counts_only_if_the
         resumed = client.hears(asked + party.says())
         answered = server.hears(party, resumed)
         begun = client.hears(answered)
-        assert party.told(StreamFailed) == ([StreamFailed(ingest, "another session goes on here")] if is_known else [])
+        assert party.told(StreamFailed) == (
+            [StreamFailed(ingest, "another session was resumed here")] if is_known else []
+        )
         party.hears(begun)
         assert party.told(StreamAccepted) == ([] if is_known else [StreamAccepted(ingest, 0)])
 

@@ -138,7 +138,7 @@ def test_a_mistake_has_its_consequence(mistake: ProtocolViolation) -> None:
 
 def test_a_fatal_mistake_says_what_was_found_as_a_reason_to_part() -> None:
     assert broken(ProtocolViolation.UNKNOWN_CODE, "code 0x55").fault.message == (
-        "protocol error: a code that no frame has: found code 0x55"
+        "protocol error: an unknown frame code: found code 0x55"
     )
     assert broken(ProtocolViolation.SEQUENCE_GAP).fault.message == "protocol error: sequence gap"
     assert unsupported(3).fault.message == "unsupported version 3; supported: 0"

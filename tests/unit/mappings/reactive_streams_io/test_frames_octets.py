@@ -48,8 +48,8 @@ def test_what_has_no_varint_is_a_mistake_of_ours(value: int) -> None:
     [
         ("8a 00", "shortest form"),
         ("80 80 00", "shortest form"),
-        ("80 80 80 80 80 80 80 80 80 01", "more than 9 octets"),
-        ("ff ff ff ff ff ff ff ff ff", "more than 9 octets"),
+        ("80 80 80 80 80 80 80 80 80 01", "more than 9 bytes"),
+        ("ff ff ff ff ff ff ff ff ff", "more than 9 bytes"),
     ],
 )
 def test_a_varint_that_nobody_may_write_is_refused(text: str, said: str) -> None:

@@ -101,7 +101,7 @@ def test_a_name_is_read_and_written(case: str, text: str, name: Name) -> None:
 
 REFUSED = [
     ("N03", f"{HISTORY}?from=1&from-ts=2024-01-01T00:00:00Z", 400, "one of them"),
-    ("N11", "streams/tank/0?resend_last=2&resend_from=1", 400, "several ways to look back"),
+    ("N11", "streams/tank/0?resend_last=2&resend_from=1", 400, "expected only one of"),
     ("nothing", "", 400, "segment ''"),
     ("empty segment", "things//history", 400, "segment ''"),
     ("empty end", "things/search/", 400, "segment ''"),
@@ -109,7 +109,7 @@ REFUSED = [
     ("too long", f"{HISTORY}/x", 404, "no publisher"),
     ("policy events", "policies/org.acme:rooms/events", 404, "no publisher"),
     ("unknown trial", "tck/other", 404, "no publisher"),
-    ("unknown key", f"{HISTORY}?x=1", 400, "'x', which this publisher does not have"),
+    ("unknown key", f"{HISTORY}?x=1", 400, "unknown parameter 'x'"),
     ("key of another", "policies/org.acme:rooms/history?filter=x", 400, "'filter'"),
     ("follow a policy", "policies/org.acme:rooms/history?follow=true", 400, "'follow'"),
     ("repeated key", f"{HISTORY}?from=1&from=1", 400, "from twice"),
@@ -129,7 +129,7 @@ REFUSED = [
     ("negative partition", "streams/tank/-1", 400, "expected a number of at least 0"),
     ("to alone", "streams/tank/0?resend_to=4", 400, "resend_to alone"),
     ("backwards", "streams/tank/0?resend_from=5&resend_to=4", 400, "expected at least 5"),
-    ("end and follow", "streams/tank/0?resend_from=1&resend_to=4&follow=true", 400, "which has an end"),
+    ("end and follow", "streams/tank/0?resend_from=1&resend_to=4&follow=true", 400, "found follow=true"),
     ("space", "streams/a b/0", 400, "percent-encoded"),
     ("half an escape", "streams/a%2/0", 400, "percent-encoded"),
     ("no UTF-8", "streams/%C3%28/0", 400, "percent-encoded UTF-8"),

@@ -25,7 +25,7 @@ def test_what_is_cut_out_of_a_run_is_a_run(start: int | None, stop: int) -> None
 
 
 def test_a_run_has_whole_elements_that_lie_next_to_each_other() -> None:
-    with pytest.raises(ValueError, match="3 octets"):
+    with pytest.raises(ValueError, match="3 bytes"):
         PackedElements(b"abc", 2)
     with pytest.raises(ValueError, match="elements of 0"):
         PackedElements(b"", 0)

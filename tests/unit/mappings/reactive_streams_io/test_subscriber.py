@@ -73,7 +73,7 @@ def test_the_end_of_the_connection_ends_every_stream_and_frees_every_id() -> Non
     assert streams.open_octets == 3
     assert streams.end_all("gone") == [StreamFailed(1, "gone"), StreamFailed(2, "gone")]
     assert streams.open_octets == 0
-    with pytest.raises(ProtocolError, match="nobody asked for"):
+    with pytest.raises(ProtocolError, match="without a subscribe"):
         streams.begins(2, 0)
     assert streams.subscribe(3, 0).subscriber == 1
 

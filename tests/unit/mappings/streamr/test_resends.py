@@ -131,7 +131,7 @@ def test_four_run_and_others_wait_their_turn() -> None:
     assert resends.begin(clock.now()) == tickets[:4]
     assert resends.begin(clock.now()) == []
     assert resends.next_turn() is None
-    assert repr(resends) == "<Resends: 4 running, 2 waiting, 0 kept back>"
+    assert repr(resends) == "<Resends: 4 running, 2 waiting, 0 delayed>"
     assert resends.finish(tickets[1], True, clock.now()) == clock.now()
     assert resends.begin(clock.now()) == [tickets[4]]
     resends.answered(tickets[1])

@@ -201,7 +201,7 @@ async def test_case_r08_a_resume_after_another_frame_ends_the_session() -> None:
     token = granted(await quay.framed("a", 3))
     quay.say("b", HELLO, trial("never"))
     quay.say("b", Resume(token, 1, 2))
-    assert goodbye(await quay.framed("b", 4)).startswith("protocol error: a resume frame out of its place")
+    assert goodbye(await quay.framed("b", 4)).startswith("protocol error: an unexpected resume frame")
     assert len(list(quay.streams)) == 1
 
 

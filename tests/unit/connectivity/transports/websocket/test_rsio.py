@@ -124,9 +124,9 @@ async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_
     ("message", "found", "code"),
     [
         pytest.param(octets("12 01"), b"a message that ends inside a frame", 1002, id="a cut frame"),
-        pytest.param(octets("55"), b"a code that no frame has", 1002, id="V07"),
+        pytest.param(octets("55"), b"an unknown frame code", 1002, id="V07"),
         pytest.param(octets(H), b"a second hello", 1002, id="H10"),
-        pytest.param(octets("12 01 01").decode(), b"a text message where binary ones are expected", 1003, id="a text"),
+        pytest.param(octets("12 01 01").decode(), b"a text message instead of a binary one", 1003, id="a text"),
     ],
 )
 @pytest.mark.parametrize("is_agreed", [True, False])
