@@ -18,25 +18,25 @@ from tools.docs.markdown import cell
 _INTRODUCTION = f"""# Placeholders and functions
 
 Addresses, header mappings and enforcement of a connection are templates: text with expressions in double braces. An
-expression begins with a placeholder, or with a function, and goes on with functions, each behind a pipe.
+expression begins with a placeholder or a function, followed by functions, each after a pipe.
 
 ```text
 out/{{{{ thing:namespace }}}}/{{{{ header:lang | fn:lower() | fn:default('en') }}}}
 ```
 
-An expression comes to one of three things:
+An expression has one of three outcomes:
 
-| outcome | meaning | an address | a header |
+| outcome | meaning | in an address | in a header |
 |---|---|---|---|
-| resolved | one value or several | takes the first | takes the first |
-| unresolved | there is no such value here; `fn:default` may fill the gap | nothing is sent | is left out |
-| deleted | `fn:delete` was here | nothing is sent | is left out |
+| resolved | one value or several | the first is used | the first is used |
+| unresolved | there is no value; `fn:default` can replace it | nothing is sent | is left out |
+| deleted | `fn:delete` was called | nothing is sent | is left out |
 
-Text and expressions are put together: if one part is unresolved, so is the whole; parts that are deleted are left out.
-Where several parts have several values, the result has every combination.
+Text and expressions are joined: if one part is unresolved, the whole is unresolved; deleted parts are left out.
+If several parts have several values, the result has every combination.
 
-Texts in arguments stand in single or double quotes. A quote of the same kind may be written with a backslash in front,
-which stays in the text. There is no way to write `{{{{` as text. `${{thing:id}}` is an older form of `{{{{ thing:id }}}}`.
+Texts in arguments are in single or double quotes. A quote of the same kind needs a backslash in front,
+which remains in the text. There is no way to write `{{{{` as text. `${{thing:id}}` is an older form of `{{{{ thing:id }}}}`.
 
 An expression has at most {MAX_FUNCTIONS} functions, {MAX_VALUES} values and {MAX_CHARACTERS} characters.
 """
@@ -48,13 +48,13 @@ A function changes each value by itself and passes *unresolved* and *deleted* on
 
 _ERRORS = """## Errors
 
-What is wrong with a template is found when the connection is read, and answered with status 400.
+Errors in a template are found when the connection is read, and returned with status 400.
 
 | code | meaning |
 |---|---|
-| `placeholder:unresolved` | no placeholder has this name, or none at this place; or a value was needed and is missing |
-| `placeholder:function.unknown` | no function has this name |
-| `placeholder:function.signature.invalid` | a function was called with arguments that it does not take |
+| `placeholder:unresolved` | an unknown placeholder, or one that is not allowed there; or a required value is missing |
+| `placeholder:function.unknown` | an unknown function |
+| `placeholder:function.signature.invalid` | a function was called with invalid arguments |
 | `placeholder:function.too.complex` | an expression has too many functions |
 """
 
@@ -84,7 +84,7 @@ def _places() -> str:
         f"| {scope.place} | {_codes(prefix for prefix in PLACEHOLDERS if prefix in scope.prefixes)} |"
         for scope in Scope
     ]
-    return _section("## Where they may stand", "| place | prefixes |\n|---|---|", rows)
+    return _section("## Places", "| place | prefixes |\n|---|---|", rows)
 
 
 def _function(row: Function) -> str:
@@ -92,7 +92,7 @@ def _function(row: Function) -> str:
     if row.name == "filter":
         lines += [
             f"Operators: {_codes(OPERATORS)}. In a pattern of `like`, `*` is any run of characters, `?` one character, and "
-            "`|` stands between alternatives; `exists` compares with `'true'` or `'false'`.",
+            "`|` separates alternatives; `exists` compares with `'true'` or `'false'`.",
             "",
         ]
     lines += ["```text", *_example(row.example), "```", ""]
