@@ -43,8 +43,8 @@ def _streams(value: object) -> dict[str, StreamDefinition]:
     for name, about in value.items():
         if not _is_stream(name):
             expected = (
-                f"an ID of 1 to {LONGEST_STREAM_ID} bytes that does not begin with '{THINGS}' or '{POLICIES}', without control"
-                " characters and without empty parts between slashes"
+                f"an ID of 1 to {LONGEST_STREAM_ID} bytes that does not begin with '{THINGS}' or '{POLICIES}', without"
+                " control characters and without empty parts between slashes"
             )
             problems.append(option_problem(name, expected, name))
         elif not isinstance(about, dict):
