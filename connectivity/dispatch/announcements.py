@@ -136,7 +136,7 @@ class PolicyAnnouncements:
         else:
             self._forget(awaited)
             log.warning(
-                "an announcement was not acknowledged",
+                "announcement not acknowledged",
                 policy=str(awaited.signal.entity),
                 labels=list(awaited.labels),
                 sendings=awaited.sendings,

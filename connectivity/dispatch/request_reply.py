@@ -200,7 +200,7 @@ class RequestReply:
                 weak_acks.collect(self._members, self._cursors, pending.arrival.route.connection_id)
         except StoreUnavailable as error:
             # Without acknowledgements the delivery is requeued.
-            log.warning("acknowledgements could not be requested", entity=str(response.entity), error=str(error))
+            log.warning("acknowledgements not requested", entity=str(response.entity), error=str(error))
 
     def _acks_before(self, arrival: InboundDelivery) -> tuple[Acknowledgement, ...]:
         """Return the acknowledgements that an earlier delivery of the command received from others."""
@@ -315,7 +315,7 @@ class RequestReply:
         arrival.facts.unmatched.note(answer)
         fault = unexpected(answer)
         log.warning(
-            "a live answer cannot be delivered",
+            "live response not delivered",
             connection=arrival.route.connection_id,
             source=arrival.route.index,
             entity=str(answer.entity),

@@ -96,7 +96,7 @@ async def test_a_watermark_that_a_lake_has_left_behind_takes_nothing_away(both: 
     with structlog.testing.capture_logs() as logs:
         assert await trimmer.round() == 0
         assert await trimmer.round() == 0
-    assert [it["event"] for it in logs] == ["the journal is not trimmed"]
+    assert [it["event"] for it in logs] == ["journal not trimmed"]
     append_events(both.lake, [(number, event(LAMP, number)) for number in range(1, 6)])
     assert await trimmer.round() == 5
     assert both.journal.events(LAMP, 1, ALL, 1, MUCH)[0].revision == 6
@@ -125,7 +125,7 @@ async def test_a_journal_that_was_restored_from_an_old_backup_keeps_what_the_lak
     with structlog.testing.capture_logs() as logs:
         assert await trimmer.round() == 0
         assert await trimmer.round() == 0
-    assert [it["event"] for it in logs] == ["the journal is not trimmed"]
+    assert [it["event"] for it in logs] == ["journal not trimmed"]
     assert "do not belong together" in logs[0]["reason"]
     assert told == [False, False]
     assert journal.oldest() == OldestEvent(1, event(LAMP, 1).timestamp)
