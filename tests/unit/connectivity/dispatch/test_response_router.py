@@ -89,7 +89,7 @@ async def test_case_57_errors_are_diverted_too(payload: bytes) -> None:
     ("options", "reason"),
     [
         ({"authorized_connections_as_sources": "someone"}, "authorized"),
-        ({"is_diversion_target": "false"}, "no diversion target"),
+        ({"is_diversion_target": "false"}, "not a diversion target"),
     ],
 )
 async def test_case_57_a_diversion_that_is_not_authorized_sends_nothing(options: dict[str, str], reason: str) -> None:
