@@ -139,7 +139,7 @@ class PolicyAnnouncements:
                 "announcement not acknowledged",
                 policy=str(awaited.signal.entity),
                 labels=list(awaited.labels),
-                sendings=awaited.sendings,
+                attempts=awaited.sendings,
                 **log_context(awaited.signal.headers),
             )
 
