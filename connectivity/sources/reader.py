@@ -393,7 +393,7 @@ class SourceReader:
             if any(identity in resolution.values for resolution in resolutions):
                 return
             if resolutions and not any(resolution.is_resolved for resolution in resolutions):
-                missing = unresolved(f"no filter of the source's enforcement has a value for '{entity}'")
+                missing = unresolved(f"no filter of the source's enforcement resolves to a value for '{entity}'")
                 raise _NotEnforced(missing.fault)
         raise _NotEnforced(
             Fault(

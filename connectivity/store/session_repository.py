@@ -48,7 +48,9 @@ class SessionRepository:
 
     def __repr__(self) -> str:
         known = "unread" if self._rows is None else f"{len(self._rows)} rows"
-        return f"<SessionRepository of {self._protocol}: {known}, {len(self._changed)} changed, {len(self._moved)} moved>"
+        return (
+            f"<SessionRepository of {self._protocol}: {known}, {len(self._changed)} changed, {len(self._moved)} moved>"
+        )
 
     def rows(self, connection_id: str) -> list[SessionRow]:
         """Return the rows of a connection's sessions."""
