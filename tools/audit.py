@@ -45,7 +45,7 @@ def judge(said: str, complained: str) -> Verdict:
         weak = [(package, found) for package in packages for found in package.get("vulns", ())]
     except (ValueError, KeyError, TypeError):
         reason = complained.strip().splitlines()
-        return Verdict(f"not audited: {reason[-1] if reason else 'pip-audit said nothing'}")
+        return Verdict(f"not audited: {reason[-1] if reason else 'pip-audit had no output'}")
     if weak:
         lines = (
             f"{package['name']} {package['version']}: {found['id']}, "

@@ -136,10 +136,10 @@ class PolicyAnnouncements:
         else:
             self._forget(awaited)
             log.warning(
-                "an announcement was not acknowledged",
+                "announcement not acknowledged",
                 policy=str(awaited.signal.entity),
                 labels=list(awaited.labels),
-                sendings=awaited.sendings,
+                attempts=awaited.sendings,
                 **log_context(awaited.signal.headers),
             )
 

@@ -107,7 +107,7 @@ class CommandHandler:
             raise
         except Exception:
             log.exception(
-                "a command could not be decided",
+                "command failed",
                 connection=arrival.route.connection_id,
                 source=arrival.route.index,
                 address=arrival.delivery.address,

@@ -174,7 +174,7 @@ class Dispatcher:
         try:
             self._request_reply.announcements.announce(announcement)
         except Exception:
-            log.exception("an announcement could not be sent", policy=str(announcement.entity))
+            log.exception("announcement not sent", policy=str(announcement.entity))
 
     def held(self, connection_id: str) -> int:
         """Return how many deliveries of a connection wait for acknowledgements."""
@@ -283,7 +283,7 @@ class Dispatcher:
                     self._apply(step)
                     continue
                 self._drop_pending([step])
-                log.error("a change could not be stored", exc_info=error, **_log_fields(arrival, step.response.headers))
+                log.error("change not stored", exc_info=error, **_log_fields(arrival, step.response.headers))
                 self._apply(RespondEffect(arrival, internal_error(step.response), step.route))
         return retries
 
@@ -309,7 +309,7 @@ class Dispatcher:
             # The delivery stays unacknowledged, so it is redelivered over the next link.
             self._memory.forget(step.arrival)
             headers = step.response.headers if isinstance(step, RespondEffect) else step.headers
-            log.exception("a delivery could not be answered", **_log_fields(step.arrival, headers))
+            log.exception("response not sent", **_log_fields(step.arrival, headers))
 
     def _respond(self, answer: RespondEffect) -> None:
         """Send a durable response, or add it to the acknowledgements that the request waits for."""
@@ -333,7 +333,7 @@ class Dispatcher:
             return
         arrival.route.meter.inbound("malformed" if is_unread else "refused")
         log.info(
-            "a delivery was refused" if is_unread else "a command was refused",
+            "delivery refused" if is_unread else "command refused",
             **_log_fields(arrival, answer.headers),
             entity=str(answer.entity) if answer.entity is not None else None,
             status=answer.fault.status,
@@ -460,7 +460,7 @@ class Dispatcher:
             )
             response = ErrorResponse(command.entity, group, error.fault, command.headers)
         except Exception:
-            log.exception("a past state could not be retrieved", **_log_fields(arrival, command.headers))
+            log.exception("past state not retrieved", **_log_fields(arrival, command.headers))
             response = ErrorResponse(command.entity, group, INTERNAL_ERROR, command.headers)
         self._apply(RespondEffect(arrival, response, received_signal.route))
 
@@ -515,7 +515,7 @@ class Dispatcher:
         signal: Command | Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement,
         arrival: InboundDelivery,
     ) -> ErrorResponse:
-        log.exception("a signal could not be forwarded", **_log_fields(arrival, signal.headers))
+        log.exception("signal not forwarded", **_log_fields(arrival, signal.headers))
         channel = getattr(signal, "channel", "twin" if isinstance(signal, Command) else "live")
         return ErrorResponse(signal.entity, "things", INTERNAL_ERROR, signal.headers, channel)
 
@@ -534,7 +534,7 @@ class Dispatcher:
         except StoreUnavailable:
             raise
         except Exception:
-            log.exception("a session request could not be processed", **_log_fields(arrival, request.headers))
+            log.exception("session request not processed", **_log_fields(arrival, request.headers))
             return [
                 RespondEffect(
                     arrival, ErrorResponse(None, "things", INTERNAL_ERROR, request.headers), received_signal.route
@@ -554,7 +554,7 @@ class Dispatcher:
         def say(error: BaseException | None, ended: Done) -> None:
             answer = response if error is None else internal_error(response)
             if error is not None:
-                log.error("a change could not be stored", exc_info=error, **_log_fields(arrival, command.headers))
+                log.error("change not stored", exc_info=error, **_log_fields(arrival, command.headers))
             if isinstance(answer, ErrorResponse):
                 self._record_refusal(arrival, answer, is_unread=False)
             session_command.told(answer, ended)
@@ -579,7 +579,7 @@ class Dispatcher:
             else:
                 self._streams.cancel(signal, subscriber)
         except Exception:
-            log.exception("a subscription's command failed", **_log_fields(arrival, signal.headers))
+            log.exception("subscription command failed", **_log_fields(arrival, signal.headers))
             entity = signal.query.entity if isinstance(signal, Subscribe) else signal.entity
             group = entity.type.group if entity is not None else "things"
             arrival.route.meter.inbound("failed")

@@ -145,8 +145,8 @@ def unexpected(answer: LiveAnswer) -> Fault:
     return Fault(
         400,
         "signal.unsupported",
-        f"No request waits for this response of '{answer.entity}'.",
-        "Check the correlation id, the topic and the path, and whether the answer came in time.",
+        f"No request is waiting for this response of '{answer.entity}'.",
+        "Check the correlation id, the topic and the path, and whether the response arrived in time.",
     )
 
 

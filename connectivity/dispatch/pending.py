@@ -79,7 +79,7 @@ class PendingRequest:
         self.postings: list[PendingPublish] = []
 
     def __repr__(self) -> str:
-        return f"<Pending {self.collector!r}, {'over' if self.is_over else 'open'}>"
+        return f"<PendingRequest {self.collector!r}, {'over' if self.is_over else 'open'}>"
 
     @property
     def correlation_id(self) -> str | None:

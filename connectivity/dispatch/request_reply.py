@@ -71,14 +71,14 @@ MOST_UNHELD = 1000
 _DUPLICATE = Fault(
     409,
     "acknowledgement:request.duplicate.correlation-id",
-    "Another signal to this entity with the same correlation id waits for acknowledgements.",
-    "Send every signal with a correlation id of its own.",
+    "Another signal to this entity with the same correlation id already waits for acknowledgements.",
+    "Use a unique correlation id for each signal.",
 )
 _TOO_MANY = Fault(
     429,
     "live.response.limit",
     f"{MOST_UNHELD} live signals of this connection wait for a response without acknowledgements, which is the limit.",
-    "Leave 'requested-acks' to its default, which holds the delivery back, or give a shorter 'timeout'.",
+    "Use the default of 'requested-acks', or set a shorter 'timeout'.",
 )
 _REMEMBERED = 10_000
 """How many requeued deliveries are remembered with their successful acknowledgements."""
@@ -200,7 +200,7 @@ class RequestReply:
                 weak_acks.collect(self._members, self._cursors, pending.arrival.route.connection_id)
         except StoreUnavailable as error:
             # Without acknowledgements the delivery is requeued.
-            log.warning("acknowledgements could not be requested", entity=str(response.entity), error=str(error))
+            log.warning("acknowledgements not requested", entity=str(response.entity), error=str(error))
 
     def _acks_before(self, arrival: InboundDelivery) -> tuple[Acknowledgement, ...]:
         """Return the acknowledgements that an earlier delivery of the command received from others."""
@@ -315,7 +315,7 @@ class RequestReply:
         arrival.facts.unmatched.note(answer)
         fault = unexpected(answer)
         log.warning(
-            "a live answer cannot be delivered",
+            "live response not delivered",
             connection=arrival.route.connection_id,
             source=arrival.route.index,
             entity=str(answer.entity),

@@ -43,7 +43,7 @@ class ResponseRouter:
         target = diverted.target
         if target is None:
             log.warning(
-                "a response was not diverted",
+                "response not diverted",
                 connection=route.connection_id,
                 source=route.index,
                 to=answer.headers[DIVERT_TO],

@@ -138,7 +138,7 @@ class Eraser:
             # and the step.
             lake_erased = (await asyncio.to_thread(read_watermark, self._lake.watermark)).erased
             if self._store.snapshot(entity) is None:
-                raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
+                raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that exists or has existed")
             await self._store.execute(begin, forgets=entity)
         except StoreUnavailable as error:
             if begun:
@@ -148,7 +148,7 @@ class Eraser:
             raise ErasureUnavailable(str(error)) from error
         ended = self._streams.fail_entity(entity, ERASED)
         (record,) = begun
-        log.info("erasure begun", erasure=record.id, type=record.entity_type, by=by, subscriptions=ended)
+        log.info("erasure started", erasure=record.id, type=record.entity_type, by=by, subscriptions=ended)
         self._asked.set()
         return shown(record, Watermark())
 
@@ -168,7 +168,7 @@ class Eraser:
             self._reason = ""
         except StoreError as error:
             if str(error) != self._reason:
-                log.warning("an erasure waits for the store", reason=str(error))
+                log.warning("erasure waits for the store", reason=str(error))
             self._reason = str(error)
             await self._store.wait_available()
             self._is_stale = is_waiting = True
@@ -334,7 +334,7 @@ def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
         expect_journal(data_dir / "journal.db")
         with lock_folder(data_dir), contextlib.closing(Journal.open(data_dir / "journal.db")) as journal:
             if journal.snapshot(entity) is None:
-                raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that is or was there")
+                raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that exists or has existed")
             now = utc_text(datetime.now(UTC))
             lake_erased = read_watermark(Lake(data_dir).watermark).erased
             asked = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, now, by, lake_erased))

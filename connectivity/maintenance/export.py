@@ -100,7 +100,7 @@ def _subject(what: str | None, type: str | None, now: datetime) -> tuple[str | N
     except QueryError as error:
         raise _unusable(f"{_EXPECTED}; {error}") from error
     if type not in (None, EntityType.THING.value):
-        raise _unusable(f"--type: expected thing beside a filter, which is about things, found {type}")
+        raise _unusable(f"--type: expected thing, because a filter finds things, found {type}")
     return None, predicate
 
 

@@ -101,11 +101,11 @@ class IndexBuilder:
                 pause = now - since
                 if steps == 1 or now - logged >= TELL_SECONDS:
                     logged, found = now, self.progress()
-                    log.info("search index is made", indexed=found.indexed, entities=found.last)
+                    log.info("search index build in progress", indexed=found.indexed, entities=found.last)
             except StoreError as error:
                 if str(error) != failure:
-                    log.warning("the search index waits for the store", reason=str(error))
+                    log.warning("search index waits for the store", reason=str(error))
                 failure, pause = str(error), RETRY_SECONDS
                 await self._store.wait_available()
             await asyncio.sleep(pause)
-        log.info("search index made", steps=steps, seconds=round(self._clock() - begun, 1))
+        log.info("search index built", steps=steps, seconds=round(self._clock() - begun, 1))

@@ -44,7 +44,7 @@ LOG_SECONDS: Final = 60.0
 """How often trimming is logged at most."""
 
 
-_HELP: Final = "lake and journal do not belong together: restore the one that is older, or move the folder `lake` away"
+_HELP: Final = "lake and journal do not match: restore the one that is older, or move the folder `lake` away"
 
 
 def unlike(mine: NumberedEvent, kept: NumberedEvent | None, border: Snapshot | None) -> str | None:
@@ -57,11 +57,13 @@ def unlike(mine: NumberedEvent, kept: NumberedEvent | None, border: Snapshot | N
     if kept is None:
         if border is not None and (border.revision, border.modified) == (event.revision, event.timestamp):
             return None
-        return f"expected {name} in the lake, as in the journal, found neither it nor a snapshot that stands for it"
+        return (
+            f"expected {name} in the lake, as in the journal, found neither the event nor a snapshot that replaces it"
+        )
     if kept.seq != mine.seq:
         return f"expected {name} in the lake with this number, found it with the number {kept.seq}"
     if wrong := [field for field in Event._fields if getattr(kept.event, field) != getattr(event, field)]:
-        return f"expected {name} in the lake, as in the journal, found it with another {', '.join(wrong)}"
+        return f"expected {name} in the lake, as in the journal, found a different {', '.join(wrong)}"
     return None
 
 
@@ -95,7 +97,7 @@ class JournalTrimmer:
         self._reason: str | None = None
 
     def __repr__(self) -> str:
-        return f"<Trimmer of {self._lake.journal}, beyond {self._hot_window}>"
+        return f"<JournalTrimmer of {self._lake.journal}, beyond {self._hot_window}>"
 
     async def round(self) -> int:
         """Delete all events that may be deleted now; return how many."""
@@ -114,7 +116,7 @@ class JournalTrimmer:
         except (StoreUnavailable, HistoryUnavailable, LakeUnfit) as error:
             # The next round may succeed; logged once, not every second.
             if (reason := str(error)) != self._reason:
-                log.warning("the journal is not trimmed", reason=reason)
+                log.warning("journal not trimmed", reason=reason)
             self._reason = reason
         self._on_round(self._reason is None)
         self._tell(trimmed)

@@ -117,10 +117,10 @@ def _first_key(file: Path) -> bytes:
     redaction.remember("own key", [key_text(key)])
     add_key(file, key)
     log.warning(
-        "a key for secrets was made",
+        "secrets key created",
         file=str(file),
         key=key_id(key),
-        hint="keep a copy of it apart from the data folder, or set secrets.key_file: without it no stored secret opens",
+        hint="back it up outside the data folder, or set secrets.key_file: without it stored secrets are lost",
     )
     return key
 
@@ -150,7 +150,7 @@ def rotate_here(settings: Settings, by: str) -> Rotated:
     data_dir = Path(settings.data_dir)
     vault = Vault(keys_of(settings))
     if not vault.key_ids:
-        raise NotRotated("found no key, expected secrets.key, secrets.key_file, or one that the service has made")
+        raise NotRotated("found no key, expected secrets.key, secrets.key_file, or one that the service has created")
     try:
         with lock_folder(data_dir), contextlib.closing(Journal.open(data_dir / "journal.db")) as journal:
             return _rotate(journal, vault, by)

@@ -148,7 +148,7 @@ def ask(
         words = aside.read().decode(errors="replace").split("\n")
     if exit_code and not (said and said[-1]["event"] in _ANSWERS):
         reasons = [str(it["reason"]) for it in said if it["event"] == "failed"]
-        raise PipelineEnded(exit_code, next(iter([*reasons, *filter(None, reversed(words))]), "it said nothing"))
+        raise PipelineEnded(exit_code, next(iter([*reasons, *filter(None, reversed(words))]), "it had no output"))
     return said
 
 
@@ -158,7 +158,7 @@ def answer(
     """Run a pipeline process as `ask` does, and return its last event. Raises PipelineEnded if it failed."""
     said = ask(settings, action, *options, on_event=on_event)
     if not said or said[-1]["event"] not in _ANSWERS:
-        raise PipelineEnded(1, "it said nothing")
+        raise PipelineEnded(1, "it had no output")
     return {name: value for name, value in said[-1].items() if name != "event"}
 
 
@@ -194,7 +194,7 @@ def pipeline_figures(is_up: bool | None, watermark: Watermark | None, pending: i
     if watermark is not None:
         yield from _figures_of(watermark)
     if pending is not None:
-        text = "Erasures that journal or lake have not carried out yet."
+        text = "Erasures that are not complete in the journal or the lake."
         yield GaugeReading("connectivity_lake_erasures_pending", text, {(): pending})
 
 
@@ -215,7 +215,7 @@ def _figures_of(watermark: Watermark) -> Iterator[GaugeReading]:
     }
     yield GaugeReading(
         "connectivity_pipeline_last_run_timestamp_seconds",
-        "When the pipeline did this last, in seconds since 1970.",
+        "When the pipeline last did this, in seconds since 1970.",
         {(kind,): datetime.fromisoformat(at).timestamp() for kind, at in done.items() if at is not None},
         ("kind",),
     )
@@ -223,12 +223,12 @@ def _figures_of(watermark: Watermark) -> Iterator[GaugeReading]:
     failing["erasure"] = watermark.erasure_failure is not None
     yield GaugeReading(
         "connectivity_pipeline_failing",
-        "1 while this failed the last time that the pipeline tried it; new events arrive all the same.",
+        "1 while the pipeline's last attempt at this failed; new events still arrive.",
         {(kind,): is_failing for kind, is_failing in failing.items()},
         ("kind",),
     )
     if watermark.retention is not None:
-        text = "Events that retention deleted the last time."
+        text = "Events deleted by the last run of retention."
         yield GaugeReading("connectivity_lake_retention_events", text, {(): watermark.retention.events})
     if watermark.batch is not None:
         text = "Events of the last batch."
@@ -292,7 +292,7 @@ class PipelineProcess:
         self._looking = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"<Pipeline {self.details}>"
+        return f"<PipelineProcess {self.details}>"
 
     @property
     def pid(self) -> int | None:
@@ -348,7 +348,7 @@ class PipelineProcess:
         if self._running is not None:
             _, late = await asyncio.wait([self._running], timeout=seconds)
             if late:
-                log.info("pipeline is killed amid a batch", seconds=seconds)
+                log.info("pipeline killed during a batch", seconds=seconds)
                 self._signal(signal.SIGKILL)
             await self._running
         await asyncio.to_thread(self._close_follower)
@@ -370,11 +370,11 @@ class PipelineProcess:
                 exit_code, run = await self._run()
             except Exception as error:
                 # For example no memory for a process, or unexpected output: the next start may succeed.
-                log.exception("pipeline cannot be heard")
+                log.exception("reading pipeline output failed")
                 exit_code, run = 1, _Run(reason=str(error))
             if self._stopping.is_set():
                 return
-            reason = run.reason or _killed(exit_code) or (run.last[-1] if run.last else "it said nothing")
+            reason = run.reason or _killed(exit_code) or (run.last[-1] if run.last else "it had no output")
             pause = self._trouble.pause(exit_code)
             if pause is None:
                 self.details = f"stopped: {reason}"
@@ -429,7 +429,7 @@ class PipelineProcess:
         if _has_worked(event, said):
             self._trouble.over()
         if event in _UPKEEP:
-            self._upkeep = f"; upkeep failed: {said['reason']}" if "reason" in said else ""
+            self._upkeep = f"; maintenance failed: {said['reason']}" if "reason" in said else ""
         if event in _FOLLOWING or event in _UPKEEP:
             self._is_following = True
             self.details = f"following{self._upkeep}"
@@ -444,7 +444,7 @@ def _killed(exit_code: int) -> str | None:
     number = -exit_code
     # Real-time signals have no names.
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    return f"the process was ended by {name}; what it was at is done again by the next one"
+    return f"the process was ended by {name}; the next process repeats its unfinished work"
 
 
 async def lines(stream: asyncio.StreamReader, longest: int = LONGEST_LINE) -> AsyncIterator[bytes]:

@@ -132,11 +132,11 @@ class PolicyExpiryJob:
             raise
         except Exception as error:
             # A change came between, and the policy is due again; or it cannot be judged or stored.
-            log.error("an expiry could not be carried out", policy=str(policy.entity), reason=repr(error))
+            log.error("policy expiry failed", policy=str(policy.entity), reason=repr(error))
             await self._look_again(policy, utc_text(self._now() + AGAIN), due.note)
             return
         for event in judged.events:
-            log.info("a subject has expired", policy=str(event.entity), path=event.path, revision=event.revision)
+            log.info("subject expired", policy=str(event.entity), path=event.path, revision=event.revision)
         for announcement in judged.announcements:
             self._announce(announcement)
         note = _encode(sorted(judged.told)) if judged.told else None
@@ -149,5 +149,5 @@ class PolicyExpiryJob:
 
 def _postponed(error: StoreUnavailable) -> int:
     """Log the error; the policies stay due."""
-    log.warning("policies could not be looked after", reason=str(error))
+    log.warning("policy expiry waits for the store", reason=str(error))
     return 0

@@ -69,7 +69,7 @@ def rebuild(
         if only is RebuildPart.INDEX:
             return _wanted(settings, outcome)
         outcome.exit_code = EXIT_BUSY
-        outcome.reason = f"the journal is rebuilt while no service runs: {error}"
+        outcome.reason = f"stop the service before rebuilding the journal: {error}"
     except StoreError as error:
         outcome.exit_code = EXIT_UNFIT if isinstance(error, LakeUnfit | SchemaTooNew) else EXIT_FAILED
         outcome.reason = str(error)
@@ -80,14 +80,16 @@ def _wanted(settings: Settings, outcome: RebuildOutcome) -> RebuildOutcome:
     """Have a running service build the index again."""
     try:
         want_anew(Path(settings.data_dir))
-        outcome.changed[RebuildPart.INDEX.value] = {"asked": "the running service, whose log says when it is made"}
+        outcome.changed[RebuildPart.INDEX.value] = {
+            "asked": "the running service; its log reports when the index is built"
+        }
     except OSError as error:
         outcome.exit_code, outcome.reason = EXIT_FAILED, f"{settings.data_dir}: {error.strerror}"
     return outcome
 
 
 def _rebuild_latest(settings: Settings, outcome: RebuildOutcome, tell: Callable[[str], None]) -> None:
-    last = "it said nothing"
+    last = "it had no output"
     with subprocess.Popen(
         command(settings, "rebuild", "--with-parent"),
         stdin=subprocess.PIPE,

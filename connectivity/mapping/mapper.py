@@ -144,7 +144,7 @@ class ConfiguredMapper:
         if context is not None and not _all_hold(self._incoming, context):
             return False
         if not envelope.payload and not self._reads_empty:
-            raise DecodeError(mapping_failed("As payload was absent or empty, nothing can be read."))
+            raise DecodeError(mapping_failed("The payload is absent or empty."))
         return True
 
     def _is_blocked(self, envelope: Envelope) -> bool:
@@ -152,7 +152,7 @@ class ConfiguredMapper:
 
     def _too_many(self, count: int, most: int) -> Fault:
         return mapping_failed(
-            f"The mapper '{self.name}' made {count} messages of one, which exceeds the limit of {most}."
+            f"The mapper '{self.name}' returned {count} messages for one, which exceeds the limit of {most}."
         )
 
 

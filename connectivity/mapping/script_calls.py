@@ -87,11 +87,11 @@ class Calls:
         """Process an answer. Raises BadFrame for an unexpected one."""
         if isinstance(answer, WorkerReady):
             if self._is_ready:
-                raise BadFrame("ready twice")
+                raise BadFrame("found a second ready message")
             self._is_ready = True
             return
         if not self._sent:
-            raise BadFrame("an answer without a call")
+            raise BadFrame("found a response without a call")
         self._sent.popleft().end(answer)
 
     def died(self, reason: str, *, is_to_blame: bool) -> None:

@@ -146,7 +146,7 @@ class ScriptHost:
                 start_new_session=True,
             )
         except OSError as error:
-            log.error("a script process cannot be started", reason=str(error))
+            log.error("script process not started", reason=str(error))
             self._calls.died(f"the script process cannot be started: {error.strerror}", is_to_blame=False)
             return
         self._process = process
@@ -159,7 +159,7 @@ class ScriptHost:
             self._stop_watching()
             await _end(process)
         reason, is_to_blame = self._cause(process.returncode, protocol_error)
-        log.info("a script process has ended", reason=reason)
+        log.info("script process ended", reason=reason)
         self._calls.died(reason, is_to_blame=is_to_blame)
 
     async def _read_answers(self, process: asyncio.subprocess.Process) -> str | None:
@@ -179,9 +179,9 @@ class ScriptHost:
     def _cause(self, code: int | None, protocol_error: str | None) -> tuple[str, bool]:
         """Return why a process has ended, and whether the call that it executed is to blame."""
         if protocol_error is not None:
-            return f"the script process sent an invalid answer: {protocol_error}", True
+            return f"the script process sent an invalid response: {protocol_error}", True
         if self._is_overdue:
-            return "the script process did not answer", True
+            return "the script process did not respond", True
         if code == -signal.SIGPROF:
             return f"ran longer than {round(self.limits.seconds * 1000)} ms", True
         return f"the script process ended with code {code}", False

@@ -96,7 +96,7 @@ class Frames:
         while len(self._received) >= LENGTH:
             length = int.from_bytes(self._received[:LENGTH], "big")
             if length > self._longest:
-                raise BadFrame(f"a frame of {length} bytes, the longest may have {self._longest}")
+                raise BadFrame(f"found a frame of {length} bytes, expected at most {self._longest}")
             if len(self._received) < LENGTH + length:
                 return
             body = bytes(self._received[LENGTH : LENGTH + length])

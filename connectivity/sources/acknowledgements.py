@@ -111,7 +111,7 @@ def default_labels(headers: Headers, channel: str) -> tuple[str, ...]:
 NO_TIME: Final = Fault(
     400,
     "header.invalid",
-    "The header 'timeout' is 0, though acknowledgements or a response are asked for.",
+    "The header 'timeout' is 0, but acknowledgements or a response are requested.",
     "Give a timeout above zero, or set 'response-required' to false and 'requested-acks' to an empty list.",
     {"invalidHeaderKey": "timeout"},
 )
@@ -173,8 +173,8 @@ def refusal(ack: Acknowledgement, declared: frozenset[str]) -> Fault | None:
         return Fault(
             400,
             "acknowledgement:ditto.acklabel.forbidden",
-            f"The acknowledgement label '{ack.label}' is the service's own.",
-            "Send acknowledgements with a label that your connection declares.",
+            f"The acknowledgement label '{ack.label}' is reserved for the service.",
+            "Use a label that your connection declares.",
         )
     if ack.label not in declared:
         return Fault(
@@ -199,7 +199,7 @@ def timed_out(
     error = {
         "status": _TIMED_OUT,
         "error": "acknowledgement:request.timeout",
-        "message": f"No acknowledgement with the label '{label}' came within {seconds:g} s.",
+        "message": f"No acknowledgement with the label '{label}' arrived within {seconds:g} s.",
     }
     value = msgspec.json.encode(error)
     return Acknowledgement(entity, label, _TIMED_OUT, value, _correlation_headers(correlation_id), channel)
@@ -207,8 +207,8 @@ def timed_out(
 
 def command_timed_out(seconds: float) -> Fault:
     """Return the error response to a signal without a response at its timeout."""
-    message = f"No answer came within {seconds:g} s."
-    return Fault(_TIMED_OUT, "command.timeout", message, "Try again, or give it a longer 'timeout'.")
+    message = f"No response arrived within {seconds:g} s."
+    return Fault(_TIMED_OUT, "command.timeout", message, "Try again, or set a longer 'timeout'.")
 
 
 def own(label: str, response: Response | LiveAnswer, channel: str, asked: Headers) -> Acknowledgement:

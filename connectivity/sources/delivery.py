@@ -81,7 +81,8 @@ class InboundDelivery:
         """The unique key of the delivery, whatever its payload; None if the broker gives it no name."""
 
     def __repr__(self) -> str:
-        return f"<InboundDelivery {self.number} at {self.delivery.address}, {self.open} answers open, {self.outcome.value}>"
+        state = f"{self.open} responses open, {self.outcome.value}"
+        return f"<InboundDelivery {self.number} at {self.delivery.address}, {state}>"
 
     def ended(self, _error: ConnectivityError | None) -> None:
         """Note that a response is published or refused; the last one ends the delivery."""

@@ -261,7 +261,7 @@ class SourceReader:
             return _Unreadable(self._error_response(error.fault, delivery), by, is_enforced)
         # An internal error; a redelivery would fail in the same way.
         log.error(
-            "a delivery could not be read",
+            "delivery not readable",
             exc_info=error,
             connection=route.connection_id,
             source=route.index,
@@ -303,7 +303,7 @@ class SourceReader:
 
     def _check_size(self, size: int) -> None:
         if size > self._max_payload:
-            message = f"The payload has {size} bytes, allowed are {self._max_payload}."
+            message = f"The payload has {size} bytes, but at most {self._max_payload} are allowed."
             raise DecodeError(Fault(413, "connectivity:message.toolarge", message))
 
     def _complete(
@@ -377,7 +377,7 @@ class SourceReader:
                     400,
                     "acknowledgement:correlation-id.missing",
                     "The acknowledgement has no correlation id.",
-                    "Send the 'correlation-id' of the signal that is acknowledged.",
+                    "Set 'correlation-id' to that of the acknowledged signal.",
                 )
             )
         headers["ditto-connection-id"] = self.route.connection_id
@@ -393,7 +393,7 @@ class SourceReader:
             if any(identity in resolution.values for resolution in resolutions):
                 return
             if resolutions and not any(resolution.is_resolved for resolution in resolutions):
-                missing = unresolved(f"no filter of the source's enforcement has a value for '{entity}'")
+                missing = unresolved(f"no filter of the source's enforcement resolves to a value for '{entity}'")
                 raise _NotEnforced(missing.fault)
         raise _NotEnforced(
             Fault(

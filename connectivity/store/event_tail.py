@@ -38,7 +38,7 @@ class EventTail:
         """The number of the newest event that readers may have."""
 
     def __repr__(self) -> str:
-        return f"<Tail up to {self.newest}, {len(self._kept)} events kept>"
+        return f"<EventTail up to {self.newest}, {len(self._kept)} events in memory>"
 
     @property
     def is_followed(self) -> bool:

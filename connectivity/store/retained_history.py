@@ -62,7 +62,7 @@ class RetainedHistory:
         self._looked = float("-inf")
 
     def __repr__(self) -> str:
-        return f"<Kept: {len(self._begun)} entities, {len(self._cold)} of them in the lake>"
+        return f"<RetainedHistory of {len(self._begun)} entities, {len(self._cold)} of them in the lake>"
 
     def oldest(self, entity: EntityId) -> int:
         """Return the smallest revision that can be read, or a later one; the next revision if there is none.

@@ -48,7 +48,9 @@ class SessionRepository:
 
     def __repr__(self) -> str:
         known = "unread" if self._rows is None else f"{len(self._rows)} rows"
-        return f"<DeskSessions of {self._protocol}: {known}, {len(self._changed)} changed, {len(self._moved)} moved>"
+        return (
+            f"<SessionRepository of {self._protocol}: {known}, {len(self._changed)} changed, {len(self._moved)} moved>"
+        )
 
     def rows(self, connection_id: str) -> list[SessionRow]:
         """Return the rows of a connection's sessions."""
@@ -83,7 +85,7 @@ class SessionRepository:
         """Delete the rows of connections for which this is false."""
         for connection_id in {at.connection for at in self._read()}:
             if not is_wanted(connection_id):
-                log.info("sessions end, since their connection is not to be open", connection=connection_id)
+                log.info("sessions deleted with closed connection", connection=connection_id)
                 for row in self.rows(connection_id):
                     self.forget(row.at)
 
@@ -105,7 +107,7 @@ class SessionRepository:
         try:
             await self._store.barrier()
         except StoreUnavailable as error:
-            log.warning("how far sessions have come could not be written down", reason=str(error))
+            log.warning("session positions not stored", reason=str(error))
 
     def _read(self) -> dict[SessionKey, SessionRow]:
         if self._rows is None:
@@ -166,5 +168,5 @@ def _may_be_tried_again(written: asyncio.Future[None]) -> bool:
         return False
     if isinstance(error, StoreUnavailable):
         return True
-    log.error("what is kept of sessions could not be written", exc_info=error)
+    log.error("sessions not stored", exc_info=error)
     return False

@@ -39,7 +39,7 @@ class AsyncSparkQueries:
         self._open = asyncio.Semaphore(at_once)
 
     def __repr__(self) -> str:
-        return f"<Wide {self._queries!r}>"
+        return f"<AsyncSparkQueries {self._queries!r}>"
 
     async def run(self, query: Query, limits: QueryLimits | None = None) -> AsyncGenerator[Batch, None]:
         """Yield the batches of a query. Close it (`contextlib.aclosing`) when leaving before its end.

@@ -443,7 +443,7 @@ class Store:
             self._written.append(taken)
             raise
         except Exception as error:
-            log.exception("a step on the journal failed")
+            log.exception("journal step failed")
             taken.fail(error)
 
     def _step_aside(self, taken: PendingCommit) -> None:
@@ -468,7 +468,7 @@ class Store:
                 self._written.extend(batch[position:])
                 raise
             except Exception as error:
-                log.error("changes cannot be stored", reason=str(error), changes=len(submitted.changes))
+                log.error("changes not stored", reason=str(error), changes=len(submitted.changes))
                 # Readers may have begun after the event that will never exist.
                 self.tail.forget()
                 for entity in submitted.entities():
@@ -541,7 +541,7 @@ class Store:
         try:
             self.tail.catch_up()
         except StoreUnavailable as error:
-            log.warning("followers learn of events with the next commit", error=str(error))
+            log.warning("journal readers not notified before the next commit", error=str(error))
 
     def _break(self, error: BaseException) -> None:
         """Discard everything that is not durable, and probe until writing works again."""

@@ -92,7 +92,7 @@ class FullScan:
             503,
             "thing-search:budget.exceeded",
             f"The search did not read all matches within {self._seconds:g} s.",
-            "Ask for less: narrow the filter, or name namespaces.",
+            "Narrow the filter, or specify namespaces.",
         )
 
 

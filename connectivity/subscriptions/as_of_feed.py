@@ -63,8 +63,8 @@ log = structlog.get_logger(__name__)
 BEHIND: Final = Fault(
     503,
     "thing-search:past.behind",
-    "The lake does not have all events from before the requested time yet.",
-    "Try again later, or ask for an earlier time.",
+    "The lake does not yet contain all events before the requested time.",
+    "Try again later, or request an earlier time.",
 )
 UNREACHABLE: Final = Fault(
     503,
@@ -75,8 +75,8 @@ UNREACHABLE: Final = Fault(
 TOO_MUCH: Final = Fault(
     503,
     "thing-search:budget.exceeded",
-    "The search finds more than the limit for searches of the past.",
-    "Ask for less: compare a path for equality or a range, or name namespaces.",
+    "The search exceeds the limit for searches of the past.",
+    "Narrow the search: compare a path for equality or a range, or specify namespaces.",
 )
 FUTURE: Final = Fault(
     400,

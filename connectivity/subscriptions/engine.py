@@ -98,7 +98,7 @@ class Subscription:
         if self.state is SubscriptionState.CLOSED or not elements:
             return []
         if len(elements) > self.wanted:
-            raise ValueError(f"{len(elements)} elements offered, {self.wanted} wanted")
+            raise ValueError(f"found {len(elements)} elements, expected at most {self.wanted}")
         if self.demand < UNBOUNDED:
             self.demand -= len(elements)
         self.sent += len(elements)

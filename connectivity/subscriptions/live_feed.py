@@ -420,6 +420,6 @@ def live_figures(stats: FollowerStats) -> Iterator[GaugeReading]:
     yield GaugeReading("connectivity_live_followers", "Live subscriptions.", {(): stats.followers})
     yield GaugeReading(
         "connectivity_live_left_out",
-        "Events since the start that were not sent to live subscriptions that were too slow.",
+        "Events not sent to live subscriptions because these were too slow.",
         {(): stats.left_out},
     )

@@ -214,7 +214,7 @@ class SubscriptionManager:
         try:
             feed = self._open(signal, subscriber.subjects)
         except StoreError:
-            log.exception("a feed could not be opened", **_log_fields(subscription))
+            log.exception("feed not opened", **_log_fields(subscription))
             feed = INTERNAL_ERROR
         if isinstance(feed, Fault):
             self._send(subscription, subscription.fail(feed))
@@ -380,13 +380,13 @@ class SubscriptionManager:
         try:
             then = await self._pump(subscription)
         except FeedFailed as error:
-            log.warning("a feed ended early", reason=str(error), **_log_fields(subscription))
+            log.warning("feed ended early", reason=str(error), **_log_fields(subscription))
             self._send(subscription, subscription.fail(error.fault))
         except HistoryUnavailable as error:
             log.error("history unavailable", reason=str(error), **_log_fields(subscription))
             self._send(subscription, subscription.fail(error.fault))
         except Exception:
-            log.exception("a feed failed", **_log_fields(subscription))
+            log.exception("feed failed", **_log_fields(subscription))
             self._send(subscription, subscription.fail(INTERNAL_ERROR))
         finally:
             subscription.pump = subscription.posting = None

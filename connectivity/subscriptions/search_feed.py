@@ -110,7 +110,7 @@ Result = TypeVar("Result")
 AT_ONCE: Final = 500
 """How many things are read at once if a client has requested several pages."""
 
-_STOPPED: Final = "searches have stopped: the service shuts down"
+_STOPPED: Final = "searches are stopped: the service is shutting down"
 _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 NO_PAST: Final = Fault(

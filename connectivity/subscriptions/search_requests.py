@@ -4,7 +4,7 @@ A page is the first one of a search; its cursor holds the place after it. That p
 has no permission to read, so a cursor is encrypted with a key of this process: it reveals nothing, cannot be forged, and is
 invalid after a restart. It is bound to the query, and contains the value of `time:now`, so that all pages answer one query.
 
-A search in the name of others is written to the audit log before it starts: once an hour for the same names, so that a
+A search on behalf of others is written to the audit log before it starts: once an hour for the same names, so that a
 dashboard does not displace other entries.
 """
 
@@ -168,7 +168,7 @@ class SearchRequests:
             now, key = self._now(), (by, frozenset(search.subjects))
             if (before := self._audited.get(key)) is None or not timedelta() <= now - before < _AUDIT_INTERVAL:
                 names = ", ".join(sorted(key[1]))
-                await self._note(AuditEntry(now.isoformat(), by, "search in the name of others", "", None, names))
+                await self._note(AuditEntry(now.isoformat(), by, "search on behalf of others", "", None, names))
                 if len(self._audited) >= _MOST_AUDITED:
                     self._audited.clear()
                 self._audited[key] = now
@@ -209,7 +209,7 @@ async def _as_operation_refused(seconds: float | None) -> AsyncIterator[None]:
                 503,
                 "thing-search:budget.exceeded",
                 f"The search was not answered within {seconds:g} s.",
-                "Ask for less, or wait longer: narrow the filter, or set a longer timeout.",
+                "Narrow the filter, or set a longer timeout.",
             )
         ) from None
 
@@ -223,7 +223,7 @@ def split_options(text: str | None) -> tuple[str | None, str | None]:
     if not cursors:
         return text, None
     if len(cursors) > 1:
-        raise InvalidOption("Too many cursor options.", "0 or 1 cursor is expected.")
+        raise InvalidOption("Too many cursor options.", "Found several cursors, expected at most one.")
     (cursor,) = cursors
     rest = text[: cursor.start()] + text[cursor.end() :]
     return (rest.removeprefix(",") if cursor.start() == 0 else rest) or None, cursor["cursor"]
@@ -242,8 +242,8 @@ class CursorCipher:
         text = base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, plain, bound)).rstrip(b"=").decode()
         if len(text) > _LONGEST:
             raise InvalidOption(
-                "The values that order the things are too long for a cursor.",
-                "Sort by something shorter, or by thingId.",
+                "The sort values are too long for a cursor.",
+                "Sort by a path with shorter values, or by thingId.",
             )
         return text
 
@@ -259,5 +259,5 @@ class CursorCipher:
                 "service is restarted; request the first page.",
             ) from None
         seconds, values = _Payload.decode(plain)
-        assert len(values) == length, "the order is bound to the cursor"
+        assert len(values) == length, "the cursor is valid for one order only"
         return datetime.fromtimestamp(seconds, UTC), tuple(SortValue(TypeRank(rank), value) for rank, value in values)

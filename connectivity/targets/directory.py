@@ -61,7 +61,7 @@ class OpenConnection:
         self.diverting = DivertingOptions.of(connection)
 
     def __repr__(self) -> str:
-        return f"<Member {self.connection_id}, {len(self.targets)} targets>"
+        return f"<OpenConnection {self.connection_id}, {len(self.targets)} targets>"
 
 
 class ResponseDiversion(NamedTuple):
@@ -107,13 +107,13 @@ class ConnectionDirectory:
     def _target(self, to: str, origin: str, source: int) -> tuple[TargetPublisher | None, str]:
         member = self._members.get(to)
         if member is None:
-            return None, "that connection is not open"
+            return None, "the target connection is not open"
         if not member.diverting.is_target:
-            return None, "that connection is no diversion target"
+            return None, "the target connection is not a diversion target"
         if origin not in member.diverting.authorized:
-            return None, "that connection does not list this one as authorized"
+            return None, "the target connection does not list this connection as authorized"
         if len(member.targets) == 1:
             return member.targets[0], ""
         if source < len(member.targets):
             return member.targets[source], ""
-        return None, f"that connection has no target with the source's index {source}"
+        return None, f"the target connection has no target with the source's index {source}"

@@ -5,7 +5,7 @@ at most `WINDOW` wait for the broker. Its position is the last event before the 
 late: events after it are sent again after a crash, at least once, in order of revisions (Ditto connections, targets).
 Without a link nothing is judged; the journal keeps the events. A permanent failure is counted, logged and skipped. After a
 temporary one the cursor goes back to the first failed event after a growing pause, and sends one by one until it has passed
-the failure. Trimmed events are skipped and counted. `listen` reports the outcome of an event once.
+the failure. Trimmed events skipped and counted. `listen` reports the outcome of an event once.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class EventCursor:
         self._idle: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
-        return f"<Cursor {self.route.connection_id}[{self.route.index}] at {self.seq}, {len(self._open)} open>"
+        return f"<EventCursor {self.route.connection_id}[{self.route.index}] at {self.seq}, {len(self._open)} open>"
 
     @property
     def seq(self) -> int:
@@ -159,7 +159,7 @@ class EventCursor:
         self._shut(seq)
         self.taken = seq
         self.skipped += 1
-        self._tell(seq, PublishFailed("the event could not be judged", status=_OWN_FAULT))
+        self._tell(seq, PublishFailed("internal error while processing the event", status=_OWN_FAULT))
 
     def skip(self, last: int, trimmed: int) -> None:
         """Skip numbers after `taken` up to `last`.
@@ -169,9 +169,9 @@ class EventCursor:
         missed = min(last, trimmed) - self.taken
         if missed > 0:
             self.skipped += missed
-            self._log("events are skipped", "the journal has let them go", events=missed)
+            self._log("events skipped", "the journal has trimmed them", events=missed)
         for seq in [seq for seq in self._listeners if self.taken < seq <= last]:
-            self._tell(seq, PublishFailed("the journal has let it go", status=424))
+            self._tell(seq, PublishFailed("the journal has trimmed the event", status=424))
         self.taken = max(self.taken, last)
 
     def _ended(self, seq: int, error: ConnectivityError | None) -> None:
@@ -182,7 +182,7 @@ class EventCursor:
             self._over(seq, None)
         elif is_final(error):
             self.skipped += 1
-            self._log("an event is passed over", str(error), **_about(self._open[seq]))
+            self._log("event skipped", str(error), **_about(self._open[seq]))
             self._over(seq, error)
         else:
             self._reason = str(error)
@@ -234,7 +234,7 @@ class EventCursor:
     def again(self, event: TwinEvent, told: Told) -> None:
         """Send a passed event again, and report its outcome."""
         if self._is_closed or not self.route.outbox.is_attached:
-            told(PublishFailed("the broker is away"))
+            told(PublishFailed("the broker is unavailable"))
         elif self.route.post(event, told, partial(told, SuppressionReason.EMPTY)) is None:
             told(SuppressionReason.EMPTY)
 

@@ -86,7 +86,7 @@ class EventPublisher:
             store.tail.follow(self.wake)
 
     def __repr__(self) -> str:
-        return f"<Cursors of {len(self._places)} targets, {sum(map(len, self._cursors.values()))} open>"
+        return f"<EventPublisher of {len(self._places)} targets, {sum(map(len, self._cursors.values()))} open>"
 
     @property
     def is_wanted(self) -> bool:
@@ -163,7 +163,7 @@ class EventPublisher:
         for connection_id in {id for id, _ in self._places if id not in self._cursors and not is_wanted(id)}:
             for key in [key for key in self._places if key[0] == connection_id]:
                 del self._places[key], self._written[key]
-            log.info("targets lose their places, since their connection is not to be open", connection=connection_id)
+            log.info("target positions deleted with closed connection", connection=connection_id)
             self._dropped.add(connection_id)
             self._watch(self._drop(connection_id))
         self._look_whether_wanted()
@@ -263,7 +263,7 @@ class EventPublisher:
             log.warning("a target waits for the store", connection=cursor.route.connection_id, error=str(error))
             return False
         except Exception:
-            log.exception("an event could not be judged", connection=cursor.route.connection_id, seq=found.seq)
+            log.exception("event not processed", connection=cursor.route.connection_id, seq=found.seq)
             cursor.fail(found.seq)
         return True
 
@@ -330,7 +330,7 @@ class EventPublisher:
     def _done(self, task: asyncio.Future[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, StoreUnavailable):
-            log.error("places of targets could not be written", exc_info=error)
+            log.error("target positions not stored", exc_info=error)
 
     async def close(self) -> None:
         """Store all positions, so that nothing is sent again after an orderly stop."""
@@ -382,9 +382,14 @@ def lag_figures(lags: Mapping[tuple[str, ...], tuple[int, float]]) -> Iterator[G
     events: dict[tuple[str, ...], float] = {labels: lag[0] for labels, lag in lags.items()}
     seconds = {labels: lag[1] for labels, lag in lags.items()}
     yield GaugeReading(
-        "connectivity_target_lag_events", "Stored events that a target has not passed yet.", events, names
+        "connectivity_target_lag_events", "Stored events that a target has not processed yet.", events, names
     )
-    yield GaugeReading("connectivity_target_lag_seconds", "How long ago the oldest of them was stored.", seconds, names)
+    yield GaugeReading(
+        "connectivity_target_lag_seconds",
+        "Seconds since the oldest event was stored that a target has not processed yet.",
+        seconds,
+        names,
+    )
 
 
 def keys(connection: Connection) -> dict[int, str]:

@@ -140,7 +140,7 @@ class OrderedQueue:
 
     def __repr__(self) -> str:
         link = self._carrier.link if self._carrier is not None else None
-        return f"<Lane {len(self._waiting)} waiting, {len(self._in_flight)} in flight, link {link!r}>"
+        return f"<OrderedQueue {len(self._waiting)} waiting, {len(self._in_flight)} in flight, link {link!r}>"
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._in_flight) + sum(map(len, self._held.values()))
@@ -236,7 +236,7 @@ class OrderedQueue:
                 self._end(posting, None)
                 continue
             if posting.deadline is not None and monotonic() > posting.deadline:
-                self._end(posting, PublishFailed("no link has taken it in its time", status=_TIMED_OUT))
+                self._end(posting, PublishFailed("no link accepted the message before its deadline", status=_TIMED_OUT))
                 continue
             self._number += 1
             in_flight[self._number] = message, posting
@@ -259,7 +259,7 @@ class OrderedQueue:
         size = len(message.envelope.payload)
         # Why, it does not say. The usual reason is a bound on the size, and a small message is not tried in its place.
         status = 413 if size > LARGE else 503
-        words = f"the broker ended {MOST_BARREN} links upon this message of {size} bytes"
+        words = f"the broker closed {MOST_BARREN} links after this message of {size} bytes"
         self._end(posting, DeliveryGivenUp(words, status=status))
 
     def _done(self, carrier: LinkWindow, number: int, error: ConnectivityError | None) -> None:
@@ -415,7 +415,7 @@ class PerAddressOutbox(Outbox):
         self._most = FEW_LANES
 
     def __repr__(self) -> str:
-        return f"<AddressedOutbox {len(self._by_address)} lanes, {len(self)} messages, link {self._link!r}>"
+        return f"<PerAddressOutbox {len(self._by_address)} queues, {len(self)} messages, link {self._link!r}>"
 
     def __len__(self) -> int:
         return sum(map(len, self._by_address.values()))

@@ -54,7 +54,7 @@ NO_REPLY_TARGET, NOT_EXPECTED, ADDRESS_UNRESOLVED = "no_reply_target", "not_expe
 UNWRITTEN = "unwritten"
 """Reasons why a signal is not sent, as metrics name them."""
 
-_UNRESOLVED_HINT = "its headers are those of the signal: map what the address needs in the source's headerMapping"
+_UNRESOLVED_HINT = "headers are those of the signal: map the address's headers in the source's headerMapping"
 
 _FAILURES = 400
 """The least status of a failed response."""
@@ -267,7 +267,7 @@ def failure_of(signal: Outbound) -> str | None:
         reason = signal.reason
         return f"{reason.error}: {reason.message}" if isinstance(reason, Fault) else reason.value
     status = getattr(signal, "status", 0)
-    return f"The answer's status is {status}." if status >= _FAILURES else None
+    return f"The response has the status {status}." if status >= _FAILURES else None
 
 
 def too_large(answer: Answer, error: ConnectivityError | None) -> ErrorResponse | None:
@@ -277,8 +277,8 @@ def too_large(answer: Answer, error: ConnectivityError | None) -> ErrorResponse 
     """
     if isinstance(answer, ErrorResponse) or not isinstance(error, PublishFailed) or error.fault.status != TOO_LARGE:
         return None
-    message = f"The answer is larger than the broker takes: {error.fault.message}"
-    fault = replace(error.fault, message=message, description="Ask for less, for example with 'fields'.")
+    message = f"The response is larger than the broker accepts: {error.fault.message}"
+    fault = replace(error.fault, message=message, description="Request less, for example with 'fields'.")
     group = answer.entity.type.group if answer.entity is not None else "things"
     channel = "live" if isinstance(answer, LiveResponse | MessageResponse) else getattr(answer, "channel", "twin")
     return ErrorResponse(answer.entity, group, fault, answer.headers, channel)

@@ -75,12 +75,12 @@ class ClockedState(NamedTuple):
 class SuppressionReason(Enum):
     """Why a target does not receive a signal."""
 
-    TOPIC = "no topic of the target has such signals"
-    NAMESPACE = "the target wants signals of other namespaces"
-    FILTER = "no filter of the target lets it through"
-    FORBIDDEN = "the target's subjects may not read it"
-    EMPTY = "nothing is left of what the target's subjects may read"
-    ENRICHMENT = "the extra fields that the target wants cannot be had"
+    TOPIC = "no topic of the target includes the signal"
+    NAMESPACE = "the target's namespaces do not include the signal's"
+    FILTER = "no filter of the target matches the signal"
+    FORBIDDEN = "the target's subjects cannot read the signal"
+    EMPTY = "the target's subjects cannot read any part of the signal"
+    ENRICHMENT = "the target's extra fields are unavailable"
 
 
 S = TypeVar("S", bound=TwinEvent | Live)
@@ -169,7 +169,7 @@ class SignalContext(Generic[S]):
         self._enforcer: Any = ...
 
     def __repr__(self) -> str:
-        return f"<Happening {self.signal.entity} {self.topic}>"
+        return f"<SignalContext {self.signal.entity} {self.topic}>"
 
     @property
     def snapshot(self) -> Snapshot | None:

@@ -84,7 +84,7 @@ class TargetPublisher(Publisher):
         if correlation_id is not None:
             headers["correlation-id"] = correlation_id
         ack = Acknowledgement(entity, label, status, None, headers, channel)
-        words = f"'{label}' was given as {status}"
+        words = f"'{label}' was acknowledged with status {status}"
         (self.facts.acknowledged if error is None else self.facts.not_acknowledged).note(ack, words=words)
         return ack
 
@@ -134,7 +134,7 @@ class TargetPublisher(Publisher):
         if isinstance(error, MappingError):
             # The same signal would fail the same way again.
             return _NotWritten(str(error), status=400)
-        return _NotWritten("the signal could not be written", status=500)
+        return _NotWritten("the signal could not be encoded", status=500)
 
     def post(self, signal: Outbound, ended: Done, dropped: Callable[[], None] | None = None) -> PendingPublish | None:
         """Send a signal. None if there is nothing to publish: then `ended` is never called, otherwise once.
@@ -150,7 +150,7 @@ class TargetPublisher(Publisher):
         if mapped is None:
             return None
         if len(self._open) >= MOST_WAITING:
-            lost = f"{MOST_WAITING} signals wait for the broker already"
+            lost = f"{MOST_WAITING} signals already wait for the broker"
             self._warn("signal dropped", signal, error=lost)
             self.facts.not_published.note(signal, words=lost)
             ended(PublishFailed("too many signals wait for the broker"))

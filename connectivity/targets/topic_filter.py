@@ -104,7 +104,7 @@ class TopicFilter:
             wishes.sort(key=lambda wish: wish.order)
 
     def __repr__(self) -> str:
-        return f"<Interest {', '.join(self._wishes) or 'in nothing'}>"
+        return f"<TopicFilter {', '.join(self._wishes) or 'in nothing'}>"
 
     def __contains__(self, topic: str) -> bool:
         """Whether the target has topics for signals such as `_/_/things/twin/events`."""

@@ -104,7 +104,7 @@ def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
     }  # fmt: skip
     # MQTT 3.1.1 has no transport headers; the signal's own say it.
     assert heard[1]["headers"]["traceparent"] == f"00-{TRACE}-{consumer.id}-01"
-    (line,) = [line for line in log if line["event"] == "a command was refused"]
+    (line,) = [line for line in log if line["event"] == "command refused"]
     assert (line["trace_id"], line["correlation_id"], line["connection"]) == (TRACE, "c-2", documents[0]["id"])
     assert nobody_elses(spans) == [], "with a ratio of 0 the service begins no trace of its own"
 

@@ -83,7 +83,7 @@ has said so; `connectivity_pipeline_up` where the service runs it itself. `conne
 [targets](targets.md) that events go to, and so is `connectivity_target_skipped_total`: events that a target has missed, gone
 from the journal before the target could have them, of no use to its broker, or without the extra fields that it wants.
 `connectivity_journal_trimming_up` is 0 while nothing can be let go: the lake cannot be read, or it has another past than the
-journal; the log says what (`the journal is not trimmed`). `connectivity_live_left_out` counts what a session that did not
+journal; the log says what (`journal not trimmed`). `connectivity_live_left_out` counts what a session that did not
 keep up was not sent; by the next message it learns that it may ask for it. A connection is up while all its links stand.
 
 ## Labels

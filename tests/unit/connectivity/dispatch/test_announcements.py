@@ -80,7 +80,7 @@ async def test_9_05_an_announcement_without_acknowledgement_is_sent_again() -> N
     answers = site.answers()
     assert len(answers) == MOST_SENDINGS
     assert len({answer["headers"]["correlation-id"] for answer in answers}) == 1
-    assert lines[-1]["event"] == "an announcement was not acknowledged"
+    assert lines[-1]["event"] == "announcement not acknowledged"
 
 
 async def test_9_05_a_source_that_declares_the_label_acknowledges_it() -> None:

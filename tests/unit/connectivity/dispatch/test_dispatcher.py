@@ -290,7 +290,7 @@ async def test_a_refused_command_is_logged_with_connection_and_correlation_id(si
     with capture_logs() as lines:
         await site.ask(command("retrieve", name="lamp-8", correlation_id="c-1"))
     (line,) = lines
-    assert (line["log_level"], line["event"]) == ("info", "a command was refused")
+    assert (line["log_level"], line["event"]) == ("info", "command refused")
     assert (line["connection"], line["source"], line["address"]) == ("site", 0, "in")
     assert (line["correlation_id"], line["entity"]) == ("c-1", "acme.site:lamp-8")
     assert (line["status"], line["error"]) == (404, "things:thing.notfound")
@@ -300,7 +300,7 @@ async def test_an_unreadable_delivery_is_logged_with_its_transport_headers(site:
     with capture_logs() as lines:
         await site.ask(b"no json", correlation_id="c-1")
     (line,) = lines
-    assert (line["event"], line["correlation_id"], line["error"]) == ("a delivery was refused", "c-1", "json.invalid")
+    assert (line["event"], line["correlation_id"], line["error"]) == ("delivery refused", "c-1", "json.invalid")
     assert "no json" not in str(line)
 
 

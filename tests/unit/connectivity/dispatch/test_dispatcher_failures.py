@@ -198,7 +198,7 @@ async def test_a_change_that_cannot_be_stored_is_answered_with_500(site: Connect
         await retry_until_ended(site, 5)
     assert sorted(site.statuses()) == [201, 201, 204, 204, 500]
     assert site.values() == [1, 2, 4]
-    errors = [line for line in lines if line["event"] == "a change could not be stored"]
+    errors = [line for line in lines if line["event"] == "change not stored"]
     assert [(line["connection"], line["correlation_id"]) for line in errors] == [("site", "c-1")]
 
 

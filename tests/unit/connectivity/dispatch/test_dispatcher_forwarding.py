@@ -102,7 +102,7 @@ async def test_an_unexpected_live_response_beside_a_change_is_acknowledged_with_
     with capture_logs() as lines:
         site.deliver(turn(1), source=1)
         await site.settled(1)
-    assert [line["event"] for line in lines] == ["a live answer cannot be delivered"]
+    assert [line["event"] for line in lines] == ["live response not delivered"]
     assert site.count("in", "unmatched") == 1
 
 
@@ -179,7 +179,7 @@ async def test_an_internal_error_in_answering_a_delivery_leaves_it_unacknowledge
     with capture_logs() as lines:
         site.handle(site.delivery(turn(1, correlation_id="c-1"), "x"), site.delivery(turn(2), "y"))
         assert await site.settled(1) == ["y"]
-    assert [(line["event"], line["correlation_id"]) for line in lines] == [("a delivery could not be answered", "c-1")]
+    assert [(line["event"], line["correlation_id"]) for line in lines] == [("response not sent", "c-1")]
     assert (await site.redeliver(turn(1, correlation_id="c-1"), "x"))["status"] == 201
     assert await site.settled(2) == ["y", "x"]
     assert site.values() == [1, 2]

@@ -90,7 +90,7 @@ async def test_a_thing_that_cannot_be_created_is_only_logged() -> None:
         made.deliver(b"", device=str(FAN))
         await made.settled(1)
     assert (made.answers(), made.count("out", "failed")) == ([], 1)
-    assert [line["event"] for line in lines] == ["a command was refused", "signal not mapped"]
+    assert [line["event"] for line in lines] == ["command refused", "signal not mapped"]
     assert "policies:policy.notfound" in lines[-1]["error"]
 
 

@@ -168,7 +168,7 @@ async def test_3_10_an_unexpected_response_is_logged_and_answered_only_on_reques
     with capture_logs() as lines:
         other.deliver(with_status(answer, 200))
     await other.settled(1)
-    assert lines[0]["event"] == "a live answer cannot be delivered"
+    assert lines[0]["event"] == "live response not delivered"
     assert (site.answers(), other.statuses()) == ([], [400] if is_asked else [])
 
 

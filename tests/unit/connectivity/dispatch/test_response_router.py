@@ -89,7 +89,7 @@ async def test_case_57_errors_are_diverted_too(payload: bytes) -> None:
     ("options", "reason"),
     [
         ({"authorized_connections_as_sources": "someone"}, "authorized"),
-        ({"is_diversion_target": "false"}, "no diversion target"),
+        ({"is_diversion_target": "false"}, "not a diversion target"),
     ],
 )
 async def test_case_57_a_diversion_that_is_not_authorized_sends_nothing(options: dict[str, str], reason: str) -> None:
@@ -100,7 +100,7 @@ async def test_case_57_a_diversion_that_is_not_authorized_sends_nothing(options:
         await site.settled(1)
     assert (site.answers(), other.answers()) == ([], [])
     (line,) = lines
-    assert (line["event"], line["to"]) == ("a response was not diverted", "desk")
+    assert (line["event"], line["to"]) == ("response not diverted", "desk")
     assert reason in line["error"]
     assert site.count("out", "not_diverted") == 1
 
@@ -151,7 +151,7 @@ async def test_several_targets_are_assigned_to_sources_by_index() -> None:
             site.deliver(turn(index), source=index)
         await site.settled(3)
     assert [message.address for message in other.link.published] == ["second", "first"]
-    assert "index 2" in next(line["error"] for line in lines if line["event"] == "a response was not diverted")
+    assert "index 2" in next(line["error"] for line in lines if line["event"] == "response not diverted")
 
 
 async def test_without_a_required_response_nothing_is_diverted() -> None:

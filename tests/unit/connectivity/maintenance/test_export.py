@@ -69,7 +69,7 @@ def test_words_become_a_selection(wanted: ExportRequest, expected: Selection) ->
         (ExportRequest("eq(attributes/x"), "position"),
         (ExportRequest("eq(nothing,1)"), "Unknown property name: nothing"),
         (ExportRequest(type="lamp"), "--type: expected one of thing, policy, stream, found lamp"),
-        (ExportRequest("exists(attributes/x)", "policy"), "expected thing beside a filter"),
+        (ExportRequest("exists(attributes/x)", "policy"), "expected thing, because a filter"),
         (ExportRequest(begin="0"), "--from: expected a revision from 1 or a time"),
         (ExportRequest(end="-3"), "--to: expected a revision"),
         (ExportRequest(end="2030-01-15T12:00:00"), "with its zone"),

@@ -73,14 +73,14 @@ async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(
     with structlog.testing.capture_logs() as logs:
         site.start()
         await site.complete()
-        await wait_until(lambda: [it for it in logs if it["event"] == "search index made"])
+        await wait_until(lambda: [it for it in logs if it["event"] == "search index built"])
         await site.jobs.stop()
         said = len(logs)
         site.indexer = IndexBuilder(site.store)
         site.start()
         await site.store.submit([change(LAMP, 1)])
         await site.store.barrier()
-    assert logs[0] == {"event": "search index is made", "log_level": "info", "indexed": 2, "entities": THINGS}
+    assert logs[0] == {"event": "search index build in progress", "log_level": "info", "indexed": 2, "entities": THINGS}
     assert len(logs) == said
 
 
@@ -111,7 +111,7 @@ async def test_a_step_that_fails_is_taken_again(site: JournalWithIndexer) -> Non
         await wait_until(lambda: site.indexer.progress().indexed)
         Fragile.arm(5)
         # To look at the progress is an operation too, which could be the one that fails.
-        await wait_until(lambda: "the search index waits for the store" in [it["event"] for it in logs])
+        await wait_until(lambda: "search index waits for the store" in [it["event"] for it in logs])
         await site.complete()
-    assert [it["reason"] for it in logs if it["event"] == "the search index waits for the store"]
+    assert [it["reason"] for it in logs if it["event"] == "search index waits for the store"]
     assert found(site.path) == expected(site.path)

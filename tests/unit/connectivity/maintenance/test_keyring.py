@@ -65,7 +65,7 @@ def test_without_a_key_the_service_makes_one_for_the_first_secret_and_says_so(tm
         sealed = vault.seal(SECRET)
         vault.seal(SECRET)
     assert stat.S_IMODE(own.stat().st_mode) == 0o600
-    assert [(it["event"], it["key"]) for it in entries] == [("a key for secrets was made", vault.key_ids[0])]
+    assert [(it["event"], it["key"]) for it in entries] == [("secrets key created", vault.key_ids[0])]
     assert own.read_text().strip() not in str(entries)
     assert open_vault(found).unseal(sealed) == SECRET
 

@@ -118,7 +118,7 @@ async def test_of_a_pipeline_that_was_killed_the_signal_is_the_reason(
     script(monkeypatch, f"print('Java misses somebody', flush=True)\nimport os; os.kill(os.getpid(), {number})")
     lines = await until_ended(pipeline, 1)
     ended = next(line for line in lines if line["event"] == "pipeline ended")
-    assert ended["reason"] == f"the process was ended by {name}; what it was at is done again by the next one"
+    assert ended["reason"] == f"the process was ended by {name}; the next process repeats its unfinished work"
     assert ended["output"] == ["Java misses somebody"]
 
 
@@ -144,7 +144,7 @@ async def test_upkeep_that_failed_is_shown_until_it_has_gone_well(
     with capture_logs() as lines:
         pipeline.start()
         await wait_until(lambda: any(line["event"] == "pipeline half" for line in lines))
-        assert pipeline.details == "following; upkeep failed: a damaged file"
+        assert pipeline.details == "following; maintenance failed: a damaged file"
         assert up(pipeline), "events arrive all the same"
         assert [line["log_level"] for line in lines if line["event"] == "pipeline upkeep failed"] == ["warning"]
         assert pipeline._process is not None

@@ -171,7 +171,7 @@ async def test_what_cannot_be_stored_is_due_until_it_can() -> None:
     disk.full = True
     with capture_logs() as logs:
         await house.expiry.look()
-    assert "policies could not be looked after" in [each["event"] for each in logs]
+    assert "policy expiry waits for the store" in [each["event"] for each in logs]
     assert house.announced == []
     await house.expiry.look()
     assert house.announced == [], "nothing is tried while the store is away"
@@ -197,7 +197,7 @@ async def test_an_event_that_is_wrong_costs_its_own_policy_alone(monkeypatch: py
     monkeypatch.setattr(house.journal, "write", refuse)
     with capture_logs() as logs:
         await house.expiry.look()
-    assert "an expiry could not be carried out" in [each["event"] for each in logs]
+    assert "policy expiry failed" in [each["event"] for each in logs]
     assert (len(house.history()), len(house.history(named("bad"))), house.announced) == (2, 1, [])
     await house.store.close()
 

@@ -86,12 +86,12 @@ def test_the_journal_is_left_alone_while_a_service_runs(site: DataFolder, monkey
         outcome = rebuild(settings(site))
         assert outcome.exit_code == 3
         assert outcome.reason is not None
-        assert outcome.reason.startswith("the journal is rebuilt while no service runs: ")
+        assert outcome.reason.startswith("stop the service before rebuilding the journal: ")
         assert list(rebuild(settings(site), RebuildPart.LATEST).changed) == ["latest"]
         # The index alone is the service's own business.
         asked = rebuild(settings(site), RebuildPart.INDEX)
         assert (asked.exit_code, asked.reason) == (0, None)
-        assert asked.changed == {"index": {"asked": "the running service, whose log says when it is made"}}
+        assert asked.changed == {"index": {"asked": "the running service; its log reports when the index is built"}}
         assert (site.folder / MARK).exists()
 
 
@@ -100,7 +100,7 @@ def test_the_journal_is_left_alone_while_a_service_runs(site: DataFolder, monkey
     [
         ('print(\'{"event": "failed", "reason": "no jars"}\'); raise SystemExit(4)', 4, "no jars"),
         ("print('odd'); raise SystemExit(1)", 1, "the pipeline's process ended with 1: odd"),
-        ("import os; os.kill(os.getpid(), 9)", 1, "the pipeline's process ended with -9: it said nothing"),
+        ("import os; os.kill(os.getpid(), 9)", 1, "the pipeline's process ended with -9: it had no output"),
     ],
 )
 def test_where_the_first_half_fails_the_second_is_not_begun(

@@ -152,7 +152,7 @@ def test_a_mapper_that_never_reads_payloads_takes_empty_ones() -> None:
 
 def test_ten_results_are_accepted_and_eleven_are_refused() -> None:
     assert (reads(echoing(10), b"x"), writes(echoing(10))) == (10, 10)
-    with pytest.raises(DecodeError, match="11 messages of one, which exceeds the limit of 10"):
+    with pytest.raises(DecodeError, match="11 messages for one, which exceeds the limit of 10"):
         reads(echoing(11), b"x")
     with pytest.raises(EncodeError, match="exceeds the limit of 10") as caught:
         writes(echoing(11))

@@ -142,7 +142,7 @@ async def test_a_process_that_does_not_answer_is_killed(monkeypatch: pytest.Monk
     monkeypatch.setattr(hosts, "START_PATIENCE", 0.2)
     other_program(monkeypatch, SLEEPS)
     host = ScriptHost(patience=0.2)
-    with pytest.raises(ScriptFailed, match="did not answer"):
+    with pytest.raises(ScriptFailed, match="did not respond"):
         await result_of(host, host.scripts((SOURCE,)))
     await host.close()
 
@@ -159,12 +159,12 @@ async def test_a_process_that_hangs_in_a_call_is_killed_and_the_call_fails() -> 
             continue
     assert host.pid is not None
     os.kill(host.pid, signal.SIGSTOP)
-    with pytest.raises(ScriptFailed, match="did not answer"):
+    with pytest.raises(ScriptFailed, match="did not respond"):
         await result_of(host, scripts)
     await host.close()
 
 
 async def test_a_process_that_sends_invalid_answers_is_ended(host: ScriptHost, monkeypatch: pytest.MonkeyPatch) -> None:
     other_program(monkeypatch, TALKS)
-    with pytest.raises(ScriptFailed, match="sent an invalid answer"):
+    with pytest.raises(ScriptFailed, match="sent an invalid response"):
         await result_of(host, host.scripts((SOURCE,)))

@@ -114,7 +114,7 @@ def test_whatever_a_value_is_the_line_is_json_and_one_line(capsys: pytest.Captur
 
 def test_a_value_cannot_forge_a_line_of_text(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(log_format="text", level="info")
-    structlog.get_logger("connectivity.forged").info("a command was refused", correlation_id="x\n2030 [error] forged")
+    structlog.get_logger("connectivity.forged").info("command refused", correlation_id="x\n2030 [error] forged")
     (line,) = lines(capsys)
     assert r"correlation_id='x\n2030 [error] forged'" in line
 

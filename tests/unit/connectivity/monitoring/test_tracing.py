@@ -421,7 +421,7 @@ async def test_log_lines_name_the_trace(collected: Collected) -> None:
     site = await lamp(collected)
     with capture_logs() as logs:
         await site.ask(command("retrieve", "/attributes/none", correlation_id="c-9"), traceparent=CONTEXT)
-    (line,) = [line for line in logs if line["event"] == "a command was refused"]
+    (line,) = [line for line in logs if line["event"] == "command refused"]
     assert (line["connection"], line["correlation_id"], line["trace_id"]) == ("site", "c-9", TRACE)
 
 

@@ -100,4 +100,4 @@ async def test_the_memory_of_deliveries_is_bounded(monkeypatch: pytest.MonkeyPat
 
 async def test_a_delivery_shows_its_state() -> None:
     deliveries = Deliveries()
-    assert repr(deliveries.inbound("x")).endswith("at in, 1 answers open, settled>")
+    assert repr(deliveries.inbound("x")).endswith("at in, 1 responses open, settled>")

@@ -122,5 +122,5 @@ async def test_partitions_begin_for_themselves_and_what_is_remembered_is_bounded
     assert (await site.kept.look(TANK), site.store.oldest_kept(OTHER)) == (1, 1)
     for number in range(MOST):
         site.store.oldest_kept(partition_entity(f"stream/{number}"))
-    assert repr(site.kept) == f"<Kept: {MOST} entities, 1 of them in the lake>"
+    assert repr(site.kept) == f"<RetainedHistory of {MOST} entities, 1 of them in the lake>"
     assert site.store.oldest_kept(TANK) == 1

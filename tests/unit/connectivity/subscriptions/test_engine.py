@@ -35,7 +35,7 @@ def test_spec_1_01_no_element_may_be_offered_before_a_request() -> None:
 def test_spec_1_01_offering_more_than_requested_is_an_error() -> None:
     subscription = patient()
     subscription.request(2)
-    with pytest.raises(ValueError, match="3 elements offered, 2 wanted"):
+    with pytest.raises(ValueError, match="found 3 elements, expected at most 2"):
         subscription.offer([1, 2, 3])
 
 

@@ -239,7 +239,7 @@ async def test_a_search_in_the_name_of_others_is_audited_once_an_hour(site: Conn
     anna = replace(OWNER, subjects=("acme:owner", "acme:guest"), instead="anna")
     await searches.things(anna)
     names = "acme:guest, acme:owner"
-    assert noted == [AuditEntry(NOW.isoformat(), "anna", "search in the name of others", "", None, names)]
+    assert noted == [AuditEntry(NOW.isoformat(), "anna", "search on behalf of others", "", None, names)]
     moment += timedelta(minutes=59)
     await searches.count(replace(anna, filter="exists(thingId)"))
     assert len(noted) == 1

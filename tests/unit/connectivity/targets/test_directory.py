@@ -42,4 +42,4 @@ def test_a_target_connection_without_targets_takes_nothing() -> None:
     diverted = members.diverted(ANSWER, "response", "a", 0)
     assert diverted is not None
     assert diverted.target is None
-    assert repr(next(iter(members))) == "<Member a, 0 targets>"
+    assert repr(next(iter(members))) == "<OpenConnection a, 0 targets>"

@@ -204,7 +204,7 @@ async def test_what_the_journal_has_let_go_is_skipped_counted_and_shown() -> Non
 
 
 async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(tmp_path: Path) -> None:
-    """Trimmed events are skipped and counted, also after a restart"""
+    """Trimmed events skipped and counted, also after a restart"""
     path = tmp_path / "journal.db"
     site = ConnectionHarness(source(), journal=Journal.open(path))
     await site.has_lamp()
@@ -285,7 +285,7 @@ async def test_an_event_that_cannot_be_judged_is_missed_by_that_target_alone(mon
         await turned(site, 1, 2)
         await sent(other, 3)
     assert sorted(message.address for message in other.link.published) == ["b", "b", "events"]
-    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["an event could not be judged"]
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["event not processed"]
     assert [each.skipped for each in site.dispatcher.cursors.of("other")] == [1, 0]
 
 

@@ -522,7 +522,7 @@ def test_at_a_door_lanes_that_are_empty_are_forgotten() -> None:
         link.confirm()
     outbox.post(said("slow", "stays"))
     outbox.post(said("peer-0", "stays too"))
-    assert "lanes, 2 messages" in repr(outbox)
+    assert "queues, 2 messages" in repr(outbox)
     assert int(repr(outbox).split()[1]) <= FEW_LANES
 
 

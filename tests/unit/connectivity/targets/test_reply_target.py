@@ -328,7 +328,7 @@ def test_an_answer_that_is_too_large_is_followed_by_an_error_that_says_so() -> N
     _, told = link.published
     answer = json.loads(told.envelope.payload)
     assert (answer["status"], answer["value"]["error"]) == (413, "connectivity:message.sending.failed")
-    assert answer["value"]["message"].endswith("larger than the broker takes: at most 1000 bytes")
+    assert answer["value"]["message"].endswith("larger than the broker accepts: at most 1000 bytes")
     assert (answer["topic"], answer["headers"]["correlation-id"]) == ("acme.site/lamp-7/things/twin/errors", "c-7")
     link.confirm(error=PublishFailed("at most 10 bytes", status=413))
     assert [type(error) for error in ended] == [PublishFailed]

@@ -19,9 +19,9 @@ def test_a_message_is_what_was_spoken(payload: bytes) -> None:
 
 
 def test_an_error_is_a_goodbye() -> None:
-    fault = Fault(413, "connectivity:message.toolarge", "The payload has 9 bytes, allowed are 8.")
+    fault = Fault(413, "connectivity:message.toolarge", "The payload has 9 bytes, but at most 8 are allowed.")
     (envelope,) = CODEC.encode(ErrorResponse(None, "things", fault, {}), None)
-    said = b"413 connectivity:message.toolarge The payload has 9 bytes, allowed are 8."
+    said = b"413 connectivity:message.toolarge The payload has 9 bytes, but at most 8 are allowed."
     assert envelope.payload == bytes([3, len(said)]) + said
 
 

@@ -79,7 +79,9 @@ def test_case_x05_an_error_has_the_payload_that_the_definition_names(shape: str,
 
 
 def test_a_payload_that_is_too_large_is_told_in_the_words_of_the_protocol() -> None:
-    fault = Fault(413, "connectivity:message.toolarge", "The payload has 2000000 bytes, allowed are 1048576.")
+    fault = Fault(
+        413, "connectivity:message.toolarge", "The payload has 2000000 bytes, but at most 1048576 are allowed."
+    )
     assert written(fault)[3] == {"error": "Request too large", "status": 413, "code": "streamr:request.toolarge"}
 
 
