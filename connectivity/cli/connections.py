@@ -151,7 +151,7 @@ def list_(
 def show(
     service: ServiceClient,
     connection: ConnectionId,
-    revision: Annotated[int | None, typer.Option(min=1, help="As it was at this revision.")] = None,
+    revision: Annotated[int | None, typer.Option(min=1, help="Show this revision.")] = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="As it was at this time (ISO 8601).")] = None,
     as_json: AsJson = False,
 ) -> None:

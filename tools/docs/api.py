@@ -58,7 +58,7 @@ api:
   if it is the right one: what stands in a query ends up in the logs of others. Make a new one then.
 - Who brings a wrong token waits for the answer, longer each time, up to four seconds, counted by address; a right one never
   waits. While eight wrong ones of an address wait, that address is answered with 429. The log's line
-  `a wrong token was brought` tells the address, the first, second, fourth, eighth … time. Behind a proxy on the same machine
+  `invalid token received` tells the address, the first, second, fourth, eighth … time. Behind a proxy on the same machine
   the address is the last one in `x-forwarded-for`, which the proxy has to add itself; who is on this machine can say any.
 - The service speaks plain HTTP. Where others reach it, put a proxy with TLS in front of it.
 

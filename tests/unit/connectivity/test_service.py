@@ -313,7 +313,7 @@ async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
     monkeypatch.setattr(supervisor, "close", mistaken)
     with capture_logs() as lines:
         await site.service.close()
-    assert [line["event"] for line in lines] == ["a connection did not close as it should"]
+    assert [line["event"] for line in lines] == ["connection not closed cleanly"]
     with pytest.raises(StoreUnavailable):
         site.service.store.newest_seq()
     monkeypatch.undo()

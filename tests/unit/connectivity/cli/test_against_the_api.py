@@ -220,7 +220,7 @@ async def test_things_are_searched_in_the_name_of_the_token_and_by_admins_in_any
     assert (noted["by"], noted["details"], noted["connection"]) == ("anna", "acme:staff", "")
     assert "order +thingId" in (await shell(f"search eq(attributes/room,'hall') --explain {staff}")).stdout
     assert (
-        "no subjects in whose name things could be searched. Say in whose with 'as'."
+        "no subjects in whose name things could be searched. Name subjects with 'as'."
         in (await shell("search", 4)).stderr
     )
 

@@ -216,7 +216,7 @@ def test_one_that_is_refused_keeps_nobody_from_the_others(
 
 
 def test_who_may_not_ask_hears_where_a_token_goes(server: Canned) -> None:
-    server.table[LISTED] = fault(401, "api:unauthorized", "A bearer token is needed.")
+    server.table[LISTED] = fault(401, "api:unauthorized", "A valid bearer token is required.")
     result = run("list")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "CONNECTIVITY_TOKEN or --token-file" in result.stderr
