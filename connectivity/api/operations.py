@@ -47,7 +47,7 @@ def router(management: Management) -> APIRouter:
         responses=answers({200: body("Up to `limit` subscriptions.", "Subscriptions", [SUBSCRIPTION_EXAMPLE], TOTAL)}),
     )
     async def subscriptions(
-        limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="How many at most.")] = MOST_LISTED,
+        limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="Maximum number of entries.")] = MOST_LISTED,
     ) -> Response:
         total = {TOTAL: str(management.subscription_count())}
         return JsonAnswer(management.subscriptions(limit), headers=total)

@@ -31,7 +31,7 @@ $ curl 'http://localhost:8080/api/2/connections?ids-only=true'
 $ curl -X POST -H 'content-type: text/plain' -d connectivity.commands:closeConnection http://localhost:8080/api/2/connections/depot-7/command
 ```
 
-## Who may
+## Authorization
 
 Without a token in the settings, the service listens to its own machine alone, and everybody there may do everything; a
 page in a browser there may not: the `Host` has to be a loopback name or address, or `api.host`, and what changes something

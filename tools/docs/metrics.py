@@ -97,7 +97,7 @@ _OUTCOMES = """
 | direction | outcome | |
 |---|---|---|
 | `in` | `settled`, `given_back`, `dropped` | what became of a delivery |
-| `in` | `malformed`, `refused`, `failed` | why it came to nothing: cannot be read; command refused; a mistake of our own |
+| `in` | `malformed`, `refused`, `failed` | why it came to nothing: cannot be read; command refused; internal error |
 | `in` | `unread` | by any mapper |
 | `in` | `answered_again` | known already, and answered from memory |
 | `in` | `unmatched` | an answer or acknowledgement that nobody waits for |

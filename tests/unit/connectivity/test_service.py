@@ -308,7 +308,7 @@ async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
 
     async def mistaken(drain: float = 0.0) -> None:
         await close(drain)
-        raise ZeroDivisionError("a mistake of our own")
+        raise ZeroDivisionError("internal error")
 
     monkeypatch.setattr(supervisor, "close", mistaken)
     with capture_logs() as lines:

@@ -72,7 +72,7 @@ PRINTED: dict[str, tuple[list[str], list[str]]] = {
     "open depot": ([f"POST {DEPOT}/command"], ["depot: open"]),
     "close depot depot": ([f"POST {DEPOT}/command"] * 2, ["depot: closed"] * 2),
     "delete depot --yes": ([f"DELETE {DEPOT}"], ["depot: deleted"]),
-    "metrics depot --reset": ([f"POST {DEPOT}/command"], ["depot: counts from zero"]),
+    "metrics depot --reset": ([f"POST {DEPOT}/command"], ["depot: counters reset"]),
     "logs depot --enable": ([f"POST {DEPOT}/command"], ["depot: entries are kept"]),
     "logs depot --reset": ([f"POST {DEPOT}/command"], ["depot: entries forgotten"]),
     "logs depot --level failure": ([f"GET {DEPOT}/logs"], ["T2  failure  source mapped: no"]),
@@ -172,7 +172,7 @@ def test_nothing_is_said_to_be_nothing(server: Canned) -> None:
     }
     assert run("list").stdout == run("status").stdout == "no connections\n"
     assert run("list", "--ids").stdout == "", "whoever reads ids line by line finds none"
-    assert run("metrics", "depot").stdout == "depot: nothing counted\n"
+    assert run("metrics", "depot").stdout == "depot: no metrics\n"
     server.table[f"GET {DEPOT}/logs"] = Says(LOGS | {"connectionLogs": []})
     assert run("logs", "depot").stdout == "depot: no entries\n"
     assert run("revisions", "depot").stdout == "depot: no revisions\n"

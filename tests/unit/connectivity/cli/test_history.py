@@ -44,7 +44,7 @@ def settings(tmp_path: Path) -> Path:
 
 
 def test_an_entity_is_erased_and_listed_without_a_service(settings: Path) -> None:
-    assert run("erasures", "--settings", settings).stdout == "nothing was erased\n"
+    assert run("erasures", "--settings", settings).stdout == "no erasures\n"
     refused = run("erase", LAMP, "--settings", settings)
     assert (refused.exit_code, "--yes" in refused.stderr) == (2, True)
     assert holds_mark(settings.parent / "data")
@@ -79,7 +79,7 @@ def test_the_policy_of_the_same_id_is_left_and_said_to_be(settings: Path) -> Non
     journal.append(history(ODD._replace(type=EntityType.POLICY), 1))
     journal.close()
     told = (
-        "its policy of the same id is left, with the subjects that it names; unless other things need it, erase it, too: "
+        "its policy with the same ID remains, with the subjects that it names; unless other things need it, erase it, too: "
         "connectivity history erase acme.site:lamp-7 --type policy\n"
     )
     assert run("erase", LAMP, "--yes", "--settings", settings).stdout.endswith(told)

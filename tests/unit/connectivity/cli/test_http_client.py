@@ -125,7 +125,7 @@ def test_a_huge_answer_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nobody_there_is_said_with_the_address() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(ServiceUnreachable, match="nobody listens there; start the service, or say --url") as found:
+    with pytest.raises(ServiceUnreachable, match="connection refused; start the service, or fix --url") as found:
         ServiceClient(place_of(url)).get("connections")
     assert url in str(found.value)
     with pytest.raises(ServiceUnreachable, match="no such host"):

@@ -86,7 +86,7 @@ def test_no_more_are_asked_for_than_wanted_and_it_is_told_that_there_are_more(
     """A page may be smaller than asked for."""
     result = run(monkeypatch, things, "--limit", "3")
     assert len(result.stdout.splitlines()) == 4
-    assert result.stderr == "3 things are listed, and there are more; --limit says how many at most\n"
+    assert result.stderr == "3 things are listed, and there are more; raise --limit to see them\n"
     assert [query["option"] for query in things.queries] == [["size(3)"], ["size(1),cursor(abc)"]]
 
 
