@@ -73,8 +73,8 @@ PRINTED: dict[str, tuple[list[str], list[str]]] = {
     "close depot depot": ([f"POST {DEPOT}/command"] * 2, ["depot: closed"] * 2),
     "delete depot --yes": ([f"DELETE {DEPOT}"], ["depot: deleted"]),
     "metrics depot --reset": ([f"POST {DEPOT}/command"], ["depot: counters reset"]),
-    "logs depot --enable": ([f"POST {DEPOT}/command"], ["depot: entries are kept"]),
-    "logs depot --reset": ([f"POST {DEPOT}/command"], ["depot: entries forgotten"]),
+    "logs depot --enable": ([f"POST {DEPOT}/command"], ["depot: log enabled"]),
+    "logs depot --reset": ([f"POST {DEPOT}/command"], ["depot: entries deleted"]),
     "logs depot --level failure": ([f"GET {DEPOT}/logs"], ["T2  failure  source mapped: no"]),
     "logs depot": (
         [f"GET {DEPOT}/logs"],
@@ -182,7 +182,7 @@ def test_nothing_is_said_to_be_nothing(server: Canned) -> None:
 def test_what_cannot_be_asked_on_a_terminal_needs_yes(server: Canned) -> None:
     result = run("delete", "depot")
     assert (result.exit_code, result.stdout, server.asked) == (2, "", [])
-    assert "Delete depot? Say --yes if that is meant." in result.stderr
+    assert "Delete depot? Add --yes to confirm." in result.stderr
 
 
 def test_what_belongs_to_a_file_is_refused_with_its_name(server: Canned) -> None:
@@ -211,7 +211,7 @@ def test_one_that_is_refused_keeps_nobody_from_the_others(
     result = run(*command.split(), "away", "depto", "depot")
     assert (result.exit_code, result.stdout) == (1, f"depot: {done}\n")
     away, missing = result.stderr.splitlines()
-    assert away.startswith("away: stored, and could not be opened; the service goes on trying: ")
+    assert away.startswith("away: stored, but could not be opened; the service keeps retrying: ")
     assert missing.startswith("depto: connectivity:connection.notfound: It is not there.")
 
 
@@ -228,7 +228,7 @@ def test_no_service_ends_with_5(monkeypatch: pytest.MonkeyPatch, server: Canned)
     for line in ("list", "status", "logs depot", "open depot", "show depot --json"):
         result = run(*line.split())
         assert (result.exit_code, result.stdout) == (5, "")
-        assert "nobody listens there" in result.stderr
+        assert "connection refused; start the service" in result.stderr
 
 
 def test_address_and_token_come_from_the_nearest_place(

@@ -65,7 +65,7 @@ def test_what_was_erased_before_is_erased_again_and_said_to_have_been(settings: 
     run("erase", "acme.site:lamp-8", "--yes", "--settings", settings)
     at = json.loads(run("erasures", "--json", "--settings", settings).stdout)[0]["asked"]
     again = run("erase", LAMP, "--yes", "--settings", settings)
-    told = f"acme.site:lamp-7 was erased before, as number 1 at {at}: all of that is done again, with what came since\n"
+    told = f"acme.site:lamp-7 was erased before, as number 1 at {at}: the erasure is repeated and covers later data\n"
     assert (again.exit_code, again.stdout.endswith(told), again.stderr) == (0, True, "")
     assert [it["id"] for it in json.loads(run("erasures", "--json", "--settings", settings).stdout)] == [1, 2, 3]
     machine = run("erase", LAMP, "--yes", "--json", "--settings", settings)

@@ -53,7 +53,7 @@ def test_a_preview_is_a_table_or_json(settings: Path, monkeypatch: pytest.Monkey
     assert shown.stdout == ("namespace  events  entities  oldest  newest\nacme       4       1         2030    2031\n")
     assert json.loads(run("retention", "--preview", "--json", "--settings", settings).stdout) == found
     monkeypatch.setattr(pipeline_process, "preview", lambda _: [])
-    assert run("retention", "--preview", "--settings", settings).stdout == "nothing would go\n"
+    assert run("retention", "--preview", "--settings", settings).stdout == "no events would be deleted\n"
 
 
 def test_a_preview_that_cannot_be_had_ends_as_its_process_did(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_stored_secrets_are_sealed_anew(settings: Path) -> None:
     newest, _ = read_key_file(folder / OWN_FILE, "x")
     done = run("rotate", "--settings", settings)
     assert done.stdout == (
-        f"{SECRETS} secrets in {SECRETS} revisions sealed with key {key_id(newest)}\nno longer needed: {key_id(OLD)}\n"
+        f"{SECRETS} secrets in {SECRETS} revisions encrypted with key {key_id(newest)}\nno longer needed: {key_id(OLD)}\n"
     )
     assert opened(folder, newest) == SECRETS
     again = json.loads(run("rotate", "--json", "--settings", settings).stdout)

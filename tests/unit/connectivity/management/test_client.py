@@ -248,7 +248,7 @@ async def test_without_failover_a_first_try_that_fails_is_the_only_one() -> None
 async def test_a_link_whose_publishing_fails_at_once_is_closed_and_the_next_one_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What waits goes out as soon as there is a link, so that is where internal error shows."""
+    """What waits goes out as soon as there is a link, so that is where an internal error shows."""
     running = await Running.opened(pauses=Backoff(0.001, 0.002))
     closed: list[bool] = []
     mistakes = iter([ZeroDivisionError("internal error")])
