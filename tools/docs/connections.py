@@ -17,8 +17,8 @@ _INTRODUCTION = """\
 
 A connection is a link to one broker. It is written as JSON or YAML: one connection or a list of them in a file of the
 folder `connections_dir`. `connectivity validate PATH…` names the problems of such files, `connectivity schema` prints
-the JSON Schema for editors. Unknown fields are problems; a field that is null counts as absent. What addresses, headers and
-options are with each broker stands on its own page: PAGES.
+the JSON Schema for editors. Unknown fields are problems; a field that is null is treated as absent. For addresses, headers
+and options of each broker, see its page: PAGES.
 
 **Secrets by reference.** In `uri`, `credentials`, `ca`, `sshTunnel` and the values of `specificConfig`, `${env:NAME}` is
 replaced by an environment variable and `${file:PATH}` by the content of a file, without its final line ends. A relative
@@ -30,7 +30,7 @@ _REPLY_TARGETS = """\
 **Answers.** Without a `replyTarget`, or with one that has no `address`, answers go to the address in the header
 `reply-to` of the command; on types that carry headers, the source then also maps the transport's `correlation-id`,
 `content-type` and `reply-to` into the command, and `correlation-id` and `content-type` into the answer. What the block
-itself says counts more. A reply-target with an `address` is taken as it is, and one with `enabled: false` publishes
+itself says overrides this. A reply-target with an `address` is taken as it is, and one with `enabled: false` publishes
 nothing.
 """
 

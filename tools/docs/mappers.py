@@ -46,7 +46,7 @@ mapper of this page by its name, or a definition of one under a name of its own.
 Each answer goes back through the mapper that has read what it answers, so there is one for each command; a mapper that
 writes nothing suppresses the answers to its commands, and the events of subscriptions too.
 
-**What a mapper cannot read** is answered with one error, by `Ditto`; what the other mappers have read of the delivery is
+**Errors.** A delivery that a mapper cannot read gets one error response, by `Ditto`; the signals of the other mappers are
 carried out all the same. What a mapper has read and the source does not allow (see `enforcement`) is answered by that
 mapper, or by `Ditto` where it writes nothing. A protocol of its own, as `Streamr` is, answers for itself. An empty payload
 is an error to mappers that read payloads.

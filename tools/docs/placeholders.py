@@ -35,7 +35,7 @@ An expression comes to one of three things:
 Text and expressions are put together: if one part is unresolved, so is the whole; parts that are deleted are left out.
 Where several parts have several values, the result has every combination.
 
-Texts in arguments stand in single or double quotes. A quote of the same kind may be written with a backslash in front,
+Write texts in arguments in single or double quotes. A quote of the same kind may be written with a backslash in front,
 which stays in the text. There is no way to write `{{{{` as text. `${{thing:id}}` is an older form of `{{{{ thing:id }}}}`.
 
 An expression has at most {MAX_FUNCTIONS} functions, {MAX_VALUES} values and {MAX_CHARACTERS} characters.
@@ -48,7 +48,7 @@ A function changes each value by itself and passes *unresolved* and *deleted* on
 
 _ERRORS = """## Errors
 
-What is wrong with a template is found when the connection is read, and answered with status 400.
+Templates are checked when the connection is read; an invalid one is refused with status 400.
 
 | code | meaning |
 |---|---|
@@ -84,7 +84,7 @@ def _places() -> str:
         f"| {scope.place} | {_codes(prefix for prefix in PLACEHOLDERS if prefix in scope.prefixes)} |"
         for scope in Scope
     ]
-    return _section("## Where they may stand", "| place | prefixes |\n|---|---|", rows)
+    return _section("## Where placeholders are allowed", "| place | prefixes |\n|---|---|", rows)
 
 
 def _function(row: Function) -> str:

@@ -9,14 +9,14 @@ from tools.docs.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Not
 
 MANUAL = Manual(
     family="TCP",
-    title="TCP doors",
+    title="TCP listener",
     introduction=f"""\
 There is no broker in between: the service listens at the `uri`, and whoever connects is a peer with a session of its own.
-`tcp://127.0.0.1:8766` listens on the machine itself, `tcp://0.0.0.0:8766` at all of its addresses. With `ssl` the door shows
-the certificate of the connection's `credentials`, and names the wire protocol to peers that ask for it by ALPN (`rsio/0`).
-The rules for the hosts of brokers (`hosts` in the settings) do not count for doors.
+`tcp://127.0.0.1:8766` listens on the machine itself, `tcp://0.0.0.0:8766` at all of its addresses. With `ssl` the listener
+shows the certificate of the connection's `credentials`, and names the wire protocol to peers that ask for it by ALPN (`rsio/0`).
+The rules for the hosts of brokers (`hosts` in the settings) do not apply to listeners.
 
-A connection is a stream of octets, and only a wire protocol that reads such a stream can be spoken over it:
+A connection is a stream of bytes, and only a wire protocol that reads such a stream can be spoken over it:
 [reactive-streams-io](reactive-streams-io.md).
 
 Without a `ca` everybody who reaches the port may come in and speaks for the source's `authorizationContext`. With one,
@@ -26,7 +26,7 @@ peers must show a certificate that it has signed; the common name in it is the h
     example="examples/connections/rsio-door.yaml",
     addresses=(
         AddressForm("source", "name", "what peers send; the one source's one address, a word of your choice", "rsio"),
-        AddressForm("reply-target", "peer", "the peer who has said something", "{{ header:reply-to }}"),
+        AddressForm("reply-target", "peer", "the peer that has sent something", "{{ header:reply-to }}"),
     ),
     address_rules="A reply-target without an address answers to the peer. There are no targets.\n",
     headers=(
@@ -35,12 +35,12 @@ peers must show a certificate that it has signed; the common name in it is the h
         HeaderRule("any other", "there is none", "is dropped"),
     ),
     outcomes=Outcomes(
-        settled="nothing is said",
+        settled="nothing is sent",
         again="nothing comes again: the wire protocol says what is missing",
-        dropped="nothing is said",
+        dropped="nothing is sent",
     ),
     settling_rules="""\
-A delivery is a piece of a peer's stream as the socket has brought it, so that there are more or fewer of them for the same
+A delivery is a piece of a peer's stream as the socket has brought it, so that their number varies for the same
 octets. The first one of each peer is empty: it says that the peer is there, and the service may speak first.
 """,
     limits=(
@@ -54,13 +54,13 @@ octets. The first one of each peer is empty: it says that the peer is there, and
         Fault("the port is in use", "status `connection refused: cannot listen at …`; tried again until it is free"),
         Fault("a missing or unknown certificate, where there is a `ca`", "the TLS handshake fails"),
         Fault("more peers than `maxPeers`", "the connection is closed at once"),
-        Fault("what is no frame of the wire protocol", "the peer is told goodbye, and the connection is closed"),
+        Fault("an invalid frame of the wire protocol", "the peer gets a goodbye, and the connection is closed"),
         Fault(
             "a peer that reads slowly",
             "its streams go at its pace, and nothing more is read from it; one that takes nothing for `outputTimeout` is "
             "cut off; none is taken for silent meanwhile",
         ),
-        Fault("the connection is closed, or the service stops", "peers are told goodbye, and sockets are closed"),
+        Fault("the connection is closed, or the service stops", "peers get a goodbye, and sockets are closed"),
     ),
     notes=(
         Note(

@@ -10,12 +10,12 @@ from tools.docs.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Not
 
 MANUAL = Manual(
     family="WebSocket",
-    title="WebSocket doors",
+    title="WebSocket listener",
     introduction=f"""\
 There is no broker in between: the service listens at the `uri`, and whoever connects (a browser, a script, a Streamr client)
 is a peer with a session of its own. `ws://127.0.0.1:8765` listens on the machine itself, `ws://0.0.0.0:8765` at all of its
-addresses. With `wss` the door shows the certificate of the connection's `credentials`. The rules for the hosts of brokers
-(`hosts` in the settings) do not count for doors.
+addresses. With `wss` the listener shows the certificate of the connection's `credentials`. The rules for the hosts of
+brokers (`hosts` in the settings) do not apply to listeners.
 
 Without `tokens` and `ca` everybody who reaches the port may come in and speaks for the source's `authorizationContext`. A
 token's name is the header `{USER}`, so that `"authorizationContext": ["{{{{ header:{USER} }}}}"]` makes it the subject.
@@ -44,9 +44,9 @@ They are those of the opening request and so the same for each message of a peer
 socket itself, cookies and `authorization`. A message without a content type is sent as text if it is UTF-8.
 """,
     outcomes=Outcomes(
-        settled="nothing is said",
-        again="nothing comes again: the peer was told of the failure and asks once more",
-        dropped="nothing is said",
+        settled="nothing is sent",
+        again="no redelivery: the peer got an error and can repeat the request",
+        dropped="nothing is sent",
     ),
     settling_rules="""\
 Messages have no names, so that the same command sent twice is carried out twice, unless it carries an
@@ -69,8 +69,13 @@ Messages have no names, so that the same command sent twice is carried out twice
         Fault("more peers than `maxPeers`", "HTTP 503"),
         Fault("no WebSocket client, such as a browser's address line", "HTTP 426"),
         Fault("a subprotocol that is not spoken at the path", "none is agreed on"),
-        Fault("a message that breaks the wire protocol, where that has sessions", "goodbye in its words, then 1002"),
-        Fault("a text where the wire protocol takes octets", "goodbye in its words, then 1003"),
+        Fault(
+            "a message that breaks the wire protocol, where that has sessions",
+            "goodbye of the wire protocol, then 1002",
+        ),
+        Fault(
+            "a text message where the wire protocol requires binary messages", "goodbye of the wire protocol, then 1003"
+        ),
         Fault("a message larger than `limits.payload`", "the error `connectivity:message.toolarge`"),
         Fault("a message larger than `maxFrame`", "the socket is closed with 1009"),
         Fault("a text that is no UTF-8", "the socket is closed with 1007"),
@@ -92,7 +97,7 @@ agreed on the service says its hello, and does not wait for long for the peer's.
         Note(
             "Trying it out",
             """\
-With the door of the example connections, and the command line of the library `websockets`:
+With the listener of the example connections, and the command line of the library `websockets`:
 
 ```console
 $ .venv/bin/python -m websockets ws://127.0.0.1:8765/twins

@@ -126,7 +126,7 @@ def test_a_running_service_erases_and_goes_on(tmp_path: Path) -> None:
         )
         assert not holds_mark(tmp_path / "data")
         elsewhere = run("erase", LAMP, "--yes", "--settings", file, "--url", "http://127.0.0.1:9")
-        assert (elsewhere.exit_code, "say --url" in elsewhere.stderr) == (5, True)
+        assert (elsewhere.exit_code, "fix --url" in elsewhere.stderr) == (5, True)
         service.kill()
         service.start_again()
         again = run("erase", LAMP, "--yes", "--settings", file)

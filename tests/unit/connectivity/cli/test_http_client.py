@@ -53,20 +53,20 @@ def test_an_answer_without_a_body_has_no_document() -> None:
 
 
 ODD = {
-    "another server's page": (HTML, "something that is not JSON"),
+    "another server's page": (HTML, "a body that is not JSON"),
     "another server's error": (Says(b"", 502, body=b"<h1>Bad gateway</h1>", content_type="text/html"), "status 502"),
     "a redirect": (Says(status=302, headers={"location": "http://127.0.0.1:9/"}), "status 302"),
     "another API's error": (Says({"detail": "no"}, 404), "status 404 with an error that is not from this service"),
     "an error that is a list": (Says([1], 500), "status 500"),
-    "JSON that is cut": (Says(body=b'[{"id": "a"'), "something that is not JSON"),
-    "JSON without end": (Says(body=b"[" * 200_000), "something that is not JSON"),
-    "bytes that are no text": (Says(body=b"\xff\xfe\x00"), "something that is not JSON"),
-    "a body that is cut": (Says(raw=OK + b"content-length: 100\r\n\r\n[]"), "broke off"),
-    "a chunk that is cut": (Says(raw=OK + b"transfer-encoding: chunked\r\n\r\n5\r\n[]"), "broke off"),
-    "another protocol": (Says(raw=b"SSH-2.0-OpenSSH_9.2p1\r\n"), "no HTTP service"),
-    "binary": (Says(raw=bytes(range(256)) * 40), "no HTTP service"),
-    "a line without end": (Says(raw=b"HTTP/1.1 200 " + b"x" * 100_000), "no HTTP service"),
-    "nothing": (Says(raw=b""), "no HTTP service, or broke off"),
+    "JSON that is cut": (Says(body=b'[{"id": "a"'), "a body that is not JSON"),
+    "JSON without end": (Says(body=b"[" * 200_000), "a body that is not JSON"),
+    "bytes that are no text": (Says(body=b"\xff\xfe\x00"), "a body that is not JSON"),
+    "a body that is cut": (Says(raw=OK + b"content-length: 100\r\n\r\n[]"), "incomplete"),
+    "a chunk that is cut": (Says(raw=OK + b"transfer-encoding: chunked\r\n\r\n5\r\n[]"), "incomplete"),
+    "another protocol": (Says(raw=b"SSH-2.0-OpenSSH_9.2p1\r\n"), "not HTTP"),
+    "binary": (Says(raw=bytes(range(256)) * 40), "not HTTP"),
+    "a line without end": (Says(raw=b"HTTP/1.1 200 " + b"x" * 100_000), "not HTTP"),
+    "nothing": (Says(raw=b""), "not HTTP, or incomplete"),
 }
 
 

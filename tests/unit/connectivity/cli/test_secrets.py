@@ -69,6 +69,6 @@ def test_what_stands_in_the_way_is_told(settings: Path) -> None:
     assert (unknown.exit_code, "nothing has changed" in unknown.stderr) == (1, True)
     with lock_folder(folder):
         locked = run("rotate", "--settings", settings)
-    assert (locked.exit_code, "while it is stopped" in locked.stderr) == (3, True)
+    assert (locked.exit_code, "stop it before" in locked.stderr) == (3, True)
     (folder / OWN_FILE).chmod(0o644)
     assert run("rotate", "--settings", settings).exit_code == 2
