@@ -13,8 +13,8 @@ MANUAL = Manual(
     introduction=f"""\
 There is no broker in between: the service listens at the `uri`, and whoever connects is a peer with a session of its own.
 `tcp://127.0.0.1:8766` listens on the machine itself, `tcp://0.0.0.0:8766` at all of its addresses. With `ssl` the listener
-shows the certificate of the connection's `credentials`, and names the wire protocol to peers that ask for it by ALPN (`rsio/0`).
-The rules for the hosts of brokers (`hosts` in the settings) do not apply to listeners.
+shows the certificate of the connection's `credentials`, and names the wire protocol to peers that ask for it by ALPN
+(`rsio/0`). The rules for the hosts of brokers (`hosts` in the settings) do not apply to listeners.
 
 A connection is a stream of bytes, and only a wire protocol that reads such a stream can be spoken over it:
 [reactive-streams-io](reactive-streams-io.md).
