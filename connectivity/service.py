@@ -228,7 +228,7 @@ class Service:
         closing = [supervisor.close(DRAIN_SECONDS) for supervisor in self.registry]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
-                log.error("a connection did not close as it should", exc_info=outcome)
+                log.error("connection not closed cleanly", exc_info=outcome)
         await self.dispatcher.cursors.close()
         await self.dispatcher.desks.close()
         await self.searching.close()

@@ -114,7 +114,7 @@ class FailedLoginDelays:
         peer.waiting += 1
         if peer.failures & (peer.failures - 1) == 0:
             # Log the first, second, fourth, … failure: visible without filling the log.
-            log.warning("a wrong token was brought", address=address, times=peer.failures)
+            log.warning("invalid token received", address=address, times=peer.failures)
         return min(_FIRST_DELAY * (1 << min(peer.failures - 1, 16)), _LONGEST_DELAY)
 
     def answered(self, address: str) -> None:
@@ -171,12 +171,12 @@ class Authenticator:
             return ANYBODY
         if len(brought := headers.getlist("authorization")) > 1:
             # A proxy may have checked the other one.
-            return fault("api:unauthorized", "One bearer token is needed, and several have come.")
+            return fault("api:unauthorized", "Found several 'authorization' headers, expected one bearer token.")
         scheme, _, given = "".join(brought).partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
-            return fault("api:unauthorized", "A bearer token is needed.")
+            return fault("api:unauthorized", "A valid bearer token is required.")
         if self._delays.is_full(address):
-            return fault("api:requests.toomany", "Too many wrong tokens have come from your address.")
+            return fault("api:requests.toomany", "Too many requests with a wrong token came from your address.")
         # Header bytes come as Latin-1, whatever they were meant to be.
         caller = self._keys.caller(given.strip().encode("latin-1"))
         if caller is not None:
@@ -186,7 +186,7 @@ class Authenticator:
             await self._sleep(seconds)
         finally:
             self._delays.answered(address)
-        return fault("api:unauthorized", "A bearer token is needed.")
+        return fault("api:unauthorized", "A valid bearer token is required.")
 
 
 def caller_of(request: Request) -> Caller:
@@ -204,7 +204,10 @@ async def admins_only(request: Request) -> None:
 
 def not_enough(caller: Caller, needed: TokenRole) -> Fault:
     """Return the refusal for a role that is not sufficient."""
-    return fault("api:forbidden", f"The role '{caller.role.value}' may not do this; it takes '{needed.value}'.")
+    return fault(
+        "api:forbidden",
+        f"The role '{caller.role.value}' lacks permission for this operation; it requires '{needed.value}'.",
+    )
 
 
 def two_lengths(headers: Headers) -> Fault | None:
@@ -225,7 +228,7 @@ def misplaced_token(query: bytes) -> Fault | None:
             return fault(
                 "api:token.misplaced",
                 f"The query has a parameter '{name[:40]}'.",
-                "Send a token as 'authorization: Bearer …', and take this one for known to others: make a new one.",
+                "Send the token as 'authorization: Bearer …'. Replace this token: it may be in logs now.",
             )
     return None
 
@@ -235,10 +238,10 @@ def foreign_page(headers: Headers, method: str, host: str, needs_token: bool) ->
     named = headers.get("host", "")
     name = _PORT.sub("", named)
     if not needs_token and not (is_loopback(name) or name.strip("[]").lower() == host.strip("[]").lower()):
-        return fault("api:host.foreign", f"expected localhost or {host} as Host, found {named!r}")
+        return fault("api:host.foreign", f"Host: found {named!r}, expected localhost or {host}")
     origin = headers.get("origin")
     if method not in READING and origin is not None and origin.partition("://")[2] != named:
-        return fault("api:origin.foreign", f"expected no Origin but {named}, found {origin!r}")
+        return fault("api:origin.foreign", f"Origin: found {origin!r}, expected {named} or no Origin")
     return None
 
 

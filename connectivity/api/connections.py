@@ -91,7 +91,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
 
     @api.post(
         "",
-        summary="Create a connection, or try one",
+        summary="Create a connection, or test one",
         description="Without an `id` one is made. The answer says nothing about the broker: it comes before the connection "
         "is opened. With `dry-run=true` nothing is stored; the service connects, looks at every address, and maps the "
         "sample, if one comes along.",
@@ -100,7 +100,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         responses=answers(
             {
                 201: body("Stored.", "Connection", CONNECTION_EXAMPLE, "etag", "location"),
-                200: body("What a dry run found.", "TrialResult", TRIAL_RESULT_EXAMPLE),
+                200: body("The results of the dry run.", "TrialResult", TRIAL_RESULT_EXAMPLE),
             },
             *("connectivity:connection.configuration.invalid", "connectivity:connection.conflict"),
             *("connectivity:connection.failed", "connectivity:connection.unavailable"),
@@ -111,7 +111,9 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
     )
     async def create(
         request: Request,
-        dry_run: Annotated[Flag, Query(alias="dry-run", description="Try it, and store nothing.")] = "false",
+        dry_run: Annotated[
+            Flag, Query(alias="dry-run", description="Test the connection without storing it.")
+        ] = "false",
     ) -> Response:
         if dry_run == "true":
             kind = expect_media_type(request, JSON, TRIAL)
@@ -140,13 +142,13 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         fields: Fields = None,
         revision: Annotated[
             int | None,
-            Header(alias=preconditions.AT_REVISION, ge=1, le=2**63 - 1, description="As it was at this revision."),
+            Header(alias=preconditions.AT_REVISION, ge=1, le=2**63 - 1, description="Show this revision."),
         ] = None,
         time: Annotated[
             str | None,
             Header(
                 alias=preconditions.AT_TIME,
-                description="As it was at this time.",
+                description="Show the revision at this time.",
                 examples=["2026-02-03T09:12:45Z"],
                 json_schema_extra={"format": "date-time"},
             ),
@@ -161,8 +163,8 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
     @api.put(
         "/{connection_id}",
         summary="Change a connection, or create it under this id",
-        description="Answered once the change runs. `connectivity:connection.failed` says that it is stored and that the "
-        "broker could not be reached; the service goes on trying.",
+        description="The response comes once the change is in effect. `connectivity:connection.failed`: it is stored, but "
+        "the broker could not be reached; the service keeps retrying.",
         operation_id="putConnection",
         status_code=204,
         responses=answers(
@@ -205,9 +207,9 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
 
     @api.post(
         "/{connection_id}/command",
-        summary="Open, close, reset metrics, keep or reset logs",
+        summary="Open, close, reset metrics, enable or reset logs",
         description=f"The body is one of {', '.join(f'`{it}`' for it in COMMANDS)}. "
-        "What a file owns may be opened and closed, too.",
+        "Connections that a file owns can be opened and closed, too.",
         operation_id="commandConnection",
         response_class=Response,
         responses=answers(
@@ -227,7 +229,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
 
     @api.get(
         "/{connection_id}/status",
-        summary="What a connection does",
+        summary="Retrieve the status of a connection",
         operation_id="connectionStatus",
         responses=_seen("Its status.", "Status", STATUS_EXAMPLE),
     )
@@ -236,7 +238,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
 
     @api.get(
         "/{connection_id}/metrics",
-        summary="What a connection has counted",
+        summary="Retrieve the metrics of a connection",
         operation_id="connectionMetrics",
         responses=_seen("Its metrics.", "Metrics", METRICS_EXAMPLE),
     )
@@ -245,7 +247,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
 
     @api.get(
         "/{connection_id}/logs",
-        summary="What has happened to a connection",
+        summary="Retrieve the log of a connection",
         operation_id="connectionLogs",
         responses=_seen("Its log entries.", "Logs", LOGS_EXAMPLE),
     )
@@ -303,7 +305,7 @@ async def _command(management: Management, connection_id: str, wanted: str, by: 
         case _:
             raise refused(
                 "connectivity:command.invalid",
-                f"The command {show(wanted)} is none.",
+                f"The command {show(wanted)} is unknown.",
                 f"expected one of: {', '.join(COMMANDS)}",
             )
 
@@ -319,7 +321,7 @@ def _selection(fields: str | None) -> Selection | None:
     try:
         return parse_fields(fields)
     except SelectorRefused as error:
-        raise refused("json.fieldselector.invalid", "'fields' cannot be read.", str(error)) from error
+        raise refused("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
 
 
 def _shown(found: Definition, selection: Selection | None) -> Mapping[str, Any]:
@@ -354,7 +356,7 @@ def _trial(sent: Mapping[str, Any]) -> tuple[dict[str, Any], SampleMessage | Non
             raise _unfit_trial(f"sample.{name}", show(value), expected)
     headers, index = sample.get("headers", {}), sample.get("source", 0)
     if not all(isinstance(value, str) for value in headers.values()):
-        raise _unfit_trial("sample.headers", "a value that is no text", "an object of texts")
+        raise _unfit_trial("sample.headers", "a value that is not a string", "an object of strings")
     if not 0 <= index < 1_000:
         raise _unfit_trial("sample.source", show(index), "the index of a source")
     return document, SampleMessage(_payload(sample), headers, index, sample.get("address"))
@@ -363,7 +365,7 @@ def _trial(sent: Mapping[str, Any]) -> tuple[dict[str, Any], SampleMessage | Non
 _SAMPLE: Mapping[str, tuple[type | tuple[type, ...], str]] = {
     "payload": (str, "a text"),
     "encoding": (str, "one of: text, base64"),
-    "headers": (dict, "an object of texts"),
+    "headers": (dict, "an object of strings"),
     "source": (int, "the index of a source"),
     "address": ((str, type(None)), "an address"),
 }
@@ -379,9 +381,9 @@ def _payload(sample: Mapping[str, Any]) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise _unfit_trial("sample.payload", "a text that is no Base64", "Base64, or encoding text") from None
+        raise _unfit_trial("sample.payload", "a string that is not Base64", "Base64, or encoding text") from None
 
 
 def _unfit_trial(path: str, found: str, expected: str) -> Exception:
     problem = Problem(path, found, expected)
-    return refused("api:body.invalid", "The trial cannot be understood.", str(problem), [problem])
+    return refused("api:body.invalid", "The connection test request is invalid.", str(problem), [problem])

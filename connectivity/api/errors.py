@@ -22,49 +22,53 @@ class ErrorCode(NamedTuple):
 
 
 CODES: Final[Mapping[str, ErrorCode]] = {
-    "api:body.invalid": ErrorCode(400, "the body is no JSON of the form that is needed"),
+    "api:body.invalid": ErrorCode(400, "the body is not JSON of the expected structure"),
     "api:body.timeout": ErrorCode(408, "the body did not arrive in time (`api.read_timeout`)"),
     "api:body.toolarge": ErrorCode(413, "the body is larger than `api.max_body`"),
-    "api:contenttype.unsupported": ErrorCode(415, "the body has another media type than the operation takes"),
-    "api:entity.notfound": ErrorCode(404, "there is no such thing, policy or partition of a stream and never was"),
-    "api:forbidden": ErrorCode(403, "the role of the token is not enough"),
-    "api:host.foreign": ErrorCode(403, "no token is set, and `Host` is no name of the loopback interface"),
-    "api:method.notallowed": ErrorCode(405, "the path has no such method; `allow` names those it has"),
-    "api:origin.foreign": ErrorCode(403, "a change that a page of another origin asks for"),
-    "api:parameter.invalid": ErrorCode(400, "a parameter of the query that is unknown or does not fit"),
+    "api:contenttype.unsupported": ErrorCode(415, "the operation does not support the body's media type"),
+    "api:entity.notfound": ErrorCode(404, "the thing, policy or stream partition does not exist and never existed"),
+    "api:forbidden": ErrorCode(403, "the role of the token lacks permission"),
+    "api:host.foreign": ErrorCode(403, "no token is configured, and `Host` is not a loopback name"),
+    "api:method.notallowed": ErrorCode(
+        405, "the path does not support the method; `allow` lists the supported methods"
+    ),
+    "api:origin.foreign": ErrorCode(403, "a change requested by a page of another origin"),
+    "api:parameter.invalid": ErrorCode(400, "a query parameter is unknown or invalid"),
     "api:path.notfound": ErrorCode(404, "there is no such path"),
-    "api:request.invalid": ErrorCode(400, "what came is no HTTP/1.1, or has two lengths"),
-    "api:requests.toomany": ErrorCode(429, "too many wrong tokens from one address wait for their answer"),
-    "api:subjects.missing": ErrorCode(403, "a search, and the token has no `subjects` in whose name it could be asked"),
-    "api:store.unavailable": ErrorCode(503, "the store cannot be used now"),
-    "connectivity:subscription.conflict": ErrorCode(409, "several subscriptions begin so"),
-    "connectivity:subscription.notfound": ErrorCode(404, "no open subscription begins so"),
-    "api:token.misplaced": ErrorCode(400, "a token in the query; it belongs into the header `authorization`"),
-    "api:unauthorized": ErrorCode(401, "no token, or a wrong one"),
-    "connectivity:command.invalid": ErrorCode(400, "a command that is none of the five"),
-    "connectivity:connection.configuration.invalid": ErrorCode(400, "the connection has problems, which are named"),
+    "api:request.invalid": ErrorCode(400, "the request is not valid HTTP/1.1, or has two lengths"),
+    "api:requests.toomany": ErrorCode(429, "too many requests with a wrong token from one address are pending"),
+    "api:subjects.missing": ErrorCode(403, "a search with a token without `subjects`"),
+    "api:store.unavailable": ErrorCode(503, "the store is unavailable"),
+    "connectivity:subscription.conflict": ErrorCode(409, "several subscription IDs begin with this prefix"),
+    "connectivity:subscription.notfound": ErrorCode(404, "no open subscription ID begins with this prefix"),
+    "api:token.misplaced": ErrorCode(400, "a token in the query; send it in the header `authorization`"),
+    "api:unauthorized": ErrorCode(401, "the token is missing or invalid"),
+    "connectivity:command.invalid": ErrorCode(400, "an unknown command"),
+    "connectivity:connection.configuration.invalid": ErrorCode(
+        400, "the connection document has problems, which are listed"
+    ),
     "connectivity:connection.conflict": ErrorCode(409, "the id is taken, or a file owns the connection"),
     "connectivity:connection.failed": ErrorCode(
-        504, "the connection could not be opened; unless on trial, it is stored"
+        504, "the connection could not be opened; it is stored, except in a dry run"
     ),
-    "connectivity:connection.history.notfound": ErrorCode(404, "nothing is known of this revision or time"),
-    "connectivity:connection.id.invalid": ErrorCode(400, "an id that no connection can have"),
+    "connectivity:connection.history.notfound": ErrorCode(404, "there is no stored revision for this number or time"),
+    "connectivity:connection.id.invalid": ErrorCode(400, "an invalid connection ID"),
     "connectivity:connection.notfound": ErrorCode(404, "there is no such connection"),
     "connectivity:connection.unavailable": ErrorCode(
-        503, "on trial: the broker wants a client certificate, and there is none"
+        503, "in a dry run: the broker requires a client certificate, and the document has none"
     ),
-    "connectivity:id.notsettable": ErrorCode(400, "the body names another id than the path"),
+    "connectivity:id.notsettable": ErrorCode(400, "the ID in the body differs from the ID in the path"),
     "connectivity:precondition.failed": ErrorCode(
-        412, "`if-match` or `if-none-match` does not agree with the present revision"
+        412, "the current revision does not satisfy `if-match` or `if-none-match`"
     ),
-    "connectivity:precondition.notmodified": ErrorCode(304, "`if-none-match` names the present revision"),
-    "header.invalid": ErrorCode(400, "a header that cannot be understood"),
-    "internalerror": ErrorCode(500, "a mistake of our own; the log tells it"),
-    "json.fieldselector.invalid": ErrorCode(400, "`fields` cannot be read"),
-    "rql.expression.invalid": ErrorCode(400, "`filter` is no RQL, or compares a property that things do not have"),
-    "thing-search:budget.exceeded": ErrorCode(503, "nothing more was found in the time that looking may take"),
-    "thing-search:search.option.invalid": ErrorCode(400, "`option` cannot be read, or has a cursor of another search"),
-    "json.invalid": ErrorCode(400, "the body is no JSON, names a member twice, or is nested too deep"),
+    "connectivity:precondition.notmodified": ErrorCode(304, "`if-none-match` names the current revision"),
+    "header.invalid": ErrorCode(400, "an invalid header"),
+    "internalerror": ErrorCode(500, "internal error; see the service's log"),
+    "json.fieldselector.invalid": ErrorCode(400, "`fields` is invalid"),
+    "rql.expression.invalid": ErrorCode(400, "`filter` is not valid RQL, or compares an unknown property"),
+    "thing-search:budget.exceeded": ErrorCode(503, "the search exceeded its time limit"),
+    "thing-search:search.option.invalid": ErrorCode(400, "`option` is invalid, or has the cursor of another search"),
+    "json.invalid": ErrorCode(400, "the body is not valid JSON, repeats a name, or is nested too deep"),
 }
 """Every code that the API itself answers with, and those of `Management` that belong to an operation.
 

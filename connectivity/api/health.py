@@ -37,9 +37,9 @@ def router(monitor: PrometheusRegistry, readiness: Readiness) -> APIRouter:
 
     @api.get(
         "/health/live",
-        summary="Whether the process is able to answer",
+        summary="Whether the process responds",
         operation_id="live",
-        responses=answers({200: body("It is.", HEALTH, {"status": "live"})}, is_probe=True),
+        responses=answers({200: body("Live.", HEALTH, {"status": "live"})}, is_probe=True),
     )
     async def live() -> Response:
         return JsonAnswer({"status": "live"})

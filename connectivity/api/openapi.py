@@ -37,7 +37,7 @@ TOTAL = "x-total-count"
 _HEADERS: Mapping[str, dict[str, Any]] = {
     "etag": {"description": "The revision.", "schema": {"type": "string", "pattern": r'^"rev:[0-9]+"$'}},
     "location": {"description": "Where the connection is.", "schema": {"type": "string"}},
-    "www-authenticate": {"description": "How to show a token.", "schema": {"type": "string"}},
+    "www-authenticate": {"description": "The authentication scheme.", "schema": {"type": "string"}},
     TOTAL: {"description": "How many there are.", "schema": {"type": "integer"}},
     "retry-after": {"description": "Seconds to wait.", "schema": {"type": "integer"}},
 }
@@ -120,7 +120,7 @@ def described(app: FastAPI, needs_token: bool) -> dict[str, Any]:
     document = get_openapi(
         title="Connectivity",
         version="2",
-        description="Connections to brokers: what they are, what they do, and what operators may do with them.",
+        description="Management of connections to brokers, search of things, and operator requests.",
         routes=app.routes,
     )
     probes = {"/health/live", "/health/ready"}

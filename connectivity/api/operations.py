@@ -44,10 +44,10 @@ def router(management: Management) -> APIRouter:
         tags=["subscriptions"],
         summary="The open subscriptions",
         operation_id="listSubscriptions",
-        responses=answers({200: body("As many as asked for.", "Subscriptions", [SUBSCRIPTION_EXAMPLE], TOTAL)}),
+        responses=answers({200: body("Up to `limit` subscriptions.", "Subscriptions", [SUBSCRIPTION_EXAMPLE], TOTAL)}),
     )
     async def subscriptions(
-        limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="How many at most.")] = MOST_LISTED,
+        limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="Maximum number of entries.")] = MOST_LISTED,
     ) -> Response:
         total = {TOTAL: str(management.subscription_count())}
         return JsonAnswer(management.subscriptions(limit), headers=total)
@@ -56,7 +56,7 @@ def router(management: Management) -> APIRouter:
         "/connectivity/subscriptions/{prefix}",
         tags=["subscriptions"],
         summary="End a subscription",
-        description="The one whose id begins so. Its client is sent `failed`.",
+        description="Its client receives `failed`.",
         operation_id="cancelSubscription",
         status_code=204,
         responses=answers(
@@ -97,7 +97,7 @@ def erasing(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
 
     @api.get(
         "/erasures",
-        summary="Every erasure: the entity, who asked and when, when journal and lake were done",
+        summary="List all erasures, with requester and completion times",
         operation_id="listErasures",
         responses=answers(
             {200: body("All of them.", "Erasures", [ERASURE_EXAMPLE])}, "api:store.unavailable", "api:forbidden"
@@ -111,7 +111,7 @@ def erasing(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
 
     @api.post(
         "/erasures",
-        summary="Erase everything that journal and lake know of an entity",
+        summary="Erase all data of an entity from journal and lake",
         description="Goes on after the answer, and after a restart. `by` counts where no token with a name of its own says "
         "who asks.",
         operation_id="erase",

@@ -26,7 +26,7 @@ class NotAgreed(OperationRefused):
     """A precondition failed. `tag` is the present one."""
 
     def __init__(self, error: str, message: str, tag: str) -> None:
-        super().__init__(fault(error, message, f"The present revision is {tag}."))
+        super().__init__(fault(error, message, f"The current revision is {tag}."))
         self.tag = tag
 
 
@@ -37,13 +37,15 @@ def judge_of(headers: Headers) -> Judge:
     def judge(revision: int | None) -> None:
         if revision is None:
             if if_match is not None:
-                raise refused("connectivity:precondition.failed", "There is nothing that 'if-match' could match.")
+                raise refused(
+                    "connectivity:precondition.failed", "The connection does not exist, so 'if-match' cannot match."
+                )
             return
         tag = f'"rev:{revision}"'
         if if_match is not None and not if_match.match_strongly(tag):
-            raise _failed("no tag of 'if-match' is the present one", tag)
+            raise _failed("no tag of 'if-match' is the current one", tag)
         if if_none_match is not None and if_none_match.match_weakly(tag):
-            raise _failed("a tag of 'if-none-match' is the present one", tag)
+            raise _failed("a tag of 'if-none-match' is the current one", tag)
 
     return judge
 
@@ -52,9 +54,9 @@ def check_retrieve(headers: Headers, definition: Definition) -> None:
     """Raises OperationRefused if the client has this revision already, or wants another."""
     if_match, if_none_match = _tags(headers, "if-match"), _tags(headers, "if-none-match")
     if if_match is not None and not if_match.match_strongly(definition.tag):
-        raise _failed("no tag of 'if-match' is the present one", definition.tag)
+        raise _failed("no tag of 'if-match' is the current one", definition.tag)
     if if_none_match is not None and if_none_match.match_weakly(definition.tag):
-        raise NotAgreed("connectivity:precondition.notmodified", "The connection is the one you know.", definition.tag)
+        raise NotAgreed("connectivity:precondition.notmodified", "The connection has not changed.", definition.tag)
 
 
 def moment_of(revision: int | None, time: str | None) -> RevisionSelector | None:
@@ -70,11 +72,11 @@ def moment_of(revision: int | None, time: str | None) -> RevisionSelector | None
         raise refused("header.invalid", f"found both '{AT_REVISION}' and '{AT_TIME}', expected one of them.")
     nanoseconds = parse_instant(time)
     if nanoseconds is None:
-        raise refused("header.invalid", f"'{AT_TIME}' is no instant.", "Write it like 2026-02-03T09:12:45Z.")
+        raise refused("header.invalid", f"'{AT_TIME}' is not a timestamp.", "Write it like 2026-02-03T09:12:45Z.")
     try:
         return RevisionSelector(time=_EPOCH + timedelta(microseconds=nanoseconds // 1_000))
     except OverflowError:
-        raise refused("header.invalid", f"'{AT_TIME}' is no instant that could be kept.") from None
+        raise refused("header.invalid", f"'{AT_TIME}' is outside the supported range.") from None
 
 
 def _tags(headers: Headers, name: str) -> Tags | None:
@@ -88,4 +90,4 @@ def _tags(headers: Headers, name: str) -> Tags | None:
 
 
 def _failed(why: str, present: str) -> NotAgreed:
-    return NotAgreed("connectivity:precondition.failed", f"The connection is not the one you know: {why}.", present)
+    return NotAgreed("connectivity:precondition.failed", f"The connection has another revision: {why}.", present)

@@ -54,7 +54,7 @@ async def content(request: Request, bounds: BodyLimits) -> bytes:
         raise refused("api:body.timeout", f"The body did not arrive within {bounds.seconds:g} s.") from None
     except ClientDisconnect:
         # The client has disconnected.
-        raise refused("api:body.invalid", "The body ended too soon.") from None
+        raise refused("api:body.invalid", "The body is incomplete.") from None
     return bytes(found)
 
 
@@ -62,7 +62,7 @@ async def json_object(request: Request, bounds: BodyLimits) -> dict[str, Any]:
     """The body as a JSON object. Raises OperationRefused."""
     read = read_json(await content(request, bounds))
     if read.problems:
-        raise refused("json.invalid", "The body is no JSON that can be used.", str(read.problems[0]), read.problems)
+        raise refused("json.invalid", "The body is not valid JSON.", str(read.problems[0]), read.problems)
     if not isinstance(read.document, dict):
-        raise refused("api:body.invalid", "The body is no JSON object.")
+        raise refused("api:body.invalid", "The body is not a JSON object.")
     return read.document

@@ -78,11 +78,11 @@ def install(app: FastAPI) -> None:
     async def _unrouted(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
             allowed = allowed_methods(app, request.scope)
-            message = f"'{request.method}' is no method of this path."
+            message = f"'{request.method}' is not a method of this path."
             return error_answer(
                 fault("api:method.notallowed", message, f"Use one of: {allowed}."), headers={"allow": allowed}
             )
-        return error_answer(fault("api:path.notfound", "There is no such path."))
+        return error_answer(fault("api:path.notfound", "The path does not exist."))
 
 
 def _unfit_answer(errors: Sequence[Any]) -> Response:
@@ -94,7 +94,7 @@ def _unfit_answer(errors: Sequence[Any]) -> Response:
         problems.append(Problem(str(error["loc"][-1]), show(found), expected, nearest_choice(found, expected)))
     place, name = errors[0]["loc"][0], errors[0]["loc"][-1]
     code = "api:parameter.invalid" if name == "prefix" else _PLACES[place]
-    return error_answer(fault(code, f"'{name}' does not fit.", str(problems[0])), problems)
+    return error_answer(fault(code, f"'{name}' is invalid.", str(problems[0])), problems)
 
 
 def allowed_methods(app: FastAPI, scope: Scope) -> str:
@@ -132,6 +132,6 @@ class ResponseMiddleware:
         try:
             await self._app({**scope, "method": "GET"} if is_head else scope, receive, sending)
         except Exception:
-            log.exception("an API request failed", method=scope["method"], path=scope["path"])
+            log.exception("API request failed", method=scope["method"], path=scope["path"])
             if not has_begun:
                 await error_answer(INTERNAL_ERROR)(scope, receive, sending)

@@ -36,7 +36,7 @@ _MOST_SUBJECTS = 100
 Filter = Annotated[
     str | None,
     Query(
-        description="Which things: RQL, such as `gt(attributes/size,3)`. All of them without one.",
+        description="RQL filter, such as `gt(attributes/size,3)`. Default: all things.",
         examples=['eq(attributes/room,"hall")'],
         max_length=_LONGEST_FILTER,
     ),
@@ -44,7 +44,7 @@ Filter = Annotated[
 Namespaces = Annotated[
     str | None,
     Query(
-        description="Of which namespaces, separated by commas; of none if it is empty. All of them without it.",
+        description="Namespaces, separated by commas; an empty list matches nothing. Default: all.",
         examples=["acme.site,acme.lab"],
         max_length=10_000,
     ),
@@ -72,7 +72,7 @@ Timeout = Annotated[
     str | None,
     Query(
         alias="timeout",
-        description="How long looking may take, such as `10s` or `500ms`; one minute at most, and never longer than "
+        description="How long the search may take, such as `10s` or `500ms`; at most one minute, and never longer than "
         "the settings allow.",
         examples=["10s"],
         pattern=r"^[0-9]{1,6}(ms|s|m|)$",
@@ -98,7 +98,7 @@ def router(searches: SearchRequests) -> APIRouter:
     @api.get(
         "",
         summary="Search things",
-        description="Those that the one who asks may read anything of, with what of them he may read.",
+        description="Returns the things that the caller can read, each with the parts the caller can read.",
         operation_id="searchThings",
         responses=answers(
             {200: body("As many as asked for, and a cursor if there are more.", "Findings", FINDINGS_EXAMPLE)},
@@ -133,7 +133,7 @@ def router(searches: SearchRequests) -> APIRouter:
     @api.get(
         "/count",
         summary="Count things",
-        description="Those that a search with this filter would find.",
+        description="Counts the things that a search with this filter would find.",
         operation_id="countThings",
         responses=answers(
             {200: body("How many there are.", "Count", 42)},
@@ -159,8 +159,8 @@ def router(searches: SearchRequests) -> APIRouter:
 
     @api.get(
         "/plan",
-        summary="How a search would be answered",
-        description="Looks at the index alone, and finds nothing. It tells how many things there are, so it is for admins.",
+        summary="Explain a search",
+        description="Reads only the index and returns no things. For admins only, since it shows the number of things.",
         operation_id="planSearch",
         dependencies=[Depends(admins_only)],
         responses=answers(
@@ -202,10 +202,10 @@ def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(wanted))
     if not caller.subjects:
         # Shown by command lines.
-        may_say = " Say in whose with 'as'." if caller.role.may(TokenRole.ADMIN) else ""
+        may_say = " Name subjects with 'as'." if caller.role.may(TokenRole.ADMIN) else ""
         raise refused(
             "api:subjects.missing",
-            f"Your token has no subjects in whose name things could be searched.{may_say}",
+            f"Your token has no subjects to search with.{may_say}",
             "expected 'subjects' at the token in api.tokens",
         )
     return caller.subjects
@@ -221,7 +221,7 @@ def _selection(fields: str | None) -> Selection | None:
     try:
         return parse_fields(fields)
     except SelectorRefused as error:
-        raise refused("json.fieldselector.invalid", "'fields' cannot be read.", str(error)) from error
+        raise refused("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
 
 
 def _seconds(timeout: str | None) -> float | None:

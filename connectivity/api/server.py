@@ -86,7 +86,7 @@ class _Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the library's signature
         """Answer an invalid HTTP request in the form of every error, if that is still possible."""
-        body = msgspec.json.encode(shown(fault("api:request.invalid", "This is no request that HTTP/1.1 knows.")))
+        body = msgspec.json.encode(shown(fault("api:request.invalid", "The request is not valid HTTP/1.1.")))
         headers = [("content-type", JSON), ("content-length", str(len(body))), ("connection", "close")]
         events = (h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body))
         with contextlib.suppress(h11.LocalProtocolError):

@@ -43,7 +43,7 @@ def there_for(service: ServiceClient, wanted: Mapping[str, WantedDocument]) -> d
     for each in service.items("connections", fields="id,_owner,_file,_revision"):
         each = _object(service, each)
         name, file = str(each.get("id")), each.get("_file")
-        owner = str(file or "of a name that the service does not tell") if each.get("_owner") == "file" else None
+        owner = str(file or "with a name that the service does not return") if each.get("_owner") == "file" else None
         found[name] = StoredDocument(f'"rev:{each.get("_revision")}"', file=owner)
     for name in wanted.keys() & {name for name, each in found.items() if each.file is None}:
         try:
@@ -71,7 +71,7 @@ def carry_out(service: ServiceClient, step: Step, wanted: Mapping[str, WantedDoc
             service.ask("PUT", "connections", step.id, body=body, headers=condition)
     except ServiceRefused as error:
         if error.answered == CHANGED_MEANWHILE:
-            return "somebody has changed it meanwhile, and nothing was done; look at the plan again"
+            return "it was changed meanwhile and is left unchanged; run the command again to see the new plan"
         return error.why
     return None
 
@@ -100,7 +100,7 @@ def sample_of(file: Path | None) -> bytes | None:
         with file.open("rb") as opened:
             return opened.read(MAX_SAMPLE + 1)
     except OSError as error:
-        complain(f"{file}: expected a file that can be read: {error.strerror}")
+        complain(f"{file}: expected a readable file: {error.strerror}")
         raise typer.Exit(2) from None
 
 

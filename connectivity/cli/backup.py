@@ -14,15 +14,17 @@ MIB = 1 << 20
 
 
 def backup(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder that is new or empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
     like: Annotated[
         Path | None,
-        typer.Option(metavar="EARLIER", help="An earlier backup on the same disk: files that it has are linked."),
+        typer.Option(
+            metavar="EARLIER", help="An earlier backup on the same disk; its files are hard-linked instead of copied."
+        ),
     ] = None,
     settings: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy journal and lake, so that a service can start from the copy. A service may run meanwhile."""
+    """Copy journal and lake to a folder that a service can start from. The service may be running."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import backup as work
 
@@ -42,4 +44,4 @@ def backup(
             }
         )
     if (key := made["key_left_out"]) is not None:
-        complain(f"{key} is not copied: without it no stored secret opens; keep a copy of it apart from this one")
+        complain(f"{key} is not copied: stored secrets cannot be decrypted without it; keep a separate copy")

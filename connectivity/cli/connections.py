@@ -103,7 +103,7 @@ def follow_log(
                 raise
         else:
             if away:
-                told(f"{service.place.shown}: there again")
+                told(f"{service.place.shown}: available again")
                 away = False
             yield from seen.new(found)
         sleep(seconds)
@@ -118,18 +118,18 @@ _COMMAND = "connectivity.commands:"
 _IDS: Mapping[str, str | None] = {"ids-only": "true"}
 _LISTED = "id,connectionType,connectionStatus,name,_owner,_file,_override,_problems"
 
-ConnectionId = Annotated[str, typer.Argument(metavar="ID", help="A connection's id.", autocompletion=connection_ids)]
+ConnectionId = Annotated[str, typer.Argument(metavar="ID", help="Connection ID.", autocompletion=connection_ids)]
 ConnectionIds = Annotated[
-    list[str], typer.Argument(metavar="ID…", help="Ids of connections.", autocompletion=connection_ids)
+    list[str], typer.Argument(metavar="ID…", help="Connection IDs.", autocompletion=connection_ids)
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @app.command("list")
 @reaching
 def list_(
     service: ServiceClient,
-    ids: Annotated[bool, typer.Option("--ids", help="The ids alone, one a line.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Print only IDs, one per line.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the connections: desired status, owner (the API, or a file), problems of a newer file."""
@@ -151,7 +151,7 @@ def list_(
 def show(
     service: ServiceClient,
     connection: ConnectionId,
-    revision: Annotated[int | None, typer.Option(min=1, help="As it was at this revision.")] = None,
+    revision: Annotated[int | None, typer.Option(min=1, help="Show this revision.")] = None,
     at: Annotated[str | None, typer.Option(metavar="TIME", help="As it was at this time (ISO 8601).")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -168,20 +168,24 @@ def show(
         typer.echo(tables.as_yaml(found), nl=False)
 
 
-@app.command(epilog="Exit codes: those of the other commands, and 3 with --plan if anything would change.")
+@app.command(epilog="Exit codes: as for the other commands, and 3 with --plan if there are changes.")
 @reaching
 def apply(
     service: ServiceClient,
     paths: Paths,
     plan: Annotated[
-        bool, typer.Option("--plan", help="Say what would change, and change nothing; ends with 3 if anything would.")
+        bool,
+        typer.Option("--plan", help="Show what would change, without changing it; exits with 3 if there are changes."),
     ] = False,
     yes: Yes = False,
     secrets: Annotated[
-        bool, typer.Option("--secrets", help="Send documents, too, of which only secrets may differ.")
+        bool,
+        typer.Option(
+            "--secrets", help="Also send documents whose secrets cannot be compared, even without other changes."
+        ),
     ] = False,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete connections of the API that no document has any more.")
+        bool, typer.Option("--prune", help="Delete connections of the API that are in none of the files.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -196,7 +200,7 @@ def apply(
 
     wanted = wanted_of(paths, as_json=as_json)
     if not wanted:
-        complain("found no connection in what was given, expected one at least")
+        complain("found no connection in the files, expected at least one")
         raise typer.Exit(2)
     steps = decide(wanted, there_for(service, wanted), secrets=secrets, prune=prune)
     doing = [step for step in steps if step.action in DOING]
@@ -211,7 +215,7 @@ def apply(
         typer.echo(summary(steps))
     try:
         if doing and not (plan or is_refused):
-            confirm(f"Do this ({summary(doing)})?", yes=yes)
+            confirm(f"Make these changes ({summary(doing)})?", yes=yes)
             for step in doing:
                 outcomes[step.id] = carry_out(service, step, wanted)
                 if not as_json:
@@ -220,7 +224,7 @@ def apply(
         if as_json:
             print_json(_plan(steps, outcomes))
     if is_refused:
-        complain("nothing was done: what a file of the service owns is changed there")
+        complain("nothing was changed: change the connections owned by a file in that file")
     if is_refused or any(outcomes.values()):
         raise typer.Exit(1)
     if plan and doing:
@@ -247,16 +251,20 @@ def _print_outcome(name: str, failure: str | None) -> None:
 def try_out(
     service: ServiceClient,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A connection file.")],
-    connection: Annotated[str | None, typer.Option("--id", metavar="ID", help="Which, of several in it.")] = None,
+    connection: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The connection to test, if the file has several.")
+    ] = None,
     sample: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A message to map on trial; - reads standard input.")
+        Path | None, typer.Option(metavar="FILE", help="A sample message to map; - reads standard input.")
     ] = None,
     header: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of the sample; may be repeated.")
     ] = None,
-    source: Annotated[int, typer.Option(min=0, metavar="N", help="The source that the sample comes in at.")] = 0,
+    source: Annotated[
+        int, typer.Option(min=0, metavar="N", help="The index of the source that receives the sample.")
+    ] = 0,
     address: Annotated[
-        str | None, typer.Option(help="Where the sample arrives; else the first address of the source.")
+        str | None, typer.Option(help="The address that receives the sample. Default: the first address of the source.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -267,7 +275,7 @@ def try_out(
     from connectivity.cli.apply import only_one, sample_of, trial_of, tried, wanted_of
 
     if sample is None and (header or address is not None or source):
-        complain("--header, --source and --address belong to a --sample")
+        complain("found --header, --source or --address without --sample; add --sample")
         raise typer.Exit(2)
     document = only_one(wanted_of([path], as_json=as_json), connection)
     wanted = trial_of(document, sample_of(sample), header or [], source, address)
@@ -296,7 +304,7 @@ def _print_trial(report: object, *, as_json: bool) -> None:
 @app.command()
 @reaching
 def delete(service: ServiceClient, connections: ConnectionIds, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Delete connections of the API; those of a file are its own."""
+    """Delete connections of the API. Connections owned by a file are refused."""
     confirm(f"Delete {', '.join(connections)}?", yes=yes)
     _do_each(connections, lambda it: service.ask("DELETE", "connections", it), "deleted", as_json=as_json)
 
@@ -304,14 +312,14 @@ def delete(service: ServiceClient, connections: ConnectionIds, yes: Yes = False,
 @app.command("open")
 @reaching
 def open_(service: ServiceClient, connections: ConnectionIds, as_json: AsJson = False) -> None:
-    """Want connections open, and wait until they are."""
+    """Open connections, and wait until they are connected."""
     _do_each(connections, lambda it: _command(service, it, "openConnection"), "open", as_json=as_json)
 
 
 @app.command()
 @reaching
 def close(service: ServiceClient, connections: ConnectionIds, as_json: AsJson = False) -> None:
-    """Want connections closed, and wait until they are."""
+    """Close connections, and wait until they are closed."""
     _do_each(connections, lambda it: _command(service, it, "closeConnection"), "closed", as_json=as_json)
 
 
@@ -320,7 +328,7 @@ def close(service: ServiceClient, connections: ConnectionIds, as_json: AsJson = 
 def status(
     service: ServiceClient,
     connection: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="One of them; else all.", autocompletion=connection_ids)
+        str | None, typer.Argument(metavar="[ID]", help="Connection ID. Default: all.", autocompletion=connection_ids)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -345,14 +353,14 @@ def status(
 def metrics(
     service: ServiceClient,
     connection: ConnectionId,
-    reset: Annotated[bool, typer.Option("--reset", help="Count from zero.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Reset the counters.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a connection has counted in the last minute, hour and day."""
+    """Show the metrics of a connection for the last minute, hour and day."""
     if reset:
         _command(service, connection, "resetConnectionMetrics")
         if not as_json:
-            typer.echo(f"{connection}: counts from zero")
+            typer.echo(f"{connection}: counters reset")
             return
     found = service.get("connections", connection, "metrics")
     if as_json:
@@ -360,7 +368,7 @@ def metrics(
     elif rows := tables.metrics(found):
         print_table(rows)
     else:
-        typer.echo(f"{connection}: nothing counted")
+        typer.echo(f"{connection}: no metrics")
 
 
 @app.command()
@@ -368,12 +376,14 @@ def metrics(
 def logs(
     service: ServiceClient,
     connection: ConnectionId,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")] = False,
-    level: Annotated[Level | None, typer.Option(help="Those of one level alone.")] = None,
-    interval: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often to ask.")] = 1.0,
-    enable: Annotated[bool, typer.Option("--enable", help="Keep entries for the usual time, from now.")] = False,
-    reset: Annotated[bool, typer.Option("--reset", help="Forget the entries.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --follow an object a line.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new entries until Ctrl-C.")] = False,
+    level: Annotated[Level | None, typer.Option(help="Show only this level.")] = None,
+    interval: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How often to request new entries.")
+    ] = 1.0,
+    enable: Annotated[bool, typer.Option("--enable", help="Enable the log for the default time, from now.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Delete the entries.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --follow one object per line.")] = False,
 ) -> None:
     """Show the log of a connection: the last entries of each kind, the oldest first."""
     if enable:
@@ -386,7 +396,7 @@ def logs(
                 print_json_line(entry) if as_json else _print_entry(entry)
         return
     if (enable or reset) and not as_json:
-        typer.echo(f"{connection}: {'entries forgotten' if reset else 'entries are kept'}")
+        typer.echo(f"{connection}: {'entries deleted' if reset else 'log enabled'}")
         return
     found = service.get("connections", connection, "logs")
     if as_json:
@@ -408,7 +418,7 @@ def _print_entry(entry: Mapping[str, Any]) -> None:
 @app.command()
 @reaching
 def revisions(service: ServiceClient, connection: ConnectionId, as_json: AsJson = False) -> None:
-    """List the revisions of a connection, the newest first: when, by whom, and what was done."""
+    """List the revisions of a connection, newest first: time, author and action."""
     found = service.items("connections", connection, "revisions")
     if as_json:
         print_json(found)

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 
 EXITS = (
-    "Exit codes: 0 written; 1 there is no such entity, or failed, and may go well the next time; 2 arguments, settings, "
-    "limits or a file that cannot be used; 4 no pipeline answers wide queries; 130 cancelled."
+    "Exit codes: 0 written; 1 unknown entity, or a failure that may be temporary; 2 invalid arguments, settings, "
+    "limits or file; 4 no pipeline runs Spark queries; 130 canceled."
 )
 A_YEAR = 31_536_000.0
 _LOOK_SECONDS = 0.2
@@ -38,23 +38,23 @@ def export(
     out: Annotated[Path, typer.Option("--out", metavar="FILE.parquet", help="The file to write.")],
     what: Annotated[
         str | None,
-        typer.Argument(metavar="[ENTITY-OR-FILTER]", help="An entity's id, or a filter (RQL); nothing: everything."),
+        typer.Argument(metavar="[ENTITY-OR-FILTER]", help="Entity ID or RQL filter. Default: everything."),
     ] = None,
     begin: Annotated[
         str | None, typer.Option("--from", metavar="REVISION|TIME", help="The first revision, or the earliest time.")
     ] = None,
     end: Annotated[
         str | None,
-        typer.Option("--to", metavar="REVISION|TIME", help="The last revision, or the time before which events lie."),
+        typer.Option("--to", metavar="REVISION|TIME", help="The last revision, or the time that all events precede."),
     ] = None,
-    entity_type: Annotated[str | None, typer.Option("--type", help="`thing`, `policy` or `stream` alone.")] = None,
-    namespace: Annotated[str | None, typer.Option(help="Entities of this namespace alone.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    entity_type: Annotated[str | None, typer.Option("--type", help="Only `thing`, `policy` or `stream`.")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Only entities of this namespace.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.001, max=A_YEAR, metavar="SECONDS", help="How long it may take.")
+        float, typer.Option(min=0.001, max=A_YEAR, metavar="SECONDS", help="How long the export may take.")
     ] = 3600.0,
-    max_rows: Annotated[int | None, typer.Option(min=0, metavar="ROWS", help="How many events it may find.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+    max_rows: Annotated[int | None, typer.Option(min=0, metavar="ROWS", help="Maximum number of events.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     settings: SettingsFile = None,
 ) -> None:
     """Write events, ordered by entity and revision, into a Parquet file, complete up to now."""
@@ -70,7 +70,7 @@ def export(
     if as_json:
         print_json(written)
     else:
-        found = counted(written["rows"], "event") if written["rows"] else "nothing found, no events"
+        found = counted(written["rows"], "event") if written["rows"] else "no events"
         typer.echo(f"{written['file']}: {found}, {counted(written['bytes'], 'byte')}")
 
 
@@ -115,21 +115,21 @@ app.command(epilog=EXITS)(export)
 
 
 @app.command(
-    epilog="Exit codes: 0 done, or begun by the service; 1 there is no such entity, or it cannot be erased now; 2 what was "
-    "given cannot be used; 4 the service that has the data folder wants another token; 5 it does not answer."
+    epilog="Exit codes: 0 done, or started by the service; 1 unknown entity, or it cannot be erased now; 2 invalid "
+    "arguments; 4 the service that uses the data folder requires another token; 5 the service does not respond."
 )
 def erase(
-    entity: Annotated[str, typer.Argument(help="The id, such as acme.site:lamp-7, or tank-9/0 of a stream.")],
+    entity: Annotated[str, typer.Argument(help="Entity ID, such as acme.site:lamp-7, or tank-9/0 for a stream.")],
     type: Annotated[str, typer.Option(help="`thing`, `policy` or `stream`.")] = "thing",
-    yes: Annotated[bool, typer.Option("--yes", help="Do it: what is erased never comes back.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm the erasure, which cannot be undone.")] = False,
     url: Url = None,
     token_file: TokenFile = None,
     settings: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Erase everything that journal and lake know of one entity, for good."""
+    """Erase all data of one entity from journal and lake, permanently."""
     if not yes:
-        complain(f"{type} {entity}: its whole history would be erased, for good; say --yes if that is meant")
+        complain(f"{type} {entity}: its whole history would be erased permanently; add --yes to confirm")
         raise typer.Exit(2)
     loaded = loaded_settings(settings)
     from connectivity.cli.http_client import RequestFailed
@@ -149,7 +149,7 @@ def erase(
         complain(str(error))
         raise typer.Exit(2 if isinstance(error, erasure.NoEntity) else 1) from None
     except RequestFailed as error:
-        complain(f"a service has the data folder: {error}")
+        complain(f"a service uses the data folder: {error}")
         raise typer.Exit(error.exit_code) from None
     if as_json:
         print_json(record)
@@ -168,12 +168,12 @@ def _remarks(data_dir: Path, entity: EntityId, record: Mapping[str, Any]) -> Ite
     if (earlier := erasure.before(data_dir, record)) is not None:
         number, at = earlier["id"], earlier["asked"]
         yield (
-            f"{record['entity']} was erased before, as number {number} at {at}: all of that is done again, with what "
-            "came since"
+            f"{record['entity']} was erased before, as number {number} at {at}: the erasure is repeated and covers "
+            "later data"
         )
     if erasure.has_policy(data_dir, entity):
         yield (
-            "its policy of the same id is left, with the subjects that it names; unless other things need it, erase it, "
+            "its policy with the same ID remains, with the subjects that it names; unless other things need it, erase it, "
             f"too: connectivity history erase {shlex.quote(entity.id)} --type policy"
         )
 
@@ -194,7 +194,7 @@ def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     elif found:
         print_table(found)
     else:
-        typer.echo("nothing was erased")
+        typer.echo("no erasures")
 
 
 def _asked(way: ConnectionOptions, wanted: dict[str, str]) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class ServiceRefused(RequestFailed):
     def why(self) -> str:
         """Why a change was refused; and that it is stored, where only the broker is in the way."""
         is_stored = self.code == "connectivity:connection.failed"
-        return f"stored, and could not be opened; the service goes on trying: {self}" if is_stored else str(self)
+        return f"stored, but could not be opened; the service keeps retrying: {self}" if is_stored else str(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def place_of(url: str) -> ServiceAddress:
     is_secure = parts.scheme == "https"
     extra = parts.query or parts.fragment or re.search(r"[\x00-\x20\x7f]", url)
     if "@" in parts.netloc:
-        raise BadAddress(f"expected an address without a user; a token belongs into {TOKEN_VARIABLE} or --token-file")
+        raise BadAddress(f"expected an address without a user; put a token in {TOKEN_VARIABLE} or --token-file")
     if parts.scheme not in ("http", "https") or not host or not host.isascii() or extra:
         raise BadAddress(f"found the address {url!r}, expected http://host:port")
     return ServiceAddress(host, (443 if is_secure else 80) if port is None else port, parts.path.rstrip("/"), is_secure)
@@ -137,14 +137,14 @@ def token_in(file: Path) -> str:
         text = file.read_bytes()[:_CHUNK].decode().strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise BadAddress(f"{file}: expected a file that holds the token: {reason}") from None
+        raise BadAddress(f"{file}: expected a file with the token: {reason}") from None
     return checked_token(text, str(file))
 
 
 def checked_token(text: str, origin: str) -> str:
     """The token, if a header can carry it; nothing else may show it. Raises BadAddress."""
     if not _TOKEN.fullmatch(text):
-        raise BadAddress(f"{origin}: expected a token of visible ASCII characters in one piece")
+        raise BadAddress(f"{origin}: expected a token of visible ASCII characters without spaces")
     return text
 
 
@@ -177,7 +177,7 @@ class ServiceClient:
 
     def misunderstood(self) -> ServiceUnreachable:
         """Return the error for a response of unexpected shape."""
-        return ServiceUnreachable(f"{self.place.shown}: an answer that is not this service's; mend --url")
+        return ServiceUnreachable(f"{self.place.shown}: unexpected response, not from this service; fix --url")
 
     def ask(
         self,
@@ -224,7 +224,7 @@ class ServiceClient:
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, data
         except (OSError, http.client.HTTPException, ValueError):
             if late.is_set():
-                raise TimeoutError(f"no whole answer within {self._seconds:g} s") from None
+                raise TimeoutError(f"no complete response within {self._seconds:g} s") from None
             raise
         finally:
             client.close()
@@ -278,28 +278,26 @@ def _translated(place: ServiceAddress) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise ServiceUnreachable(
-            f"{place.shown}: no whole answer in time; is it this service, and is it well?"
-        ) from None
+        raise ServiceUnreachable(f"{place.shown}: no complete response in time; check --url and the service") from None
     except ConnectionRefusedError:
-        raise ServiceUnreachable(f"{place.shown}: nobody listens there; start the service, or say --url") from None
+        raise ServiceUnreachable(f"{place.shown}: connection refused; start the service, or fix --url") from None
     except socket.gaierror:
-        raise ServiceUnreachable(f"{place.shown}: no such host; mend --url, {URL_VARIABLE} or api.host") from None
+        raise ServiceUnreachable(f"{place.shown}: unknown host; fix --url, {URL_VARIABLE} or api.host") from None
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message
         raise ServiceUnreachable(
-            f"{place.shown}: its certificate is not trusted: {reason}; SSL_CERT_FILE adds trust"
+            f"{place.shown}: its certificate is not trusted: {reason}; add its CA with SSL_CERT_FILE"
         ) from None
     except ssl.SSLError:
-        raise ServiceUnreachable(f"{place.shown}: no TLS there; try http:// in --url") from None
+        raise ServiceUnreachable(f"{place.shown}: the server does not use TLS; try http:// in --url") from None
     except _TooLarge:
-        raise ServiceUnreachable(f"{place.shown}: an answer of more than {LARGEST_ANSWER} bytes, not read") from None
-    except (http.client.HTTPException, ValueError, EOFError):
         raise ServiceUnreachable(
-            f"{place.shown}: what answers there is no HTTP service, or broke off; mend --url"
+            f"{place.shown}: found a response of more than {LARGEST_ANSWER} bytes, which was not read"
         ) from None
+    except (http.client.HTTPException, ValueError, EOFError):
+        raise ServiceUnreachable(f"{place.shown}: the response is not HTTP, or incomplete; fix --url") from None
     except OSError as error:
-        raise ServiceUnreachable(f"{place.shown}: cannot be reached: {error.strerror or error}; mend --url") from None
+        raise ServiceUnreachable(f"{place.shown}: cannot be reached: {error.strerror or error}; fix --url") from None
 
 
 def _understood(place: ServiceAddress, status: int, headers: Mapping[str, str], data: bytes) -> HttpResponse:
@@ -307,14 +305,16 @@ def _understood(place: ServiceAddress, status: int, headers: Mapping[str, str], 
     document = _document(headers, data)
     if 200 <= status < 300:
         if data and document is _NONE:
-            raise ServiceUnreachable(f"{place.shown}: status {status} with something that is not JSON; mend --url")
+            raise ServiceUnreachable(f"{place.shown}: status {status} with a body that is not JSON; fix --url")
         return HttpResponse(status, None if document is _NONE else document, headers)
     fault = document if isinstance(document, dict) else {}
     code, message = (fault.get(name) for name in ("error", "message"))
     if status in (401, 403):
         raise NotAllowed(f"{place.shown}: {_not_allowed(status, message)}")
     if not isinstance(code, str) or not isinstance(message, str):
-        raise ServiceUnreachable(f"{place.shown}: status {status} without this service's words; mend --url")
+        raise ServiceUnreachable(
+            f"{place.shown}: status {status} with an error that is not from this service; fix --url"
+        )
     description = fault.get("description")
     # For an invalid document, the first problem is in the description.
     is_more = isinstance(description, str) and not fault.get("problems")
@@ -328,7 +328,7 @@ def _not_allowed(status: int, message: object) -> str:
     said = f"{message}" if isinstance(message, str) else f"status {status}"
     if status == 401:
         return f"{said} Give the token in {TOKEN_VARIABLE} or --token-file."
-    return f"{said} Another token, or another address, may do."
+    return f"{said} Use another token or address."
 
 
 def _problems(found: object) -> Iterator[str]:

@@ -36,7 +36,7 @@ app.command(epilog=EXITS)(search)
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(history.app, name="history")
 app.command(
-    epilog="Exit codes: 0 done; 1 something cannot be read or written now; 2 the folder or the settings cannot be used; "
+    epilog="Exit codes: 0 done; 1 a read or write failed; 2 invalid folder or settings; "
     "5 journal and lake do not belong together."
 )(backup)
 app.add_typer(secrets.app, name="secrets")
@@ -69,13 +69,13 @@ def schema() -> None:
 
 
 @app.command(
-    epilog="Exit codes: 0 stopped as asked; 1 the journal cannot be opened; 2 settings that cannot be used; "
-    "3 another service owns the data folder; 4 the API's port is in use."
+    epilog="Exit codes: 0 stopped by a signal; 1 the journal cannot be opened; 2 invalid settings; "
+    "3 another service uses the data folder; 4 the API's port is in use."
 )
 def serve(
     settings: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="YAML file of settings; CONNECTIVITY_… variables count more."),
+        typer.Option(metavar="FILE", help="YAML file of settings; CONNECTIVITY_… environment variables override it."),
     ] = None,
 ) -> None:
     """Run the service until SIGTERM or SIGINT."""

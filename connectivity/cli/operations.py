@@ -24,13 +24,13 @@ app = typer.Typer(help="The open subscriptions of a running service.", epilog=EX
 @reaching
 def list_(
     service: ServiceClient,
-    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="How many at most.")] = 1_000,
+    limit: Annotated[int, typer.Option(min=1, max=_MOST, help="Maximum number of entries.")] = 1_000,
     as_json: AsJson = False,
 ) -> None:
     """List the open subscriptions: connection, entity, demand, elements sent."""
     found, total = service.some(limit, "connectivity", "subscriptions")
     if len(found) < total:
-        complain(f"{len(found)} of {total} are listed; --limit {_MOST} is the most")
+        complain(f"{len(found)} of {total} are listed; --limit accepts at most {_MOST}")
     if as_json:
         print_json(found)
     elif rows := tables.same_names(found):
@@ -43,7 +43,7 @@ def list_(
 @reaching
 def cancel(
     service: ServiceClient,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="How its id begins.")],
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="The first characters of its ID.")],
     as_json: AsJson = False,
 ) -> None:
     """End the subscription whose ID begins like this; its client receives `failed`."""
@@ -57,7 +57,7 @@ def cancel(
 @reaching
 def audit(
     service: ServiceClient,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 100,
     as_json: AsJson = False,
 ) -> None:
     """Show the audit log: who changed which connection, when and how, the newest first."""
@@ -67,4 +67,4 @@ def audit(
     elif rows := tables.same_names(found):
         print_table(rows)
     else:
-        typer.echo("nothing was changed")
+        typer.echo("no entries")

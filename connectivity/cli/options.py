@@ -33,15 +33,16 @@ if TYPE_CHECKING:
 
 
 EXITS = (
-    "Exit codes: 0 done; 1 the service refused, or a problem was found; 2 what was given cannot be used; "
-    "4 the token is missing, wrong, or has not the right; 5 no service was reached; 130 interrupted."
+    "Exit codes: 0 done; 1 the service refused, or a problem was found; 2 invalid arguments; "
+    "4 the token is missing, invalid, or lacks permission; 5 no service was reached; 130 interrupted."
 )
 """The note in the help of commands that call a service."""
 INTERRUPTED = 130
 """The exit code of a command that was interrupted, as shells have it."""
 
 SettingsFile = Annotated[
-    Path | None, typer.Option("--settings", metavar="FILE", help="YAML file of settings; variables count more.")
+    Path | None,
+    typer.Option("--settings", metavar="FILE", help="YAML file of settings; environment variables override it."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Paths = Annotated[list[Path], typer.Argument(metavar="PATH…", help="Connection files, or folders of them.")]
@@ -50,7 +51,7 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="Where the service listens; else CONNECTIVITY_URL, else api.host and api.port of the settings.",
+        help="Address of the service. Default: CONNECTIVITY_URL, else api.host and api.port of the settings.",
     ),
 ]
 TokenFile = Annotated[
@@ -58,7 +59,7 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help="File that holds the token; else CONNECTIVITY_TOKEN, else api.token of the settings.",
+        help="File with the token. Default: CONNECTIVITY_TOKEN, else api.token of the settings.",
     ),
 ]
 
@@ -149,7 +150,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        complain(f"{question} Say --yes if that is meant.")
+        complain(f"{question} Add --yes to confirm.")
         raise typer.Exit(2)
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)

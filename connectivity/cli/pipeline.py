@@ -20,16 +20,16 @@ from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import complain, counted, print_fields, print_json, print_table
 
 EXITS = (
-    "Exit codes: 0 done; 1 failed, and may go well the next time (with verify: lake and journal differ); 2 settings "
-    "that cannot be used; 3 another pipeline writes the lake; 4 Spark cannot run here; 5 lake and journal "
+    "Exit codes: 0 done; 1 failed, possibly temporarily (with verify: lake and journal differ); 2 invalid settings; "
+    "3 another pipeline writes the lake; 4 Spark cannot run here; 5 lake and journal "
     "do not fit together."
 )
-app = typer.Typer(help="Move the journal into the lake, by hand.", epilog=EXITS, no_args_is_help=True)
+app = typer.Typer(help="Manage the pipeline from the journal to the lake.", epilog=EXITS, no_args_is_help=True)
 
 
 @app.command()
 def run(settings: SettingsFile = None) -> None:
-    """Follow the journal until on_event to stop: for `spark.mode: external`."""
+    """Follow the journal until SIGTERM or SIGINT; for `spark.mode: external`."""
     _become("run", settings)
 
 
@@ -46,7 +46,9 @@ def optimize(settings: SettingsFile = None, as_json: AsJson = False) -> None:
 @app.command()
 def retention(
     settings: SettingsFile = None,
-    preview: Annotated[bool, typer.Option("--preview", help="Say what would go, and change nothing.")] = False,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Show what would be deleted, without deleting it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete events by retention, or show what it would delete, by namespace."""
@@ -55,9 +57,7 @@ def retention(
         if as_json:
             print_json(found)
         else:
-            typer.echo(
-                f"{counted(found['events'], 'event')} deleted" if found["events"] else "nothing was past its time"
-            )
+            typer.echo(f"{counted(found['events'], 'event')} deleted" if found["events"] else "no events deleted")
         return
     loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process
@@ -72,7 +72,7 @@ def retention(
     elif namespaces:
         print_table(namespaces)
     else:
-        typer.echo("nothing would go")
+        typer.echo("no events would be deleted")
 
 
 @app.command()
@@ -80,10 +80,10 @@ def verify(
     settings: SettingsFile = None,
     every: Annotated[
         bool,
-        typer.Option("--all", help="Fold the events of every entity, not of some, and read every page of the lake."),
+        typer.Option("--all", help="Check every entity instead of a sample, and read every page of the lake."),
     ] = False,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Do not go on where the last one was interrupted.")
+        bool, typer.Option("--restart", help="Start over instead of continuing an interrupted run.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -123,7 +123,7 @@ def _print_verdict(found: dict[str, Any], differences: list[dict[str, Any]]) -> 
     if found["indexed"]:
         typer.echo(f"search index: compared with the states of {counted(found['indexed'], 'entity')}")
     if found["unindexed"]:
-        typer.echo(f"the search index is being made: {counted(found['unindexed'], 'entity')} not in it yet")
+        typer.echo(f"the search index is being built: {counted(found['unindexed'], 'entity')} not in it yet")
     if found["waiting"]:
         typer.echo(f"{counted(found['waiting'], 'event')} not in the lake yet: the pipeline moves them while it runs")
     if found["erasures_pending"]:
@@ -146,7 +146,7 @@ class RebuildChoice(str, Enum):
 @app.command()
 def rebuild(
     settings: SettingsFile = None,
-    only: Annotated[RebuildChoice | None, typer.Option(help="One of them alone.")] = None,
+    only: Annotated[RebuildChoice | None, typer.Option(help="Rebuild only this part.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Rebuild `latest` from the lake's events, the journal's states, and the search index.

@@ -25,34 +25,34 @@ def search(
     service: ServiceClient,
     query: Annotated[
         str | None,
-        typer.Argument(metavar="QUERY", help="RQL, such as 'gt(attributes/size,3)'; every thing without it."),
+        typer.Argument(metavar="QUERY", help="RQL filter, such as 'gt(attributes/size,3)'. Default: all things."),
     ] = None,
     fields: Annotated[
-        str | None, typer.Option(metavar="FIELDS", help="What to show, such as thingId,attributes(room,size).")
+        str | None, typer.Option(metavar="FIELDS", help="Fields to show, such as thingId,attributes(room,size).")
     ] = None,
     sort: Annotated[
         str | None,
-        typer.Option(metavar="PATHS", help="In which order, such as -attributes/size,+thingId; by thingId without it."),
+        typer.Option(metavar="PATHS", help="Sort order, such as -attributes/size,+thingId. Default: thingId."),
     ] = None,
     namespaces: Annotated[
-        list[str] | None, typer.Option("--namespace", metavar="NAME", help="Only these; may be said several times.")
+        list[str] | None, typer.Option("--namespace", metavar="NAME", help="Only this namespace; may be repeated.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many things at most.")] = 1_000,
-    count: Annotated[bool, typer.Option("--count", help="Only say how many there are.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of things.")] = 1_000,
+    count: Annotated[bool, typer.Option("--count", help="Print only the number of things.")] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say how it would be answered, and find nothing; admins only.")
+        bool, typer.Option("--explain", help="Show the search plan without searching; admins only.")
     ] = False,
     subjects: Annotated[
         list[str] | None,
         typer.Option(
             "--as",
             metavar="SUBJECT",
-            help="In whose name, instead of the token's subjects; admins only; may be said several times.",
+            help="Subject to search with instead of the token's subjects; admins only; may be repeated.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Search things: prints the matching ones as far as the token's subjects may read them."""
+    """Search things, and print the parts that the token's subjects can read."""
     asked = {
         "filter": query,
         "namespaces": ",".join(namespaces) if namespaces else None,
@@ -71,7 +71,7 @@ def search(
         return
     found, is_all = _collected(_pages(service, {**asked, "fields": fields}, order, limit), limit)
     if not is_all:
-        complain(f"{len(found)} things are listed, and there are more; --limit says how many at most")
+        complain(f"{len(found)} things are listed, and there are more; raise --limit to see them")
     if as_json:
         print_json(found)
     elif rows := tables.same_names([tables.leaves(thing) for thing in found] if fields else found):

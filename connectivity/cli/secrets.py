@@ -15,17 +15,19 @@ from connectivity.cli.options import AsJson, SettingsFile, loaded_settings, user
 from connectivity.cli.output import complain, counted, print_json
 from connectivity.errors import SealError, SettingsError
 
-app = typer.Typer(help="The keys of the secrets that are stored.", no_args_is_help=True)
+app = typer.Typer(help="The keys that encrypt stored secrets.", no_args_is_help=True)
 
 
 @app.command(name="new-key")
 def new_key(
     file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Put it at the head of this key file, which is made if it is missing."),
+        typer.Option(
+            metavar="FILE", help="Add the key as the first line of this file; the file is created if it is missing."
+        ),
     ] = None,
 ) -> None:
-    """Make a key: print it, or put it into a file before the keys that are there."""
+    """Create a key: print it, or add it to a file before the existing keys."""
     from connectivity.maintenance import keyring
     from connectivity.security.keys import key_id, key_text, new_key
 
@@ -38,12 +40,12 @@ def new_key(
     except SettingsError as error:
         complain(str(error))
         raise typer.Exit(2) from None
-    typer.echo(f"{file}: key {key_id(made)} seals from the next start on; the other keys there still open")
+    typer.echo(f"{file}: key {key_id(made)} encrypts from the next start on; the other keys in the file still decrypt")
 
 
 @app.command()
 def rotate(settings: SettingsFile = None, as_json: AsJson = False) -> None:
-    """Seal all stored secrets under the newest key. The service has to be stopped."""
+    """Encrypt all stored secrets with the newest key. The service must be stopped."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import keyring
     from connectivity.store.folder_lock import DataFolderLocked
@@ -51,7 +53,7 @@ def rotate(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     try:
         done = keyring.rotate_here(loaded, user())
     except DataFolderLocked as error:
-        complain(f"{error}; its secrets can be sealed anew while it is stopped")
+        complain(f"{error}; stop it before you encrypt its secrets again")
         raise typer.Exit(error.exit_code) from None
     except SettingsError as error:
         complain(str(error))
@@ -62,6 +64,8 @@ def rotate(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json(done._asdict())
         return
-    typer.echo(f"{counted(done.secrets, 'secret')} in {counted(done.revisions, 'revision')} sealed with key {done.key}")
+    typer.echo(
+        f"{counted(done.secrets, 'secret')} in {counted(done.revisions, 'revision')} encrypted with key {done.key}"
+    )
     if done.unneeded:
-        typer.echo(f"not needed any more: {', '.join(done.unneeded)}")
+        typer.echo(f"no longer needed: {', '.join(done.unneeded)}")

@@ -76,7 +76,7 @@ def read_json(content: bytes) -> ParsedDocument:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         return _unreadable(f"a byte at position {error.start} that is not UTF-8", "text in UTF-8")
-    return _loaded(_load_json, text) if text.strip() else _unreadable("nothing", "JSON")
+    return _loaded(_load_json, text) if text.strip() else _unreadable("an empty body", "JSON")
 
 
 def _loaded(load: Callable[[str], Any], text: str) -> ParsedDocument:
@@ -171,7 +171,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> float:
-    raise _Unreadable(f"the number {name}", "JSON, which has no such number")
+    raise _Unreadable(f"the number {name}", "a number that JSON supports")
 
 
 def _finite(text: str) -> float:
@@ -214,7 +214,7 @@ class _Constructor(SafeConstructor):
                     self.flatten_mapping(source)
                     self._merged += len(source.value)
                     if self._merged > MAX_VALUES:
-                        raise _Unreadable("a larger document", f"at most {MAX_VALUES} values brought in by merge keys")
+                        raise _Unreadable("a larger document", f"at most {MAX_VALUES} values from merge keys")
         super().flatten_mapping(node)
 
     def construct_yaml_map(self, node: yaml.MappingNode) -> Generator[dict[Any, Any], None, None]:

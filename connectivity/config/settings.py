@@ -82,13 +82,13 @@ class ApiToken(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    name: Annotated[str, AfterValidator(_plain)] = Field(description="Who that is; the audit log says so.")
+    name: Annotated[str, AfterValidator(_plain)] = Field(description="The name of the token in the audit log.")
     token: Annotated[SecretStr, AfterValidator(_hard_to_guess)] = Field(description="At least 16 characters.")
     role: Annotated[TokenRole, BeforeValidator(lowered)] = Field(
         default=TokenRole.READ, description="`read`, `write` or `admin`."
     )
     subjects: tuple[str, ...] = Field(
-        default=(), description="Authorization subjects in whose name things are searched."
+        default=(), description="Authorization subjects that searches with this token have."
     )
 
 
@@ -122,26 +122,25 @@ class ApiSettings(Section):
     """The address of the HTTP API, and its tokens."""
 
     host: Annotated[str, Field(min_length=1)] = Field(
-        default="127.0.0.1", description="Address to listen at; one that is not loopback needs a token."
+        default="127.0.0.1", description="Address to listen on; an address other than loopback requires a token."
     )
     port: Annotated[int, Field(ge=0, le=65_535)] = Field(
-        default=8080, description="Port to listen at; 0 takes a free one and logs it."
+        default=8080, description="Port to listen on; 0 selects a free port and logs it."
     )
-    token: SecretStr | None = Field(
-        default=None, description="Bearer token that lets its bearer do everything (`admin`)."
-    )
+    token: SecretStr | None = Field(default=None, description="Bearer token with the role `admin`.")
     tokens: Annotated[tuple[ApiToken, ...], AfterValidator(distinct_tokens)] = Field(
         default=(),
         description="Further tokens: a list of `{name, token, role, subjects}`; `role` is `read` (the default), `write` or "
-        "`admin`. [Who may](api.md#who-may) tells the rest.",
+        "`admin`. See [Authorization](api.md#authorization).",
     )
     max_body: Annotated[ByteSize, Field(ge=1)] = Field(
-        default=ByteSize(1024 * 1024), description="Bytes of the body of one request; beyond it is too large."
+        default=ByteSize(1024 * 1024), description="Largest request body, in bytes."
     )
     read_timeout: PositiveDuration = Field(
-        default=timedelta(seconds=10), description="How long the head of a request, and then its body, may take."
+        default=timedelta(seconds=10),
+        description="How long the head of a request, and then its body, may take to arrive.",
     )
-    max_clients: Positive = Field(default=500, description="HTTP connections that are open at the same time.")
+    max_clients: Positive = Field(default=500, description="Maximum number of open HTTP connections.")
 
     @property
     def needs_token(self) -> bool:
@@ -159,13 +158,14 @@ class JournalSettings(Section):
     """The retention of the journal."""
 
     hot_window: DurationOrForever = Field(
-        default=timedelta(days=7), description="What is never trimmed from the journal."
+        default=timedelta(days=7), description="How long events stay in the journal at least."
     )
     redelivery_window: Duration = Field(
-        default=timedelta(minutes=10), description="How long deliveries are remembered, so that none is done twice."
+        default=timedelta(minutes=10),
+        description="How long deliveries are remembered, so that a redelivery is not processed twice.",
     )
     historical_headers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list)] = Field(
-        default=(), description="Headers of a command that are kept with its event and shown in its history."
+        default=(), description="Headers of a command that are stored with its event and shown in its history."
     )
 
 
@@ -173,10 +173,10 @@ class RetentionSetting(Section):
     """Which events are kept: by age, and the newest of each entity; without either, all."""
 
     days: Annotated[timedelta | None, BeforeValidator(read_days)] = Field(
-        default=None, description="Events of so many days are kept, however many they are."
+        default=None, description="Events up to this age in days are kept, regardless of their number."
     )
     revisions: Positive | None = Field(
-        default=None, description="So many of each entity's newest revisions are kept, however old they are."
+        default=None, description="Number of newest revisions of each entity that are kept, regardless of their age."
     )
 
 
@@ -232,16 +232,17 @@ class LakeSettings(Section):
         "event; one may be left out), or an object of namespaces and `default` with such values.",
     )
     retention_every: PositiveDuration = Field(
-        default=timedelta(hours=1), description="How often is looked for events that are past their time."
+        default=timedelta(hours=1), description="How often to delete events that exceed their retention."
     )
     optimize_every: PositiveDuration = Field(
         default=timedelta(minutes=10), description="How often tables that have grown are compacted and clustered."
     )
     optimize_files: Positive = Field(
-        default=256, description="New files after which they are compacted at once; after 64 batches they are anyway."
+        default=256,
+        description="Number of new files that triggers compaction immediately; 64 batches trigger it in any case.",
     )
     vacuum_every: PositiveDuration = Field(
-        default=timedelta(minutes=10), description="How often files that nobody needs are removed."
+        default=timedelta(minutes=10), description="How often unused files are removed."
     )
 
 
@@ -249,18 +250,21 @@ class SubscriptionSettings(Section):
     """Timers and bounds of subscriptions."""
 
     idle_timeout: PositiveDuration = Field(
-        default=timedelta(seconds=60), description="Without a request for so long, a subscription ends."
+        default=timedelta(seconds=60), description="A subscription without a request for this time ends."
     )
     after_life: Duration = Field(
-        default=timedelta(seconds=10), description="How long an ended subscription still answers for itself."
+        default=timedelta(seconds=10),
+        description="How long requests to an ended subscription still get its final state.",
     )
     open_timeout: PositiveDuration = Field(
-        default=timedelta(seconds=15), description="Accepted and not used yet: how long opening one may take."
+        default=timedelta(seconds=15), description="Not used yet: how long opening a subscription may take."
     )
-    max_per_connection: Positive = Field(default=10_000, description="Subscriptions of one connection.")
-    page_items: Positive = Field(default=500, description="Items that are drawn at once.")
+    max_per_connection: Positive = Field(
+        default=10_000, description="Maximum number of subscriptions of one connection."
+    )
+    page_items: Positive = Field(default=500, description="Maximum number of items read at once.")
     page_bytes: Annotated[ByteSize, Field(ge=1)] = Field(
-        default=ByteSize(1024 * 1024), description="Bytes that are drawn at once."
+        default=ByteSize(1024 * 1024), description="Maximum number of bytes read at once."
     )
 
 
@@ -288,22 +292,22 @@ class SearchSettings(Section):
     """The limits of searches."""
 
     budget: PositiveDuration = Field(
-        default=timedelta(seconds=5), description="For so long things are looked for to fill one page."
+        default=timedelta(seconds=5), description="How long a search may take to fill one page."
     )
     budget_for_all: PositiveDuration = Field(
-        default=timedelta(seconds=60), description="For so long all that matches is looked at, to count or measure it."
+        default=timedelta(seconds=60), description="How long counting or aggregating all matches may take."
     )
-    workers: Positive = Field(default=2, description="Searches that look for things at the same time.")
+    workers: Positive = Field(default=2, description="Maximum number of concurrent searches.")
     past_timeout: PositiveDuration = Field(
-        default=timedelta(seconds=60), description="For so long Spark may look for things as they were."
+        default=timedelta(seconds=60), description="How long a Spark search of past states may take."
     )
     indexed_paths: Annotated[
         tuple[Annotated[str, AfterValidator(_is_indexed_path)], ...], NoDecode, BeforeValidator(read_list)
     ] = Field(
         default=(),
         max_length=MOST_INDEXED,
-        description="Paths that many things have the same value at, such as `attributes/room`: each gets an index of its "
-        "own, in the order of ids. It is made while the service runs; every change of such a value costs a little more.",
+        description="Paths at which many things share a value, such as `attributes/room`: each gets its own index, "
+        "ordered by ID. It is built while the service runs; each change of such a value takes slightly longer.",
     )
 
 
@@ -324,7 +328,7 @@ class LimitSettings(Section):
     """The limits of sizes."""
 
     payload: Annotated[ByteSize, Field(ge=1)] = Field(
-        default=ByteSize(1024 * 1024), description="Bytes of one payload; beyond it is too large."
+        default=ByteSize(1024 * 1024), description="Largest payload, in bytes."
     )
 
 
@@ -351,11 +355,11 @@ class SecretSettings(Section):
         description="A file of keys, one a line, the newest first, that only its owner and group may read.",
     )
     old_keys: Annotated[tuple[SecretKey, ...], NoDecode, BeforeValidator(read_list)] = Field(
-        default=(), description="Former keys, which still open what they have sealed."
+        default=(), description="Former keys, which still decrypt the secrets they encrypted."
     )
     folders: Annotated[tuple[Path, ...], NoDecode, BeforeValidator(read_list)] = Field(
         default=(),
-        description="Folders whose files `${file:PATH}` may name; without any, all files but the service's own.",
+        description="Folders that `${file:PATH}` may read from. Default: all files except the service's own.",
     )
 
 
@@ -375,13 +379,14 @@ class HostSettings(Section):
 
     private: Annotated[Literal["allow", "refuse"], BeforeValidator(lowered)] = Field(
         default="allow",
-        description="`refuse`: only public addresses; not loopback, private networks, or whatever else is not routed.",
+        description="`refuse`: only public addresses; no loopback, private or other non-routed networks.",
     )
     blocked: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(read_list)] = Field(
         default=(), description="Addresses, networks (`10.0.0.0/8`) and names (`*.internal`) that are refused."
     )
     allowed: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(read_list)] = Field(
-        default=(), description="Addresses, networks and names that are allowed whatever the other two say."
+        default=(),
+        description="Addresses, networks and names that are always allowed; overrides the other two settings.",
     )
 
     @property
@@ -403,14 +408,14 @@ class SparkSettings(Section):
 
     mode: Annotated[SparkMode, BeforeValidator(off_is_a_word)] = Field(
         default=SparkMode.EMBEDDED,
-        description="`embedded`: the service runs the pipeline; `external`: somebody else does; `off`: no lake, the "
+        description="`embedded`: the service runs the pipeline; `external`: another process runs it; `off`: no lake, the "
         "journal keeps everything.",
     )
     master: Annotated[str, Field(min_length=1)] = Field(default="local[*]", description="Spark's master.")
     remote: Annotated[str, Field(pattern=r"^sc://[^/;\s]+")] | None = Field(
         default=None,
-        description="The address of a Spark Connect server that answers wide queries in place of the pipeline, such as "
-        "`sc://spark.example:15002`. It has to see `data_dir` and to know Delta.",
+        description="The address of a Spark Connect server that runs Spark queries instead of the pipeline, such as "
+        "`sc://spark.example:15002`. It needs access to `data_dir`, and Delta Lake.",
     )
     jars: Path | None = Field(
         default=None, description="Folder of Delta's jars; by default where `make install` puts them."
@@ -445,14 +450,13 @@ class TracingSettings(Section):
     """Spans of OpenTelemetry; off without an endpoint. Needs the extra `tracing`."""
 
     endpoint: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = Field(
-        default=None, description="The collector, such as `http://localhost:4318` (OTLP over HTTP); none: no traces."
+        default=None,
+        description="The collector, such as `http://localhost:4318` (OTLP over HTTP). Without it, tracing is off.",
     )
     ratio: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=1.0, description="Share of the traces that is recorded, of those that begin here."
+        default=1.0, description="Fraction of the traces started by this service that are recorded."
     )
-    service: Annotated[str, Field(min_length=1)] = Field(
-        default="connectivity", description="What the service is called in its traces."
-    )
+    service: Annotated[str, Field(min_length=1)] = Field(default="connectivity", description="Service name in traces.")
 
 
 class Settings(BaseSettings):

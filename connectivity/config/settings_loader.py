@@ -20,7 +20,7 @@ from connectivity.config.settings import PREFIX, RetentionSetting, Settings, mod
 from connectivity.errors import SettingsError
 
 _SECTIONS_WITH_RULES = {
-    "api": "a host that others reach, and no token",
+    "api": "a host that is not loopback, and no token",
     "reconnect": "other values",
     "spark": "a cluster",
 }
@@ -71,13 +71,13 @@ def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> s
     found, expected = show(value), expected_of(details["type"], details.get("ctx", {}), details["msg"])
     hint = nearest_choice(value, expected)
     if steps[-1] == "token" or (steps[:2] == ["api", "tokens"] and (steps[2:] == [] or isinstance(steps[-1], int))):
-        found = "an unfit token"
+        found = "an invalid token"
     elif steps[0] == "secrets":
-        found = "something else"
+        found = "an invalid value"
     elif len(steps) == 1 and details["type"] == "value_error":
         found = _SECTIONS_WITH_RULES[steps[0]]
     elif steps == ["api"]:
-        found = "something else"
+        found = "an invalid value"
     return f"{name} ({origin}): found {found}, expected {expected}" + (f" ({hint})" if hint else "")
 
 

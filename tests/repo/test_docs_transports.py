@@ -36,7 +36,7 @@ def test_every_connection_type_has_its_part_of_a_page(name: str) -> None:
     assert f"]({manual.page})" in reference_page()
     part = page.partition(f"## Type `{name}`\n")[2].partition("\n## ")[0]
     assert all(f"| `{option.alias}` |" in part for option in broker.options.model_fields.values())
-    for section in ("Headers", "Settling", "Limits", "Examples"):
+    for section in ("Headers", "Acknowledgement", "Limits", "Examples"):
         assert f"### {section} of `{name}`\n" in part
     # MQTT 5 has the addresses of MQTT 3.1.1, on the same page.
     assert f"### Addresses of `{name.removesuffix('-5')}`\n" in page

@@ -58,7 +58,7 @@ def test_an_operator_walks_through_the_commands_and_a_service_that_is_killed_com
             service.kill()
             wait_until_sync(lambda: "; waiting" in said.read_text(), 60.0)
             service.start_again()
-            wait_until_sync(lambda: "there again" in said.read_text(), 60.0)
+            wait_until_sync(lambda: "available again" in said.read_text(), 60.0)
             following.send_signal(signal.SIGINT)
             assert following.wait(60) == 130, said.read_text()
         finally:

@@ -12,7 +12,9 @@ def table(definition: Mapping[str, Any]) -> Iterator[str]:
     required = definition.get("required", ())
     yield "| field | type | default | meaning | example |\n|---|---|---|---|---|"
     for name, field in definition["properties"].items():
-        default = "needed" if name in required else code(field["default"]) if field.get("default") is not None else "–"
+        default = (
+            "required" if name in required else code(field["default"]) if field.get("default") is not None else "–"
+        )
         samples = " · ".join(code(sample) for sample in field.get("examples", ()))
         yield f"| `{name}` | {_type(field)} | {default} | {cell(field.get('description', ''))} | {samples} |"
     yield ""

@@ -109,7 +109,9 @@ def _type_part(broker: ConnectionType, manual: Manual) -> Iterator[str]:
         ("requeued", manual.outcomes.again),
         ("rejected", manual.outcomes.dropped),
     )
-    yield from _part(broker, "Settling", ("a delivery is", "effect"), outcomes, manual.settling_rules)
+    yield from _part(
+        broker, "Acknowledgement", ("a delivery is", "effect at the broker"), outcomes, manual.settling_rules
+    )
     yield from _part(broker, "Limits", ("of", "limit"), manual.limits, "")
     yield from _part(broker, "Faults", ("fault", "effect"), manual.faults, "")
     for note in manual.notes:

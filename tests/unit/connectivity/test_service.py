@@ -308,12 +308,12 @@ async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
 
     async def mistaken(drain: float = 0.0) -> None:
         await close(drain)
-        raise ZeroDivisionError("a mistake of our own")
+        raise ZeroDivisionError("internal error")
 
     monkeypatch.setattr(supervisor, "close", mistaken)
     with capture_logs() as lines:
         await site.service.close()
-    assert [line["event"] for line in lines] == ["a connection did not close as it should"]
+    assert [line["event"] for line in lines] == ["connection not closed cleanly"]
     with pytest.raises(StoreUnavailable):
         site.service.store.newest_seq()
     monkeypatch.undo()

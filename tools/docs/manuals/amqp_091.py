@@ -51,7 +51,7 @@ correlation id and its bytes.
 """,
     limits=(
         Limit("deliveries of each source that wait for their end", str(IN_FLIGHT)),
-        Limit("messages that wait for the broker's confirm", str(WINDOW)),
+        Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit("the length of a name or routing key", f"{MOST_BYTES} bytes"),
         Limit("logging in", "by user name and password; a client certificate is accepted and not used"),
     ),

@@ -49,10 +49,10 @@ That is so with a source's `qos` 1 (at least once). With 0 or none the offset is
 carry one that were there before this link got their partition, or that it had already.
 """,
     limits=(
-        Limit("deliveries that wait for their end", f"{IN_FLIGHT}; then partitions are paused"),
-        Limit("messages that wait for the broker's confirm", str(WINDOW)),
+        Limit("deliveries in progress", f"{IN_FLIGHT}; then partitions are paused"),
+        Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit(
-            "cuts that are mended without a new link; meanwhile the status says what is the matter",
+            "interruptions that are bridged without a new link; meanwhile the status gives the reason",
             f"shorter than {MENDED_WITHIN:.0f} s",
         ),
     ),
@@ -74,7 +74,7 @@ partitions that are made later are read from their beginning.
 Each client (`clientCount`), and each consumer of a client (`consumerCount`), is a member of its own; Kafka parts the
 partitions among them, so more members than partitions are of no use. One member reads a partition at a time, so its records
 keep their order; give an entity's commands one key. When a document wants fewer members than before, those that are gone
-keep their partitions for ten seconds. `throttlingLimit` counts for each client.
+keep their partitions for ten seconds. `throttlingLimit` applies to each client.
 
 Records are published once and in order, acknowledged by all in-sync replicas.
 """,

@@ -36,8 +36,8 @@ Acknowledgements go in the order of arrival. A delivery is named by its packet i
 acknowledge and nothing comes again.
 """,
     limits=(
-        Limit("deliveries that wait for their end", str(IN_FLIGHT)),
-        Limit("messages that wait for the broker's confirm", str(WINDOW)),
+        Limit("deliveries in progress", str(IN_FLIGHT)),
+        Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit("the QoS that sources subscribe with", f"{HIGHEST_SUBSCRIBED_QOS}, also where they say 2"),
         Limit(
             "clients of a connection",

@@ -26,7 +26,7 @@ MANUAL = Manual(
     ),
     header_rules=f"""\
 `{TOPIC}`, `{QOS}` and `{RETAIN}` are as with `mqtt`. A user property that is called like one of the others is ignored; of
-several with one name the last one counts.
+several with one name the last one applies.
 """,
     outcomes=OUTCOMES,
     limits=(

@@ -252,7 +252,7 @@ def test_wrong_tokens_are_told_in_the_log_and_do_not_fill_it() -> None:
             delays.failed("203.0.113.9")
             delays.answered("203.0.113.9")
     assert [(it["event"], it["address"], it["times"]) for it in lines] == [
-        ("a wrong token was brought", "203.0.113.9", 1 << number) for number in range(10)
+        ("invalid token received", "203.0.113.9", 1 << number) for number in range(10)
     ]
 
 

@@ -26,7 +26,7 @@ async def test_a_mistake_of_our_own_is_logged_with_its_trace_and_answered_withou
     assert "pass-word" not in answer.text
     assert "Traceback" not in answer.text
     (line,) = logged
-    assert (line["event"], line["path"], line["exc_info"]) == ("an API request failed", "/api/2/connections/site", True)
+    assert (line["event"], line["path"], line["exc_info"]) == ("API request failed", "/api/2/connections/site", True)
     assert "fields" not in str(line), "a query may hold anything"
 
 

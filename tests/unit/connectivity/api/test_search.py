@@ -133,7 +133,7 @@ async def test_a_token_without_subjects_is_told_so(path: str, who: str, is_told:
     """An empty answer would look like a world without things."""
     answer, desk = await search(path, who)
     assert (answer.status_code, answer.json()["error"], desk.asked) == (403, "api:subjects.missing", [])
-    assert ("Say in whose with 'as'." in answer.json()["message"]) is is_told
+    assert ("Name subjects with 'as'." in answer.json()["message"]) is is_told
 
 
 @BOTH

@@ -183,7 +183,7 @@ async def test_of_two_operators_the_second_hears_that_he_was_late(
         return carry_out(service, step, wanted)
 
     monkeypatch.setattr(apply, "carry_out", late)
-    assert "somebody has changed it meanwhile" in (await shell("connections apply --yes lamp.yaml", 1)).stderr
+    assert "it was changed meanwhile" in (await shell("connections apply --yes lamp.yaml", 1)).stderr
     assert yaml.safe_load((await shell("connections show lamp")).stdout)["name"] == "theirs"
 
 
@@ -193,7 +193,7 @@ async def test_a_role_decides_what_a_token_may(shell: Shell) -> None:
     await shell("connections apply --plan lamp.yaml", 3, CONNECTIVITY_TOKEN=BERT)
     for line in ("connections apply --yes lamp.yaml", "connections close owned", "audit"):
         refused = await shell(line, 4, CONNECTIVITY_TOKEN=BERT)
-        assert "Another token" in refused.stderr
+        assert "Use another token" in refused.stderr
     for token in ("wrong", ""):
         assert (
             "CONNECTIVITY_TOKEN or --token-file"
@@ -220,7 +220,7 @@ async def test_things_are_searched_in_the_name_of_the_token_and_by_admins_in_any
     assert (noted["by"], noted["details"], noted["connection"]) == ("anna", "acme:staff", "")
     assert "order +thingId" in (await shell(f"search eq(attributes/room,'hall') --explain {staff}")).stdout
     assert (
-        "no subjects in whose name things could be searched. Say in whose with 'as'."
+        "no subjects to search with. Name subjects with 'as'."
         in (await shell("search", 4)).stderr
     )
 
@@ -228,7 +228,7 @@ async def test_things_are_searched_in_the_name_of_the_token_and_by_admins_in_any
     (thing,) = json.loads((await shell("search --json", CONNECTIVITY_TOKEN=BERT)).stdout)
     assert thing == {"thingId": "acme.lab:scale-2", "attributes": {"room": "hall", "size": "40"}}
     for refused in (f"search {staff}", "search --explain"):
-        assert "Another token" in (await shell(refused, 4, CONNECTIVITY_TOKEN=BERT)).stderr
+        assert "Use another token" in (await shell(refused, 4, CONNECTIVITY_TOKEN=BERT)).stderr
     assert "^ position 3" in (await shell("search eq(", 1, CONNECTIVITY_TOKEN=BERT)).stderr
 
 

@@ -114,7 +114,7 @@ def test_what_is_applied_stands_under_the_revision_it_was_compared_with(server: 
 def test_nobody_is_asked_where_there_is_no_terminal(server: Canned, folder: Path) -> None:
     result = run("apply", folder)
     assert (result.exit_code, changing(server)) == (2, [])
-    assert "Do this (1 new, 1 changed)? Say --yes" in result.stderr
+    assert "Make these changes (1 new, 1 changed)? Add --yes" in result.stderr
 
 
 def test_a_change_in_between_is_told_and_the_rest_goes_on(server: Canned, folder: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_change_in_between_is_told_and_the_rest_goes_on(server: Canned, folder
     result = run("apply", folder, "--yes")
     assert result.exit_code == 1
     assert "fresh: done" in result.stdout
-    assert "depot: somebody has changed it meanwhile, and nothing was done" in result.stderr
+    assert "depot: it was changed meanwhile and is left unchanged" in result.stderr
     result = run("apply", folder, "--yes", "--json")
     depot, fresh = json.loads(result.stdout)["connections"]
     assert (result.exit_code, depot["done"], fresh["done"], "meanwhile" in depot["failure"]) == (1, False, True, True)
@@ -132,7 +132,7 @@ def test_what_is_stored_and_cannot_be_opened_is_told_so(server: Canned, folder: 
     server.table["PUT /api/2/connections/fresh"] = fault(504, "connectivity:connection.failed", "timeout: h:1883")
     result = run("apply", folder, "--yes")
     assert (result.exit_code, "depot: done" in result.stdout) == (1, True)
-    assert "fresh: stored, and could not be opened; the service goes on trying" in result.stderr
+    assert "fresh: stored, but could not be opened; the service keeps retrying" in result.stderr
 
 
 def test_what_a_file_of_the_service_owns_stops_everything_and_is_named(server: Canned, folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_what_a_file_of_the_service_owns_stops_everything_and_is_named(server: C
         result = run("apply", folder, *more)
         assert (result.exit_code, changing(server)) == (1, [])
         assert "it belongs to the file connections/depot.yaml" in result.stdout
-        assert "nothing was done" in result.stderr
+        assert "nothing was changed" in result.stderr
 
 
 def test_secrets_that_cannot_be_compared_are_sent_when_asked(server: Canned, tmp_path: Path) -> None:

@@ -72,9 +72,9 @@ PRINTED: dict[str, tuple[list[str], list[str]]] = {
     "open depot": ([f"POST {DEPOT}/command"], ["depot: open"]),
     "close depot depot": ([f"POST {DEPOT}/command"] * 2, ["depot: closed"] * 2),
     "delete depot --yes": ([f"DELETE {DEPOT}"], ["depot: deleted"]),
-    "metrics depot --reset": ([f"POST {DEPOT}/command"], ["depot: counts from zero"]),
-    "logs depot --enable": ([f"POST {DEPOT}/command"], ["depot: entries are kept"]),
-    "logs depot --reset": ([f"POST {DEPOT}/command"], ["depot: entries forgotten"]),
+    "metrics depot --reset": ([f"POST {DEPOT}/command"], ["depot: counters reset"]),
+    "logs depot --enable": ([f"POST {DEPOT}/command"], ["depot: log enabled"]),
+    "logs depot --reset": ([f"POST {DEPOT}/command"], ["depot: entries deleted"]),
     "logs depot --level failure": ([f"GET {DEPOT}/logs"], ["T2  failure  source mapped: no"]),
     "logs depot": (
         [f"GET {DEPOT}/logs"],
@@ -172,7 +172,7 @@ def test_nothing_is_said_to_be_nothing(server: Canned) -> None:
     }
     assert run("list").stdout == run("status").stdout == "no connections\n"
     assert run("list", "--ids").stdout == "", "whoever reads ids line by line finds none"
-    assert run("metrics", "depot").stdout == "depot: nothing counted\n"
+    assert run("metrics", "depot").stdout == "depot: no metrics\n"
     server.table[f"GET {DEPOT}/logs"] = Says(LOGS | {"connectionLogs": []})
     assert run("logs", "depot").stdout == "depot: no entries\n"
     assert run("revisions", "depot").stdout == "depot: no revisions\n"
@@ -182,7 +182,7 @@ def test_nothing_is_said_to_be_nothing(server: Canned) -> None:
 def test_what_cannot_be_asked_on_a_terminal_needs_yes(server: Canned) -> None:
     result = run("delete", "depot")
     assert (result.exit_code, result.stdout, server.asked) == (2, "", [])
-    assert "Delete depot? Say --yes if that is meant." in result.stderr
+    assert "Delete depot? Add --yes to confirm." in result.stderr
 
 
 def test_what_belongs_to_a_file_is_refused_with_its_name(server: Canned) -> None:
@@ -211,12 +211,12 @@ def test_one_that_is_refused_keeps_nobody_from_the_others(
     result = run(*command.split(), "away", "depto", "depot")
     assert (result.exit_code, result.stdout) == (1, f"depot: {done}\n")
     away, missing = result.stderr.splitlines()
-    assert away.startswith("away: stored, and could not be opened; the service goes on trying: ")
+    assert away.startswith("away: stored, but could not be opened; the service keeps retrying: ")
     assert missing.startswith("depto: connectivity:connection.notfound: It is not there.")
 
 
 def test_who_may_not_ask_hears_where_a_token_goes(server: Canned) -> None:
-    server.table[LISTED] = fault(401, "api:unauthorized", "A bearer token is needed.")
+    server.table[LISTED] = fault(401, "api:unauthorized", "A valid bearer token is required.")
     result = run("list")
     assert (result.exit_code, result.stdout) == (4, "")
     assert "CONNECTIVITY_TOKEN or --token-file" in result.stderr
@@ -228,7 +228,7 @@ def test_no_service_ends_with_5(monkeypatch: pytest.MonkeyPatch, server: Canned)
     for line in ("list", "status", "logs depot", "open depot", "show depot --json"):
         result = run(*line.split())
         assert (result.exit_code, result.stdout) == (5, "")
-        assert "nobody listens there" in result.stderr
+        assert "connection refused; start the service" in result.stderr
 
 
 def test_address_and_token_come_from_the_nearest_place(

@@ -81,7 +81,7 @@ def test_a_service_that_restarts_is_waited_for(clock: Clock) -> None:
         assert len(server.asked) == len(answers)
     away, back = told
     assert "waiting" in away
-    assert "there again" in back
+    assert "available again" in back
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def settings(tmp_path: Path) -> Path:
 
 
 def test_an_entity_is_erased_and_listed_without_a_service(settings: Path) -> None:
-    assert run("erasures", "--settings", settings).stdout == "nothing was erased\n"
+    assert run("erasures", "--settings", settings).stdout == "no erasures\n"
     refused = run("erase", LAMP, "--settings", settings)
     assert (refused.exit_code, "--yes" in refused.stderr) == (2, True)
     assert holds_mark(settings.parent / "data")
@@ -65,7 +65,7 @@ def test_what_was_erased_before_is_erased_again_and_said_to_have_been(settings: 
     run("erase", "acme.site:lamp-8", "--yes", "--settings", settings)
     at = json.loads(run("erasures", "--json", "--settings", settings).stdout)[0]["asked"]
     again = run("erase", LAMP, "--yes", "--settings", settings)
-    told = f"acme.site:lamp-7 was erased before, as number 1 at {at}: all of that is done again, with what came since\n"
+    told = f"acme.site:lamp-7 was erased before, as number 1 at {at}: the erasure is repeated and covers later data\n"
     assert (again.exit_code, again.stdout.endswith(told), again.stderr) == (0, True, "")
     assert [it["id"] for it in json.loads(run("erasures", "--json", "--settings", settings).stdout)] == [1, 2, 3]
     machine = run("erase", LAMP, "--yes", "--json", "--settings", settings)
@@ -79,7 +79,7 @@ def test_the_policy_of_the_same_id_is_left_and_said_to_be(settings: Path) -> Non
     journal.append(history(ODD._replace(type=EntityType.POLICY), 1))
     journal.close()
     told = (
-        "its policy of the same id is left, with the subjects that it names; unless other things need it, erase it, too: "
+        "its policy with the same ID remains, with the subjects that it names; unless other things need it, erase it, too: "
         "connectivity history erase acme.site:lamp-7 --type policy\n"
     )
     assert run("erase", LAMP, "--yes", "--settings", settings).stdout.endswith(told)
@@ -126,7 +126,7 @@ def test_a_running_service_erases_and_goes_on(tmp_path: Path) -> None:
         )
         assert not holds_mark(tmp_path / "data")
         elsewhere = run("erase", LAMP, "--yes", "--settings", file, "--url", "http://127.0.0.1:9")
-        assert (elsewhere.exit_code, "say --url" in elsewhere.stderr) == (5, True)
+        assert (elsewhere.exit_code, "fix --url" in elsewhere.stderr) == (5, True)
         service.kill()
         service.start_again()
         again = run("erase", LAMP, "--yes", "--settings", file)

@@ -53,20 +53,20 @@ def test_an_answer_without_a_body_has_no_document() -> None:
 
 
 ODD = {
-    "another server's page": (HTML, "something that is not JSON"),
+    "another server's page": (HTML, "a body that is not JSON"),
     "another server's error": (Says(b"", 502, body=b"<h1>Bad gateway</h1>", content_type="text/html"), "status 502"),
     "a redirect": (Says(status=302, headers={"location": "http://127.0.0.1:9/"}), "status 302"),
-    "another API's error": (Says({"detail": "no"}, 404), "status 404 without this service's words"),
+    "another API's error": (Says({"detail": "no"}, 404), "status 404 with an error that is not from this service"),
     "an error that is a list": (Says([1], 500), "status 500"),
-    "JSON that is cut": (Says(body=b'[{"id": "a"'), "something that is not JSON"),
-    "JSON without end": (Says(body=b"[" * 200_000), "something that is not JSON"),
-    "bytes that are no text": (Says(body=b"\xff\xfe\x00"), "something that is not JSON"),
-    "a body that is cut": (Says(raw=OK + b"content-length: 100\r\n\r\n[]"), "broke off"),
-    "a chunk that is cut": (Says(raw=OK + b"transfer-encoding: chunked\r\n\r\n5\r\n[]"), "broke off"),
-    "another protocol": (Says(raw=b"SSH-2.0-OpenSSH_9.2p1\r\n"), "no HTTP service"),
-    "binary": (Says(raw=bytes(range(256)) * 40), "no HTTP service"),
-    "a line without end": (Says(raw=b"HTTP/1.1 200 " + b"x" * 100_000), "no HTTP service"),
-    "nothing": (Says(raw=b""), "no HTTP service, or broke off"),
+    "JSON that is cut": (Says(body=b'[{"id": "a"'), "a body that is not JSON"),
+    "JSON without end": (Says(body=b"[" * 200_000), "a body that is not JSON"),
+    "bytes that are no text": (Says(body=b"\xff\xfe\x00"), "a body that is not JSON"),
+    "a body that is cut": (Says(raw=OK + b"content-length: 100\r\n\r\n[]"), "incomplete"),
+    "a chunk that is cut": (Says(raw=OK + b"transfer-encoding: chunked\r\n\r\n5\r\n[]"), "incomplete"),
+    "another protocol": (Says(raw=b"SSH-2.0-OpenSSH_9.2p1\r\n"), "not HTTP"),
+    "binary": (Says(raw=bytes(range(256)) * 40), "not HTTP"),
+    "a line without end": (Says(raw=b"HTTP/1.1 200 " + b"x" * 100_000), "not HTTP"),
+    "nothing": (Says(raw=b""), "not HTTP, or incomplete"),
 }
 
 
@@ -83,7 +83,7 @@ def test_what_is_no_answer_of_this_service_is_said_so(says: Says, reason: str) -
 def test_an_answer_that_does_not_end_is_not_waited_for(start: bytes) -> None:
     with (
         canned({LIST: Says(raw=start, status=SLOW)}) as server,
-        pytest.raises(ServiceUnreachable, match="no whole answer"),
+        pytest.raises(ServiceUnreachable, match="no complete response"),
     ):
         service(server, 0.3).get("connections")
 
@@ -107,7 +107,7 @@ def test_an_answer_that_trickles_is_not_waited_for() -> None:
 
         dripping = threading.Thread(target=drip)
         dripping.start()
-        with pytest.raises(ServiceUnreachable, match="no whole answer in time"):
+        with pytest.raises(ServiceUnreachable, match="no complete response in time"):
             ServiceClient(place, seconds=0.5).get("connections")
         over.set()
         dripping.join(30)
@@ -125,21 +125,21 @@ def test_a_huge_answer_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_nobody_there_is_said_with_the_address() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(ServiceUnreachable, match="nobody listens there; start the service, or say --url") as found:
+    with pytest.raises(ServiceUnreachable, match="connection refused; start the service, or fix --url") as found:
         ServiceClient(place_of(url)).get("connections")
     assert url in str(found.value)
-    with pytest.raises(ServiceUnreachable, match="no such host"):
+    with pytest.raises(ServiceUnreachable, match="unknown host"):
         ServiceClient(place_of("http://nowhere.invalid")).get("connections")
 
 
 def test_a_server_without_tls_is_told_from_one_with() -> None:
-    with canned({}) as server, pytest.raises(ServiceUnreachable, match="no TLS there"):
+    with canned({}) as server, pytest.raises(ServiceUnreachable, match="does not use TLS"):
         ServiceClient(place_of(server.url.replace("http", "https"))).get("connections")
 
 
 REFUSED: dict[int, tuple[type[RequestFailed], int, str]] = {
     401: (NotAllowed, 4, "Give the token in CONNECTIVITY_TOKEN or --token-file"),
-    403: (NotAllowed, 4, "Another token, or another address, may do"),
+    403: (NotAllowed, 4, "Use another token or address"),
     404: (ServiceRefused, 1, "a:b: why"),
     409: (ServiceRefused, 1, "a:b: why"),
     412: (ServiceRefused, 1, "a:b: why"),

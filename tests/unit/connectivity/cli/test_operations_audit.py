@@ -24,5 +24,5 @@ def test_who_changed_what_is_said_with_the_newest_first(monkeypatch: pytest.Monk
         assert heading.split() == list(FOUND[0])
         assert (newest.split()[-1], oldest.split()[-1]) == ("–", "1")
         assert json.loads(runner.invoke(app, ["audit", "--limit", "2", "--json"]).stdout) == FOUND
-        assert runner.invoke(app, ["audit"]).stdout == "nothing was changed\n"
+        assert runner.invoke(app, ["audit"]).stdout == "no entries\n"
         assert runner.invoke(app, ["audit", "--limit", "0"]).exit_code == 2

@@ -38,4 +38,4 @@ def test_a_question_is_asked_on_a_terminal_alone(
     with pytest.raises(typer.Exit) as nobody:
         confirm("Really?", yes=False)
     assert (no.value.exit_code, nobody.value.exit_code) == (1, 2)
-    assert capsys.readouterr().err == "Really? Say --yes if that is meant.\n"
+    assert capsys.readouterr().err == "Really? Add --yes to confirm.\n"

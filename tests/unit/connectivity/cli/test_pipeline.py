@@ -53,7 +53,7 @@ def test_a_preview_is_a_table_or_json(settings: Path, monkeypatch: pytest.Monkey
     assert shown.stdout == ("namespace  events  entities  oldest  newest\nacme       4       1         2030    2031\n")
     assert json.loads(run("retention", "--preview", "--json", "--settings", settings).stdout) == found
     monkeypatch.setattr(pipeline_process, "preview", lambda _: [])
-    assert run("retention", "--preview", "--settings", settings).stdout == "nothing would go\n"
+    assert run("retention", "--preview", "--settings", settings).stdout == "no events would be deleted\n"
 
 
 def test_a_preview_that_cannot_be_had_ends_as_its_process_did(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_compaction_ends_with_what_the_tables_consist_of(settings: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("events", "shown"), [(0, "nothing was past its time\n"), (1, "1 event deleted\n"), (7, "7 events deleted\n")]
+    ("events", "shown"), [(0, "no events deleted\n"), (1, "1 event deleted\n"), (7, "7 events deleted\n")]
 )
 def test_retention_says_how_much_has_gone(
     events: int, shown: str, settings: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,7 +158,7 @@ def test_an_index_that_is_being_made_is_no_difference(settings: Path, monkeypatc
     answers(monkeypatch, {**VERIFIED, "unindexed": 30})
     shown = run("verify", "--settings", settings)
     assert shown.exit_code == 0
-    assert shown.stdout.splitlines()[-1] == "the search index is being made: 30 entities not in it yet"
+    assert shown.stdout.splitlines()[-1] == "the search index is being built: 30 entities not in it yet"
 
 
 def test_what_ends_early_says_why_and_ends_alike(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ def test_no_more_are_asked_for_than_wanted_and_it_is_told_that_there_are_more(
     """A page may be smaller than asked for."""
     result = run(monkeypatch, things, "--limit", "3")
     assert len(result.stdout.splitlines()) == 4
-    assert result.stderr == "3 things are listed, and there are more; --limit says how many at most\n"
+    assert result.stderr == "3 things are listed, and there are more; raise --limit to see them\n"
     assert [query["option"] for query in things.queries] == [["size(3)"], ["size(1),cursor(abc)"]]
 
 
@@ -122,8 +122,8 @@ def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, t
         (fault(400, "rql.expression.invalid", "Invalid filter expression: eq("), 1, "Invalid filter expression: eq("),
         (fault(403, "api:subjects.missing", "Your token has no subjects."), 4, "Your token has no subjects."),
         (fault(503, "thing-search:budget.exceeded", "Too long."), 1, "thing-search:budget.exceeded: Too long."),
-        (Says(["x"]), 5, "an answer that is not this service's"),
-        (Says({"items": [], "cursor": 7}), 5, "an answer that is not this service's"),
+        (Says(["x"]), 5, "unexpected response, not from this service"),
+        (Says({"items": [], "cursor": 7}), 5, "unexpected response, not from this service"),
     ],
 )
 def test_what_stands_in_the_way_is_told(monkeypatch: pytest.MonkeyPatch, answer: Says, code: int, told: str) -> None:

@@ -52,7 +52,7 @@ def test_stored_secrets_are_sealed_anew(settings: Path) -> None:
     newest, _ = read_key_file(folder / OWN_FILE, "x")
     done = run("rotate", "--settings", settings)
     assert done.stdout == (
-        f"{SECRETS} secrets in {SECRETS} revisions sealed with key {key_id(newest)}\nnot needed any more: {key_id(OLD)}\n"
+        f"{SECRETS} secrets in {SECRETS} revisions encrypted with key {key_id(newest)}\nno longer needed: {key_id(OLD)}\n"
     )
     assert opened(folder, newest) == SECRETS
     again = json.loads(run("rotate", "--json", "--settings", settings).stdout)
@@ -69,6 +69,6 @@ def test_what_stands_in_the_way_is_told(settings: Path) -> None:
     assert (unknown.exit_code, "nothing has changed" in unknown.stderr) == (1, True)
     with lock_folder(folder):
         locked = run("rotate", "--settings", settings)
-    assert (locked.exit_code, "while it is stopped" in locked.stderr) == (3, True)
+    assert (locked.exit_code, "stop it before" in locked.stderr) == (3, True)
     (folder / OWN_FILE).chmod(0o644)
     assert run("rotate", "--settings", settings).exit_code == 2

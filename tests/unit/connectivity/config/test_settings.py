@@ -190,7 +190,7 @@ def test_variables_that_a_cluster_sets_are_no_problem(monkeypatch: pytest.Monkey
 def test_a_host_that_others_reach_needs_a_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_API__HOST", host)
     assert problems() == [
-        "api (CONNECTIVITY_API__HOST): found a host that others reach, and no token, expected api.token or "
+        "api (CONNECTIVITY_API__HOST): found a host that is not loopback, and no token, expected api.token or "
         "api.tokens, since api.host is not loopback"
     ]
     monkeypatch.setenv("CONNECTIVITY_API__TOKEN", SECRET)

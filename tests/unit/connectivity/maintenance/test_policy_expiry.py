@@ -216,7 +216,7 @@ async def test_policies_that_cannot_be_judged_do_not_keep_others_from_their_turn
     def judged(policy: Snapshot, *more: Any) -> Any:
         if policy.entity in bad:
             tried.append(policy.entity)
-            raise ZeroDivisionError("a mistake of our own")
+            raise ZeroDivisionError("internal error")
         return judge(policy, *more)
 
     monkeypatch.setattr(module, "judge", judged)

@@ -116,7 +116,7 @@ async def test_a_mistake_of_our_own_while_connecting_is_told_and_tried_again(mon
 
     async def connect(connection: Connection, client: int = 0) -> Link:
         if next(tries) == 1:
-            raise ZeroDivisionError("a mistake of our own")
+            raise ZeroDivisionError("internal error")
         assert CONNECTION_TYPE.connect is not None
         return await CONNECTION_TYPE.connect(connection, client)
 
@@ -248,10 +248,10 @@ async def test_without_failover_a_first_try_that_fails_is_the_only_one() -> None
 async def test_a_link_whose_publishing_fails_at_once_is_closed_and_the_next_one_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What waits goes out as soon as there is a link, so that is where a mistake of our own shows."""
+    """What waits goes out as soon as there is a link, so that is where an internal error shows."""
     running = await Running.opened(pauses=Backoff(0.001, 0.002))
     closed: list[bool] = []
-    mistakes = iter([ZeroDivisionError("a mistake of our own")])
+    mistakes = iter([ZeroDivisionError("internal error")])
     publish, close = MemoryLink.publish, MemoryLink.close
 
     def mistaken(self: MemoryLink, message: OutboundMessage, done: Done) -> None:
@@ -290,7 +290,7 @@ async def test_a_source_that_stops_by_a_mistake_of_our_own_gets_a_new_link(monke
 
     monkeypatch.setattr(Dispatcher, "handle", mistaken)
     running = await Running.opened()
-    mistakes.append(ZeroDivisionError("a mistake of our own"))
+    mistakes.append(ZeroDivisionError("internal error"))
     with capture_logs() as lines:
         running.send(*numbered(1))
         assert await running.answered(1) == ["1"]

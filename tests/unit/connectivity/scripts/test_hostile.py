@@ -240,7 +240,7 @@ async def test_bytes_that_are_no_text_reach_the_script_as_they_are(host: ScriptH
 
 async def test_half_a_character_in_a_result_is_a_typed_error_and_a_nul_is_escaped(host: ScriptHost) -> None:
     half = HostedScripts(Scripts("mapToDittoProtocolMsg = () => ({topic: '\\ud800'})"), host)
-    with pytest.raises(DecodeError, match="half a character"):
+    with pytest.raises(DecodeError, match="half a surrogate pair"):
         await mapped(half)
     nul = HostedScripts(Scripts("mapToDittoProtocolMsg = () => ({topic: '\\0'})"), host)
     assert await mapped(nul) == [b'{"topic":"\\u0000"}']

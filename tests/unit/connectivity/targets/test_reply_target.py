@@ -373,7 +373,7 @@ def test_a_mistake_of_our_own_while_writing_costs_that_answer_alone(monkeypatch:
     broken = way()
 
     def encode(signal: Outbound, session: object) -> Sequence[Any]:
-        raise RuntimeError("a mistake of our own")
+        raise RuntimeError("internal error")
 
     ended: list[object] = []
     with monkeypatch.context() as patched, capture_logs() as lines:
