@@ -181,7 +181,7 @@ class Service:
             self._supervisor,
             self.monitor.forget,
             on_known=self._keep_only,
-            shown=vault.masked,
+            shown=vault.mask,
             now=now,
             keep_notes=definitions.note_files,
         )
@@ -366,7 +366,7 @@ async def _run(settings: Settings) -> None:
     own = (Path(settings.data_dir), *([settings.secrets.key_file] if settings.secrets.key_file is not None else []))
     references = secret_references.ReferenceRules(own, settings.secrets.folders)
     with (
-        egress.enforced(settings.hosts.rules),
+        egress.enforce(settings.hosts.rules),
         secret_references.in_force(references),
         _listen(settings.api.host, settings.api.port) as listening,
     ):

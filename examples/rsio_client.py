@@ -206,7 +206,7 @@ class Client:
     def _bring(self, bringing: Bringing) -> None:
         """Send what is wanted."""
         if bringing.stream is not None:
-            end = bringing.sent + self._endpoint.wanted(bringing.stream)
+            end = bringing.sent + self._endpoint.capacity(bringing.stream)
             if wanted := list(islice(bringing.kept, bringing.sent, end)):
                 self._endpoint.offer(bringing.stream, wanted)
                 bringing.sent += len(wanted)

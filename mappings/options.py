@@ -136,12 +136,12 @@ def names(value: object) -> frozenset[str]:
 
 def template(value: object) -> Template:
     """Read a template over the values of a delivery."""
-    return _parsed(text(value), ())
+    return _parse_template(text(value), ())
 
 
 def address(value: object) -> Template:
     """Read a template of a reply address, over the values of the response."""
-    return _parsed(text(value), (), Scope.SOURCE)
+    return _parse_template(text(value), (), Scope.SOURCE)
 
 
 def templates(value: object) -> HeaderMapping:
@@ -159,7 +159,7 @@ def templates(value: object) -> HeaderMapping:
             continue
         found[name] = each
         try:
-            _parsed(each, (name,))
+            _parse_template(each, (name,))
         except OptionRefused as error:
             problems += error.problems
     if problems:
@@ -192,7 +192,7 @@ def json_template(value: object) -> JsonTemplate:
             return [read(member, (*steps, index)) for index, member in enumerate(value)]
         if isinstance(value, str) and _EXPRESSION.search(value):
             try:
-                return _parsed(value, steps)
+                return _parse_template(value, steps)
             except OptionRefused as error:
                 problems.extend(error.problems)
         return value
@@ -203,7 +203,7 @@ def json_template(value: object) -> JsonTemplate:
     return result
 
 
-def _parsed(value: str, steps: tuple[str | int, ...], scope: Scope = Scope.MAPPER) -> Template:
+def _parse_template(value: str, steps: tuple[str | int, ...], scope: Scope = Scope.MAPPER) -> Template:
     try:
         return parse(value, scope)
     except PlaceholderError as error:

@@ -14,12 +14,12 @@ LONGEST_QUOTE = 200
 """Characters of a message that its answer repeats at most."""
 
 
-def shortened(text: str, limit: int = LONGEST_QUOTE) -> str:
+def shorten(text: str, limit: int = LONGEST_QUOTE) -> str:
     """The text, or its first `limit` characters and `…`."""
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-def lowered(value: object) -> object:
+def lower_text(value: object) -> object:
     """Return a text in lower case; anything else unchanged.
 
     For validators that run before types are checked.

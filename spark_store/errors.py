@@ -20,7 +20,7 @@ _LONGEST_NAME = 200
 """The most characters of a property that a message repeats."""
 
 
-def _marked(introduction: str, text: str, position: int, expected: str) -> str:
+def _mark(introduction: str, text: str, position: int, expected: str) -> str:
     """The text, or the part of it that matters, with a mark under the position."""
     shown, mark = text, position
     if len(text) > 120:
@@ -63,7 +63,7 @@ class RqlSyntaxError(QueryError):
     """
 
     def __init__(self, text: str, position: int, expected: str) -> None:
-        super().__init__(_marked("Invalid filter expression: ", text, position, expected))
+        super().__init__(_mark("Invalid filter expression: ", text, position, expected))
         self.text, self.position, self.expected = text, position, expected
 
 
@@ -85,7 +85,7 @@ class InvalidOption(QueryError):
     @classmethod
     def at(cls, text: str, position: int, expected: str) -> InvalidOption:
         """Text that is no list of options; the message shows it with a mark under `position`."""
-        return cls(_marked("Invalid options: ", text, position, expected), "At least one provided option is invalid.")
+        return cls(_mark("Invalid options: ", text, position, expected), "At least one provided option is invalid.")
 
 
 class AggregationInvalid(QueryError):
@@ -296,7 +296,7 @@ _FILE = re.compile(r"(?:file:)?(/[^\s'\"`;,]+\.(?:parquet|json))")
 _SHOWN = 400
 
 
-def damaged(said: str) -> LakeUnfit:
+def damaged_table(said: str) -> LakeUnfit:
     """Return the error for a changed file of a table."""
     return LakeUnfit(f"{said}; {_STEP_LAKE}")
 
@@ -310,7 +310,7 @@ def translate_lake_error(path: str | Path, error: Exception) -> StoreError:
         return LakeUnfit(f"{said}; {_STEP_TOMORROW}")
     if reason := _SYSTEM_TEXT.search(text):
         return StoreUnavailable(f"{said}; {_SYSTEM_STEPS[reason[0]]}")
-    return damaged(said) if _DAMAGED.search(text) else StoreUnavailable(said)
+    return damaged_table(said) if _DAMAGED.search(text) else StoreUnavailable(said)
 
 
 def translate_system_error(path: str | Path, error: OSError, what: str = "cannot be used") -> StoreUnavailable:
@@ -336,5 +336,5 @@ def translate_spark_error(kind: str, text: str) -> StoreError:
     if _TOMORROW.search(text):
         return LakeUnfit(f"a table was written by a later version; {_STEP_TOMORROW} ({shown})")
     if _DAMAGED.search(_ASIDE.sub("", text)):
-        return damaged(f"{where}expected a file that can be read, found: {shown}")
+        return damaged_table(f"{where}expected a file that can be read, found: {shown}")
     return StoreUnavailable(f"{kind}: {shown}")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pyspark
 
-from connectivity.maintenance.pipeline_process import parsed
+from connectivity.maintenance.pipeline_process import parse_event
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import StoreError
@@ -84,7 +84,7 @@ def run(data: Path, into: Path) -> list[str]:
             # To the end of what Java says: it outlives the pipeline, and writes its classes last.
             for line in pipeline.stdout:
                 said.append(line)
-                match (parsed(line) or {}).get("event"):
+                match (parse_event(line) or {}).get("event"):
                     case "spark":
                         # The Java that Spark asks how to start this one has written its own classes there.
                         into.unlink(missing_ok=True)

@@ -19,9 +19,9 @@ from fastapi import Depends, FastAPI, Request, Response
 
 from connectivity.api import connections, health, operations, search
 from connectivity.api.authentication import Authenticator
-from connectivity.api.errors import refused
+from connectivity.api.errors import refusal
 from connectivity.api.health import Readiness
-from connectivity.api.openapi import described
+from connectivity.api.openapi import openapi_document
 from connectivity.api.operations import Erasures
 from connectivity.api.requests import BodyLimits
 from connectivity.api.responses import JsonAnswer, ResponseMiddleware, install
@@ -78,7 +78,7 @@ def _describe(app: FastAPI, needs_token: bool) -> None:
     async def description() -> Response:
         if not made:
             # Once, and beside the loop: it takes some tenths of a second.
-            made.append(JsonAnswer(await asyncio.to_thread(described, app, needs_token)))
+            made.append(JsonAnswer(await asyncio.to_thread(openapi_document, app, needs_token)))
         return made[0]
 
 
@@ -94,14 +94,14 @@ async def _known_parameters(request: Request) -> None:
     seen = set()
     for name, _ in request.query_params.multi_items():
         if name in seen and name not in lists:
-            raise refused(
+            raise refusal(
                 "api:parameter.invalid", f"The query has the parameter '{name[:40]}' twice.", "expected it once"
             )
         seen.add(name)
         if name not in known:
             expected = f"one of: {', '.join(known)}" if known else "no parameters"
             hint = did_you_mean(name, known)
-            raise refused(
+            raise refusal(
                 "api:parameter.invalid",
                 f"The query has an unknown parameter '{name[:40]}'.",
                 f"expected {expected}" + (f" ({hint})" if hint else ""),

@@ -101,8 +101,8 @@ class FailedLoginDelays:
         peer = self._peers.get(address)
         return peer is not None and peer.waiting >= _MOST_WAITING
 
-    def failed(self, address: str) -> float:
-        """A wrong token came from here: how many seconds its answer waits. Call `answered` afterwards."""
+    def record_failure(self, address: str) -> float:
+        """A wrong token came from here: how many seconds its answer waits. Call `record_answer` afterwards."""
         peer = self._peers.pop(address, None)
         if peer is None or (self._now() - peer.last > _FORGOTTEN_AFTER and not peer.waiting):
             peer = _Peer()
@@ -117,7 +117,7 @@ class FailedLoginDelays:
             log.warning("invalid token received", address=address, times=peer.failures)
         return min(_FIRST_DELAY * (1 << min(peer.failures - 1, 16)), _LONGEST_DELAY)
 
-    def answered(self, address: str) -> None:
+    def record_answer(self, address: str) -> None:
         """Note that a delayed request was answered."""
         if (peer := self._peers.get(address)) is not None:
             peer.waiting = max(peer.waiting - 1, 0)
@@ -181,11 +181,11 @@ class Authenticator:
         caller = self._keys.caller(given.strip().encode("latin-1"))
         if caller is not None:
             return caller
-        seconds = self._delays.failed(address)
+        seconds = self._delays.record_failure(address)
         try:
             await self._sleep(seconds)
         finally:
-            self._delays.answered(address)
+            self._delays.record_answer(address)
         return fault("api:unauthorized", "A valid bearer token is required.")
 
 

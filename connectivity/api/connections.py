@@ -18,8 +18,8 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from connectivity.api import preconditions
 from connectivity.api.authentication import caller_of
-from connectivity.api.errors import refused
-from connectivity.api.openapi import TRIAL, answers, asked, body, nothing
+from connectivity.api.errors import refusal
+from connectivity.api.openapi import TRIAL, answers, request_body, body, nothing
 from connectivity.api.requests import BodyLimits, content, expect_media_type, json_object
 from connectivity.api.responses import JSON, JsonAnswer
 from connectivity.api.schemas import (
@@ -87,7 +87,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         selection = _selection(fields)
         if ids_only == "true" or (selection is not None and selection.keys() == {"id"}):
             return JsonAnswer(management.ids())
-        return JsonAnswer([_shown(it, selection) for it in await management.definitions()])
+        return JsonAnswer([_render(it, selection) for it in await management.definitions()])
 
     @api.post(
         "",
@@ -107,7 +107,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             *("api:store.unavailable", "api:body.invalid"),
             has_json=True,
         ),
-        openapi_extra=asked({JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE), TRIAL: ("Trial", TRIAL_EXAMPLE)}),
+        openapi_extra=request_body({JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE), TRIAL: ("Trial", TRIAL_EXAMPLE)}),
     )
     async def create(
         request: Request,
@@ -122,7 +122,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             return JsonAnswer(await management.test(document, sample))
         expect_media_type(request, JSON)
         document = await json_object(request, bounds)
-        return _created(await management.create(document, caller_of(request).name))
+        return _created_response(await management.create(document, caller_of(request).name))
 
     @api.get(
         "/{connection_id}",
@@ -158,7 +158,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         at = preconditions.moment_of(revision, time)
         found = await management.definition(connection_id, at)
         preconditions.check_retrieve(request.headers, found)
-        return JsonAnswer(_shown(found, selection), headers={"etag": found.tag})
+        return JsonAnswer(_render(found, selection), headers={"etag": found.tag})
 
     @api.put(
         "/{connection_id}",
@@ -178,14 +178,14 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             "api:body.invalid",
             has_json=True,
         ),
-        openapi_extra={**asked({JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE)}), "parameters": CONDITIONAL},
+        openapi_extra={**request_body({JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE)}), "parameters": CONDITIONAL},
     )
     async def put(request: Request, connection_id: ConnectionId) -> Response:
         expect_media_type(request, JSON)
         judge = preconditions.judge_of(request.headers)
         document = await json_object(request, bounds)
         found, is_new = await management.put(connection_id, document, caller_of(request).name, judge)
-        return _created(found) if is_new else Response(status_code=204, headers={"etag": found.tag})
+        return _created_response(found) if is_new else Response(status_code=204, headers={"etag": found.tag})
 
     @api.delete(
         "/{connection_id}",
@@ -219,7 +219,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             "api:store.unavailable",
             has_body=True,
         ),
-        openapi_extra=asked({"text/plain": ("ConnectionCommand", COMMANDS[0])}),
+        openapi_extra=request_body({"text/plain": ("ConnectionCommand", COMMANDS[0])}),
     )
     async def command(request: Request, connection_id: ConnectionId) -> Response:
         expect_media_type(request, "text/plain")
@@ -231,7 +231,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         "/{connection_id}/status",
         summary="Retrieve the status of a connection",
         operation_id="connectionStatus",
-        responses=_seen("Its status.", "Status", STATUS_EXAMPLE),
+        responses=_read_responses("Its status.", "Status", STATUS_EXAMPLE),
     )
     async def status(connection_id: ConnectionId) -> Response:
         return JsonAnswer(management.status(connection_id))
@@ -240,7 +240,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         "/{connection_id}/metrics",
         summary="Retrieve the metrics of a connection",
         operation_id="connectionMetrics",
-        responses=_seen("Its metrics.", "Metrics", METRICS_EXAMPLE),
+        responses=_read_responses("Its metrics.", "Metrics", METRICS_EXAMPLE),
     )
     async def metrics(connection_id: ConnectionId) -> Response:
         return JsonAnswer(management.metrics(connection_id))
@@ -249,7 +249,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         "/{connection_id}/logs",
         summary="Retrieve the log of a connection",
         operation_id="connectionLogs",
-        responses=_seen("Its log entries.", "Logs", LOGS_EXAMPLE),
+        responses=_read_responses("Its log entries.", "Logs", LOGS_EXAMPLE),
     )
     async def logs(connection_id: ConnectionId) -> Response:
         return JsonAnswer(management.logs(connection_id))
@@ -258,7 +258,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         "/{connection_id}/revisions",
         summary="The revisions of a connection, the newest first",
         operation_id="connectionRevisions",
-        responses=_seen("Its last hundred revisions.", "Revisions", [REVISION_EXAMPLE], "api:store.unavailable"),
+        responses=_read_responses("Its last hundred revisions.", "Revisions", [REVISION_EXAMPLE], "api:store.unavailable"),
     )
     async def revisions(connection_id: ConnectionId) -> Response:
         return JsonAnswer(await management.revisions(connection_id))
@@ -281,7 +281,7 @@ CONDITIONAL: list[dict[str, Any]] = [
 ]
 
 
-def _seen(meaning: str, schema: str, example: Any, *codes: str) -> dict[int | str, dict[str, Any]]:
+def _read_responses(meaning: str, schema: str, example: Any, *codes: str) -> dict[int | str, dict[str, Any]]:
     """The answers of an operation that only looks at one connection."""
     return answers(
         {200: body(meaning, schema, example)},
@@ -303,14 +303,14 @@ async def _command(management: Management, connection_id: str, wanted: str, by: 
         case "connectivity.commands:resetConnectionLogs":
             await management.reset_logs(connection_id, by)
         case _:
-            raise refused(
+            raise refusal(
                 "connectivity:command.invalid",
                 f"The command {show(wanted)} is unknown.",
                 f"expected one of: {', '.join(COMMANDS)}",
             )
 
 
-def _created(found: Definition) -> Response:
+def _created_response(found: Definition) -> Response:
     location = f"{PREFIX}/{quote(found.id, safe=':')}"
     return JsonAnswer(found.document, 201, {"location": location, "etag": found.tag})
 
@@ -321,10 +321,10 @@ def _selection(fields: str | None) -> Selection | None:
     try:
         return parse_fields(fields)
     except SelectorRefused as error:
-        raise refused("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
+        raise refusal("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
 
 
-def _shown(found: Definition, selection: Selection | None) -> Mapping[str, Any]:
+def _render(found: Definition, selection: Selection | None) -> Mapping[str, Any]:
     if selection is None:
         return found.document
     special = {
@@ -386,4 +386,4 @@ def _payload(sample: Mapping[str, Any]) -> bytes:
 
 def _unfit_trial(path: str, found: str, expected: str) -> Exception:
     problem = Problem(path, found, expected)
-    return refused("api:body.invalid", "The connection test request is invalid.", str(problem), [problem])
+    return refusal("api:body.invalid", "The connection test request is invalid.", str(problem), [problem])

@@ -81,14 +81,14 @@ def fault(error: str, message: str, description: str | None = None, **extra: str
     return Fault(CODES[error].status, error, message, description, extra)
 
 
-def refused(
+def refusal(
     error: str, message: str, description: str | None = None, problems: Sequence[Problem] = ()
 ) -> OperationRefused:
     """Return the exception that refuses a request."""
     return OperationRefused(fault(error, message, description), problems)
 
 
-def shown(found: Fault, problems: Sequence[Problem] = (), report: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def error_body(found: Fault, problems: Sequence[Problem] = (), report: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The body of an error answer."""
     body: dict[str, Any] = {"status": found.status, "error": found.error, "message": found.message}
     if found.description is not None:

@@ -1,6 +1,6 @@
 """OpenAPI descriptions of operations: parameters, responses, examples, error codes.
 
-`described` creates the OpenAPI document of an application; the connection in it is the JSON Schema that `connectivity
+`openapi_document` creates the OpenAPI document of an application; the connection in it is the JSON Schema that `connectivity
 schema` prints. Errors of every request (tokens, unknown parameters, large bodies) are added here.
 """
 
@@ -60,7 +60,7 @@ def text(meaning: str, *media_types: str) -> dict[str, Any]:
     return {"description": meaning, "content": {it: {"schema": {"type": "string"}} for it in media_types}}
 
 
-def asked(bodies: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+def request_body(bodies: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
     """The request body: its schema and an example by media type."""
     content = {kind: {"schema": _reference(schema), "example": example} for kind, (schema, example) in bodies.items()}
     return {"requestBody": {"required": True, "content": content}}
@@ -115,7 +115,7 @@ def _reference(schema: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{schema}"}
 
 
-def described(app: FastAPI, needs_token: bool) -> dict[str, Any]:
+def openapi_document(app: FastAPI, needs_token: bool) -> dict[str, Any]:
     """The OpenAPI document of the application."""
     document = get_openapi(
         title="Connectivity",

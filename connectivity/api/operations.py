@@ -12,8 +12,8 @@ from typing import Annotated, Any, Protocol
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from connectivity.api.authentication import admins_only, caller_of
-from connectivity.api.errors import refused
-from connectivity.api.openapi import TOTAL, answers, asked, body, nothing
+from connectivity.api.errors import refusal
+from connectivity.api.openapi import TOTAL, answers, request_body, body, nothing
 from connectivity.api.requests import BodyLimits, expect_media_type, json_object
 from connectivity.api.responses import JSON, JsonAnswer
 from connectivity.api.schemas import AUDIT_EXAMPLE, ERASURE_EXAMPLE, SUBSCRIPTION_EXAMPLE
@@ -107,7 +107,7 @@ def erasing(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
         try:
             return JsonAnswer(list(await erasures.all()))
         except ErasureUnavailable as error:
-            raise refused("api:store.unavailable", str(error)) from error
+            raise refusal("api:store.unavailable", str(error)) from error
 
     @api.post(
         "/erasures",
@@ -121,7 +121,7 @@ def erasing(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
             *("api:entity.notfound", "api:store.unavailable", "api:forbidden", "api:body.invalid"),
             has_json=True,
         ),
-        openapi_extra=asked({JSON: ("ErasureWish", {"entity": "acme.site:lamp-7", "type": "thing", "by": "anna"})}),
+        openapi_extra=request_body({JSON: ("ErasureWish", {"entity": "acme.site:lamp-7", "type": "thing", "by": "anna"})}),
     )
     async def erase(request: Request) -> Response:
         expect_media_type(request, JSON)
@@ -130,13 +130,13 @@ def erasing(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
         entity, kind, by = wish.get("entity", 0), wish.get("type", "thing"), wish.get("by", caller.name)
         unknown = wish.keys() - {"entity", "type", "by"}
         if unknown or not all(isinstance(it, str) and len(it) <= _LONGEST_TEXT for it in (entity, kind, by)):
-            raise refused("api:body.invalid", 'expected a JSON object of texts: "entity", and perhaps "type" and "by"')
+            raise refusal("api:body.invalid", 'expected a JSON object of texts: "entity", and perhaps "type" and "by"')
         try:
             record = await erasures.erase(entity_of(entity, kind), caller.name if caller.is_named else by)
         except UnknownEntity as error:
-            raise refused("api:entity.notfound", str(error)) from error
+            raise refusal("api:entity.notfound", str(error)) from error
         except ErasureUnavailable as error:
-            raise refused("api:store.unavailable", str(error)) from error
+            raise refusal("api:store.unavailable", str(error)) from error
         return JsonAnswer(record, 202)
 
     return api

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from starlette.datastructures import Headers
 
-from connectivity.api.errors import fault, refused
+from connectivity.api.errors import fault, refusal
 from connectivity.errors import OperationRefused
 from connectivity.management.interface import Definition, Judge, RevisionSelector
 from connectivity.twins.preconditions import Tags, parse_tags
@@ -37,7 +37,7 @@ def judge_of(headers: Headers) -> Judge:
     def judge(revision: int | None) -> None:
         if revision is None:
             if if_match is not None:
-                raise refused(
+                raise refusal(
                     "connectivity:precondition.failed", "The connection does not exist, so 'if-match' cannot match."
                 )
             return
@@ -69,14 +69,14 @@ def moment_of(revision: int | None, time: str | None) -> RevisionSelector | None
     if time is None:
         return RevisionSelector(revision=revision)
     if revision is not None:
-        raise refused("header.invalid", f"found both '{AT_REVISION}' and '{AT_TIME}', expected one of them.")
+        raise refusal("header.invalid", f"found both '{AT_REVISION}' and '{AT_TIME}', expected one of them.")
     nanoseconds = parse_instant(time)
     if nanoseconds is None:
-        raise refused("header.invalid", f"'{AT_TIME}' is not a timestamp.", "Write it like 2026-02-03T09:12:45Z.")
+        raise refusal("header.invalid", f"'{AT_TIME}' is not a timestamp.", "Write it like 2026-02-03T09:12:45Z.")
     try:
         return RevisionSelector(time=_EPOCH + timedelta(microseconds=nanoseconds // 1_000))
     except OverflowError:
-        raise refused("header.invalid", f"'{AT_TIME}' is outside the supported range.") from None
+        raise refusal("header.invalid", f"'{AT_TIME}' is outside the supported range.") from None
 
 
 def _tags(headers: Headers, name: str) -> Tags | None:
@@ -85,7 +85,7 @@ def _tags(headers: Headers, name: str) -> Tags | None:
         return None
     tags = parse_tags(", ".join(texts))
     if tags is None:
-        raise refused("header.invalid", f"'{name}' names no entity tags.", 'Write them like "rev:3", or *.')
+        raise refusal("header.invalid", f"'{name}' names no entity tags.", 'Write them like "rev:3", or *.')
     return tags
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from connectivity.api.errors import refused
+from connectivity.api.errors import refusal
 from connectivity.config.documents import read_json
 
 
@@ -29,7 +29,7 @@ def expect_media_type(request: Request, *expected: str) -> str:
     found = media_type(request)
     if found not in expected:
         # A page in a browser on this machine can send plain text without being asked, JSON it cannot.
-        raise refused(
+        raise refusal(
             "api:contenttype.unsupported",
             f"The content-type '{found[:100]}' is not supported here.",
             f"expected content-type {' or '.join(expected)}",
@@ -39,7 +39,7 @@ def expect_media_type(request: Request, *expected: str) -> str:
 
 async def content(request: Request, bounds: BodyLimits) -> bytes:
     """The body. Raises OperationRefused for one that is too large or too slow."""
-    too_large = refused("api:body.toolarge", f"The body is larger than {bounds.max_bytes} bytes.")
+    too_large = refusal("api:body.toolarge", f"The body is larger than {bounds.max_bytes} bytes.")
     length = request.headers.get("content-length", "")
     if length.isdecimal() and len(length) < 20 and int(length) > bounds.max_bytes:
         raise too_large
@@ -51,10 +51,10 @@ async def content(request: Request, bounds: BodyLimits) -> bytes:
                 if len(found) > bounds.max_bytes:
                     raise too_large
     except TimeoutError:
-        raise refused("api:body.timeout", f"The body did not arrive within {bounds.seconds:g} s.") from None
+        raise refusal("api:body.timeout", f"The body did not arrive within {bounds.seconds:g} s.") from None
     except ClientDisconnect:
         # The client has disconnected.
-        raise refused("api:body.invalid", "The body is incomplete.") from None
+        raise refusal("api:body.invalid", "The body is incomplete.") from None
     return bytes(found)
 
 
@@ -62,7 +62,7 @@ async def json_object(request: Request, bounds: BodyLimits) -> dict[str, Any]:
     """The body as a JSON object. Raises OperationRefused."""
     read = read_json(await content(request, bounds))
     if read.problems:
-        raise refused("json.invalid", "The body is not valid JSON.", str(read.problems[0]), read.problems)
+        raise refusal("json.invalid", "The body is not valid JSON.", str(read.problems[0]), read.problems)
     if not isinstance(read.document, dict):
-        raise refused("api:body.invalid", "The body is not a JSON object.")
+        raise refusal("api:body.invalid", "The body is not a JSON object.")
     return read.document

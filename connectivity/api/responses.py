@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from connectivity.api.errors import fault, shown
+from connectivity.api.errors import fault, error_body
 from connectivity.api.preconditions import NotAgreed
 from connectivity.config.problems import expected_of, nearest_choice, show
 from connectivity.errors import OperationRefused, Problem
@@ -59,14 +59,14 @@ def error_answer(
     """Return the response for a fault. 304 has no body."""
     if found.status == 304:
         return Response(status_code=304, headers=dict(headers or {}))
-    return JsonAnswer(shown(found, problems, report), found.status, dict(headers or {}))
+    return JsonAnswer(error_body(found, problems, report), found.status, dict(headers or {}))
 
 
 def install(app: FastAPI) -> None:
     """Make the application answer every error in our form."""
 
     @app.exception_handler(OperationRefused)
-    async def _refused(_request: Request, error: OperationRefused) -> Response:
+    async def _refusal_response(_request: Request, error: OperationRefused) -> Response:
         headers = {"etag": error.tag} if isinstance(error, NotAgreed) else None
         return error_answer(error.fault, error.problems, headers, error.report)
 
@@ -75,7 +75,7 @@ def install(app: FastAPI) -> None:
         return _unfit_answer(error.errors())
 
     @app.exception_handler(HTTPException)
-    async def _unrouted(request: Request, error: HTTPException) -> Response:
+    async def _not_found_response(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
             allowed = allowed_methods(app, request.scope)
             message = f"'{request.method}' is not a method of this path."

@@ -142,7 +142,7 @@ ERASURE_EXAMPLE = {
 
 def schemas() -> dict[str, Any]:
     """Every schema of the OpenAPI document, by name."""
-    connection = _placed(json_schema())
+    connection = _relocate_references(json_schema())
     parts: dict[str, Any] = connection.pop("$defs")
     connection.pop("$schema")
     new = {**connection, "required": [it for it in connection["required"] if it not in ("id", "connectionStatus")]}
@@ -316,11 +316,11 @@ def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _placed(value: Any) -> Any:
+def _relocate_references(value: Any) -> Any:
     """Return a schema with references to OpenAPI's place for parts."""
     if isinstance(value, dict):
         return {
-            name: it.replace("#/$defs/", "#/components/schemas/") if name == "$ref" else _placed(it)
+            name: it.replace("#/$defs/", "#/components/schemas/") if name == "$ref" else _relocate_references(it)
             for name, it in value.items()
         }
-    return [_placed(it) for it in value] if isinstance(value, list) else value
+    return [_relocate_references(it) for it in value] if isinstance(value, list) else value

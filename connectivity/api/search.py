@@ -15,7 +15,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
 from connectivity.api.authentication import admins_only, caller_of, not_enough
-from connectivity.api.errors import refused
+from connectivity.api.errors import refusal
 from connectivity.api.openapi import answers, body
 from connectivity.api.responses import JsonAnswer
 from connectivity.api.schemas import FINDINGS_EXAMPLE, PLAN_EXAMPLE
@@ -203,7 +203,7 @@ def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
     if not caller.subjects:
         # Shown by command lines.
         may_say = " Name subjects with 'as'." if caller.role.may(TokenRole.ADMIN) else ""
-        raise refused(
+        raise refusal(
             "api:subjects.missing",
             f"Your token has no subjects to search with.{may_say}",
             "expected 'subjects' at the token in api.tokens",
@@ -221,7 +221,7 @@ def _selection(fields: str | None) -> Selection | None:
     try:
         return parse_fields(fields)
     except SelectorRefused as error:
-        raise refused("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
+        raise refusal("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
 
 
 def _seconds(timeout: str | None) -> float | None:
@@ -232,7 +232,7 @@ def _seconds(timeout: str | None) -> float | None:
     assert found is not None, "the pattern of the parameter has let it through"
     seconds = int(found[1]) * _SECONDS[found[2]]
     if not 0 < seconds <= _LONGEST_TIMEOUT:
-        raise refused(
+        raise refusal(
             "api:parameter.invalid", f"'timeout' is {timeout}.", "expected more than 0 and at most one minute"
         )
     return seconds

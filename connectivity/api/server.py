@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from connectivity.api.errors import fault, shown
+from connectivity.api.errors import fault, error_body
 from connectivity.api.responses import JSON
 from connectivity.config.settings import ApiSettings
 
@@ -86,7 +86,7 @@ class _Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the library's signature
         """Answer an invalid HTTP request in the form of every error, if that is still possible."""
-        body = msgspec.json.encode(shown(fault("api:request.invalid", "The request is not valid HTTP/1.1.")))
+        body = msgspec.json.encode(error_body(fault("api:request.invalid", "The request is not valid HTTP/1.1.")))
         headers = [("content-type", JSON), ("content-length", str(len(body))), ("connection", "close")]
         events = (h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body))
         with contextlib.suppress(h11.LocalProtocolError):

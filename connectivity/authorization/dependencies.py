@@ -58,7 +58,7 @@ class DependencyIndex(Generic[Dependent]):
             return ()
         return set().union(*(self._of[entity] for entity in changed if entity in self._of))
 
-    def those(self, are_meant: Callable[[Dependent], bool]) -> Collection[Dependent]:
+    def select(self, are_meant: Callable[[Dependent], bool]) -> Collection[Dependent]:
         """Return those that a predicate selects."""
         return [dependent for dependent in self._upon if are_meant(dependent)]
 

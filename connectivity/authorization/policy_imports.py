@@ -1,6 +1,6 @@
 """A policy together with the policies that it imports (Ditto protocol, imports).
 
-`resolved` adds imported entries to a policy's own, as `policy-view: resolved` shows them, under labels that clients cannot
+`resolve_imports` adds imported entries to a policy's own, as `policy-view: resolved` shows them, under labels that clients cannot
 choose. `effective` returns the enforced entries, with references resolved: an entry that references another one shares its
 subjects and resources, one level deep. Imported are `implicit` entries, and `explicit` ones that the import names, but not
 what the imported policy imports itself, except by `transitiveImports`. Missing policies and cycles are skipped. One import
@@ -31,13 +31,13 @@ class ImportedEntry(NamedTuple):
     entry: Mapping[str, Any]
 
 
-def taken(policy: Policy, lookup: Lookup) -> Iterator[ImportedEntry]:
+def imported_entries(policy: Policy, lookup: Lookup) -> Iterator[ImportedEntry]:
     """Return the entries that a policy imports, references to them included."""
     for imported, wanted in policy["imports"].items():
-        yield from _taken(imported, wanted, lookup, (policy["policyId"],), _Budget())
+        yield from _entries_of_import(imported, wanted, lookup, (policy["policyId"],), _Budget())
     for entry in policy["entries"].values():
         for reference in entry.get("references", ()):
-            if (found := _referred(policy, reference, lookup)) is not None and "import" in reference:
+            if (found := _find_referenced(policy, reference, lookup)) is not None and "import" in reference:
                 yield ImportedEntry(reference["import"], reference["entry"], "", found)
 
 
@@ -50,7 +50,7 @@ class _Budget:
         self.left = MOST_REACHED
 
 
-def _taken(
+def _entries_of_import(
     imported: str, wanted: Mapping[str, Any], lookup: Lookup, way: tuple[str, ...], budget: _Budget
 ) -> Iterator[ImportedEntry]:
     """Return the entries of one import. `way`: the policies that led here."""
@@ -65,28 +65,28 @@ def _taken(
             yield ImportedEntry(imported, label, f"imported-{imported}-{label}", entry)
     for further in wanted.get("transitiveImports", ()):
         if (also := policy["imports"].get(further)) is not None:
-            for found in _taken(further, also, lookup, (*way, imported), budget):
+            for found in _entries_of_import(further, also, lookup, (*way, imported), budget):
                 yield found._replace(here=f"imported-{imported}-{found.here}")
 
 
-def resolved(policy: Policy, lookup: Lookup, is_shown: Callable[[ImportedEntry], bool] = lambda _: True) -> Policy:
+def resolve_imports(policy: Policy, lookup: Lookup, is_shown: Callable[[ImportedEntry], bool] = lambda _: True) -> Policy:
     """The policy with the imported entries behind its own: those of them that are shown."""
     if not policy["imports"]:
         return policy
     entries = dict(policy["entries"])
-    entries.update((found.here, found.entry) for found in taken(policy, lookup) if found.here and is_shown(found))
+    entries.update((found.here, found.entry) for found in imported_entries(policy, lookup) if found.here and is_shown(found))
     return {**policy, "entries": entries}
 
 
 def effective(policy: Policy, lookup: Lookup) -> Policy:
     """Return the policy with every entry that applies: own, imported, and shared by references."""
-    whole = resolved(policy, lookup)
+    whole = resolve_imports(policy, lookup)
     shared = [
         found
         for entry in policy["entries"].values()
         for reference in _distinct(entry.get("references", ()))
-        if (other := _referred(policy, reference, lookup)) is not None
-        for found in _shared(entry, other, _allowed(reference, other))
+        if (other := _find_referenced(policy, reference, lookup)) is not None
+        for found in _joint_resources(entry, other, _allowed_additions(reference, other))
     ]
     if not shared:
         return whole
@@ -99,7 +99,7 @@ def _distinct(references: Sequence[Mapping[str, str]]) -> Iterator[Mapping[str, 
     return iter({(reference.get("import"), reference["entry"]): reference for reference in references}.values())
 
 
-def _referred(policy: Policy, reference: Mapping[str, str], lookup: Lookup) -> Mapping[str, Any] | None:
+def _find_referenced(policy: Policy, reference: Mapping[str, str], lookup: Lookup) -> Mapping[str, Any] | None:
     """The entry that a reference means, if it is there and may be had."""
     if (imported := reference.get("import")) is None:
         own: Mapping[str, Any] | None = policy["entries"].get(reference["entry"])
@@ -109,7 +109,7 @@ def _referred(policy: Policy, reference: Mapping[str, str], lookup: Lookup) -> M
     return None if entry is None or entry["importable"] == "never" else entry
 
 
-def _allowed(reference: Mapping[str, str], other: Mapping[str, Any]) -> Sequence[str]:
+def _allowed_additions(reference: Mapping[str, str], other: Mapping[str, Any]) -> Sequence[str]:
     """Return what the referencing entry may add to the other one; within a policy everything."""
     every = ("subjects", "resources")
     if "import" not in reference:
@@ -118,7 +118,7 @@ def _allowed(reference: Mapping[str, str], other: Mapping[str, Any]) -> Sequence
     return every if found is None else found
 
 
-def _shared(entry: Mapping[str, Any], other: Mapping[str, Any], allowed: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _joint_resources(entry: Mapping[str, Any], other: Mapping[str, Any], allowed: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Return what two entries give together that neither gives alone."""
     namespaces = _both(entry.get("namespaces") or [], other.get("namespaces") or [])
     if namespaces is None:

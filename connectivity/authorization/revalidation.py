@@ -109,9 +109,9 @@ class AccessRevalidation(ABC, Generic[Judged]):
         if not len(self._all):
             self._authorities.leave(self._changed)
 
-    def those(self, are_meant: Callable[[Judged], bool]) -> Collection[Judged]:
+    def select(self, are_meant: Callable[[Judged], bool]) -> Collection[Judged]:
         """Return those that a predicate selects."""
-        return self._all.those(are_meant)
+        return self._all.select(are_meant)
 
     def sweep(self) -> None:
         """About once a second: judge some again, whatever has changed."""

@@ -104,7 +104,7 @@ def sample_of(file: Path | None) -> bytes | None:
         raise typer.Exit(2) from None
 
 
-def tried(service: ServiceClient, trial: Mapping[str, Any]) -> Any:
+def connection_test_result(service: ServiceClient, trial: Mapping[str, Any]) -> Any:
     """Return the result of a connection test. Raises RequestFailed."""
     kind = TRIAL if "sample" in trial else "application/json"
     body = trial if "sample" in trial else trial["connection"]

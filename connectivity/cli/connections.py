@@ -23,7 +23,7 @@ from connectivity.cli import tables
 from connectivity.cli.http_client import NOT_FOUND, ServiceClient, ServiceRefused, ServiceUnreachable
 from connectivity.cli.options import EXITS, AsJson, Paths, confirm, connection_ids, reaching
 from connectivity.cli.output import (
-    colored,
+    colorize,
     complain,
     print_fields,
     print_json,
@@ -103,7 +103,7 @@ def follow_log(
                 raise
         else:
             if away:
-                told(f"{service.place.shown}: available again")
+                told(f"{service.place.display_url}: available again")
                 away = False
             yield from seen.new(found)
         sleep(seconds)
@@ -209,7 +209,7 @@ def apply(
     if not as_json:
         for step in steps:
             reason = f": {step.reason}" if step.reason else ""
-            typer.echo(f"{printable(step.id)}: {colored(step.action.value)}{printable(reason)}")
+            typer.echo(f"{printable(step.id)}: {colorize(step.action.value)}{printable(reason)}")
             for line in lines(step):
                 typer.echo(f"  {printable(line)}")
         typer.echo(summary(steps))
@@ -233,10 +233,10 @@ def apply(
 
 def _plan(steps: Sequence[Step], outcomes: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the plan as JSON, with the result of each step that was begun."""
-    from connectivity.cli.plan import shown
+    from connectivity.cli.plan import step_as_json
 
     done = {name: {"done": why is None, "failure": why} for name, why in outcomes.items()}
-    return {"connections": [shown(step) | done.get(step.id, {}) for step in steps]}
+    return {"connections": [step_as_json(step) | done.get(step.id, {}) for step in steps]}
 
 
 def _print_outcome(name: str, failure: str | None) -> None:
@@ -272,7 +272,7 @@ def try_out(
 
     The service connects from where it runs, and resolves secret references there.
     """
-    from connectivity.cli.apply import only_one, sample_of, trial_of, tried, wanted_of
+    from connectivity.cli.apply import only_one, sample_of, trial_of, connection_test_result, wanted_of
 
     if sample is None and (header or address is not None or source):
         complain("found --header, --source or --address without --sample; add --sample")
@@ -280,7 +280,7 @@ def try_out(
     document = only_one(wanted_of([path], as_json=as_json), connection)
     wanted = trial_of(document, sample_of(sample), header or [], source, address)
     try:
-        found = tried(service, wanted)
+        found = connection_test_result(service, wanted)
     except ServiceRefused as error:
         # The results before the failure are printed too.
         report = error.fault if as_json else error.fault.get("report")
@@ -411,7 +411,7 @@ def logs(
 
 def _print_entry(entry: Mapping[str, Any]) -> None:
     when, how, what = tables.entry(entry)
-    typer.echo(f"{printable(when)}  {colored(printable(how))}  {printable(what)}")
+    typer.echo(f"{printable(when)}  {colorize(printable(how))}  {printable(what)}")
     sys.stdout.flush()
 
 
@@ -444,7 +444,7 @@ def _do_each(connections: Sequence[str], act: Callable[[str], object], done: str
                 continue
             finished.append({"id": connection, "done": done})
             if not as_json:
-                typer.echo(f"{connection}: {colored(done)}")
+                typer.echo(f"{connection}: {colorize(done)}")
     finally:
         if as_json:
             print_json(finished)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from connectivity.cli.options import AsJson, ConnectionOptions, SettingsFile, TokenFile, Url, loaded_settings, user
-from connectivity.cli.output import complain, counted, print_fields, print_json, print_table, printable
+from connectivity.cli.output import complain, pluralize, print_fields, print_json, print_table, printable
 
 if TYPE_CHECKING:
     from connectivity.maintenance.export import HistoryExport
@@ -70,15 +70,15 @@ def export(
     if as_json:
         print_json(written)
     else:
-        found = counted(written["rows"], "event") if written["rows"] else "no events"
-        typer.echo(f"{written['file']}: {found}, {counted(written['bytes'], 'byte')}")
+        found = pluralize(written["rows"], "event") if written["rows"] else "no events"
+        typer.echo(f"{written['file']}: {found}, {pluralize(written['bytes'], 'byte')}")
 
 
 def _run(work: HistoryExport, out: Path, *, force: bool) -> dict[str, Any]:
     """Run in a thread, so that Ctrl-C works at once whatever a library waits for. Raises ExportFailed."""
     written: list[dict[str, Any]] = []
     failures: list[Exception] = []
-    shown = _shown if sys.stderr.isatty() else _silent
+    shown = _print_rows if sys.stderr.isatty() else _silent
 
     def run() -> None:
         try:
@@ -95,14 +95,14 @@ def _run(work: HistoryExport, out: Path, *, force: bool) -> dict[str, Any]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        if shown is _shown:
+        if shown is _print_rows:
             typer.echo("\r\033[K", nl=False, err=True)
     if failures:
         raise failures[0]
     return written[0]
 
 
-def _shown(rows: int) -> None:
+def _print_rows(rows: int) -> None:
     typer.echo(f"\r{rows:,} events", nl=False, err=True)
 
 
@@ -142,7 +142,7 @@ def erase(
         try:
             record = erasure.erase_here(Path(loaded.data_dir), named, user())
         except DataFolderLocked:
-            record = _asked(
+            record = _query_service(
                 ConnectionOptions(url, token_file, settings), {"entity": entity, "type": type, "by": user()}
             )
     except (erasure.UnknownEntity, erasure.ErasureUnavailable, SettingsError) as error:
@@ -185,7 +185,7 @@ def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     from connectivity.maintenance import erasure
 
     try:
-        found = erasure.recorded(Path(loaded.data_dir))
+        found = erasure.read_records(Path(loaded.data_dir))
     except erasure.ErasureUnavailable as error:
         complain(str(error))
         raise typer.Exit(1) from None
@@ -197,7 +197,7 @@ def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
         typer.echo("no erasures")
 
 
-def _asked(way: ConnectionOptions, wanted: dict[str, str]) -> dict[str, Any]:
+def _query_service(way: ConnectionOptions, wanted: dict[str, str]) -> dict[str, Any]:
     """Return the response of the running service. Raises RequestFailed."""
     record: dict[str, Any] = way.service().ask("POST", "erasures", body=wanted).document
     return record

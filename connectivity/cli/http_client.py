@@ -95,7 +95,7 @@ class HttpResponse:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """The address of a service. `shown` is the form for messages."""
+    """The address of a service. `display_url` is the form for messages."""
 
     host: str
     port: int
@@ -103,7 +103,7 @@ class ServiceAddress:
     is_secure: bool = False
 
     @property
-    def shown(self) -> str:
+    def display_url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.is_secure else 'http'}://{host}:{self.port}{self.path}"
 
@@ -177,7 +177,7 @@ class ServiceClient:
 
     def misunderstood(self) -> ServiceUnreachable:
         """Return the error for a response of unexpected shape."""
-        return ServiceUnreachable(f"{self.place.shown}: unexpected response, not from this service; fix --url")
+        return ServiceUnreachable(f"{self.place.display_url}: unexpected response, not from this service; fix --url")
 
     def ask(
         self,
@@ -203,7 +203,7 @@ class ServiceClient:
         if body is not None:
             content = (body if isinstance(body, str) else json.dumps(body)).encode()
             sent["content-type"] = content_type
-        with _translated(self.place):
+        with _translate_errors(self.place):
             status, found, data = self._exchange(method, target, sent, content)
         return _understood(self.place, status, found, data)
 
@@ -273,31 +273,31 @@ def _deadline(sock: socket.socket, seconds: float, told: Callable[[], None]) -> 
 
 
 @contextmanager
-def _translated(place: ServiceAddress) -> Iterator[None]:
+def _translate_errors(place: ServiceAddress) -> Iterator[None]:
     """Raise errors of the network and its library as NotReached."""
     try:
         yield
     except TimeoutError:
-        raise ServiceUnreachable(f"{place.shown}: no complete response in time; check --url and the service") from None
+        raise ServiceUnreachable(f"{place.display_url}: no complete response in time; check --url and the service") from None
     except ConnectionRefusedError:
-        raise ServiceUnreachable(f"{place.shown}: connection refused; start the service, or fix --url") from None
+        raise ServiceUnreachable(f"{place.display_url}: connection refused; start the service, or fix --url") from None
     except socket.gaierror:
-        raise ServiceUnreachable(f"{place.shown}: unknown host; fix --url, {URL_VARIABLE} or api.host") from None
+        raise ServiceUnreachable(f"{place.display_url}: unknown host; fix --url, {URL_VARIABLE} or api.host") from None
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message
         raise ServiceUnreachable(
-            f"{place.shown}: its certificate is not trusted: {reason}; add its CA with SSL_CERT_FILE"
+            f"{place.display_url}: its certificate is not trusted: {reason}; add its CA with SSL_CERT_FILE"
         ) from None
     except ssl.SSLError:
-        raise ServiceUnreachable(f"{place.shown}: the server does not use TLS; try http:// in --url") from None
+        raise ServiceUnreachable(f"{place.display_url}: the server does not use TLS; try http:// in --url") from None
     except _TooLarge:
         raise ServiceUnreachable(
-            f"{place.shown}: found a response of more than {LARGEST_ANSWER} bytes, which was not read"
+            f"{place.display_url}: found a response of more than {LARGEST_ANSWER} bytes, which was not read"
         ) from None
     except (http.client.HTTPException, ValueError, EOFError):
-        raise ServiceUnreachable(f"{place.shown}: the response is not HTTP, or incomplete; fix --url") from None
+        raise ServiceUnreachable(f"{place.display_url}: the response is not HTTP, or incomplete; fix --url") from None
     except OSError as error:
-        raise ServiceUnreachable(f"{place.shown}: cannot be reached: {error.strerror or error}; fix --url") from None
+        raise ServiceUnreachable(f"{place.display_url}: cannot be reached: {error.strerror or error}; fix --url") from None
 
 
 def _understood(place: ServiceAddress, status: int, headers: Mapping[str, str], data: bytes) -> HttpResponse:
@@ -305,15 +305,15 @@ def _understood(place: ServiceAddress, status: int, headers: Mapping[str, str], 
     document = _document(headers, data)
     if 200 <= status < 300:
         if data and document is _NONE:
-            raise ServiceUnreachable(f"{place.shown}: status {status} with a body that is not JSON; fix --url")
+            raise ServiceUnreachable(f"{place.display_url}: status {status} with a body that is not JSON; fix --url")
         return HttpResponse(status, None if document is _NONE else document, headers)
     fault = document if isinstance(document, dict) else {}
     code, message = (fault.get(name) for name in ("error", "message"))
     if status in (401, 403):
-        raise NotAllowed(f"{place.shown}: {_not_allowed(status, message)}")
+        raise NotAllowed(f"{place.display_url}: {_not_allowed(status, message)}")
     if not isinstance(code, str) or not isinstance(message, str):
         raise ServiceUnreachable(
-            f"{place.shown}: status {status} with an error that is not from this service; fix --url"
+            f"{place.display_url}: status {status} with an error that is not from this service; fix --url"
         )
     description = fault.get("description")
     # For an invalid document, the first problem is in the description.

@@ -18,7 +18,7 @@ from connectivity.cli import connections, history, operations, pipeline, secrets
 from connectivity.cli.backup import backup
 from connectivity.cli.operations import audit
 from connectivity.cli.options import EXITS, AsJson, Paths, loaded_files, loaded_settings
-from connectivity.cli.output import counted, print_json, print_notes, print_problems
+from connectivity.cli.output import pluralize, print_json, print_notes, print_problems
 from connectivity.cli.search import search
 
 app = typer.Typer(
@@ -55,8 +55,8 @@ def validate(
     if loaded.problems:
         raise typer.Exit(1)
     if not as_json:
-        connections = counted(len(loaded.connections), "connection")
-        typer.echo(f"{connections} in {counted(loaded.read, 'file')}, no problems")
+        connections = pluralize(len(loaded.connections), "connection")
+        typer.echo(f"{connections} in {pluralize(loaded.read, 'file')}, no problems")
 
 
 @app.command()

@@ -58,14 +58,14 @@ def print_fields(fields: Mapping[str, object]) -> None:
     """Print one line for each field that has a value; nested values as JSON."""
     width = max(map(len, fields), default=0)
     for name, value in fields.items():
-        typer.echo(f"{name.replace('_', ' '):{width}}  {colored(_shown(value))}")
+        typer.echo(f"{name.replace('_', ' '):{width}}  {colorize(_format_value(value))}")
 
 
 def print_table(rows: Sequence[Mapping[str, object]]) -> None:
     """A line of headings and one for each row; every row has the same names, and there is one at least."""
     headings = [name.replace("_", " ") for name in rows[0]]
-    table = [[_shown(value) for value in row.values()] for row in rows]
-    if sys.stdout.isatty() and _print_fitted(headings, table):
+    table = [[_format_value(value) for value in row.values()] for row in rows]
+    if sys.stdout.isatty() and _print_to_width(headings, table):
         return
     lines = [headings, *table]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -73,7 +73,7 @@ def print_table(rows: Sequence[Mapping[str, object]]) -> None:
         typer.echo("  ".join(f"{text:{width}}" for text, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _print_fitted(headings: Sequence[str], table: Sequence[Sequence[str]]) -> bool:
+def _print_to_width(headings: Sequence[str], table: Sequence[Sequence[str]]) -> bool:
     """As wide as the terminal: long texts are folded, never cut.
 
     False, and nothing, where there is no room for that.
@@ -103,13 +103,13 @@ def has_colors() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def colored(text: str, color: str | None = None) -> str:
+def colorize(text: str, color: str | None = None) -> str:
     """The text in this color, or in that of its meaning, if it has any."""
     found = color or COLORS.get(text)
     return typer.style(text, fg=found) if found and has_colors() else text
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     """A value in one line."""
     if value is None:
         return "–"
@@ -150,7 +150,7 @@ def print_notes(loaded: LoadedFolder) -> None:
             typer.echo(printable(f"{loaded.files[connection_id]}: {note}"))
 
 
-def counted(number: int, what: str) -> str:
+def pluralize(number: int, what: str) -> str:
     """`1 file`, `2 files`, `2 entities`."""
     several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"{number} {what if number == 1 else several}"

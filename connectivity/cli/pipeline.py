@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
-from connectivity.cli.output import complain, counted, print_fields, print_json, print_table
+from connectivity.cli.output import complain, pluralize, print_fields, print_json, print_table
 
 EXITS = (
     "Exit codes: 0 done; 1 failed, possibly temporarily (with verify: lake and journal differ); 2 invalid settings; "
@@ -57,7 +57,7 @@ def retention(
         if as_json:
             print_json(found)
         else:
-            typer.echo(f"{counted(found['events'], 'event')} deleted" if found["events"] else "no events deleted")
+            typer.echo(f"{pluralize(found['events'], 'event')} deleted" if found["events"] else "no events deleted")
         return
     loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process
@@ -116,18 +116,18 @@ def _print_verdict(found: dict[str, Any], differences: list[dict[str, Any]]) -> 
     if differences:
         print_table([{"table": it["table"], "event": it["seq"], **_without(it, "table", "seq")} for it in differences])
     if (more := found["differences"] - len(differences)) > 0:
-        typer.echo(f"and {counted(more, 'difference')} more")
-    what = counted(found["differences"], "difference") if found["differences"] else "the same"
+        typer.echo(f"and {pluralize(more, 'difference')} more")
+    what = pluralize(found["differences"], "difference") if found["differences"] else "the same"
     events = "no events" if found["first"] > found["last"] else f"events {found['first']:,} to {found['last']:,}"
-    typer.echo(f"lake and journal: {what} ({events}, {counted(found['entities'], 'entity')})")
+    typer.echo(f"lake and journal: {what} ({events}, {pluralize(found['entities'], 'entity')})")
     if found["indexed"]:
-        typer.echo(f"search index: compared with the states of {counted(found['indexed'], 'entity')}")
+        typer.echo(f"search index: compared with the states of {pluralize(found['indexed'], 'entity')}")
     if found["unindexed"]:
-        typer.echo(f"the search index is being built: {counted(found['unindexed'], 'entity')} not in it yet")
+        typer.echo(f"the search index is being built: {pluralize(found['unindexed'], 'entity')} not in it yet")
     if found["waiting"]:
-        typer.echo(f"{counted(found['waiting'], 'event')} not in the lake yet: the pipeline moves them while it runs")
+        typer.echo(f"{pluralize(found['waiting'], 'event')} not in the lake yet: the pipeline moves them while it runs")
     if found["erasures_pending"]:
-        waiting = counted(found["erasures_pending"], "erasure")
+        waiting = pluralize(found["erasures_pending"], "erasure")
         typer.echo(f"{waiting} not carried out in the lake yet: the pipeline does that while it runs")
 
 

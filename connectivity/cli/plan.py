@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from connectivity.config.problems import json_path
 from connectivity.connections.model import migrate_mapping_context
-from connectivity.connections.vault import masked
+from connectivity.connections.vault import mask
 from connectivity.security.uri import MASK
 from connectivity.validation.validator import json_schema
 
@@ -49,7 +49,7 @@ class DocumentComparison(NamedTuple):
 def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> DocumentComparison:
     """Compare `before` with `after`, which replaces it."""
     schema = _schema()
-    old, new, written = (_meant(document, schema) for document in (masked(before), masked(after), after))
+    old, new, written = (_meant(document, schema) for document in (mask(before), mask(after), after))
     changes = tuple(_differences((), old, new))
     unknown = tuple(json_path(*steps) for steps in _hidden((), old, new, written))
     return DocumentComparison(changes, unknown)
@@ -62,10 +62,10 @@ def _schema() -> Mapping[str, Any]:
 
 def _meant(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Any:
     kept = {name: value for name, value in document.items() if not (name in _IGNORED or name.startswith("_"))}
-    return _filled(migrate_mapping_context(kept), schema, schema)
+    return _fill_defaults(migrate_mapping_context(kept), schema, schema)
 
 
-def _filled(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
+def _fill_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
     """The value with the defaults of its schema, in the order of the schema, and without nulls."""
     schema = _fitting(value, schema, root)
     if isinstance(value, dict):
@@ -76,9 +76,9 @@ def _filled(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> A
         names = [name for name in fields if name in there or name in defaults]
         names += [name for name in there if name not in fields]
         whole = {**defaults, **there}
-        return {name: _filled(whole[name], fields.get(name, others), root) for name in names}
+        return {name: _fill_defaults(whole[name], fields.get(name, others), root) for name in names}
     if isinstance(value, list):
-        return [_filled(item, schema.get("items", {}), root) for item in value]
+        return [_fill_defaults(item, schema.get("items", {}), root) for item in value]
     if isinstance(value, bool | int | float) and schema.get("type") == "string":
         return str(value).lower() if isinstance(value, bool) else str(value)
     return value
@@ -216,7 +216,7 @@ def lines(step: Step) -> Iterator[str]:
         yield f"{path}: a secret that cannot be compared; {sent}"
 
 
-def shown(step: Step) -> dict[str, Any]:
+def step_as_json(step: Step) -> dict[str, Any]:
     """The step for machines."""
     return {
         "id": step.id,

@@ -62,14 +62,14 @@ def search(
         number = service.ask("GET", "search", "things", "count", query=asked).document
         print_json(number) if as_json else typer.echo(number)
         return
-    order = f"sort({','.join(map(_signed, sort.split(',')))})" if sort else None
+    order = f"sort({','.join(map(_with_sign, sort.split(',')))})" if sort else None
     if explain:
         plan = service.ask("GET", "search", "things", "plan", query={**asked, "option": order}).document
         if not isinstance(plan, dict) or not isinstance(plan.get("text"), str):
             raise service.misunderstood()
         print_json(plan) if as_json else typer.echo(printable(plan["text"], keep="\n"))
         return
-    found, is_all = _collected(_pages(service, {**asked, "fields": fields}, order, limit), limit)
+    found, is_all = _collect(_pages(service, {**asked, "fields": fields}, order, limit), limit)
     if not is_all:
         complain(f"{len(found)} things are listed, and there are more; raise --limit to see them")
     if as_json:
@@ -98,7 +98,7 @@ def _pages(
             return
 
 
-def _collected(pages: Iterator[tuple[list[Any], bool]], limit: int) -> tuple[list[Any], bool]:
+def _collect(pages: Iterator[tuple[list[Any], bool]], limit: int) -> tuple[list[Any], bool]:
     """Return that many things at most, and whether these are all."""
     found: list[Any] = []
     for items, is_last in pages:
@@ -108,6 +108,6 @@ def _collected(pages: Iterator[tuple[list[Any], bool]], limit: int) -> tuple[lis
     return found, True
 
 
-def _signed(path: str) -> str:
+def _with_sign(path: str) -> str:
     """A path to sort by with its sign."""
     return path if path.startswith(("+", "-")) else f"+{path}"

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings, user
-from connectivity.cli.output import complain, counted, print_json
+from connectivity.cli.output import complain, pluralize, print_json
 from connectivity.errors import SealError, SettingsError
 
 app = typer.Typer(help="The keys that encrypt stored secrets.", no_args_is_help=True)
@@ -65,7 +65,7 @@ def rotate(settings: SettingsFile = None, as_json: AsJson = False) -> None:
         print_json(done._asdict())
         return
     typer.echo(
-        f"{counted(done.secrets, 'secret')} in {counted(done.revisions, 'revision')} encrypted with key {done.key}"
+        f"{pluralize(done.secrets, 'secret')} in {pluralize(done.revisions, 'revision')} encrypted with key {done.key}"
     )
     if done.unneeded:
         typer.echo(f"no longer needed: {', '.join(done.unneeded)}")

@@ -67,7 +67,7 @@ def read_document(path: Path) -> ParsedDocument:
         return _unreadable(f"a file that cannot be read: {error.strerror}", "a readable file")
     if not text.strip():
         return _unreadable("an empty file", "a document")
-    return _loaded(load, text)
+    return _load(load, text)
 
 
 def read_json(content: bytes) -> ParsedDocument:
@@ -76,10 +76,10 @@ def read_json(content: bytes) -> ParsedDocument:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         return _unreadable(f"a byte at position {error.start} that is not UTF-8", "text in UTF-8")
-    return _loaded(_load_json, text) if text.strip() else _unreadable("an empty body", "JSON")
+    return _load(_load_json, text) if text.strip() else _unreadable("an empty body", "JSON")
 
 
-def _loaded(load: Callable[[str], Any], text: str) -> ParsedDocument:
+def _load(load: Callable[[str], Any], text: str) -> ParsedDocument:
     try:
         document = load(text)
     except _Unreadable as error:
@@ -220,7 +220,7 @@ class _Constructor(SafeConstructor):
     def construct_yaml_map(self, node: yaml.MappingNode) -> Generator[dict[Any, Any], None, None]:
         found = _Object()
         yield found
-        found.repeated = tuple(self._repeated(node))
+        found.repeated = tuple(self._find_duplicates(node))
         found.update(self.construct_mapping(node))
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -229,7 +229,7 @@ class _Constructor(SafeConstructor):
             raise ValueError("a number too long")
         return super().construct_yaml_int(node)
 
-    def _repeated(self, node: yaml.MappingNode) -> list[Hashable]:
+    def _find_duplicates(self, node: yaml.MappingNode) -> list[Hashable]:
         """Find repeated names before merge keys (`<<`), whose names may be overridden on purpose."""
         names = Counter(
             self.construct_object(key)

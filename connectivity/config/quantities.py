@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from mappings.texts import lowered
+from mappings.texts import lower_text
 
 FOREVER = "forever"
 
@@ -82,7 +82,7 @@ def read_list(value: object) -> object:
 
 def off_is_a_word(value: object) -> object:
     """YAML reads a bare `off` as false."""
-    return "off" if value is False else lowered(value)
+    return "off" if value is False else lower_text(value)
 
 
 Duration = Annotated[timedelta, BeforeValidator(read_duration)]

@@ -46,7 +46,7 @@ from connectivity.security import egress
 from connectivity.security.keys import read_key
 from mappings.errors import DecodeError
 from mappings.model.json_pointer import format_pointer, parse_pointer
-from mappings.texts import lowered
+from mappings.texts import lower_text
 
 _SHORTEST_TOKEN = 16
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
@@ -84,7 +84,7 @@ class ApiToken(BaseModel):
 
     name: Annotated[str, AfterValidator(_plain)] = Field(description="The name of the token in the audit log.")
     token: Annotated[SecretStr, AfterValidator(_hard_to_guess)] = Field(description="At least 16 characters.")
-    role: Annotated[TokenRole, BeforeValidator(lowered)] = Field(
+    role: Annotated[TokenRole, BeforeValidator(lower_text)] = Field(
         default=TokenRole.READ, description="`read`, `write` or `admin`."
     )
     subjects: tuple[str, ...] = Field(
@@ -377,7 +377,7 @@ class HostSettings(Section):
     Link-local addresses and metadata services of clouds are always refused.
     """
 
-    private: Annotated[Literal["allow", "refuse"], BeforeValidator(lowered)] = Field(
+    private: Annotated[Literal["allow", "refuse"], BeforeValidator(lower_text)] = Field(
         default="allow",
         description="`refuse`: only public addresses; no loopback, private or other non-routed networks.",
     )
@@ -438,10 +438,10 @@ class SparkSettings(Section):
 class LogSettings(Section):
     """The format and level of the log."""
 
-    format: Annotated[Literal["text", "json"], BeforeValidator(lowered)] = Field(
+    format: Annotated[Literal["text", "json"], BeforeValidator(lower_text)] = Field(
         default="text", description="`text` for people, `json` for machines."
     )
-    level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lowered)] = Field(
+    level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(lower_text)] = Field(
         default="info", description="The least important level that is logged."
     )
 

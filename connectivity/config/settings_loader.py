@@ -46,7 +46,7 @@ def load_settings(file: Path | None = None) -> Settings:
     try:
         settings = Settings(**{name: value for name, value in values.items() if name not in options})
     except ValidationError as error:
-        problems += (_explained(details, content, file) for details in error.errors(include_url=False))
+        problems += (_explain(details, content, file) for details in error.errors(include_url=False))
     except UnreadableVariable as error:
         problems.append(f"{_variable_of(error)}: expected JSON, or one variable for each setting in it")
     else:
@@ -61,7 +61,7 @@ def _variable_of(error: UnreadableVariable) -> str:
     return PREFIX + (field[1].upper() if field else "…")
 
 
-def _explained(details: Any, content: Mapping[str, Any], file: Path | None) -> str:
+def _explain(details: Any, content: Mapping[str, Any], file: Path | None) -> str:
     """Return the line for a problem: setting, origin of its value, found, expected."""
     steps = [step for step in details["loc"] if step != "[key]"]
     origin, value = _origin(steps, content, file)

@@ -35,7 +35,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from connectivity.security.uri import MASK, BrokerUri, is_secret_option, mask_uri, parse_uri
-from mappings.texts import lowered
+from mappings.texts import lower_text
 
 __all__ = [
     "AcknowledgementRequests",
@@ -191,7 +191,7 @@ class ReplyTarget(DocumentModel):
         "`correlation-id` and `content-type` are mapped by default, on types that carry headers.",
         examples=[{"correlation-id": "{{ header:correlation-id }}"}],
     )
-    expected_response_types: tuple[Annotated[ResponseType, BeforeValidator(lowered)], ...] = Field(
+    expected_response_types: tuple[Annotated[ResponseType, BeforeValidator(lower_text)], ...] = Field(
         default=(ResponseType.RESPONSE, ResponseType.ERROR),
         description="Which answers are published. An empty list: none. Events of subscriptions always are.",
         examples=[["response", "error", "nack"]],
@@ -527,7 +527,7 @@ class Connection(DocumentModel):
         """The options of the connection type in `specificConfig`."""
         return {name: value for name, value in self.specific_config.items() if name not in DIVERSION_OPTIONS}
 
-    def masked(self) -> dict[str, Any]:
+    def masked_document(self) -> dict[str, Any]:
         """Return the document of this connection with every secret masked, for display and logs."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 

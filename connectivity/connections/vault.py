@@ -77,11 +77,11 @@ class Vault:
 
         Raises UnknownKey for a document with secrets if there is no key and none can be created.
         """
-        return _rewritten(document, lambda path, text: self._sealed(document["id"], path, text))
+        return _rewritten(document, lambda path, text: self._seal(document["id"], path, text))
 
     def unseal(self, document: Document) -> dict[str, Any]:
         """Return the document with opened secrets. Raises UnknownKey and AlteredSecret."""
-        return _rewritten(document, lambda path, text: self._opened(document["id"], path, text))
+        return _rewritten(document, lambda path, text: self._open(document["id"], path, text))
 
     def reseal(self, document: Document) -> ResealedDocument:
         """The sealed document with all its secrets under the newest key. Raises UnknownKey and AlteredSecret."""
@@ -92,13 +92,13 @@ class Vault:
             if (match := _SEALED.fullmatch(text)) is None or match["key"] == self._newest:
                 return text
             changed += 1
-            return self._sealed(document["id"], path, self._opened(document["id"], path, text))
+            return self._seal(document["id"], path, self._open(document["id"], path, text))
 
         return ResealedDocument(_rewritten(document, anew), changed)
 
-    def masked(self, document: Document) -> dict[str, Any]:
+    def mask(self, document: Document) -> dict[str, Any]:
         """Return the document with masks for display, whether it is sealed or not."""
-        return masked(document)
+        return mask(document)
 
     def keep(self, document: Document, stored: Document | None) -> dict[str, Any]:
         """Return the document with stored secrets in the place of masks.
@@ -118,7 +118,7 @@ class Vault:
                 expected = "the password itself or a reference, since it would be sent to another place than so far"
                 problems.append(Problem(path, f"{MASK} in place of a password", expected))
             else:
-                return self._opened(stored["id"], path, kept[path])
+                return self._open(stored["id"], path, kept[path])
             return text
 
         complete = _rewritten(document, keep)
@@ -126,7 +126,7 @@ class Vault:
             raise DefinitionError(problems)
         return complete
 
-    def _sealed(self, connection: str, path: str, text: str) -> str:
+    def _seal(self, connection: str, path: str, text: str) -> str:
         if self._newest is None and self._make_key is not None:
             made = self._make_key()
             self._newest = key_id(made)
@@ -135,11 +135,11 @@ class Vault:
             raise UnknownKey(connection, path, "no key to seal it with, expected secrets.key or secrets.key_file")
         nonce = os.urandom(_NONCE_BYTES)
         ciphertext = self._ciphers[self._newest].encrypt(
-            nonce, text.encode("utf-8"), _bound(self._newest, connection, path)
+            nonce, text.encode("utf-8"), _associated_data(self._newest, connection, path)
         )
         return f"sealed:v1:{self._newest}:{base64.urlsafe_b64encode(nonce + ciphertext).decode().rstrip('=')}"
 
-    def _opened(self, connection: str, path: str, text: str) -> str:
+    def _open(self, connection: str, path: str, text: str) -> str:
         match = _SEALED.fullmatch(text)
         if match is None:
             return text
@@ -149,13 +149,13 @@ class Vault:
             raise UnknownKey(connection, path, f"a secret sealed with key {match['key']}, expected one of: {known}")
         try:
             raw = base64.b64decode(match["text"] + "=" * (-len(match["text"]) % 4), b"-_", validate=True)
-            bound = _bound(match["key"], connection, path)
+            bound = _associated_data(match["key"], connection, path)
             return cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], bound).decode("utf-8")
         except (InvalidTag, ValueError):
             raise AlteredSecret(connection, path, "a text that was altered or moved since it was sealed") from None
 
 
-def masked(document: Document) -> dict[str, Any]:
+def mask(document: Document) -> dict[str, Any]:
     """Return the document with `*****` for each literal secret. References are not secrets."""
     shown = _rewritten(document, lambda _path, _text: MASK, unread=lambda _value: MASK)
     uri = shown.get("uri")
@@ -174,7 +174,7 @@ def _is_address(uri: str) -> bool:
     return True
 
 
-def _bound(key: str, connection: str, path: str) -> bytes:
+def _associated_data(key: str, connection: str, path: str) -> bytes:
     """Return the associated data of a sealed text; it opens nowhere else."""
     return json.dumps(["sealed:v1", key, connection, path]).encode()
 

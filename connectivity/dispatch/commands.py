@@ -84,7 +84,7 @@ class CommandHandler:
         self._is_followed = is_followed
         self._announced: list[PolicyAnnouncement] = []
 
-    def announced(self) -> Sequence[PolicyAnnouncement]:
+    def take_announcements(self) -> Sequence[PolicyAnnouncement]:
         """Return the announcements of the commands executed since the last call, to be sent once durable."""
         announced, self._announced = self._announced, []
         return announced
@@ -92,7 +92,7 @@ class CommandHandler:
     def carry_out(self, command: Command, sender: Sender, changes: list[Change]) -> CommandResponse:
         """Return a command's response; stage its change and append it to `changes`. Raises StoreUnavailable."""
         arrival, subjects, name, is_asked, labels = sender
-        if name is not None and is_asked and (stored := self._store.answered(name)) is not None:
+        if name is not None and is_asked and (stored := self._store.stored_answer(name)) is not None:
             arrival.route.meter.inbound("answered_again")
             return stored_answer(stored, command)
         answer: StoredAnswer | None = None

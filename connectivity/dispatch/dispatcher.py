@@ -138,7 +138,7 @@ class Dispatcher:
             except BaseException:
                 # The commands decided so far are stored, since others may depend on them; redeliveries get their responses.
                 self._drop_pending(effects)
-                self._commands.announced()
+                self._commands.take_announcements()
                 self._store.submit(changes)
                 raise
         if effects or remaining:
@@ -146,7 +146,7 @@ class Dispatcher:
             must_submit = changes or not self._store.is_available
             stored = self._store.submit(changes) if must_submit else self._store.barrier()
             self._submitted.add(stored)
-            announced = self._commands.announced()
+            announced = self._commands.take_announcements()
             stored.add_done_callback(lambda future: self._answer(future, effects, remaining, postponed, announced))
 
     def join(self, member: OpenConnection) -> None:
@@ -176,9 +176,9 @@ class Dispatcher:
         except Exception:
             log.exception("announcement not sent", policy=str(announcement.entity))
 
-    def held(self, connection_id: str) -> int:
+    def waiting_deliveries(self, connection_id: str) -> int:
         """Return how many deliveries of a connection wait for acknowledgements."""
-        return self._request_reply.collecting.held(connection_id)
+        return self._request_reply.collecting.waiting_deliveries(connection_id)
 
     def sweep(self) -> None:
         """Run the periodic work of session handlers; to be called about once a second."""
@@ -230,7 +230,7 @@ class Dispatcher:
         arrival.open = len(steps) or 1
         if not steps:
             # Subscriptions send on their own; acknowledge when the link has taken what was sent before.
-            arrival.route.outbox.behind(self._memory.until_ended(arrival), arrival.route.place)
+            arrival.route.outbox.behind(self._memory.finish_one(arrival), arrival.route.place)
         elif is_alone and isinstance(steps[0], ForwardEffect):
             # It depends on no change, so it does not wait for the store.
             self._apply(steps[0])
@@ -302,7 +302,7 @@ class Dispatcher:
             if isinstance(step, RespondEffect):
                 self._respond(step)
             elif isinstance(step, SessionEffect):
-                step.say(error, self._memory.until_ended(step.arrival))
+                step.say(error, self._memory.finish_one(step.arrival))
             else:
                 step.say()
         except Exception:
@@ -315,16 +315,16 @@ class Dispatcher:
         """Send a durable response, or add it to the acknowledgements that the request waits for."""
         arrival, response, route, pending = answer
         if pending is not None and isinstance(response, Response):
-            self._request_reply.persisted(pending, response)
+            self._request_reply.command_persisted(pending, response)
             return
         unasked = is_unread = response is arrival.received.error
         if isinstance(response, ErrorResponse):
             self._record_refusal(arrival, response, is_unread)
             if (handler := self.desks.of(route.mapper.protocol)) is not None:
-                handler.refuse(response, route, arrival, self._memory.until_ended(arrival))
+                handler.refuse(response, route, arrival, self._memory.finish_one(arrival))
                 return
             unasked = is_unread or response.fault is NO_TIME
-        self._replies.post(route, response, self._memory.until_ended(arrival), unasked=unasked)
+        self._replies.post(route, response, self._memory.finish_one(arrival), unasked=unasked)
 
     def _record_refusal(self, arrival: InboundDelivery, answer: ErrorResponse, is_unread: bool) -> None:
         if answer.fault is INTERNAL_ERROR:
@@ -419,7 +419,7 @@ class Dispatcher:
     ) -> RespondEffect | ForwardEffect:
         """Check a retrieve of the past, which is then answered asynchronously. Raises StoreUnavailable."""
         try:
-            query = self._decider.past_wanted(command, arrival.received.subjects)
+            query = self._decider.needed_past(command, arrival.received.subjects)
         except TwinError as refused:
             return RespondEffect(
                 arrival,
@@ -508,7 +508,7 @@ class Dispatcher:
         if (response := self._pass_to_request(signal, arrival)) is not None:
             self._respond(RespondEffect(arrival, response, received_signal.route))
         else:
-            self._memory.until_ended(arrival)(None)
+            self._memory.finish_one(arrival)(None)
 
     def _forwarding_error(
         self,

@@ -140,7 +140,7 @@ def fits(answer: LiveAnswer, request: object) -> bool:
     return isinstance(request, LiveCommand) and answer.action == request.action
 
 
-def unexpected(answer: LiveAnswer) -> Fault:
+def unexpected_response(answer: LiveAnswer) -> Fault:
     """Return why a live response is not delivered."""
     return Fault(
         400,
@@ -150,7 +150,7 @@ def unexpected(answer: LiveAnswer) -> Fault:
     )
 
 
-def forwarded(answer: LiveAnswer, request: Message | LiveCommand) -> LiveAnswer:
+def forwarded_response(answer: LiveAnswer, request: Message | LiveCommand) -> LiveAnswer:
     """Return the response for the requester; the request's headers override all but the content type."""
     own_headers = {name: value for name, value in answer.headers.items() if name not in _REQUEST_HEADERS}
     headers: dict[str, Any] = {**own_headers, **request.headers}
@@ -178,6 +178,6 @@ def _on_published(signal: Live, target: TargetPublisher, label: str, acknowledge
     entity, correlation_id = signal.entity, signal.headers.get("correlation-id")
 
     def on_published(error: ConnectivityError | None) -> None:
-        acknowledge(target.issued(label, entity, error, correlation_id, "live"))
+        acknowledge(target.issued_acknowledgement(label, entity, error, correlation_id, "live"))
 
     return on_published

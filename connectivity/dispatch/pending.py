@@ -110,7 +110,7 @@ class PendingRequests:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def held(self, connection_id: str) -> int:
+    def waiting_deliveries(self, connection_id: str) -> int:
         """Return how many deliveries of a connection wait for acknowledgements."""
         return self._held[connection_id]
 
@@ -153,7 +153,7 @@ class PendingRequests:
             self._end(pending)
         return True
 
-    def done(self, pending: PendingRequest, *acks: Acknowledgement) -> None:
+    def mark_durable(self, pending: PendingRequest, *acks: Acknowledgement) -> None:
         """Note that a command is durable, with the service's own acknowledgements, or a live signal sent."""
         if pending.is_over:
             return

@@ -18,7 +18,7 @@ import structlog
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.dispatch.announcements import PolicyAnnouncements
 from connectivity.dispatch.commands import foreign_labels
-from connectivity.dispatch.live_channel import LiveChannel, fits, forwarded, issued_answer, outgoing, unexpected
+from connectivity.dispatch.live_channel import LiveChannel, fits, forwarded_response, issued_answer, outgoing, unexpected_response
 from connectivity.dispatch.pending import PendingRequest, PendingRequests
 from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.dispatch.weak_acknowledgements import WeakAcknowledgements
@@ -31,7 +31,7 @@ from connectivity.sources.acknowledgements import (
     command_timed_out,
     outcome_of_error,
     outcome_of_live_response,
-    own,
+    own_acknowledgement,
     refusal,
     wish,
 )
@@ -169,18 +169,18 @@ class RequestReply:
     def hold(
         self, command: Command, requested: RequestedAcks, route: ReplyTargetPublisher, arrival: InboundDelivery
     ) -> PendingRequest:
-        """Wait for the acknowledgements that a command requests; `persisted` adds the service's own."""
+        """Wait for the acknowledgements that a command requests; `command_persisted` adds the service's own."""
         return self.collecting.begin(command, requested, "twin", arrival, route, arrival.ended)
 
-    def persisted(self, pending: PendingRequest, response: Response) -> None:
+    def command_persisted(self, pending: PendingRequest, response: Response) -> None:
         """Note that the command is durable, and have others acknowledge its event."""
         if pending.is_over:
             return
-        pending.ended = self._memory.until_ended(pending.arrival)
+        pending.ended = self._memory.finish_one(pending.arrival)
         headers = pending.signal.headers
-        acks = [own(label, response, "twin", headers) for label in (TWIN_PERSISTED, SEARCH_PERSISTED)]
+        acks = [own_acknowledgement(label, response, "twin", headers) for label in (TWIN_PERSISTED, SEARCH_PERSISTED)]
         earlier_acks = self._acks_before(pending.arrival)
-        self.collecting.done(pending, *acks, *earlier_acks)
+        self.collecting.mark_durable(pending, *acks, *earlier_acks)
         if not pending.is_over and (labels := foreign_labels(pending.collector.missing)):
             self._request_acks(pending, response, labels)
 
@@ -188,7 +188,7 @@ class RequestReply:
         """Have others acknowledge the event of a command, stored now or at the first delivery."""
         revision = response.headers.get("entity-revision")
         try:
-            event = self._cursors.followed(response.entity, revision) if isinstance(revision, int) else None
+            event = self._cursors.find_event(response.entity, revision) if isinstance(revision, int) else None
             if event is not None:
                 weak_acks = WeakAcknowledgements(
                     event,
@@ -259,11 +259,11 @@ class RequestReply:
         if pending is not None and pending.is_over:
             # A redelivery has replaced it, or the connection is closed.
             return
-        ended = self._memory.until_ended(arrival)
+        ended = self._memory.finish_one(arrival)
         if pending is not None:
             if requested.labels:
                 pending.ended = ended
-            self.collecting.done(pending)
+            self.collecting.mark_durable(pending)
 
         def acknowledge(ack: Acknowledgement) -> None:
             if pending is None or pending.is_over:
@@ -306,14 +306,14 @@ class RequestReply:
         """Pass a live response to its request; return an error if there is none and a reply is required."""
         pending = self.collecting.find(answer)
         if pending is not None and not isinstance(pending.signal, Command) and fits(answer, pending.signal):
-            pending.answer = forwarded(answer, pending.signal)
+            pending.answer = forwarded_response(answer, pending.signal)
             if not pending.collector.wants(LIVE_RESPONSE):
                 # The request waits for other labels only.
                 return None
-            if self.collecting.acknowledge(pending, own(LIVE_RESPONSE, answer, "live", pending.signal.headers)):
+            if self.collecting.acknowledge(pending, own_acknowledgement(LIVE_RESPONSE, answer, "live", pending.signal.headers)):
                 return None
         arrival.facts.unmatched.note(answer)
-        fault = unexpected(answer)
+        fault = unexpected_response(answer)
         log.warning(
             "live response not delivered",
             connection=arrival.route.connection_id,

@@ -36,7 +36,7 @@ class ResponseRouter:
         if DIVERT_TO not in answer.headers:
             route.post(answer, ended, unasked=unasked)
             return
-        diverted = self._members.diverted(answer, response_type(answer), route.connection_id, route.index)
+        diverted = self._members.find_diversion(answer, response_type(answer), route.connection_id, route.index)
         if diverted is None:
             route.post(answer, ended, unasked=unasked)
             return

@@ -25,7 +25,7 @@ from connectivity.store.store import Store
 from connectivity.subscriptions.manager import SubscriptionManager
 from mappings.errors import Fault
 from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
-from mappings.texts import shortened
+from mappings.texts import shorten
 from mappings.timestamps import utc_text
 from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.journal import erasure
@@ -70,7 +70,7 @@ class ErasureUnavailable(ConnectivityError):
 def entity_of(text: str, type: str) -> EntityId:
     """Return the entity that an operator names. Raises NoEntity."""
     if type not in set(EntityType):
-        raise NoEntity(f"expected the type thing, policy or stream, found {_quoted(type)}")
+        raise NoEntity(f"expected the type thing, policy or stream, found {_quote(type)}")
     kind = EntityType(type)
     found = parse_entity_id(kind, text)
     if found is not None:
@@ -78,14 +78,14 @@ def entity_of(text: str, type: str) -> EntityId:
     if kind is not EntityType.STREAM and (length := utf16_length(text)) > MAX_ID_LENGTH:
         raise NoEntity(f"expected an id of at most {MAX_ID_LENGTH} characters, found one of {length}")
     example = "tank-9/0" if kind is EntityType.STREAM else "acme.site:lamp-7"
-    raise NoEntity(f"expected the id of a {type}, such as {example}, found {_quoted(text)}")
+    raise NoEntity(f"expected the id of a {type}, such as {example}, found {_quote(text)}")
 
 
-def _quoted(text: str) -> str:
-    return repr(shortened(text)) if text else "nothing"
+def _quote(text: str) -> str:
+    return repr(shorten(text)) if text else "nothing"
 
 
-def shown(record: Erasure, watermark: Watermark) -> dict[str, Any]:
+def record_as_json(record: Erasure, watermark: Watermark) -> dict[str, Any]:
     """Return a record as API and commands show it."""
     is_done = record.id <= watermark.erased and record.journal_done is not None
     found = record._asdict()
@@ -114,9 +114,9 @@ class Eraser:
         self._now = now
         self._hiding: dict[int, Erasure] = {}
         """By ID, the erasures that hide something: begun, perhaps not durable, and not done in the lake."""
-        self._unfinished = _unfinished(lake)
+        self._unfinished_erasures = _unfinished_erasures(lake)
         """The durable ones, as the journal has them."""
-        for record in self._unfinished:
+        for record in self._unfinished_erasures:
             self._hide(record)
         self._asked = asyncio.Event()
         self._is_stale = True
@@ -150,11 +150,11 @@ class Eraser:
         (record,) = begun
         log.info("erasure started", erasure=record.id, type=record.entity_type, by=by, subscriptions=ended)
         self._asked.set()
-        return shown(record, Watermark())
+        return record_as_json(record, Watermark())
 
     async def all(self) -> list[dict[str, Any]]:
         """Return every record. Raises ErasureUnavailable."""
-        return await asyncio.to_thread(listed, self._lake)
+        return await asyncio.to_thread(list_records, self._lake)
 
     async def round(self) -> None:
         """Do pending work, then wait until there may be more."""
@@ -183,10 +183,10 @@ class Eraser:
         for record in await self._read():
             if record.journal_done is None:
                 await self._finish(record)
-        self._unfinished = await self._read()
+        self._unfinished_erasures = await self._read()
 
     async def _read(self) -> list[Erasure]:
-        records = await asyncio.to_thread(_unfinished, self._lake)
+        records = await asyncio.to_thread(_unfinished_erasures, self._lake)
         for record in records:
             self._hide(record)
         return records
@@ -221,18 +221,18 @@ class Eraser:
 
     async def _look_at_lake(self) -> bool:
         """Store which erasures the lake has done; return whether some are left."""
-        if not self._unfinished:
+        if not self._unfinished_erasures:
             return False
         watermark = await asyncio.to_thread(read_watermark, self._lake.watermark)
-        done = [record for record in self._unfinished if record.id <= watermark.erased]
+        done = [record for record in self._unfinished_erasures if record.id <= watermark.erased]
         if done:
             at = watermark.erased_at or utc_text(self._now())
             await self._store.execute(lambda it: erasure.finish_lake(it, watermark.erased, at))
             for record in done:
                 self._show(record)
-            self._unfinished = self._unfinished[len(done) :]
+            self._unfinished_erasures = self._unfinished_erasures[len(done) :]
             log.info("erasure done in the lake", erasure=watermark.erased)
-        return bool(self._unfinished)
+        return bool(self._unfinished_erasures)
 
     async def _fill_holes(self) -> None:
         """Delete the numbers of erased events that no new lake can need, some at a time."""
@@ -246,7 +246,7 @@ class Eraser:
             await self._store.execute(step)
 
 
-def _unfinished(lake: Lake) -> list[Erasure]:
+def _unfinished_erasures(lake: Lake) -> list[Erasure]:
     with JournalReader.open(lake.journal) as follower:
         return follower.unfinished_erasures()
 
@@ -287,26 +287,26 @@ def steps(record: Erasure) -> Iterator[Callable[[Any], None]]:
         yield paths
 
 
-def listed(lake: Lake) -> list[dict[str, Any]]:
+def list_records(lake: Lake) -> list[dict[str, Any]]:
     """Return every record, oldest first. Raises ErasureUnavailable."""
     try:
         watermark = read_watermark(lake.watermark)
         with JournalReader.open(lake.journal) as follower:
-            return [shown(record, watermark) for record in follower.erasures()]
+            return [record_as_json(record, watermark) for record in follower.erasures()]
     except StoreError as error:
         raise ErasureUnavailable(str(error)) from error
 
 
-def recorded(data_dir: Path) -> list[dict[str, Any]]:
+def read_records(data_dir: Path) -> list[dict[str, Any]]:
     """Return every record of a data folder, whether a service runs or not. Raises ErasureUnavailable."""
-    return listed(Lake(data_dir))
+    return list_records(Lake(data_dir))
 
 
 def before(data_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the previous erasure of the same entity. Raises ErasureUnavailable."""
     of = ("entity_type", "entity")
     found = [
-        it for it in recorded(data_dir) if it["id"] < record["id"] and all(it[name] == record[name] for name in of)
+        it for it in read_records(data_dir) if it["id"] < record["id"] and all(it[name] == record[name] for name in of)
     ]
     return found[-1] if found else None
 
@@ -344,7 +344,7 @@ def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
                     _finish_here(journal, record)
             found = journal.within(lambda it: erasure.records(it, asked.id - 1))[0]
             journal.rollback()
-            return shown(found, Watermark())
+            return record_as_json(found, Watermark())
     except StoreError as error:
         raise ErasureUnavailable(str(error)) from error
 

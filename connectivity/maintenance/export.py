@@ -16,7 +16,7 @@ from connectivity.config.settings import Settings
 from connectivity.errors import ConnectivityError
 from connectivity.store.spark_queries import wide_queries
 from mappings.ids import MAX_ID_LENGTH, EntityType, parse_entity_id, utf16_length
-from mappings.texts import shortened
+from mappings.texts import shorten
 from spark_store import rql
 from spark_store.errors import (
     LimitExceeded,
@@ -70,8 +70,8 @@ def selection(wanted: ExportRequest, now: datetime) -> Selection:
     if wanted.type is not None and wanted.type not in TYPES:
         raise _unusable(f"--type: expected one of {', '.join(TYPES)}, found {wanted.type}")
     entity, predicate = _subject(wanted.what, wanted.type, now)
-    first, since = _bound("--from", wanted.begin)
-    last, until = _bound("--to", wanted.end)
+    first, since = _parse_bound("--from", wanted.begin)
+    last, until = _parse_bound("--to", wanted.end)
     for low, high in ((first, last), (since, until)):
         if low is not None and high is not None and low > high:  # type: ignore[operator]
             raise _unusable(f"--from, --to: expected a range, found {wanted.begin}, which is after {wanted.end}")
@@ -93,7 +93,7 @@ def _subject(what: str | None, type: str | None, now: datetime) -> tuple[str | N
     if _FILTER.match(what) is None:
         if (length := utf16_length(what)) > MAX_ID_LENGTH:
             limit = f"expected an id of at most {MAX_ID_LENGTH} characters, or a filter"
-            raise _unusable(f"{limit}, found {length} of them: {shortened(what)!r}")
+            raise _unusable(f"{limit}, found {length} of them: {shorten(what)!r}")
         raise _unusable(f"{_EXPECTED}, found {what!r}")
     try:
         predicate = rql.resolve_times(rql.parse(what), now)
@@ -104,7 +104,7 @@ def _subject(what: str | None, type: str | None, now: datetime) -> tuple[str | N
     return None, predicate
 
 
-def _bound(name: str, text: str | None) -> tuple[int | None, datetime | None]:
+def _parse_bound(name: str, text: str | None) -> tuple[int | None, datetime | None]:
     """Return a revision or an instant."""
     if text is None:
         return None, None
@@ -174,7 +174,7 @@ class HistoryExport:
             raise ExportFailed(str(error), _exit_code(error)) from error
         if not is_known:
             kinds = " or ".join(type for type in types)
-            raise ExportFailed(f"{shortened(entity)}: expected a {kinds} that has a history, found none", EXIT_FAILED)
+            raise ExportFailed(f"{shorten(entity)}: expected a {kinds} that has a history, found none", EXIT_FAILED)
 
 
 def _exit_code(error: StoreError) -> int:

@@ -4,7 +4,7 @@ Each step (`spark_store.search.index_builder`) is a transaction of its own in th
 of the same length. Commands are answered some tens of milliseconds later at worst; searches scan the states until the index
 is complete. An interrupted build continues at the next start.
 
-`want_anew` leaves a file in the data folder that the service removes after it has begun to build again.
+`request_rebuild` leaves a file in the data folder that the service removes after it has begun to build again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MARK = "index-wanted-anew"
 """The name of the file that requests it."""
 
 
-def want_anew(data_dir: Path) -> None:
+def request_rebuild(data_dir: Path) -> None:
     """Have the service with this folder, or the next one, build the index again. Raises OSError."""
     (data_dir / MARK).touch(mode=0o600)
 
@@ -68,9 +68,9 @@ class IndexBuilder:
         """Return the progress of the index. Raises StoreUnavailable."""
         return self._store.read(index_builder.progress)
 
-    async def begin_anew(self) -> IndexProgress:
+    async def restart(self) -> IndexProgress:
         """Discard the index, to be built again; durable when this returns. Raises StoreUnavailable."""
-        await self._store.execute(index_builder.begin_anew)
+        await self._store.execute(index_builder.restart)
         return self.progress()
 
     async def round(self) -> None:
@@ -81,7 +81,7 @@ class IndexBuilder:
                 self._is_declared = True
             if self._mark.exists():
                 # The file goes last: a crash repeats the request, and does not lose it.
-                await self.begin_anew()
+                await self.restart()
                 self._mark.unlink(missing_ok=True)
             if self._store.read(index_builder.has_work):
                 await self._make()

@@ -142,12 +142,12 @@ class JournalTrimmer:
 
         Raises LakeUnfit.
         """
-        if (mine := self._store.newest_until(last)) is None:
+        if (mine := self._store.newest_up_to(last)) is None:
             return False
         entity, revision = mine.event.entity, mine.event.revision
 
         def look(cold: LakeHistory, _: int) -> tuple[NumberedEvent | None, Snapshot | None]:
-            kept = cold.numbered(entity, revision, reaching=last)
+            kept = cold.find_numbered(entity, revision, reaching=last)
             return kept, cold.snapshot(entity, revision) if kept is None else None
 
         found = await self._store.ask_lake(look)

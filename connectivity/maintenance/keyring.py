@@ -162,14 +162,14 @@ def _rotate(journal: Journal, vault: Vault, by: str) -> Rotated:
     newest, *others = vault.key_ids
     secrets = 0
 
-    def resealed(stored: StoredRevision) -> str | None:
+    def reseal(stored: StoredRevision) -> str | None:
         nonlocal secrets
         found = vault.reseal(json.loads(stored.document or "{}"))
         secrets += found.changed
         return json.dumps(found.document) if found.changed else None
 
     try:
-        revisions = journal.within(lambda it: connections.rewrite(it, resealed))
+        revisions = journal.within(lambda it: connections.rewrite(it, reseal))
         entry = AuditEntry(utc_text(datetime.now(UTC)), by, ACTION, "", None, f"{secrets} under key {newest}")
         if revisions:
             journal.within(lambda it: connections.audit(it, entry))

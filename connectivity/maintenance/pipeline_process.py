@@ -140,7 +140,7 @@ def ask(
     ):
         assert process.stdout is not None
         for line in process.stdout:
-            if (found := parsed(line.decode(errors="replace").strip())) is not None:
+            if (found := parse_event(line.decode(errors="replace").strip())) is not None:
                 said.append(found)
                 on_event(found)
         exit_code = process.wait()
@@ -374,7 +374,7 @@ class PipelineProcess:
                 exit_code, run = 1, _Run(reason=str(error))
             if self._stopping.is_set():
                 return
-            reason = run.reason or _killed(exit_code) or (run.last[-1] if run.last else "it had no output")
+            reason = run.reason or _signal_name(exit_code) or (run.last[-1] if run.last else "it had no output")
             pause = self._trouble.pause(exit_code)
             if pause is None:
                 self.details = f"stopped: {reason}"
@@ -416,7 +416,7 @@ class PipelineProcess:
 
     def _hear(self, line: str, run: _Run) -> None:
         """Read one line of the process: an event, or output of Java or a library."""
-        said = parsed(line)
+        said = parse_event(line)
         if said is None:
             if line:
                 run.last.append(line)
@@ -437,7 +437,7 @@ class PipelineProcess:
         level(f"pipeline {event}", **said)
 
 
-def _killed(exit_code: int) -> str | None:
+def _signal_name(exit_code: int) -> str | None:
     """Return the signal that ended a process. Output of its Java process is no reason."""
     if exit_code >= 0:
         return None
@@ -468,7 +468,7 @@ def _has_worked(event: str, said: Mapping[str, Any]) -> bool:
     return event == "batch" or (event == "following" and "seq" in said and said["seq"] == said.get("newest"))
 
 
-def parsed(line: str) -> dict[str, Any] | None:
+def parse_event(line: str) -> dict[str, Any] | None:
     """Return the event on this line; None for other output."""
     if not line.startswith('{"event": '):
         return None

@@ -83,7 +83,7 @@ class PolicyExpiryJob:
         try:
             found = self._store.read(lambda it: statements.due(it, now, MOST_POLICIES))
         except StoreUnavailable as error:
-            return _postponed(error)
+            return _postpone(error)
         began = monotonic()
         trouble: StoreUnavailable | None = None
         for due in found:
@@ -103,7 +103,7 @@ class PolicyExpiryJob:
                 trouble = outcome
             elif isinstance(outcome, BaseException):
                 raise outcome
-        return len(found) if trouble is None else _postponed(trouble)
+        return len(found) if trouble is None else _postpone(trouble)
 
     def _begin(self, due: PolicyDue, now: str) -> _Working | None:
         """Decide and store in one turn of the event loop, so that no command comes between.
@@ -147,7 +147,7 @@ class PolicyExpiryJob:
         await self._store.execute(lambda it: statements.look_again(it, policy.entity, policy.revision, at, note))
 
 
-def _postponed(error: StoreUnavailable) -> int:
+def _postpone(error: StoreUnavailable) -> int:
     """Log the error; the policies stay due."""
     log.warning("policy expiry waits for the store", reason=str(error))
     return 0

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from connectivity.config.settings import Settings
-from connectivity.maintenance.index_builder import want_anew
-from connectivity.maintenance.pipeline_process import command, environment, parsed
+from connectivity.maintenance.index_builder import request_rebuild
+from connectivity.maintenance.pipeline_process import command, environment, parse_event
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from spark_store.errors import LakeUnfit, SchemaTooNew, StoreError
 from spark_store.journal.journal import Journal
@@ -67,7 +67,7 @@ def rebuild(
                 outcome.changed[RebuildPart.JOURNAL.value] = made._asdict()
     except DataFolderLocked as error:
         if only is RebuildPart.INDEX:
-            return _wanted(settings, outcome)
+            return _request_index_rebuild(settings, outcome)
         outcome.exit_code = EXIT_BUSY
         outcome.reason = f"stop the service before rebuilding the journal: {error}"
     except StoreError as error:
@@ -76,10 +76,10 @@ def rebuild(
     return outcome
 
 
-def _wanted(settings: Settings, outcome: RebuildOutcome) -> RebuildOutcome:
+def _request_index_rebuild(settings: Settings, outcome: RebuildOutcome) -> RebuildOutcome:
     """Have a running service build the index again."""
     try:
-        want_anew(Path(settings.data_dir))
+        request_rebuild(Path(settings.data_dir))
         outcome.changed[RebuildPart.INDEX.value] = {
             "asked": "the running service; its log reports when the index is built"
         }
@@ -101,7 +101,7 @@ def _rebuild_latest(settings: Settings, outcome: RebuildOutcome, tell: Callable[
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            said = parsed(line) or {}
+            said = parse_event(line) or {}
             match said.pop("event", None):
                 case "folded":
                     tell(f"latest: part {said['part']} of {said['parts']}")

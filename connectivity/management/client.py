@@ -208,7 +208,7 @@ class ConnectionClient:
             taking += [asyncio.create_task(SourceConsumer(reader, self._holding).run(link)) for reader in self._readers]
             ends: list[asyncio.Future[Any]] = [link.lost, *taking]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not link.lost.done() and (stopped := self._stopped(taking)) is not None:
+            if not link.lost.done() and (stopped := self._source_failure(taking)) is not None:
                 return stopped
             # Either the link has died, or it is about to say so, or the connection is being closed.
             return await asyncio.shield(link.lost)
@@ -219,7 +219,7 @@ class ConnectionClient:
             if self.lifecycle.state is not ConnectionState.CLOSING:
                 await link.close()
 
-    def _stopped(self, taking: Sequence[asyncio.Task[None]]) -> LinkError | None:
+    def _source_failure(self, taking: Sequence[asyncio.Task[None]]) -> LinkError | None:
         """Return the internal error that ended a source while its link lives."""
         for each in taking:
             if each.done() and not each.cancelled() and (error := each.exception()) is not None:

@@ -123,18 +123,18 @@ def _report(connection: Connection, examination: ProbeReport | LinkError, error:
     return {
         "connection": _status(error).value,
         "clients": [{"status": _status(error).value, "details": str(error) if error else _details(besides)}],
-        "sources": [_shown(index, each) for index, source in enumerate(found.sources) for each in source],
+        "sources": [_address_report(index, each) for index, source in enumerate(found.sources) for each in source],
         "replyTargets": [
-            _shown(index, each)
+            _address_report(index, each)
             for index, (source, each) in enumerate(zip(connection.sources, found.replies, strict=False))
             if source.reply_target.enabled
         ],
-        "targets": [_shown(index, each) for index, each in enumerate(found.targets)],
+        "targets": [_address_report(index, each) for index, each in enumerate(found.targets)],
         "withoutEffect": list(ignored_parts(connection)),
     }
 
 
-def _shown(index: int, finding: AddressCheck) -> Report:
+def _address_report(index: int, finding: AddressCheck) -> Report:
     status = _status(finding.error) if finding.is_known else Status.UNKNOWN
     details = str(finding.error) if finding.error is not None else _details([finding.note])
     return {

@@ -96,7 +96,7 @@ async def dry_run(
             "source": sample.source,
             "address": address,
             "subjects": list(received.subjects),
-            "signals": [await _shown(heard) for heard in received.signals],
+            "signals": [await _signal_report(heard) for heard in received.signals],
         }
         if received.error is not None:
             assert received.route is not None
@@ -106,7 +106,7 @@ async def dry_run(
                 "error": fault.error,
                 "message": fault.message,
                 "description": fault.description,
-                "replies": {"error": await _sent(received.route, received.error, unasked=True)},
+                "replies": {"error": await _reply_messages(received.route, received.error, unasked=True)},
             }
         return shown
     finally:
@@ -117,7 +117,7 @@ def _nobody(_delivery: Delivery, _outcome: Outcome) -> None:
     """Ignore the outcome: no broker has delivered the message."""
 
 
-async def _shown(heard: ReceivedSignal) -> Shown:
+async def _signal_report(heard: ReceivedSignal) -> Shown:
     signal, route = heard.signal, heard.route
     shown: Shown = {
         "mapper": route.mapper.name,
@@ -129,7 +129,7 @@ async def _shown(heard: ReceivedSignal) -> Shown:
     for name in ("fields", "status"):
         if (found := getattr(signal, name, None)) is not None:
             shown[name] = found
-    shown["replies"] = {kind: await _sent(route, answer) for kind, answer in answers_to(signal)}
+    shown["replies"] = {kind: await _reply_messages(route, answer) for kind, answer in answers_to(signal)}
     if DIVERT_TO in signal.headers:
         shown["divertedTo"] = signal.headers[DIVERT_TO]
     return shown
@@ -183,7 +183,7 @@ def answers_to(signal: Inbound) -> Sequence[tuple[str, Outbound]]:
             return ()
 
 
-async def _sent(route: ReplyTargetPublisher, signal: Outbound, *, unasked: bool = False) -> Shown:
+async def _reply_messages(route: ReplyTargetPublisher, signal: Outbound, *, unasked: bool = False) -> Shown:
     """Return the messages of a signal."""
     try:
         messages = await route.rehearse(signal, unasked=unasked)

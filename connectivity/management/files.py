@@ -97,7 +97,7 @@ def load(paths: Iterable[Path], *, for_elsewhere: bool = False) -> LoadedFolder:
     """
     problems: list[FileProblem] = []
     files = list(_files(paths, problems))
-    loaded = joined({file: read_file(file, for_elsewhere=for_elsewhere) for file in files})
+    loaded = join_files({file: read_file(file, for_elsewhere=for_elsewhere) for file in files})
     return replace(loaded, problems=problems + loaded.problems)
 
 
@@ -138,7 +138,7 @@ def _entry(file: Path, path: str, document: dict[str, Any], for_elsewhere: bool)
         return FileEntry(file, path, document, None, found)
 
 
-def joined(files: Mapping[Path, ReadFile]) -> LoadedFolder:
+def join_files(files: Mapping[Path, ReadFile]) -> LoadedFolder:
     """Join the contents of files: an `id` in several places is loaded from none."""
     loaded = LoadedFolder(read=len(files))
     places: dict[str, list[FileEntry]] = {}

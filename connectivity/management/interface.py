@@ -151,7 +151,7 @@ class Management(Protocol):
         """
 
     async def cancel_subscription(self, prefix: str, by: str) -> None:
-        """End the subscription whose ID begins like this; its client receives `failed`.
+        """End the subscription whose ID begins like this; its client receives `not_opened`.
 
         404 for none, 409 for several.
         """
@@ -241,7 +241,7 @@ def unusable(connection_id: str, problems: Sequence[str]) -> Fault:
     )
 
 
-def failed(connection_id: str, details: str) -> Fault:
+def not_opened(connection_id: str, details: str) -> Fault:
     """Return the error for a stored connection that could not be opened; the service keeps trying."""
     return Fault(
         504,

@@ -134,7 +134,7 @@ class ConnectionManager(Management):
     def _read(self, stored: StoredRevision) -> DesiredConnection:
         """A stored connection, checked again."""
         document = json.loads(stored.document or "{}")
-        connection, problems = self._checked_again(document)
+        connection, problems = self._revalidate(document)
         return DesiredConnection(
             stored.id,
             Owner.API,
@@ -145,7 +145,7 @@ class ConnectionManager(Management):
             problems=problems,
         )
 
-    def _checked_again(self, stored: Document) -> tuple[Connection | None, tuple[str, ...]]:
+    def _revalidate(self, stored: Document) -> tuple[Connection | None, tuple[str, ...]]:
         try:
             return parse(dict(self._vault.unseal(stored))), ()
         except DefinitionError as error:
@@ -163,12 +163,12 @@ class ConnectionManager(Management):
         for wanted in sorted(self._registry.known.values(), key=lambda it: it.id):
             if len(shown) % _LISTED_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            shown.append(self._shown(wanted))
+            shown.append(self._definition_of(wanted))
         return shown
 
     async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
         if at is None or (at.revision is None and at.time is None):
-            return self._shown(self._wanted(connection_id))
+            return self._definition_of(self._desired(connection_id))
         return self._past(connection_id, at)
 
     def _past(self, connection_id: str, at: RevisionSelector) -> Definition:
@@ -177,7 +177,7 @@ class ConnectionManager(Management):
             # Its past is in the history of the file.
             is_now = wanted.revision == at.revision if at.time is None else wanted.modified <= at.time
             if is_now:
-                return self._shown(wanted)
+                return self._definition_of(wanted)
             raise OperationRefused(interface.no_history(connection_id))
         found = self._revisions(connection_id)
         if not found:
@@ -187,7 +187,7 @@ class ConnectionManager(Management):
             if revision.revision == at.revision if at.time is None else modified <= at.time:
                 if revision.document is None:
                     break
-                document = self._vault.masked(json.loads(revision.document))
+                document = self._vault.mask(json.loads(revision.document))
                 return Definition(connection_id, document, revision.revision, Owner.API, modified)
         raise OperationRefused(interface.no_history(connection_id))
 
@@ -215,23 +215,23 @@ class ConnectionManager(Management):
         ]
 
     def _revisions(self, connection_id: str) -> list[StoredRevision]:
-        with _stored():
+        with _refuse_store_failures():
             return self._definitions.revisions(connection_id)
 
     async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
-        with _stored():
-            found = self._definitions.audited(limit)
+        with _refuse_store_failures():
+            found = self._definitions.audit_entries(limit)
         return [{**it._asdict(), "at": datetime.fromisoformat(it.at)} for it in found]
 
-    def _wanted(self, connection_id: str) -> DesiredConnection:
+    def _desired(self, connection_id: str) -> DesiredConnection:
         if (found := self._registry.known.get(connection_id)) is None:
             raise OperationRefused(interface.not_found(connection_id))
         return found
 
-    def _shown(self, wanted: DesiredConnection) -> Definition:
+    def _definition_of(self, wanted: DesiredConnection) -> Definition:
         return Definition(
             wanted.id,
-            {**self._vault.masked(wanted.document), "connectionStatus": wanted.status},
+            {**self._vault.mask(wanted.document), "connectionStatus": wanted.status},
             wanted.revision,
             wanted.owner,
             wanted.modified,
@@ -249,13 +249,13 @@ class ConnectionManager(Management):
         async def staged() -> Definition:
             self._refuse_known(connection_id)
             written = {"connectionStatus": UNKNOWN, **document}
-            wanted = await self._checked({**written, "id": connection_id if named is None else named})
+            wanted = await self._validate({**written, "id": connection_id if named is None else named})
             self._refuse_known(connection_id)
             wanted = await self._store(wanted, by, "create")
             self._registry.settle([connection_id])
-            return self._shown(wanted)
+            return self._definition_of(wanted)
 
-        return await self._staged(connection_id, staged)
+        return await self._run_in_turn(connection_id, staged)
 
     async def put(self, connection_id: str, document: Document, by: str, judge: Judge) -> tuple[Definition, bool]:
         async def staged() -> tuple[Definition, bool]:
@@ -264,22 +264,22 @@ class ConnectionManager(Management):
                 _refuse_file(former)
             if (named := document.get("id", connection_id)) != connection_id:
                 raise OperationRefused(interface.other_id(connection_id, named))
-            wanted = await self._checked({**document, "id": connection_id}, former)
+            wanted = await self._validate({**document, "id": connection_id}, former)
             if former is None:
                 self._refuse_known(connection_id)
             judge(None if former is None else former.revision)
             wanted = await self._store(wanted, by, "create" if former is None else "modify")
             if former is None:
                 self._registry.settle([connection_id])
-                return self._shown(wanted), True
+                return self._definition_of(wanted), True
             await self._run(connection_id)
-            return self._shown(wanted), False
+            return self._definition_of(wanted), False
 
-        return await self._staged(connection_id, staged)
+        return await self._run_in_turn(connection_id, staged)
 
     async def delete(self, connection_id: str, by: str, judge: Judge) -> None:
         async def staged() -> None:
-            wanted = self._wanted(connection_id)
+            wanted = self._desired(connection_id)
             _refuse_file(wanted)
             judge(wanted.revision)
             revision, modified = await self._add(connection_id, None, by, "delete")
@@ -287,7 +287,7 @@ class ConnectionManager(Management):
             await self._registry.carry_out(connection_id)
             self._observer.forget(connection_id)
 
-        await self._staged(connection_id, staged)
+        await self._run_in_turn(connection_id, staged)
 
     async def open(self, connection_id: str, by: str) -> None:
         async def staged() -> None:
@@ -297,23 +297,23 @@ class ConnectionManager(Management):
             # A running connection without link is retried at once.
             await self._run(connection_id, anew=running is not None and running.status is not Status.OPEN)
 
-        await self._staged(connection_id, staged)
+        await self._run_in_turn(connection_id, staged)
 
     async def close(self, connection_id: str, by: str) -> None:
         async def staged() -> None:
             await self._set_status(connection_id, CLOSED, by)
             await self._registry.carry_out(connection_id)
 
-        await self._staged(connection_id, staged)
+        await self._run_in_turn(connection_id, staged)
 
     async def _set_status(self, connection_id: str, status: str, by: str) -> DesiredConnection:
         """Set and store the desired status."""
-        wanted = self._wanted(connection_id)
+        wanted = self._desired(connection_id)
         if wanted.owner is Owner.FILE:
             return await self._override(wanted, status, by)
         if status == OPEN:
             # Its references may have changed since it was stored.
-            connection, problems = await asyncio.to_thread(self._checked_again, wanted.document)
+            connection, problems = await asyncio.to_thread(self._revalidate, wanted.document)
             if connection is None:
                 self._registry.put(replace(wanted, problems=problems))
                 raise OperationRefused(interface.unusable(connection_id, problems))
@@ -342,7 +342,7 @@ class ConnectionManager(Management):
         latest = self._registry.known.get(wanted.id)
         if latest is None or latest.digest != wanted.digest:
             # The file has changed meanwhile, and so ended this before it began.
-            return self._wanted(wanted.id)
+            return self._desired(wanted.id)
         return self._overrule(latest, note)
 
     async def _run(self, connection_id: str, *, anew: bool = False) -> None:
@@ -354,9 +354,9 @@ class ConnectionManager(Management):
             async with asyncio.timeout(self._patience):
                 await running.attempted.wait()
         except TimeoutError:
-            raise OperationRefused(interface.failed(connection_id, f"no answer within {self._patience:g} s")) from None
+            raise OperationRefused(interface.not_opened(connection_id, f"no answer within {self._patience:g} s")) from None
         if running.status is not Status.OPEN:
-            raise OperationRefused(interface.failed(connection_id, running.status_details))
+            raise OperationRefused(interface.not_opened(connection_id, running.status_details))
 
     def _refuse_known(self, connection_id: str) -> None:
         known = self._registry.known.get(connection_id)
@@ -364,7 +364,7 @@ class ConnectionManager(Management):
             _refuse_file(known)
             raise OperationRefused(interface.exists(connection_id))
 
-    async def _checked(self, document: Document, former: DesiredConnection | None = None) -> DesiredConnection:
+    async def _validate(self, document: Document, former: DesiredConnection | None = None) -> DesiredConnection:
         """Return the document as it is to be stored, with its connection.
 
         Raises OperationRefused with all its problems.
@@ -409,7 +409,7 @@ class ConnectionManager(Management):
     @contextlib.contextmanager
     def _stored_for(self, connection_id: str) -> Iterator[None]:
         """Refuse the operation if the store fails, and check its result later."""
-        with _stored():
+        with _refuse_store_failures():
             try:
                 yield
             except StoreError:
@@ -450,7 +450,7 @@ class ConnectionManager(Management):
         await self._registry.carry_out(connection_id)
 
     async def _look_for_override(self, wanted: DesiredConnection) -> None:
-        with _stored():
+        with _refuse_store_failures():
             notes = {note.id: note for note in self._definitions.file_notes()}
         self._doubtful.discard(wanted.id)
         note = notes.get(wanted.id)
@@ -468,7 +468,7 @@ class ConnectionManager(Management):
         self._registry.put(found)
         return found
 
-    async def _staged(self, connection_id: str, staged: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
+    async def _run_in_turn(self, connection_id: str, staged: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """Carry out a command in its turn, to its end, whether or not its client waits."""
 
         async def whole() -> Answer:
@@ -498,13 +498,13 @@ class ConnectionManager(Management):
             return await self._trial(connection, sample)
 
     def status(self, connection_id: str) -> Mapping[str, Any]:
-        return self._observer.status(self._wanted(connection_id), self._registry.get(connection_id))
+        return self._observer.status(self._desired(connection_id), self._registry.get(connection_id))
 
     def metrics(self, connection_id: str) -> Mapping[str, Any]:
-        return self._observer.metrics(self._wanted(connection_id), self._registry.get(connection_id))
+        return self._observer.metrics(self._desired(connection_id), self._registry.get(connection_id))
 
     def logs(self, connection_id: str) -> Mapping[str, Any]:
-        return self._observer.logs(self._wanted(connection_id), self._registry.get(connection_id))
+        return self._observer.logs(self._desired(connection_id), self._registry.get(connection_id))
 
     async def reset_metrics(self, connection_id: str, by: str) -> None:
         await self._seen(self._observer.reset_metrics, connection_id, by, "reset metrics")
@@ -519,7 +519,7 @@ class ConnectionManager(Management):
         self, act: Callable[[str, Supervisor | None], object], connection_id: str, by: str, action: str
     ) -> None:
         async def whole() -> None:
-            wanted = self._wanted(connection_id)
+            wanted = self._desired(connection_id)
             await self._noted(AuditEntry(self._time(), by, action, connection_id, wanted.revision))
             act(connection_id, self._registry.get(connection_id))
 
@@ -542,7 +542,7 @@ class ConnectionManager(Management):
         await self._to_its_end(whole())
 
     async def _noted(self, entry: AuditEntry) -> None:
-        with _stored():
+        with _refuse_store_failures():
             await self._definitions.audit(entry)
 
     def _time(self) -> str:
@@ -550,7 +550,7 @@ class ConnectionManager(Management):
 
 
 @contextlib.contextmanager
-def _stored() -> Iterator[None]:
+def _refuse_store_failures() -> Iterator[None]:
     """Refuse the operation if the store fails."""
     try:
         yield

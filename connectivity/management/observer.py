@@ -37,15 +37,15 @@ class ConnectionObserver:
         """As `Management.metrics`."""
         if running is not None:
             return running.metrics_report()
-        return metrics_of(self._monitor.known(wanted.id), wanted.connection)
+        return metrics_of(self._monitor.find_meter(wanted.id), wanted.connection)
 
     def logs(self, wanted: DesiredConnection, running: Supervisor | None) -> Mapping[str, Any]:
         """As `Management.logs`."""
-        return running.logs_report() if running is not None else logs_of(self._monitor.known(wanted.id))
+        return running.logs_report() if running is not None else logs_of(self._monitor.find_meter(wanted.id))
 
     def reset_metrics(self, connection_id: str, _running: Supervisor | None) -> None:
         """Set the metrics to zero."""
-        self._monitor.known(connection_id).reset()
+        self._monitor.find_meter(connection_id).reset()
 
     def enable_logs(self, _connection_id: str, running: Supervisor | None) -> None:
         """Keep a log for the usual time from now; only of a running connection."""

@@ -1,6 +1,6 @@
 """Compares connection files with what is known, and decides what to do. Pure.
 
-`said` returns the connections that files own now, and notes on them; `steps` returns what turns one running connection into
+`compare_folder` returns the connections that files own now, and notes on them; `steps` returns what turns one running connection into
 the desired one. An unreadable file changes nothing: its last content goes on, with the problems. A changed document is a new
 revision and ends an operator's override. An ID that the API owns stays the API's.
 """
@@ -70,7 +70,7 @@ class FolderReading(NamedTuple):
     problems: Sequence[FileProblem]
 
 
-def said(
+def compare_folder(
     loaded: LoadedFolder,
     before: Mapping[str, DesiredConnection],
     notes: Mapping[str, FileNote],

@@ -19,7 +19,7 @@ import structlog
 from connectivity.connections.model import Connection
 from connectivity.management.files import FileProblem, LoadedFolder
 from connectivity.management.interface import Document, Owner
-from connectivity.management.reconciler import DesiredConnection, FolderReading, ReconcileStep, digest_of, said, steps
+from connectivity.management.reconciler import DesiredConnection, FolderReading, ReconcileStep, digest_of, compare_folder, steps
 from connectivity.management.supervisor import Supervisor
 from connectivity.management.watcher import FolderGone, FolderWatcher
 from spark_store.errors import StoreUnavailable
@@ -156,7 +156,7 @@ class ConnectionRegistry:
             elif running is not None and target is not None:
                 running.connection = target
         if ReconcileStep.CLOSE in todo and ReconcileStep.OPEN not in todo:
-            self.tell_known()
+            self.announce_desired()
         return self._supervisors.get(connection_id)
 
     def settle(self, connection_ids: Iterable[str]) -> None:
@@ -185,7 +185,7 @@ class ConnectionRegistry:
         del self._supervisors[connection_id]
         self._ended(connection_id)
 
-    def tell_known(self) -> None:
+    def announce_desired(self) -> None:
         """Say which connections are to be open."""
         self._on_known(self._may_be_open)
 
@@ -219,10 +219,10 @@ class ConnectionRegistry:
         else:
             if reading is not None:
                 loaded, digests = reading
-                self._take(said(loaded, self._owned(Owner.FILE), self.notes, self._taken(), digests, self._now()))
+                self._take(compare_folder(loaded, self._owned_by(Owner.FILE), self.notes, self._taken_ids(), digests, self._now()))
                 # Unreadable files may contain any connection.
                 self._may_hide = bool(loaded.problems)
-                self.tell_known()
+                self.announce_desired()
             self.gone = ""
             self.has_looked = True
         await self._write_notes()
@@ -248,7 +248,7 @@ class ConnectionRegistry:
             if problem not in told:
                 _tell(problem)
         self.problems = found.problems
-        former = self._owned(Owner.FILE)
+        former = self._owned_by(Owner.FILE)
         for connection_id in former.keys() - found.wanted.keys():
             del self._known[connection_id]
         self._known.update(found.wanted)
@@ -266,11 +266,11 @@ class ConnectionRegistry:
         wanted = self._known.get(connection_id)
         return connection_id in self._supervisors or (wanted is not None and wanted.running is not None)
 
-    def _owned(self, owner: Owner) -> dict[str, DesiredConnection]:
+    def _owned_by(self, owner: Owner) -> dict[str, DesiredConnection]:
         return {connection_id: wanted for connection_id, wanted in self._known.items() if wanted.owner is owner}
 
-    def _taken(self) -> Container[str]:
-        return self._owned(Owner.API).keys() | self._claimed
+    def _taken_ids(self) -> Container[str]:
+        return self._owned_by(Owner.API).keys() | self._claimed
 
     async def _write_notes(self) -> None:
         """Store the notes. Failures are retried later; nothing depends on them meanwhile."""

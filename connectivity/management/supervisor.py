@@ -170,7 +170,7 @@ class Supervisor:
         for client in clients:
             if client.link is not None and (condition := client.link.condition) is not None:
                 return condition
-        held = self._dispatcher.held(self.connection.id)
+        held = self._dispatcher.waiting_deliveries(self.connection.id)
         besides = [f"{held} deliveries wait for acknowledgements"] if held else []
         besides += conditions
         if self._reservations:
@@ -287,7 +287,7 @@ class Supervisor:
                 # After everything else for its targets; it is lost if the link is gone.
                 self._announce("closed", "closedAt")
         if drain and links:
-            await self._wait(self._drained(), links, drain)
+            await self._wait(self._drain(), links, drain)
         await asyncio.gather(*(client.close() for client in self.clients))
         await self._host.close()
         self._meter.log.disable()
@@ -304,10 +304,10 @@ class Supervisor:
             with contextlib.suppress(asyncio.CancelledError, StoreUnavailable):
                 await end
 
-    async def _drained(self) -> None:
+    async def _drain(self) -> None:
         """Everything decided is durable, everything answered is at the broker."""
         await self._store.barrier()
-        await self._outbox.drained()
+        await self._outbox.drain()
 
     def _announce(self, name: str, at: str) -> None:
         """Send an announcement to the connection's own targets that subscribe to it."""

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from connectivity.config.documents import SUFFIXES
 from connectivity.config.problems import ROOT
 from connectivity.errors import ConnectivityError, Problem
-from connectivity.management.files import FileProblem, LoadedFolder, ReadFile, joined, read_file, stamp, stamp_of
+from connectivity.management.files import FileProblem, LoadedFolder, ReadFile, join_files, read_file, stamp, stamp_of
 
 STEADY_SECONDS: Final = 0.1
 """How long a file must stay the same before it is read."""
@@ -69,7 +69,7 @@ class FolderWatcher:
     def look(self, *, anew: bool = False) -> LoadedFolder | None:
         """Return the content of the files; None if nothing has changed and `anew` is false. Raises FolderGone."""
         found = self._stamps()
-        changed = list(self._changed(found))
+        changed = list(self._changed_files(found))
         gone = [name for name in self._known if name not in found]
         if self._has_looked and (changed or gone):
             self._pause(STEADY_SECONDS)
@@ -87,13 +87,13 @@ class FolderWatcher:
             return None
         self._missing, self._has_looked = missing, True
         # In the order of their names, as they are listed elsewhere.
-        loaded = joined({self._folder / name: self._known[name].content for name in sorted(self._known)})
+        loaded = join_files({self._folder / name: self._known[name].content for name in sorted(self._known)})
         self._secrets = loaded.secrets
-        problems = {**dict.fromkeys(missing, _MISSING), **dict.fromkeys(self._forced(changed), _RESTLESS)}
+        problems = {**dict.fromkeys(missing, _MISSING), **dict.fromkeys(self._recheck_files(changed), _RESTLESS)}
         told = [FileProblem(self._folder / name, problem) for name, problem in sorted(problems.items())]
         return replace(loaded, problems=loaded.problems + told)
 
-    def _changed(self, found: Mapping[str, object]) -> Iterator[str]:
+    def _changed_files(self, found: Mapping[str, object]) -> Iterator[str]:
         """The files that are to be read."""
         secrets = {file for file, was in self._secrets.items() if stamp(file) != was}
         for name, now in found.items():
@@ -114,7 +114,7 @@ class FolderWatcher:
         self._restless[name] = rounds = self._restless.get(name, 0) + 1
         return rounds % (MOST_ROUNDS + 1) == 0
 
-    def _forced(self, read: Iterable[str]) -> Iterator[str]:
+    def _recheck_files(self, read: Iterable[str]) -> Iterator[str]:
         """Return the files just read that have not stayed the same.
 
         They may be incomplete.

@@ -39,7 +39,7 @@ def condition(functions: str) -> str:
     return functions.join(_CONDITION)
 
 
-def as_written(template: str) -> str:
+def source_text(template: str) -> str:
     """Return a template as its author wrote it: for a condition its functions only."""
     before, after = _CONDITION
     return template[len(before) : -len(after)] if template.startswith(before) else template
@@ -61,7 +61,7 @@ class ConfiguredMapper:
         self.name = name
         self.is_default = name == DEFAULT_MAPPER and definition is None
         codec = load_codec(definition.mapping_engine if definition is not None else name)
-        self.codec: Codec = codec if definition is None else codec.configured(definition.options)
+        self.codec: Codec = codec if definition is None else codec.configure(definition.options)
         self.protocol = type(codec).__module__.rpartition(".")[2]
         """The name of the wire protocol's module."""
         self.session = self.codec.session()

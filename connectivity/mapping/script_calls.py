@@ -83,7 +83,7 @@ class Calls:
             self._sent.append(pending_call)
         return b"".join(frames)
 
-    def answered(self, answer: Answer) -> None:
+    def handle_answer(self, answer: Answer) -> None:
         """Process an answer. Raises BadFrame for an unexpected one."""
         if isinstance(answer, WorkerReady):
             if self._is_ready:
@@ -94,7 +94,7 @@ class Calls:
             raise BadFrame("found a response without a call")
         self._sent.popleft().end(answer)
 
-    def died(self, reason: str, *, is_to_blame: bool) -> None:
+    def process_ended(self, reason: str, *, is_to_blame: bool) -> None:
         """Note that the process has ended; the next one starts without loaded scripts.
 
         `is_to_blame`: the oldest sent call has ended it. If the process was never ready, all calls fail.

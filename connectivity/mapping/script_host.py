@@ -147,7 +147,7 @@ class ScriptHost:
             )
         except OSError as error:
             log.error("script process not started", reason=str(error))
-            self._calls.died(f"the script process cannot be started: {error.strerror}", is_to_blame=False)
+            self._calls.process_ended(f"the script process cannot be started: {error.strerror}", is_to_blame=False)
             return
         self._process = process
         protocol_error: str | None = None
@@ -160,7 +160,7 @@ class ScriptHost:
             await _end(process)
         reason, is_to_blame = self._cause(process.returncode, protocol_error)
         log.info("script process ended", reason=reason)
-        self._calls.died(reason, is_to_blame=is_to_blame)
+        self._calls.process_ended(reason, is_to_blame=is_to_blame)
 
     async def _read_answers(self, process: asyncio.subprocess.Process) -> str | None:
         """Read answers until the process closes its output; return what was wrong with them, if anything."""
@@ -169,7 +169,7 @@ class ScriptHost:
         while received := await process.stdout.read(_CHUNK):
             try:
                 for answer in frames.feed(received):
-                    self._calls.answered(answer)
+                    self._calls.handle_answer(answer)
             except BadFrame as error:
                 return str(error)
             self._last_activity = asyncio.get_running_loop().time()

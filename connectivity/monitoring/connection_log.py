@@ -101,11 +101,11 @@ class ConnectionLog:
 
     def expire(self) -> None:
         """Switch the log off if its time is over. To be called regularly."""
-        if self.is_on and self.now() >= self.until:
+        if self.is_on and self.now() >= self.expires_at:
             self.disable()
 
     @property
-    def until(self) -> float:
+    def expires_at(self) -> float:
         """When the log switches itself off unless it is written to before, in seconds since the epoch."""
         return max(self._until, max((ring[-1][0] for ring in self._rings.values() if ring), default=0.0) + KEPT_SECONDS)
 
@@ -117,11 +117,11 @@ class ConnectionLog:
         self.enable()
         written = ((entry, kind) for kind, ring in self._rings.items() for entry in ring)
         newest_first = sorted(written, key=lambda each: each[0][0])[::-1]
-        shown = list(_bounded(_shown(kind, entry, self._words[kind]) for entry, kind in newest_first))
+        shown = list(_limit_size(_entry_as_json(kind, entry, self._words[kind]) for entry, kind in newest_first))
         return {
             "connectionLogs": shown[::-1],
             "enabledSince": instant(self.since),
-            "enabledUntil": instant(self.until),
+            "enabledUntil": instant(self.expires_at),
         }
 
 
@@ -130,7 +130,7 @@ def instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _shown(kind: EntryKind, entry: Entry, usual_message: str) -> dict[str, Any]:
+def _entry_as_json(kind: EntryKind, entry: Entry, usual_message: str) -> dict[str, Any]:
     at, correlation_id, entity, words = entry
     shown: dict[str, Any] = {
         "correlationId": correlation_id if correlation_id is not None else NOT_PROVIDED,
@@ -147,7 +147,7 @@ def _shown(kind: EntryKind, entry: Entry, usual_message: str) -> dict[str, Any]:
     return shown
 
 
-def _bounded(newest_first: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _limit_size(newest_first: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the entries that fit into `MOST_BYTES`."""
     bytes_left = MOST_BYTES
     for shown in newest_first:

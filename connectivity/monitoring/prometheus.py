@@ -102,7 +102,7 @@ class PrometheusRegistry:
             meter = self._meters[connection_id] = known or Meter(connection_id, self._clock, self._now)
         return meter
 
-    def known(self, connection_id: str) -> Meter:
+    def find_meter(self, connection_id: str) -> Meter:
         """Return the meter of a connection for reading, whether it runs or not; an empty one if it never ran."""
         known = self._meters.get(connection_id) or self._closed.get(connection_id)
         return known or Meter(connection_id, self._clock, self._now)

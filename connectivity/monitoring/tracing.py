@@ -117,7 +117,7 @@ class Tracer:
         self._carries_context = load_connection_type(kind).has_headers
         self._sources = [_only_address(source.addresses) for source in connection.sources]
 
-    def received(
+    def begin_delivery(
         self, delivery: Delivery, signals: Sequence[Inbound], error: ErrorResponse | None, source: int, started: int
     ) -> tuple[list[Inbound], ErrorResponse | None]:
         """Begin the span of a delivery, read since `started` (nanoseconds since 1970), until it ends.

@@ -84,15 +84,15 @@ class EgressRules:
         found = _address(name if address is None else address)
         if name in _METADATA_NAMES:
             return Refusal("the metadata service of a cloud", _NEVER)
-        meant = _meant(found) if found is not None else ()
+        meant = _embedded_addresses(found) if found is not None else ()
         for each in meant:
             if each.is_link_local:
                 return Refusal("a link-local address", _NEVER)
             if each in _METADATA_ADDRESSES:
                 return Refusal("the metadata service of a cloud", _NEVER)
-        if _listed(self.allowed, name, meant[:1]) is not None:
+        if _first_match(self.allowed, name, meant[:1]) is not None:
             return None
-        if (listed := _listed(self.blocked, name, meant)) is not None:
+        if (listed := _first_match(self.blocked, name, meant)) is not None:
             return Refusal(f"a host of {listed} in hosts.blocked", _BLOCKED)
         if not self.is_private_allowed and (name == "localhost" or any(not _is_public(each) for each in meant)):
             return Refusal("an address that is not public", _PRIVATE)
@@ -103,7 +103,7 @@ _rules = EgressRules()
 
 
 @contextmanager
-def enforced(rules: EgressRules) -> Iterator[None]:
+def enforce(rules: EgressRules) -> Iterator[None]:
     """Judge by these rules meanwhile, in the whole process."""
     global _rules
     before, _rules = _rules, rules
@@ -134,7 +134,7 @@ def _address(host: str) -> Address | None:
         return None
 
 
-def _meant(address: Address) -> tuple[Address, ...]:
+def _embedded_addresses(address: Address) -> tuple[Address, ...]:
     """Return the address, and the IPv4 addresses that it embeds; a mapped one is only that."""
     if isinstance(address, IPv4Address):
         return (address,)
@@ -154,7 +154,7 @@ def _is_public(address: Address) -> bool:
     return (address.is_global and not address.is_multicast) or any(address in network for network in _NAT64)
 
 
-def _listed(entries: Sequence[str], name: str, addresses: Sequence[Address]) -> str | None:
+def _first_match(entries: Sequence[str], name: str, addresses: Sequence[Address]) -> str | None:
     """The first of the entries that the name or one of the addresses belongs to."""
     for text in entries:
         match entry(text):

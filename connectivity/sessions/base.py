@@ -40,7 +40,7 @@ class RetentionTimes:
     def __repr__(self) -> str:
         return "<Lifetimes: forever>" if self.is_forever else f"<Lifetimes by {', '.join(self._retention.rules)}>"
 
-    def left(self, event: Event, now: int) -> int:
+    def remaining_seconds(self, event: Event, now: int) -> int:
         """Whole seconds until an event's time is over, at least one; 0 where no time ends it.
 
         `now` in milliseconds.

@@ -55,7 +55,7 @@ class StreamSource:
 
         `is_chosen`: the client chose the name. Raises StoreUnavailable.
         """
-        answer = self._store.answered(name)
+        answer = self._store.stored_answer(name)
         if answer is None:
             return False
         appended: float = msgspec.msgpack.decode(answer, type=float)
@@ -98,10 +98,10 @@ class StreamSource:
 
     def position(self, event: Event) -> tuple[int | None, int]:
         """Return the readable predecessor of an entry, and its remaining seconds (0: unlimited)."""
-        previous = predecessor(event.revision - 1, self._store.oldest_kept(event.entity))
+        previous = predecessor(event.revision - 1, self._store.oldest_revision(event.entity))
         if self._lifetimes.is_forever:
             return previous, 0
-        return previous, self._lifetimes.left(event, int(self._now().timestamp() * 1000))
+        return previous, self._lifetimes.remaining_seconds(event, int(self._now().timestamp() * 1000))
 
     async def query_from_time(self, entity: EntityId, instant: int, *, oldest: int, newest: int) -> HistoryQuery:
         """Return the query of the entries from the first one published at `instant` (milliseconds) or later.

@@ -124,7 +124,7 @@ def read(
         ]
     else:
         inbound_deliveries = [
-            InboundDelivery(delivery, _traced(tracer, delivery, reader.receive(delivery, made), route, since), route)
+            InboundDelivery(delivery, _trace(tracer, delivery, reader.receive(delivery, made), route, since), route)
             for delivery, made in each
             for since in (started or time_ns(),)
         ]
@@ -160,12 +160,12 @@ def _note(inbound: InboundDelivery, is_enforcing: bool) -> None:
         counter.note(error, words=f"{error.fault.error}: {error.fault.message}")
 
 
-def _traced(
+def _trace(
     tracer: Tracer, delivery: Delivery, received: DecodedDelivery, route: ReplyTargetPublisher, started: int
 ) -> DecodedDelivery:
     """Begin a span, and return the same delivery with the span's context in the headers of its signals."""
     untraced = received.signals
-    signals, error = tracer.received(delivery, [each.signal for each in untraced], received.error, route.index, started)
+    signals, error = tracer.begin_delivery(delivery, [each.signal for each in untraced], received.error, route.index, started)
     traced = [each._replace(signal=signal) for each, signal in zip(untraced, signals, strict=True)]
     return msgspec.structs.replace(received, signals=traced, error=error)
 
@@ -216,7 +216,7 @@ class RedeliveryTracker:
             return True
         return False
 
-    def until_ended(self, inbound: InboundDelivery) -> Done:
+    def finish_one(self, inbound: InboundDelivery) -> Done:
         """Return the callback that finishes one response; until then the delivery is known as being answered.
 
         Call it only when the result can no longer be rolled back, because such a delivery is not processed again.

@@ -317,7 +317,7 @@ class SourceReader:
         try:
             if self.route.header_mapping:
                 mapped = self.route.header_mapping.apply(self._context(delivery, signal, subjects))
-                headers = _merged(headers, normalise(mapped, mapped=True))
+                headers = _merge(headers, normalise(mapped, mapped=True))
             if isinstance(signal, SessionMessage):
                 return self._complete_session_message(signal, headers, delivery, subjects, identity)
             if self._requests is not None and (channel := channel_of(signal)) is not None:
@@ -332,7 +332,7 @@ class SourceReader:
         except MappingError as error:
             entity = signal.entity
             group = entity.type.group if entity is not None else "things"
-            known = _merged(headers, error.headers) if isinstance(error, DecodeError) else headers
+            known = _merge(headers, error.headers) if isinstance(error, DecodeError) else headers
             raise DecodeError(error.fault, entity=entity, group=group, headers=known) from error
         headers["ditto-originator"] = subjects[0]
         if "correlation-id" not in headers:
@@ -354,7 +354,7 @@ class SourceReader:
 
         Only they identify the sender and the reply address. The correlation ID is the client's; none is generated.
         """
-        headers = _merged(mapped, self._transport_headers(delivery))
+        headers = _merge(mapped, self._transport_headers(delivery))
         require_size(headers)
         if identity is not None and not signal.has_parts:
             self._enforce(signal.entity, identity)
@@ -425,8 +425,8 @@ class SourceReader:
                 mapped = self.route.header_mapping.apply(self._context(delivery, entity=entity))
             except MappingError:
                 mapped = {}
-            known = _merged(readable(mapped, mapped=True), known)
-        known = _merged(own, known)
+            known = _merge(readable(mapped, mapped=True), known)
+        known = _merge(own, known)
         try:
             require_size(known)
         except DecodeError as error:
@@ -448,7 +448,7 @@ def _prefixes(routes: Sequence[ReplyTargetPublisher]) -> list[str]:
     return prefixes
 
 
-def _merged(own: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(own: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
     """Return `own` with those of `others` whose names it does not have, in upper or lower case."""
     names = {name.lower() for name in own}
     merged = {name: value for name, value in others.items() if name.lower() not in names}

@@ -40,9 +40,9 @@ class ConnectionRepository:
         """Return the notes on connections that files own."""
         return self._store.read(connections.file_notes)
 
-    def audited(self, limit: int) -> list[AuditEntry]:
+    def audit_entries(self, limit: int) -> list[AuditEntry]:
         """Return the newest entries of the audit log, the newest first."""
-        return self._store.read(lambda it: connections.audited(it, limit))
+        return self._store.read(lambda it: connections.audit_entries(it, limit))
 
     async def add(self, revision: StoredRevision, entry: AuditEntry) -> None:
         """Store a revision and its audit entry."""

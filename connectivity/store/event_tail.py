@@ -99,17 +99,17 @@ class EventTail:
         found = self._journal.read(lambda it: statements.follow_on(it, seq, min(limit, PAGE), PAGE_BYTES))
         return [each for each in found if each.seq <= self.newest]
 
-    def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
+    def find_event(self, entity: EntityId, revision: int) -> PublishedEvent | None:
         """Return one durable event; None if it is not there. Raises StoreUnavailable."""
-        return self._journal.read(lambda it: statements.followed(it, entity, revision))
+        return self._journal.read(lambda it: statements.find_event(it, entity, revision))
 
     def one(self, seq: int) -> PublishedEvent | None:
         """Return the first event with a number of at least `seq`. Raises StoreUnavailable."""
         return next(iter(self.after(seq - 1, 1)), None)
 
-    def trimmed(self) -> int:
+    def last_trimmed(self) -> int:
         """Return the number of the last event that was trimmed; 0 for none. Raises StoreUnavailable."""
-        return self._journal.trimmed()
+        return self._journal.last_trimmed()
 
     def _let_go(self) -> None:
         self._kept.clear()

@@ -1,7 +1,7 @@
 """The asyncio interface of the journal: group commit, undurable states, failures of the disk.
 
 Submitted changes wait in a queue, are written into the journal's transaction in portions, and are committed in a worker
-thread. `snapshot` and `answered` include decided states that are not durable yet; a reply that depends on one waits for
+thread. `snapshot` and `stored_answer` include decided states that are not durable yet; a reply that depends on one waits for
 `barrier`. Trimmed events are read from the lake in worker threads.
 
 If the journal cannot write, all undurable changes are discarded, their futures raise StoreUnavailable, and so does every
@@ -167,7 +167,7 @@ class Store:
             self._cache.put(found)
         return found
 
-    def answered(self, name: DeliveryName) -> bytes | None:
+    def stored_answer(self, name: DeliveryName) -> bytes | None:
         """Return the answer to a delivery; None if it is not known. Raises StoreUnavailable.
 
         The answer may not be durable yet: wait for a `barrier` made after this call before sending it.
@@ -311,7 +311,7 @@ class Store:
         """
         if (opened := self._cold) is None:
             return None
-        reaching = self._journal.trimmed()
+        reaching = self._journal.last_trimmed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: ask(opened(), reaching))
 
     async def read_aside(self, query: Callable[[Any], T]) -> T:
@@ -322,7 +322,7 @@ class Store:
         """Return the revision of an entity's newest durable event; 0 for none. Raises StoreUnavailable."""
         return self._journal.latest(entity)
 
-    def oldest_kept(self, entity: EntityId) -> int:
+    def oldest_revision(self, entity: EntityId) -> int:
         """Return the smallest revision that can still be read, from memory. Raises StoreUnavailable."""
         return self.kept.oldest(entity)
 
@@ -338,12 +338,12 @@ class Store:
         """Return the number of the newest durable event. Raises StoreUnavailable."""
         return self._journal.newest_seq()
 
-    def newest_until(self, seq: int) -> NumberedEvent | None:
+    def newest_up_to(self, seq: int) -> NumberedEvent | None:
         """Return the newest event up to this number, without those that an erasure is about to delete.
 
         Raises StoreUnavailable.
         """
-        while (found := self._journal.newest_until(seq)) is not None:
+        while (found := self._journal.newest_up_to(seq)) is not None:
             if self._journal.beginning(found.event.entity).erased < found.event.revision:
                 return found
             seq = found.seq - 1

@@ -46,12 +46,12 @@ from spark_store.queries.as_of import (
     CandidateAccess,
     Policy,
     candidates,
-    guarded,
+    with_policies,
     instant,
     is_reached,
-    judged,
+    matching,
     query,
-    seen,
+    visible_parts,
 )
 from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.queries.spool import Spool, SpoolLimits
@@ -162,10 +162,10 @@ class AsOfSearches:
         with JournalReader.open(self.lake.journal) as reader:
             return is_reached(reader, read_watermark(self.lake.watermark).seq, before)
 
-    def guarded(self, found: Sequence[Candidate]) -> list[CandidateAccess]:
+    def with_policies(self, found: Sequence[Candidate]) -> list[CandidateAccess]:
         """Add to each candidate its policy by the journal; in a thread. Raises StoreUnavailable."""
         with JournalReader.open(self.lake.journal) as reader:
-            return guarded(reader, found)
+            return with_policies(reader, found)
 
     def close(self) -> None:
         """Stop all Spark queries."""
@@ -201,7 +201,7 @@ class AsOfFeed(Feed):
         while start < len(spool) and len(pages.done) * size < most:
             records = await asyncio.to_thread(spool.read, start, most, max_bytes)
             for number, thing in await self._items(records):
-                if pages.is_open and len(thing) > pages.left:
+                if pages.is_open and len(thing) > pages.page_bytes_left:
                     pages.end()
                     return Page(pages.done, start + number, PageEnd.MORE)
                 pages.add(thing)
@@ -214,13 +214,13 @@ class AsOfFeed(Feed):
 
     async def _items(self, records: Sequence[bytes]) -> list[tuple[int, bytes]]:
         """Return the readable things of some records, each with the index of its record."""
-        found = await asyncio.to_thread(lambda: self._past.guarded([_decode(record) for record in records]))
+        found = await asyncio.to_thread(lambda: self._past.with_policies([_decode(record) for record in records]))
         accesses = await self._past.accesses(found, self._request.subjects)
         selection = self._request.selection
 
         def readable_items() -> list[tuple[int, bytes]]:
             numbers = {_decode(record).entity: number for number, record in enumerate(records)}
-            return [(numbers[hit.thing_id], item(hit, selection)) for hit in seen(found, accesses)]
+            return [(numbers[hit.thing_id], item(hit, selection)) for hit in visible_parts(found, accesses)]
 
         return await asyncio.to_thread(readable_items)
 
@@ -245,7 +245,7 @@ class AsOfFeed(Feed):
             undo.callback(spool.close)
             async with contextlib.aclosing(past.wide.run(spark_query, QueryLimits(past.options.seconds))) as batches:
                 async for batch in batches:
-                    found = await asyncio.to_thread(lambda it: past.guarded(list(candidates(it))), batch)
+                    found = await asyncio.to_thread(lambda it: past.with_policies(list(candidates(it))), batch)
                     accesses = await past.accesses(found, self._request.subjects)
                     await asyncio.to_thread(self._add_to_spool, spool, found, accesses)
             await asyncio.to_thread(spool.sort)
@@ -255,7 +255,7 @@ class AsOfFeed(Feed):
     def _add_to_spool(
         self, spool: Spool, found: Sequence[CandidateAccess], accesses: dict[Policy, Access | None]
     ) -> None:
-        for place, candidate in judged(found, accesses, self._request.question):
+        for place, candidate in matching(found, accesses, self._request.question):
             spool.add(place, _encode(candidate))
 
     def close(self) -> None:

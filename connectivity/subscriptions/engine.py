@@ -1,7 +1,7 @@
 """The subscription engine: demand, and which elements and terminal signals it allows.
 
 One `Subscription` serves every wire protocol and kind of feed. It does no I/O and has no clock: its driver offers the
-elements that `wanted` allows. Each call returns what to send, oldest first.
+elements that `capacity` allows. Each call returns what to send, oldest first.
 
     state     request(n)             offer        finish, fail                 cancel   expire, revoke
     WAITING   FLOWING                –            kept for the first request   CLOSED   CLOSED, Ended
@@ -72,7 +72,7 @@ class Subscription:
         return f"<Subscription {self.state.value}, demand {self.demand}>"
 
     @property
-    def wanted(self) -> int:
+    def capacity(self) -> int:
         """How many elements may be offered now."""
         return self.demand if self.state is SubscriptionState.FLOWING else 0
 
@@ -93,12 +93,12 @@ class Subscription:
     def offer(self, elements: Sequence[Any]) -> list[Output]:
         """Return the elements to send, supplied by the feed.
 
-        Raises ValueError for more than `wanted`, an internal error.
+        Raises ValueError for more than `capacity`, an internal error.
         """
         if self.state is SubscriptionState.CLOSED or not elements:
             return []
-        if len(elements) > self.wanted:
-            raise ValueError(f"found {len(elements)} elements, expected at most {self.wanted}")
+        if len(elements) > self.capacity:
+            raise ValueError(f"found {len(elements)} elements, expected at most {self.capacity}")
         if self.demand < UNBOUNDED:
             self.demand -= len(elements)
         self.sent += len(elements)

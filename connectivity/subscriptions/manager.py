@@ -372,7 +372,7 @@ class SubscriptionManager:
     # elements
 
     def _start(self, subscription: ActiveSubscription) -> None:
-        if subscription.wanted and subscription.pump is None and subscription.feed is not None:
+        if subscription.capacity and subscription.pump is None and subscription.feed is not None:
             subscription.pump = asyncio.get_running_loop().create_task(self._run(subscription))
 
     async def _run(self, subscription: ActiveSubscription) -> None:
@@ -396,8 +396,8 @@ class SubscriptionManager:
 
     async def _pump(self, subscription: ActiveSubscription) -> PageEnd:
         """Read and send pages while there is demand; the next one when the broker has taken the last."""
-        while subscription.wanted and (feed := subscription.feed) is not None:
-            limit = min(subscription.wanted, max(self._bounds.page_items, subscription.peer.page_items))
+        while subscription.capacity and (feed := subscription.feed) is not None:
+            limit = min(subscription.capacity, max(self._bounds.page_items, subscription.peer.page_items))
             page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
             if subscription.is_closed:
                 break
@@ -415,7 +415,7 @@ class SubscriptionManager:
                     self._send(subscription, subscription.finish())
                 continue
             if subscription.posting is not None:
-                await subscription.posting.taken()
+                await subscription.posting.wait_until_taken()
             if then is PageEnd.WAIT:
                 return PageEnd.WAIT
             await asyncio.sleep(0)
@@ -427,7 +427,7 @@ class SubscriptionManager:
         subscription.posting = self._send(subscription, subscription.offer(elements[:at_once]))
         for start in range(at_once, len(elements), at_once):
             if subscription.posting is not None:
-                await subscription.posting.taken()
+                await subscription.posting.wait_until_taken()
             await asyncio.sleep(0)
             if subscription.is_closed:
                 return

@@ -25,7 +25,7 @@ from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd, Position
 from connectivity.twins.access import ThingRights
 from connectivity.twins.context import CurrentStateLookup, StateLookup
-from connectivity.twins.retrieval import TIMESTAMP, shortened
+from connectivity.twins.retrieval import TIMESTAMP, shorten_timestamp
 from mappings.errors import Fault
 from mappings.ids import LONGEST_KNOWN, EntityId
 from mappings.model.field_selector import Selection, parse_fields, select
@@ -55,7 +55,7 @@ def item(hit: SearchHit, selection: Selection | None) -> bytes:
     result: dict[str, Any] = {**thing, "_namespace": hit.thing_id.partition(":")[0]}
     for name in _TIMES:
         if name in selection and name in result:
-            result[name] = shortened(result[name])
+            result[name] = shorten_timestamp(result[name])
     return _encode(select(result, selection))
 
 
@@ -72,12 +72,12 @@ class PageBuilder:
         self._max_bytes = self._left = max_bytes
 
     @property
-    def missing(self) -> int:
+    def page_room(self) -> int:
         """How many things the current page can still take."""
         return self.size - len(self._items)
 
     @property
-    def left(self) -> int:
+    def page_bytes_left(self) -> int:
         """How many bytes the current page can still take."""
         return max(1, self._left)
 
@@ -250,7 +250,7 @@ class SearchFeed(Feed):
         wanted = size * max(1, min(limit, AT_ONCE // size))
         while True:
             try:
-                result = await self._find(place, wanted, budget, pages.left)
+                result = await self._find(place, wanted, budget, pages.page_bytes_left)
             except BudgetExceeded as error:
                 pages.end()
                 if not pages.done:
@@ -265,7 +265,7 @@ class SearchFeed(Feed):
             pages.end_if_heavy()
             if pages.done and not pages.is_open:
                 return Page(pages.done, place, PageEnd.MORE)
-            wanted = pages.missing
+            wanted = pages.page_room
 
     async def _find(self, place: Place | None, limit: int, budget: Budget, max_bytes: int) -> _Slice:
         """Return things after a place. Raises BudgetExceeded, StoreUnavailable."""

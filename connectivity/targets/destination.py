@@ -15,7 +15,7 @@ import msgspec
 from connectivity.transports.base import OutboundMessage
 from mappings.errors import DecodeError
 from mappings.model.envelope import Envelope
-from mappings.model.field_selector import joined
+from mappings.model.field_selector import merge_objects
 from mappings.model.json_pointer import MISSING, parse_pointer
 from mappings.model.signals import LiveCommand, LiveEvent, Outbound, TwinEvent
 from mappings.model.topic_path import topic_of
@@ -162,7 +162,7 @@ class _ToldThing(Mapping[str, Any]):
             event = self._event
             value = MISSING if event.value is None else _decode(event.value)
             changed = changed_part(event.entity.type, event.action, event.path, value)
-            self._document = joined(_decode(event.extra), changed) if event.extra is not None else changed
+            self._document = merge_objects(_decode(event.extra), changed) if event.extra is not None else changed
         return self._document
 
     def __getitem__(self, name: str) -> Any:

@@ -90,7 +90,7 @@ class ConnectionDirectory:
         for target in member.targets if member is not None else ():
             target.close()
 
-    def diverted(self, answer: Answer, kind: str, origin: str, source: int) -> ResponseDiversion | None:
+    def find_diversion(self, answer: Answer, kind: str, origin: str, source: int) -> ResponseDiversion | None:
         """Return the diversion of a response to a source of the connection `origin`; None if not diverted."""
         headers = answer.headers
         member = self._members.get(origin)

@@ -26,7 +26,7 @@ class _Pointer(NamedTuple):
 
     segments: tuple[str | Template, ...]
 
-    def resolved(self, context: PlaceholderContext) -> Sequence[Segments]:
+    def resolve(self, context: PlaceholderContext) -> Sequence[Segments]:
         """Return the resolved pointers: none if a placeholder has no value, several if it has several."""
         return list(product(*[_values(segment, context) for segment in self.segments]))
 
@@ -47,7 +47,7 @@ class ExtraFields:
         self.text = text
         expressions: list[str] = []
         shielded = "".join(
-            part if isinstance(part, str) else _shielded(part.text, expressions) for part in parse(text).parts
+            part if isinstance(part, str) else _stand_in(part.text, expressions) for part in parse(text).parts
         )
         self._pointers = [
             _Pointer(tuple(_segment(segment, expressions) for segment in pointer))
@@ -70,10 +70,10 @@ class ExtraFields:
         if self._constant is not None:
             return self._constant
         known = context()
-        return selection_of([found for pointer in self._pointers for found in pointer.resolved(known)])
+        return selection_of([found for pointer in self._pointers for found in pointer.resolve(known)])
 
 
-def _shielded(expression: str, expressions: list[str]) -> str:
+def _stand_in(expression: str, expressions: list[str]) -> str:
     """Return a stand-in for an expression while the selector is parsed: it may contain commas."""
     expressions.append(expression)
     return f"\x00{len(expressions) - 1}\x00"

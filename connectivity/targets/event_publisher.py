@@ -231,7 +231,7 @@ class EventPublisher:
         tail = self._store.tail
         events = tail.after(taken, TURN_EVENTS)
         if not events:
-            trimmed = tail.trimmed()
+            trimmed = tail.last_trimmed()
             for cursor in group:
                 if cursor.can_go_on:
                     cursor.skip(tail.newest, trimmed)
@@ -241,7 +241,7 @@ class EventPublisher:
             if not (group := [cursor for cursor in group if cursor.can_go_on]):
                 break
             if found.seq > taken + 1:
-                trimmed = tail.trimmed()
+                trimmed = tail.last_trimmed()
                 for cursor in group:
                     cursor.skip(found.seq - 1, trimmed)
             taken = found.seq
@@ -279,9 +279,9 @@ class EventPublisher:
         if self._cursors:
             self.wake()
 
-    def followed(self, entity: EntityId, revision: int) -> PublishedEvent | None:
+    def find_event(self, entity: EntityId, revision: int) -> PublishedEvent | None:
         """Return one durable event. Raises StoreUnavailable."""
-        return self._store.tail.followed(entity, revision)
+        return self._store.tail.find_event(entity, revision)
 
     def happening(self, found: PublishedEvent) -> SignalContext[TwinEvent]:
         """Return an event with the present state."""

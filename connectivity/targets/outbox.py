@@ -45,7 +45,7 @@ class PendingPublish:
         self._taken: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] | None = None
 
-    async def taken(self) -> None:
+    async def wait_until_taken(self) -> None:
         """Wait until the link has taken every message into its window."""
         if self.untaken > 0:
             if self._taken is None:
@@ -217,7 +217,7 @@ class OrderedQueue:
             posting.untaken += 1
         self._in_flight.clear()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until every message has ended."""
         if len(self):
             if self._empty is None or self._empty.done():
@@ -384,10 +384,10 @@ class Outbox:
                 lane.lose(was_silent=was_silent)
             self._place_lanes()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until every message has ended."""
         for lane in self._lanes:
-            await lane.drained()
+            await lane.drain()
 
     def _lane(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - what it is about says where it leaves
         lanes = self._lanes
@@ -448,9 +448,9 @@ class PerAddressOutbox(Outbox):
             # No peer's message closes a listener.
             lane.lose(was_silent=True)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         for lane in list(self._by_address.values()):
-            await lane.drained()
+            await lane.drain()
 
     def _lane(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - the address says where it leaves
         if (lane := self._by_address.get(address)) is None:

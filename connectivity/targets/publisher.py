@@ -151,19 +151,19 @@ class Publisher:
             self._warn("signal not mapped", signal, error=str(error))
         else:
             self.facts.not_mapped.note(signal)
-            log.exception("mapping a signal failed", **self._described(signal))
+            log.exception("mapping a signal failed", **self._log_fields(signal))
         return None
 
     def _warn_unresolved(self, signal: Outbound, **more: str) -> None:
         """Log at warning once, then at debug: a wrong template affects every signal."""
         write = log.debug if self._has_warned else log.warning
         self._has_warned = True
-        write("signal has no address", **self._described(signal), address=self.address, **more)
+        write("signal has no address", **self._log_fields(signal), address=self.address, **more)
 
     def _warn(self, event: str, signal: Outbound, **more: str) -> None:
-        log.warning(event, **self._described(signal), **more)
+        log.warning(event, **self._log_fields(signal), **more)
 
-    def _described(self, signal: Outbound) -> dict[str, Any]:
+    def _log_fields(self, signal: Outbound) -> dict[str, Any]:
         return {"connection": self.connection_id, self.kind: self.index, **log_context(signal.headers)}
 
 

@@ -153,7 +153,7 @@ class ReplyTargetPublisher(Publisher):
 
         `unasked`: a response to a message that could not be decoded, whose headers cannot say whether one is required.
         """
-        mapped = self._counted(signal, unasked)
+        mapped = self._map_and_count(signal, unasked)
         if mapped is None or not mapped[1][0][1]:
             return self.outbox.post((), ended)
         posting = PendingPublish(1, None)
@@ -180,7 +180,7 @@ class ReplyTargetPublisher(Publisher):
 
         None if it is not expected or its address has no value.
         """
-        mapped = self._counted(signal, unasked)
+        mapped = self._map_and_count(signal, unasked)
         return self._messages(mapped) if mapped is not None else ()
 
     async def rehearse(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage] | str:
@@ -188,13 +188,13 @@ class ReplyTargetPublisher(Publisher):
 
         Nothing is counted or logged. Raises MappingError if the signal cannot be mapped.
         """
-        mapped = self._expected_and_mapped(signal, unasked)
+        mapped = self._map_if_expected(signal, unasked)
         return mapped if isinstance(mapped, str) else await self._messages_of_scripts(mapped) or UNWRITTEN
 
-    def _counted(self, signal: Outbound, unasked: bool) -> MappedSignal | None:
+    def _map_and_count(self, signal: Outbound, unasked: bool) -> MappedSignal | None:
         """Return the mapped signal; None if it is not sent, for a reason that is counted."""
         try:
-            mapped = self._expected_and_mapped(signal, unasked)
+            mapped = self._map_if_expected(signal, unasked)
             is_lost = mapped == ADDRESS_UNRESOLVED and isinstance(signal, Answer) and self._is_mappable(signal)
         except Exception as error:
             self._count_dispatched(signal)
@@ -219,7 +219,7 @@ class ReplyTargetPublisher(Publisher):
             self.facts.unwritten.note(signal)
         return mapped
 
-    def _expected_and_mapped(self, signal: Outbound, unasked: bool) -> MappedSignal | str:
+    def _map_if_expected(self, signal: Outbound, unasked: bool) -> MappedSignal | str:
         """Return the mapped signal, or the reason why it is not sent."""
         if self._template is None:
             return NO_REPLY_TARGET

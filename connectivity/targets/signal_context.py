@@ -125,7 +125,7 @@ class SubjectView(Generic[S]):
         document = self._document
         if document is None:
             value = self._happening.value if self._part is MISSING else self._part
-            document = self._document = self._happening.told(value)
+            document = self._document = self._happening.described_thing(value)
         for name, template in operands:
             if name not in document and (found := self._operand(name, template)) is not MISSING:
                 document[name] = found
@@ -208,7 +208,7 @@ class SignalContext(Generic[S]):
             found = self._operands[name] = _value_of(template, self.context)
         return found
 
-    def told(self, value: Any) -> dict[str, Any]:
+    def described_thing(self, value: Any) -> dict[str, Any]:
         """Return a new document of the thing as far as the signal describes it with this value."""
         signal = self.signal
         action = getattr(signal, "action", "")
@@ -221,7 +221,7 @@ class SignalContext(Generic[S]):
             document["_modified"] = signal.timestamp
         return document
 
-    def seen(self, subjects: tuple[str, ...]) -> SubjectView[S] | SuppressionReason:
+    def visible_to(self, subjects: tuple[str, ...]) -> SubjectView[S] | SuppressionReason:
         """The signal as the subjects see it together, or why they do not."""
         found = self._seen.get(subjects)
         if found is None:

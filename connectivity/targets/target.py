@@ -73,7 +73,7 @@ class TargetPublisher(Publisher):
         self._use(mappers_of(connection, target.payload_mapping, host), self._destination)
         self._open: dict[PendingPublish, Done] = {}
 
-    def issued(
+    def issued_acknowledgement(
         self, label: str, entity: EntityId, error: ConnectivityError | None, correlation_id: str | None, channel: str
     ) -> Acknowledgement:
         """Return the acknowledgement that the target issues for a signal after its publication."""
@@ -103,10 +103,10 @@ class TargetPublisher(Publisher):
 
         None if its address has no value or all mappers drop it. Raises PublishFailed if it cannot be mapped.
         """
-        mapped = self._counted(signal)
+        mapped = self._map_and_count(signal)
         return self._messages(mapped) if mapped is not None else ()
 
-    def _counted(self, signal: Outbound) -> MappedSignal | None:
+    def _map_and_count(self, signal: Outbound) -> MappedSignal | None:
         """Return the mapped signal; None if there is nothing to publish. Raises PublishFailed."""
         try:
             mapped = self._map(signal, self._destination)
@@ -143,7 +143,7 @@ class TargetPublisher(Publisher):
         A live signal that no link has taken within the longest time that a requester may wait is not sent.
         """
         try:
-            mapped = self._counted(signal)
+            mapped = self._map_and_count(signal)
         except PublishFailed as error:
             ended(error)
             return PendingPublish(0, None)

@@ -15,7 +15,7 @@ from typing import Any
 from connectivity.connections.target_topics import TargetTopic, parse_target_topic
 from connectivity.targets.enrichment import ExtraFields, covers, extra_of
 from connectivity.targets.signal_context import CurrentState, S, SignalContext, SubjectView, SuppressionReason
-from mappings.model.field_selector import Selection, joined
+from mappings.model.field_selector import Selection, merge_objects
 from mappings.model.signals import TwinEvent
 from mappings.placeholders.template import Template, is_operand, parse_operand
 from spark_store import rql
@@ -49,7 +49,7 @@ class _CompiledTopic:
             tuple((name, parse_operand(name)) for name in names),
             has_times,
             ExtraFields(topic.extra_fields) if topic.extra_fields is not None else None,
-            rql.compiled(predicate) if predicate is not None and not has_times else None,
+            rql.compile_predicate(predicate) if predicate is not None and not has_times else None,
         )
 
     @property
@@ -77,7 +77,7 @@ class _CompiledTopic:
         if thing is None:
             return SuppressionReason.ENRICHMENT
         found = extra_of(thing, selection)
-        if predicate is not None and not rql.evaluate(predicate, joined(seen.document(self.operands), found)):
+        if predicate is not None and not rql.evaluate(predicate, merge_objects(seen.document(self.operands), found)):
             return SuppressionReason.FILTER
         return seen.with_extra(found)
 
@@ -123,7 +123,7 @@ class TopicFilter:
         wishes = self._wishes.get(happening.topic) if happening.topic is not None else None
         if wishes is None:
             return SuppressionReason.TOPIC
-        seen = happening.seen(self.subjects)
+        seen = happening.visible_to(self.subjects)
         if isinstance(seen, SuppressionReason):
             return seen
         namespace = happening.signal.entity.namespace

@@ -134,7 +134,7 @@ class ThingAccess:
         if seen is DROP or not self._is_seen(seen):
             return None
         beside = {name: thing[name] for name in ("_revision", "_created", "_modified") if name in thing}
-        said = self._said(thing.get(METADATA))
+        said = self._visible_metadata(thing.get(METADATA))
         return {**seen, **beside, METADATA: said} if said else {**seen, **beside}
 
     def _is_seen(self, seen: Mapping[str, Any]) -> bool:
@@ -142,7 +142,7 @@ class ThingAccess:
         always = ALWAYS_VISIBLE["thing"]
         return any(name not in always for name in seen) or self.may(()) or any(self.may((name,)) for name in seen)
 
-    def _said(self, metadata: Any) -> Any:
+    def _visible_metadata(self, metadata: Any) -> Any:
         seen = DROP if metadata is None else self._enforcer.view(metadata, "thing:/", self._subjects)
         return None if seen is DROP else seen
 

@@ -21,7 +21,7 @@ from connectivity.errors import TwinError
 from connectivity.twins import errors
 from connectivity.twins.paths import ResourcePath
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from mappings.model.metadata import METADATA, Change, evolved, without_changes
+from mappings.model.metadata import METADATA, Change, evolve_metadata, without_changes
 from mappings.model.signals import Command, Event, Headers, PolicyAnnouncement, Response
 from spark_store.history.replay import data_of, evolve_parsed
 from spark_store.records import PastState, Snapshot
@@ -125,7 +125,7 @@ class CommandContext(msgspec.Struct, frozen=True):
         snapshot = self.world.snapshot(self.entity)
         return None if snapshot is None or snapshot.is_deleted else snapshot
 
-    def shown(self, present: Snapshot) -> Snapshot:
+    def displayed(self, present: Snapshot) -> Snapshot:
         """Return the entity that a retrieve shows, present or past.
 
         Raises TwinError if it does not or did not exist.
@@ -155,7 +155,7 @@ class CommandContext(msgspec.Struct, frozen=True):
         if action == "modified" and self.address.is_root and before is not None and before.state is not None:
             present = before.state.get(METADATA)
             if metadata or present:
-                metadata = [("/", evolved(present, data_of(before.state), parsed, metadata))]
+                metadata = [("/", evolve_metadata(present, data_of(before.state), parsed, metadata))]
         event = Event(
             entity=entity or self.entity,
             revision=before.revision + 1 if before is not None else 1,

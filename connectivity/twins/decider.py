@@ -4,7 +4,7 @@
 events, makes them visible to later decisions, and sends the response. `things.py` and `policies.py` decide about their
 entities; this module checks headers, path and entity type first.
 
-A retrieve of the past is decided in two steps (`connectivity.twins.retrieval`): `past_wanted` returns the state that it
+A retrieve of the past is decided in two steps (`connectivity.twins.retrieval`): `needed_past` returns the state that it
 needs, and `decide` responds with that state.
 """
 
@@ -27,7 +27,7 @@ from mappings.model.signals import Command, Headers
 from mappings.timestamps import utc_text
 from spark_store.records import PastQuery, PastState, Snapshot
 
-__all__ = ["LIVE_CONDITION", "Decider", "Decision", "StateLookup", "asks_for_past", "decide", "past_wanted"]
+__all__ = ["LIVE_CONDITION", "Decider", "Decision", "StateLookup", "asks_for_past", "decide", "needed_past"]
 
 
 NO_NAME: Final = "_"
@@ -55,7 +55,7 @@ def decide(
     return decide_thing(case)
 
 
-def past_wanted(
+def needed_past(
     command: Command, subjects: Sequence[str], world: StateLookup, now: str, limits: TwinLimits | None = None
 ) -> PastQuery | None:
     """Return the past state that a retrieve needs; None if the present answers it. Raises TwinError."""
@@ -138,9 +138,9 @@ class Decider:
         """As the function `decide`. Raises TwinError."""
         return decide(command, subjects, self.world, self._timestamp(), self.limits)
 
-    def past_wanted(self, command: Command, subjects: Sequence[str]) -> PastQuery | None:
-        """As the function `past_wanted`. Raises TwinError."""
-        return past_wanted(command, subjects, self.world, self._timestamp(), self.limits)
+    def needed_past(self, command: Command, subjects: Sequence[str]) -> PastQuery | None:
+        """As the function `needed_past`. Raises TwinError."""
+        return needed_past(command, subjects, self.world, self._timestamp(), self.limits)
 
     def show_past(self, command: Command, subjects: Sequence[str], past: PastState | None) -> Decision:
         """Respond to a retrieve with its past state; None: not known. Raises TwinError."""

@@ -23,7 +23,7 @@ from mappings.errors import DecodeError
 from mappings.ids import EntityType
 from mappings.model.field_selector import SelectorRefused, parse_pointers
 from mappings.model.json_pointer import MISSING, Segments, format_pointer, get, parse_pointer
-from mappings.model.metadata import METADATA, Change, evolved
+from mappings.model.metadata import METADATA, Change, evolve_metadata
 from spark_store.records import Snapshot
 
 PUT: Final = "put-metadata"
@@ -236,7 +236,7 @@ def answer(
     if asked.get is None:
         return None
     said = get(readable(case, enforcer, snapshot), case.address.segments)
-    return evolved(
+    return evolve_metadata(
         None, None, None, ((format_pointer(place), get(said, place)) for place in _said_places(said, asked.get))
     )
 
@@ -247,13 +247,13 @@ def _said_places(said: Any, keys: Sequence[Segments]) -> Iterator[Segments]:
         return
     # All at once: a header has room for hundreds of names, each of which would be searched for separately.
     if names := {key[1] for key in keys if _is_for_all(key)}:
-        yield from _named(said, names)
+        yield from _find_named(said, names)
     for key in keys:
         if not _is_for_all(key):
             yield from (place for place in _spread(said, key) if get(said, place) is not MISSING)
 
 
-def _named(said: Any, names: Set[str], path: Segments = ()) -> Iterator[Segments]:
+def _find_named(said: Any, names: Set[str], path: Segments = ()) -> Iterator[Segments]:
     """Every place below with one of these names; below a place, no other one with the same name."""
     if not isinstance(said, Mapping):
         return
@@ -261,4 +261,4 @@ def _named(said: Any, names: Set[str], path: Segments = ()) -> Iterator[Segments
         if key in names:
             yield (*path, key)
         if isinstance(member, Mapping) and (left := names - {key} if key in names else names):
-            yield from _named(member, left, (*path, key))
+            yield from _find_named(member, left, (*path, key))

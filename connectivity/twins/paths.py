@@ -119,7 +119,7 @@ def address(entity: EntityId, path: str) -> ResourcePath:
     """
     if len(path) > LONGEST_KNOWN:
         return _address(entity, path)
-    found = _known(entity.type, path)
+    found = _parse_known(entity.type, path)
     # The fast check has failed: find the error to report.
     return found if found is not None else _address(entity, path)
 
@@ -136,7 +136,7 @@ def _address(entity: EntityId, path: str) -> ResourcePath:
         return found
     for key in found.segments:
         if not is_key(key):
-            raise errors.refusal("json.key.invalid", entity, path, errors.shown(key))
+            raise errors.refusal("json.key.invalid", entity, path, errors.quote(key))
     if len(found.segments) > MAX_NESTING:
         detail = f"found {len(found.segments)} segments, expected at most {MAX_NESTING}"
         raise errors.refusal("json.invalid", entity, path, detail)
@@ -148,14 +148,14 @@ def _check_policy_keys(entity: EntityId, found: ResourcePath) -> None:
     match found.segments:
         case ("entries", label, *_) if not is_key(label):
             raise errors.refusal(
-                "policies:entry.invalid", entity, found.pointer, f"found the label {errors.shown(label)}"
+                "policies:entry.invalid", entity, found.pointer, f"found the label {errors.quote(label)}"
             )
         case ("imports", id, *_) if parse_entity_id(EntityType.POLICY, id) is None:
-            raise errors.refusal("policies:id.invalid", entity, found.pointer, errors.shown(id))
+            raise errors.refusal("policies:id.invalid", entity, found.pointer, errors.quote(id))
 
 
 @lru_cache(maxsize=8192)
-def _known(type: EntityType, path: str) -> ResourcePath | None:
+def _parse_known(type: EntityType, path: str) -> ResourcePath | None:
     """Return the address of a valid path; None for any other."""
     try:
         return _address(EntityId(type, "", ""), path)

@@ -26,8 +26,8 @@ from connectivity.twins.context import (
     revision_tag,
     state_of,
 )
-from connectivity.twins.errors import shown
-from connectivity.twins.policy_expiry import left
+from connectivity.twins.errors import quote
+from connectivity.twins.policy_expiry import departure_announcements
 from connectivity.twins.preconditions import Preconditions
 from connectivity.twins.retrieval import read_selection, view_of, with_hidden
 from mappings.ids import EntityType, parse_entity_id
@@ -79,7 +79,7 @@ def _write(case: CommandContext, asked: Preconditions) -> Decision:
 def _check_own_id(case: CommandContext, value: Mapping[str, Any]) -> None:
     own = value.get("policyId")
     if not isinstance(own, str) or parse_entity_id(EntityType.POLICY, own) is None:
-        raise case.refuse("policies:id.invalid", shown(own) if isinstance(own, str) else "A missing policyId")
+        raise case.refuse("policies:id.invalid", quote(own) if isinstance(own, str) else "A missing policyId")
     if own != str(case.entity):
         raise case.refuse("policies:id.notsettable")
 
@@ -109,9 +109,9 @@ def _replace(
     asked.check_tags(case, lambda: revision_tag(before))
     if asked.if_equal == preconditions.SKIP and is_same_json(before.state, policy):
         raise case.precondition_failed("the value is the present one")
-    step = _checked(case, before, case.step(before, "modified", raw, policy))
+    step = _check(case, before, case.step(before, "modified", raw, policy))
     response = case.respond(204, None, revision=step.snapshot.revision, tag=revision_tag(step.snapshot))
-    return decision([step], response, left(before, step.snapshot))
+    return decision([step], response, departure_announcements(before, step.snapshot))
 
 
 # --- its parts ---
@@ -129,10 +129,10 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
         raise case.precondition_failed("the value is the present one")
     raw = encode(value)
     is_new = present is MISSING and address.resource.is_created
-    step = _checked(case, before, case.step(before, "created" if is_new else "modified", raw, value))
+    step = _check(case, before, case.step(before, "created" if is_new else "modified", raw, value))
     tag = _tag(case, enforcer, step.snapshot, value)
     response = case.respond(201 if is_new else 204, raw if is_new else None, revision=step.snapshot.revision, tag=tag)
-    return decision([step], response, left(before, step.snapshot))
+    return decision([step], response, departure_announcements(before, step.snapshot))
 
 
 def _delete(case: CommandContext, asked: Preconditions) -> Decision:
@@ -146,16 +146,16 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
         raise case.refuse(f"policies:{case.address.resource.name}.notfound")
     step = case.step(before, "deleted", None, None)
     if not case.address.is_root:
-        step = _checked(case, before, step)
+        step = _check(case, before, step)
     response = case.respond(204, None, revision=step.snapshot.revision)
-    return decision([step], response, left(before, step.snapshot))
+    return decision([step], response, departure_announcements(before, step.snapshot))
 
 
 def _retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     selection = read_selection(case)
     view = case.headers.get(VIEW, _ORIGINAL)
     if view not in (_ORIGINAL, _RESOLVED):
-        raise case.refuse("policies:view.invalid", shown(view))
+        raise case.refuse("policies:view.invalid", quote(view))
     name = case.address.resource.name
     snapshot = case.living()
     enforcer = case.world.enforcer(str(case.entity))
@@ -163,10 +163,10 @@ def _retrieve(case: CommandContext, asked: Preconditions) -> Decision:
         raise case.refuse("policies:policy.notfound")
     if not enforcer.partial(case.subjects, READ, case.address.guarded):
         raise case.refuse(f"policies:{name}.notfound")
-    snapshot = case.shown(snapshot)
+    snapshot = case.displayed(snapshot)
     if view == _RESOLVED:
         # An import must not reveal what the reader cannot read in the imported policy.
-        whole = policy_imports.resolved(
+        whole = policy_imports.resolve_imports(
             state_of(snapshot), policy_values.lookup_of(case), lambda found: policy_values.may_take(case, found)
         )
         snapshot = msgspec.structs.replace(snapshot, state=whole)
@@ -216,7 +216,7 @@ def _tag(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot, value: An
     return None if seen is DROP else hash_tag(seen)
 
 
-def _checked(case: CommandContext, before: Snapshot, step: EventStep) -> EventStep:
+def _check(case: CommandContext, before: Snapshot, step: EventStep) -> EventStep:
     """The step, if the policy that it leads to may be."""
     after = state_of(step.snapshot)
     policy_values.check(case, after, state_of(before))

@@ -18,7 +18,7 @@ from connectivity.authorization.enforcer import six_digits
 from connectivity.twins.context import encode
 from connectivity.twins.paths import below_entry
 from connectivity.twins.policy_values import duration_of
-from connectivity.twins.retrieval import shortened
+from connectivity.twins.retrieval import shorten_timestamp
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, PolicyAnnouncement
 from mappings.timestamps import utc_text
@@ -92,13 +92,13 @@ def judge(policy: Snapshot, now: str, told: frozenset[ExpiryNotice] = frozenset(
     )
 
 
-def left(before: Snapshot | None, after: Snapshot) -> list[PolicyAnnouncement]:
+def departure_announcements(before: Snapshot | None, after: Snapshot) -> list[PolicyAnnouncement]:
     """Return the announcements for subjects that a command has deleted."""
     if before is None or before.state is None or after.entity.type is not EntityType.POLICY:
         return []
     entries: Mapping[str, Any] = after.state["entries"] if after.state is not None else {}
     announcements = {
-        found.subject: _announcement(after.entity, found, shortened(after.modified))
+        found.subject: _announcement(after.entity, found, shorten_timestamp(after.modified))
         for found in _subjects(before)
         if found.announcement.get("whenDeleted")
         and found.subject not in entries.get(found.label, {}).get("subjects", {})

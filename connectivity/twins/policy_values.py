@@ -19,9 +19,9 @@ from connectivity.authorization.enforcer import READ, WRITE, Enforcer
 from connectivity.authorization.policy_imports import ImportedEntry, Policy
 from connectivity.twins import paths, values
 from connectivity.twins.context import CommandContext, encode, state_of
-from connectivity.twins.errors import shown
+from connectivity.twins.errors import quote
 from connectivity.twins.paths import is_key
-from connectivity.twins.retrieval import shortened
+from connectivity.twins.retrieval import shorten_timestamp
 from mappings.ids import MAX_ID_LENGTH, EntityType, is_label, parse_entity_id, utf16_length
 from mappings.model.headers import timeout_seconds
 from mappings.timestamps import utc_text
@@ -53,7 +53,7 @@ def with_subject(case: CommandContext) -> CommandContext:
     _, label, kind, subject = case.address.segments
     if _PLACEHOLDER.search(subject) is None:
         return case
-    return msgspec.structs.replace(case, address=paths.below_entry(label, kind, resolved(case, subject)))
+    return msgspec.structs.replace(case, address=paths.below_entry(label, kind, resolve_subject(case, subject)))
 
 
 def check_subject(case: CommandContext) -> None:
@@ -70,7 +70,7 @@ def check_subject(case: CommandContext) -> None:
 def policy(case: CommandContext, value: Mapping[str, Any], policy_id: Any) -> dict[str, Any]:
     """Return a whole policy with this ID. Raises TwinError for an invalid one."""
     if not isinstance(policy_id, str) or parse_entity_id(EntityType.POLICY, policy_id) is None:
-        raise case.refuse("policies:id.invalid", shown(policy_id))
+        raise case.refuse("policies:id.invalid", quote(policy_id))
     imports, entries = value.get("imports"), value.get("entries")
     return {
         "policyId": policy_id,
@@ -89,9 +89,9 @@ def _entries(case: CommandContext, value: Any) -> dict[str, Any]:
 
 def _label(case: CommandContext, label: str) -> str:
     if label.startswith(RESERVED):
-        raise case.refuse("policies:label.invalid", shown(label))
+        raise case.refuse("policies:label.invalid", quote(label))
     if not is_key(label):
-        raise case.refuse("policies:entry.invalid", f"found the label {shown(label)}")
+        raise case.refuse("policies:entry.invalid", f"found the label {quote(label)}")
     return label
 
 
@@ -141,18 +141,18 @@ def _own_subject(case: CommandContext, value: Any) -> dict[str, Any]:
 
 def _subject_id(case: CommandContext, text: str) -> str:
     """The id of a subject, with the caller in place of the placeholder for him."""
-    subject = resolved(case, text)
+    subject = resolve_subject(case, text)
     scheme = subject.find("://")
     issuer, colon, name = (
         subject.partition(":") if scheme < 0 else (subject[: scheme + 3], *subject[scheme + 3 :].partition(":")[1:])
     )
     is_valid = issuer and colon and name and _CONTROL.search(subject) is None
     if not is_valid or utf16_length(subject) > MAX_ID_LENGTH:
-        raise case.refuse("policies:subjectid.invalid", shown(subject))
+        raise case.refuse("policies:subjectid.invalid", quote(subject))
     return subject
 
 
-def resolved(case: CommandContext, text: str) -> str:
+def resolve_subject(case: CommandContext, text: str) -> str:
     """A subject's id with its placeholders resolved. Raises TwinError for one that is not known."""
     return _PLACEHOLDER.sub(lambda match: _caller(case, match), text)
 
@@ -160,7 +160,7 @@ def resolved(case: CommandContext, text: str) -> str:
 def _caller(case: CommandContext, placeholder: re.Match[str]) -> str:
     known = placeholder["name"] == "request:subjectId" or placeholder["old"] == "request.subjectId"
     if not known or not case.subjects:
-        raise case.refuse("placeholder:unresolved", shown(placeholder[0]))
+        raise case.refuse("placeholder:unresolved", quote(placeholder[0]))
     return case.subjects[0]
 
 
@@ -176,8 +176,8 @@ def _expiry(case: CommandContext, text: Any) -> str:
         raise case.refuse("policies:subjectexpiry.invalid", "expected an instant in ISO-8601") from error
     timestamp = utc_text(rounded)
     if timestamp <= case.now:
-        raise case.refuse("policies:subjectexpiry.invalid", f"found {shown(text)}, which has passed")
-    return shortened(timestamp)
+        raise case.refuse("policies:subjectexpiry.invalid", f"found {quote(text)}, which has passed")
+    return shorten_timestamp(timestamp)
 
 
 def _announcement(case: CommandContext, value: Any) -> dict[str, Any]:
@@ -193,11 +193,11 @@ def _announcement(case: CommandContext, value: Any) -> dict[str, Any]:
             raise _no_announcement(case, "expected a boolean as whenDeleted")
         full["whenDeleted"] = when_deleted
     if (requested := value.get("requestedAcks")) is not None:
-        full["requestedAcks"] = _requested(case, requested)
+        full["requestedAcks"] = _parse_requested(case, requested)
     return full
 
 
-def _requested(case: CommandContext, value: Any) -> dict[str, Any]:
+def _parse_requested(case: CommandContext, value: Any) -> dict[str, Any]:
     labels = value.get("labels") if isinstance(value, dict) else None
     if not isinstance(labels, list) or not all(isinstance(label, str) and is_label(label) for label in labels):
         raise _no_announcement(case, "expected labels of acknowledgements as requestedAcks")
@@ -232,9 +232,9 @@ def _resources(case: CommandContext, value: Mapping[str, Any]) -> dict[str, Any]
 
 def _resource(case: CommandContext, key: str) -> str:
     if _RESOURCE.fullmatch(key) is None or _CONTROL.search(key) is not None:
-        raise case.refuse("policies:entry.invalid", f"found the resource {shown(key)}, expected 'type:/path'")
+        raise case.refuse("policies:entry.invalid", f"found the resource {quote(key)}, expected 'type:/path'")
     if "//" in key:
-        raise case.refuse("policies:entry.invalid", f"found the resource {shown(key)}, expected no consecutive slashes")
+        raise case.refuse("policies:entry.invalid", f"found the resource {quote(key)}, expected no consecutive slashes")
     return key
 
 
@@ -290,7 +290,7 @@ def _references(case: CommandContext, value: Sequence[Any]) -> list[dict[str, st
 def _imports(case: CommandContext, value: Mapping[str, Any], policy_id: str) -> dict[str, Any]:
     check_number_of_imports(case, value, policy_id)
     return {
-        _imported(case, imported, policy_id): _import(case, _inner(case, found, imported), policy_id)
+        _imported_policy_id(case, imported, policy_id): _import(case, _inner(case, found, imported), policy_id)
         for imported, found in value.items()
     }
 
@@ -301,10 +301,10 @@ def check_number_of_imports(case: CommandContext, imports: Mapping[str, Any], po
         raise case.refuse("policies:imports.toolarge", detail, about=policy_id)
 
 
-def _imported(case: CommandContext, id: str, policy_id: str) -> str:
+def _imported_policy_id(case: CommandContext, id: str, policy_id: str) -> str:
     """The id of a policy that is imported; never the one that imports."""
     if parse_entity_id(EntityType.POLICY, id) is None:
-        raise case.refuse("policies:id.invalid", shown(id))
+        raise case.refuse("policies:id.invalid", quote(id))
     if id == policy_id:
         raise case.refuse("policies:import.invalid", "a policy cannot import itself", about=policy_id)
     return id
@@ -322,11 +322,11 @@ def _transitive(case: CommandContext, ids: Sequence[str], policy_id: str) -> lis
     if len(ids) > case.limits.imports:
         detail = f"found {len(ids)} transitive ones, expected at most {case.limits.imports}"
         raise case.refuse("policies:imports.toolarge", detail, about=policy_id)
-    return [_imported(case, id, policy_id) for id in ids]
+    return [_imported_policy_id(case, id, policy_id) for id in ids]
 
 
 def _own_import(case: CommandContext, value: Any) -> dict[str, Any]:
-    _imported(case, case.address.segments[1], str(case.entity))
+    _imported_policy_id(case, case.address.segments[1], str(case.entity))
     return _import(case, _outer(case, value), str(case.entity))
 
 
@@ -341,7 +341,7 @@ def _outer(case: CommandContext, value: Any) -> dict[str, Any]:
 
 def _inner(case: CommandContext, value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise case.refuse("json.invalid", f"expected an object as {shown(name)}")
+        raise case.refuse("json.invalid", f"expected an object as {quote(name)}")
     return value
 
 
@@ -479,9 +479,9 @@ def _check_imports(case: CommandContext, policy: Policy, before: Policy | None) 
         if enforcer is None or not enforcer.partial(case.subjects, READ, "policy:/"):
             raise case.refuse("policies:policy.notfound", about=imported)
     lookup = lookup_of(case)
-    takes = list(policy_imports.taken({**policy, "imports": added, "entries": {}}, lookup))
+    takes = list(policy_imports.imported_entries({**policy, "imports": added, "entries": {}}, lookup))
     if before is None or [*_labelled_references(before)] != [*_labelled_references(policy)]:
-        takes += [found for found in policy_imports.taken(policy, lookup) if not found.here]
+        takes += [found for found in policy_imports.imported_entries(policy, lookup) if not found.here]
     for found in takes:
         if not may_take(case, found):
             raise case.refuse("policies:policy.notfound", about=found.policy_id)

@@ -23,7 +23,7 @@ from connectivity.twins.context import (
     revision_tag,
     state_of,
 )
-from connectivity.twins.errors import shown
+from connectivity.twins.errors import quote
 from connectivity.twins.preconditions import Preconditions
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.model.field_selector import Selection, SelectorRefused, parse_fields, select
@@ -44,7 +44,7 @@ def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     enforcer = case.world.enforcer(snapshot.policy, case.entity.namespace) if snapshot.policy is not None else None
     if enforcer is None:
         raise case.refuse("things:thing.notfound")
-    snapshot = case.shown(snapshot)
+    snapshot = case.displayed(snapshot)
     state = state_of(snapshot)
     asked.check_readable(case, enforcer, state)
     name = case.address.resource.name
@@ -53,7 +53,7 @@ def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     asked.check_condition(case, snapshot)
     present = get(state, case.address.segments)
     if present is MISSING:
-        raise _missing(case, state)
+        raise _not_found(case, state)
     seen = view_of(case, enforcer, present)
     tag = revision_tag(snapshot) if case.address.is_root else hash_tag(seen)
     if selection is None or "_policy" not in selection:
@@ -81,7 +81,7 @@ def view_of(case: CommandContext, enforcer: Enforcer, present: Any) -> Any:
     raise case.refuse(f"{case.entity.type.group}:{case.address.resource.name}.notfound")
 
 
-def _missing(case: CommandContext, state: Mapping[str, Any]) -> Exception:
+def _not_found(case: CommandContext, state: Mapping[str, Any]) -> Exception:
     """Return the refusal for a readable place without value, named after the nearest missing part."""
     path, name = case.address.segments, case.address.resource.name
     if name == "attribute" and "attributes" not in state:
@@ -129,8 +129,8 @@ def hidden(snapshot: Snapshot, selection: Selection, subjects: Sequence[str], wo
     found: dict[str, Any] = {
         "_namespace": snapshot.entity.namespace,
         "_revision": snapshot.revision,
-        "_created": shortened(snapshot.created),
-        "_modified": shortened(snapshot.modified),
+        "_created": shorten_timestamp(snapshot.created),
+        "_modified": shorten_timestamp(snapshot.modified),
     }
     if "_policy" in selection and (policy := _readable_policy(snapshot, subjects, world)) is not None:
         found["_policy"] = policy
@@ -148,7 +148,7 @@ def _readable_policy(snapshot: Snapshot, subjects: Sequence[str], world: StateLo
     return None if seen is DROP else seen
 
 
-def shortened(timestamp: str) -> str:
+def shorten_timestamp(timestamp: str) -> str:
     """A time as answers show it: without those groups of three digits at its end that say nothing."""
     whole, _, fraction = timestamp.removesuffix("Z").partition(".")
     while fraction.endswith("000"):
@@ -185,7 +185,7 @@ def _named_thing(case: CommandContext, text: str) -> EntityId:
     """A thing of the namespace that the topic names; `_` names all of them."""
     entity = parse_entity_id(EntityType.THING, text)
     if entity is None or case.entity.namespace not in ("_", entity.namespace):
-        raise case.refuse("things:id.invalid", shown(text))
+        raise case.refuse("things:id.invalid", quote(text))
     return entity
 
 

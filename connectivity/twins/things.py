@@ -27,7 +27,7 @@ from connectivity.twins.context import (
     revision_tag,
     state_of,
 )
-from connectivity.twins.errors import shown
+from connectivity.twins.errors import quote
 from connectivity.twins.preconditions import SKIP_MINIMIZING, Preconditions
 from connectivity.twins.retrieval import retrieve
 from connectivity.twins.values import CheckedValue
@@ -136,7 +136,7 @@ def _copy(case: CommandContext, source: Any, policy_id: str | None) -> _Guard:
         source = _policy_of_other(case, source)
     entity = parse_entity_id(EntityType.POLICY, source)
     if entity is None:
-        raise case.refuse("policies:id.invalid", shown(source))
+        raise case.refuse("policies:id.invalid", quote(source))
     snapshot, enforcer = case.world.snapshot(entity), case.world.enforcer(source)
     if snapshot is None or snapshot.state is None or enforcer is None:
         raise case.refuse("policies:policy.notfound", about=source)
@@ -154,9 +154,9 @@ def _policy_of_other(case: CommandContext, text: str) -> str:
     reference = _REFERENCE.fullmatch(text)
     other = parse_entity_id(EntityType.THING, reference["id"]) if reference is not None else None
     if reference is None or (other is None and reference["field"] == "policyId"):
-        raise case.refuse("placeholder:placeholder.reference.notsupported", shown(text))
+        raise case.refuse("placeholder:placeholder.reference.notsupported", quote(text))
     if other is None or reference["field"] != "policyId":
-        raise case.refuse("placeholder:placeholder.reference.unknown.field", shown(reference["field"]))
+        raise case.refuse("placeholder:placeholder.reference.unknown.field", quote(reference["field"]))
     snapshot = case.world.snapshot(other)
     policy_id = snapshot.policy if snapshot is not None and not snapshot.is_deleted else None
     enforcer = case.world.enforcer(policy_id, other.namespace) if policy_id is not None else None
@@ -173,7 +173,7 @@ def _made(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
     policy_id = policy["policyId"]
     entity = parse_entity_id(EntityType.POLICY, policy_id)
     if entity is None:
-        raise case.refuse("policies:id.invalid", shown(policy_id))
+        raise case.refuse("policies:id.invalid", quote(policy_id))
     before = case.world.snapshot(entity)
     if before is not None and not before.is_deleted:
         raise case.refuse("things:thing.notcreatable", policy_id)
@@ -188,7 +188,7 @@ def _made(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
 
 
 NOTHING: Final[Any] = object()
-"""The result of `minimized` for a patch that changes nothing."""
+"""The result of `minimize` for a patch that changes nothing."""
 
 
 def written_places(patch: Any, path: Segments) -> Iterator[Segments]:
@@ -206,12 +206,12 @@ def written_places(patch: Any, path: Segments) -> Iterator[Segments]:
             yield from written_places(member, (*path, key))
 
 
-def minimized(target: Any, patch: Any) -> Any:
+def minimize(target: Any, patch: Any) -> Any:
     """The part of a patch that changes `target`, or NOTHING. Raises PatternRefused."""
-    return _minimized(target, patch, MatchBudget())
+    return _minimize(target, patch, MatchBudget())
 
 
-def _minimized(target: Any, patch: Any, budget: MatchBudget) -> Any:
+def _minimize(target: Any, patch: Any, budget: MatchBudget) -> Any:
     if not isinstance(patch, Mapping):
         return NOTHING if is_same_json(target, patch) else patch
     if not isinstance(target, Mapping):
@@ -223,7 +223,7 @@ def _minimized(target: Any, patch: Any, budget: MatchBudget) -> Any:
                 kept[key] = None
         elif key not in target:
             kept[key] = member
-        elif (below := _minimized(target[key], member, budget)) is not NOTHING:
+        elif (below := _minimize(target[key], member, budget)) is not NOTHING:
             kept[key] = below
     return kept or NOTHING
 
@@ -268,7 +268,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
         raise case.precondition_failed("the value is the present one")
     is_new = present is MISSING and case.address.resource.name != "policyId"
     said = metadata.changes(case, asked.metadata, value.parsed, value.given, before)
-    step = _checked(
+    step = _check_size(
         case, case.step(before, "created" if is_new else "modified", value.raw, value.parsed, metadata=said)
     )
     tag = _tag(case, enforcer, step.snapshot, value.parsed)
@@ -298,11 +298,11 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
         if case.address.is_root:
             _keep_ids(case, patch.parsed)
         if asked.skips_equal:
-            patch = _reduced(case, asked, present, patch)
+            patch = _reduce_patch(case, asked, present, patch)
         said = metadata.changes(case, asked.metadata, patch.parsed, patch.given, before, is_patch=True)
         if not _may_say(case, enforcer, said):
             raise case.refuse("things:thing.notmodifiable")
-        step = _checked(case, case.step(before, "merged", patch.raw, patch.parsed, metadata=said))
+        step = _check_size(case, case.step(before, "merged", patch.raw, patch.parsed, metadata=said))
     except DeletePatternRefused as error:
         raise case.refuse("things:merge.invalid", str(error)) from error
     after = get(state_of(step.snapshot), case.address.segments)
@@ -352,7 +352,7 @@ def _tag(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot, value: An
     return None if seen is DROP else hash_tag(seen)
 
 
-def _checked(case: CommandContext, step: EventStep) -> EventStep:
+def _check_size(case: CommandContext, step: EventStep) -> EventStep:
     """The step, if the thing it leads to is not too large."""
     if len(encode(step.snapshot.state)) > case.limits.thing:
         raise case.refuse("things:thing.toolarge", f"expected at most {case.limits.thing} bytes")
@@ -404,7 +404,7 @@ def _conditional(case: CommandContext, asked: Preconditions, before: Snapshot, p
     return patch if kept is patch.parsed else patch._replace(parsed=kept, raw=encode(kept))
 
 
-def _reduced(case: CommandContext, asked: Preconditions, present: Any, patch: CheckedValue) -> CheckedValue:
+def _reduce_patch(case: CommandContext, asked: Preconditions, present: Any, patch: CheckedValue) -> CheckedValue:
     """Return the patch reduced by `if-equal`; refuse it if it changes nothing."""
     changed = _changes(present, patch.parsed)
     if changed is NOTHING:
@@ -420,5 +420,5 @@ def _changes(present: Any, patch: Any) -> Any:
         return NOTHING if patch is None else patch
     if patch is None:
         return patch
-    changed = minimized(present, patch)
+    changed = minimize(present, patch)
     return NOTHING if changed is NOTHING or is_same_json(merge(present, changed), present) else changed

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from connectivity.twins.context import CommandContext, encode
-from connectivity.twins.errors import shown
+from connectivity.twins.errors import quote
 from connectivity.twins.paths import MAX_NESTING, is_key
 from mappings.ids import EntityType, parse_entity_id
 from spark_store.history.replay import is_delete_pattern
@@ -102,7 +102,7 @@ def check_keys(case: CommandContext, value: Any) -> None:
     if isinstance(value, dict):
         for key, member in value.items():
             if not is_key(key):
-                raise case.refuse("json.key.invalid", shown(key))
+                raise case.refuse("json.key.invalid", quote(key))
             if isinstance(member, dict):
                 check_keys(case, member)
 
@@ -134,7 +134,7 @@ def _thing_id(case: CommandContext, value: Any, is_patch: bool) -> Any:
         raise case.refuse("json.invalid", f"found {_type(value)} as thingId, expected a string")
     if value != str(case.entity):
         known = parse_entity_id(EntityType.THING, value)
-        raise case.refuse("things:id.notsettable" if known else "things:id.invalid", shown(value))
+        raise case.refuse("things:id.notsettable" if known else "things:id.invalid", quote(value))
     return value
 
 
@@ -152,7 +152,7 @@ def _policy_id(case: CommandContext, value: Any, is_patch: bool) -> Any:
     if not isinstance(value, str):
         raise case.refuse("json.format.invalid", f"found {_type(value)}, expected a string")
     if parse_entity_id(EntityType.POLICY, value) is None:
-        raise case.refuse("policies:id.invalid", shown(value))
+        raise case.refuse("policies:id.invalid", quote(value))
     return value
 
 
@@ -297,10 +297,10 @@ def whole_thing(case: CommandContext, value: CheckedValue, policy_id: str) -> Ch
     given = value.parsed or {}
     members: dict[str, Any] = {"thingId": str(case.entity), "policyId": policy_id}
     members.update((name, given[name]) for name in THING_MEMBERS[2:] if name in given)
-    return CheckedValue(members, b"{" + b",".join(_spliced(members, value.raw)) + b"}", value.given)
+    return CheckedValue(members, b"{" + b",".join(_splice(members, value.raw)) + b"}", value.given)
 
 
-def _spliced(members: dict[str, Any], raw: bytes) -> Iterator[bytes]:
+def _splice(members: dict[str, Any], raw: bytes) -> Iterator[bytes]:
     """The members of a thing as JSON text, each in the spelling it came with."""
     texts = _parse_members(raw) if raw != b"null" else {}
     for name, member in members.items():

@@ -38,7 +38,7 @@ from connectivity.connections.templates import (
     with_dummies,
 )
 from connectivity.errors import Problem
-from connectivity.mapping.mapper import DEFAULT_MAPPER, as_written, condition
+from connectivity.mapping.mapper import DEFAULT_MAPPER, source_text, condition
 from connectivity.mapping.script_check import script_problems
 from connectivity.security.egress import refusal
 from connectivity.security.tls import is_certificate_with_key, is_certificates, is_key
@@ -50,7 +50,7 @@ from mappings.mappers import Codec, load_codec, mapper_names
 from mappings.model.field_selector import SelectorRefused, parse_pointers
 from mappings.options import FAILED, OptionsRefused
 from mappings.placeholders.template import Scope, is_operand
-from mappings.texts import shortened
+from mappings.texts import shorten
 from spark_store import rql
 from spark_store.errors import QueryError, RqlSyntaxError, UnknownProperty
 
@@ -153,7 +153,7 @@ def _check_filter(path: str, text: str) -> Iterator[Problem]:
 
 def check_templates(connection: Connection) -> Iterator[Problem]:
     for path, text, scope in _templates(connection):
-        yield from check_template(path, text, scope, shown=as_written(text))
+        yield from check_template(path, text, scope, shown=source_text(text))
 
 
 def _templates(connection: Connection) -> Iterator[tuple[str, str, Scope]]:
@@ -228,7 +228,7 @@ def check_conversations(connection: Connection) -> Iterator[Problem]:
     for index, source in enumerate(connection.sources):
         yield from _check_one_conversation(connection, json_path("sources", index, "payloadMapping"), source)
         for name in dict.fromkeys(source.payload_mapping):
-            if (codec := _used(connection, name)) is not None and codec.has_sessions:
+            if (codec := _codec_of(connection, name)) is not None and codec.has_sessions:
                 path = json_path("sources", index)
                 yield from _check_answers(path, name, source, connection)
                 if (option := codec.reliable_unless) is not None and source.qos == 0:
@@ -243,7 +243,7 @@ def _check_one_conversation(connection: Connection, path: str, source: Source) -
     heard = [
         name
         for name in source.payload_mapping
-        if (codec := _used(connection, name)) is not None and codec.has_sessions
+        if (codec := _codec_of(connection, name)) is not None and codec.has_sessions
         if (definition := connection.mapping_definitions.get(name)) is None or not definition.incoming_conditions
     ]
     if len(heard) > 1:
@@ -279,12 +279,12 @@ def _check_order(path: str, name: str, source: Source, connection: Connection) -
             yield Problem(f"{path}.addresses[{index}]", show(address), expected)
 
 
-def _used(connection: Connection, name: str) -> Codec | None:
+def _codec_of(connection: Connection, name: str) -> Codec | None:
     """Return the codec of this name in a connection, with its options; None if either is invalid."""
     definition = connection.mapping_definitions.get(name)
     codec = _codec(definition.mapping_engine if definition is not None else name)
     try:
-        return codec if codec is None or definition is None else codec.configured(definition.options)
+        return codec if codec is None or definition is None else codec.configure(definition.options)
     except OptionsRefused:
         return None
 
@@ -304,7 +304,7 @@ def _check_definition(path: str, definition: MappingDefinition) -> Iterator[Prob
         yield _unknown_mapper(f"{path}.mappingEngine", definition.mapping_engine)
         return
     try:
-        scripts = codec.configured(definition.options).scripts
+        scripts = codec.configure(definition.options).scripts
     except OptionsRefused as error:
         for problem in error.problems:
             place = json_path(*problem.steps)
@@ -328,7 +328,7 @@ def _codec(name: str) -> Codec | None:
 
 def _unknown_mapper(path: str, name: str, definitions: Sequence[str] = ()) -> Problem:
     # Bounds the text, however many names a document defines.
-    own = [shortened(it, _LONGEST_NAME) for it in sorted(definitions)[:_MOST_NAMES]]
+    own = [shorten(it, _LONGEST_NAME) for it in sorted(definitions)[:_MOST_NAMES]]
     known = [*own, *(["…"] if len(definitions) > _MOST_NAMES else []), *mapper_names()]
     return Problem(path, show(name), f"one of: {', '.join(known)}", did_you_mean(name, known), MAPPER_INVALID)
 

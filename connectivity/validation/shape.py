@@ -81,7 +81,7 @@ def problem_of(error: ErrorDetails, model: type[BaseModel], written: object, *pr
         case _:
             if kind == "union_tag_invalid":
                 path = (*path, "type")
-            found, expected = _shown(written, path), expected_of(kind, context, error["msg"])
+            found, expected = _masked_value(written, path), expected_of(kind, context, error["msg"])
             hint = nearest_choice(_at(written, path), expected)
     return Problem(json_path(*path), found, expected, hint, _CODES.get(str(path[0]), CONFIGURATION_INVALID))
 
@@ -95,7 +95,7 @@ def _at(document: object, path: Sequence[object]) -> Any:
     return document
 
 
-def _shown(written: object, path: Sequence[object]) -> str:
+def _masked_value(written: object, path: Sequence[object]) -> str:
     """Return the value for display, without credentials and passwords."""
     value = _at(written, path)
     if path[0] == "uri" and isinstance(value, str):

@@ -96,7 +96,7 @@ def read_message(payload: bytes) -> DittoMessage:
     try:
         message = _decode(payload)
     except NOT_JSON:
-        raise _refused(payload) from None
+        raise _refusal(payload) from None
     if not is_sound(payload):
         raise _error(errors.not_sound(payload), message.topic, message.headers)
     return message
@@ -123,7 +123,7 @@ def parse_members(value: msgspec.Raw) -> dict[str, msgspec.Raw]:
     return _decode_members(value)
 
 
-def _refused(payload: bytes) -> DecodeError:
+def _refusal(payload: bytes) -> DecodeError:
     """Return the error of a payload that is no message."""
     try:
         document = _decode_any(payload)
@@ -218,7 +218,7 @@ def _nul_fault(value: Any) -> Fault | None:
 Value: TypeAlias = Mapping[str, Any]
 
 
-def needed(value: Any) -> Value:
+def require_value(value: Any) -> Value:
     """The value of a command that cannot do without. Raises DecodeError."""
     if value is None:
         raise DecodeError(errors.field_missing("value"))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from mappings.errors import Fault
-from mappings.texts import LONGEST_QUOTE, shortened
+from mappings.texts import LONGEST_QUOTE, shorten
 
 JSON_HINT = "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format."
 
@@ -27,9 +27,9 @@ _ID_HREF = "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namesp
 _encode = msgspec.json.Encoder().encode
 
 
-def quoted(value: Any) -> str:
+def quote(value: Any) -> str:
     """A parsed value in JSON notation, cut where it is long."""
-    return shortened(_encode(value).decode())
+    return shorten(_encode(value).decode())
 
 
 def field_missing(name: str) -> Fault:
@@ -44,18 +44,18 @@ def field_missing(name: str) -> Fault:
 
 def wrong_type(name: str, value: Any, expected: str) -> Fault:
     """A field of another JSON type than `expected` (String, Long, JsonObject, …)."""
-    return Fault(400, "json.invalid", f"Value <{quoted(value)}> for </{name}> is not of type <{expected}>!", JSON_HINT)
+    return Fault(400, "json.invalid", f"Value <{quote(value)}> for </{name}> is not of type <{expected}>!", JSON_HINT)
 
 
 def not_convertible(value: Any, expected: str) -> Fault:
     """A value that is not `a long`, `an object` or the like."""
-    return Fault(400, "json.format.invalid", f"This JSON value is not {expected}: {quoted(value)}")
+    return Fault(400, "json.format.invalid", f"This JSON value is not {expected}: {quote(value)}")
 
 
 def not_json(payload: bytes, description: str = JSON_HINT) -> Fault:
     """Bytes that are no JSON object."""
     start = payload[: 4 * LONGEST_QUOTE + 4].decode("utf-8", "replace")
-    return Fault(400, "json.invalid", f"Failed to parse JSON string '{shortened(start)}'!", description)
+    return Fault(400, "json.invalid", f"Failed to parse JSON string '{shorten(start)}'!", description)
 
 
 def not_sound(payload: bytes) -> Fault:
@@ -67,12 +67,12 @@ def not_sound(payload: bytes) -> Fault:
 
 
 def nul_in_key(key: str) -> Fault:
-    return Fault(400, "json.key.invalid", f"The JSON key {quoted(key)} is not valid!", "A key must not contain U+0000.")
+    return Fault(400, "json.key.invalid", f"The JSON key {quote(key)} is not valid!", "A key must not contain U+0000.")
 
 
 def nul_in_text(text: str) -> Fault:
     return Fault(
-        400, "json.invalid", f"The JSON string {quoted(text)} is not valid!", "A string must not contain U+0000."
+        400, "json.invalid", f"The JSON string {quote(text)} is not valid!", "A string must not contain U+0000."
     )
 
 
@@ -80,7 +80,7 @@ def unknown_path(path: str) -> Fault:
     return Fault(
         400,
         "protocoladapter:unknown.path",
-        f"The path '{shortened(path)}' is unknown.",
+        f"The path '{shorten(path)}' is unknown.",
         "Check if the path is correct.",
     )
 
@@ -91,7 +91,7 @@ def invalid_id(group: str, text: str) -> Fault:
     return Fault(
         400,
         f"{group}:id.invalid",
-        f"{kind} ID '{shortened(text)}' is not valid!",
+        f"{kind} ID '{shorten(text)}' is not valid!",
         "It must conform to the namespaced entity ID notation (see Ditto documentation)",
         {"href": _ID_HREF},
     )
@@ -112,7 +112,7 @@ def invalid_label(label: str) -> Fault:
     return Fault(
         400,
         "acknowledgement:label.invalid",
-        f"The acknowledgement label '{shortened(label)}' is not valid!",
+        f"The acknowledgement label '{shorten(label)}' is not valid!",
         "A label has 3 to 100 letters, digits and the characters - _ :",
     )
 
@@ -122,7 +122,7 @@ def invalid_subject(subject: str) -> Fault:
     return Fault(
         400,
         "messages:subject.invalid",
-        f"The message subject '{shortened(subject)}' is not valid!",
+        f"The message subject '{shorten(subject)}' is not valid!",
         "A subject must not be empty and must not contain control characters.",
     )
 

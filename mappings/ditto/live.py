@@ -32,7 +32,7 @@ from mappings.model.signals import (
     MessageResponse,
 )
 from mappings.model.topic_path import TopicPath, unknown_topic
-from mappings.texts import shortened
+from mappings.texts import shorten
 
 LARGEST_PAYLOAD = 256_000
 """The most bytes that the value of a message may have."""
@@ -134,7 +134,7 @@ def _members(value: Any, headers: dict[str, Any]) -> list[tuple[str, int, bytes 
                 raise DecodeError(errors.not_convertible(member, "an object"))
             status, own = member.get("status"), member.get("headers")
             if not isinstance(status, int) or isinstance(status, bool) or not 100 <= status <= 599:
-                raise DecodeError(errors.wrong_type(f"{shortened(label)}/status", status, "Integer"))
+                raise DecodeError(errors.wrong_type(f"{shorten(label)}/status", status, "Integer"))
             payload = _encode(member["payload"]) if "payload" in member else None
             merged = {**headers, **(readable(own) if isinstance(own, dict) else {})}
             found.append((_checked_label(label), status, payload, merged))

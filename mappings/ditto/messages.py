@@ -15,7 +15,7 @@ import msgspec
 from mappings.errors import EncodeError, Fault
 from mappings.ids import EntityId
 from mappings.model.envelope import Envelope
-from mappings.model.headers import echoed
+from mappings.model.headers import repeated_headers
 from mappings.model.metadata import without_changes
 from mappings.model.signals import Headers, Next
 from mappings.model.topic_path import entity_topic, topic_of
@@ -130,13 +130,13 @@ class _Around:
     """The parts that all messages of one batch share."""
 
     def __init__(self, signal: Next) -> None:
-        reply = {**echoed(signal.headers), "content-type": JSON}
+        reply = {**repeated_headers(signal.headers), "content-type": JSON}
         self._opened = b'{"topic":%b,"headers":%b,"path":"/","value":{"subscriptionId":%b,"item":{"topic":' % (
             json_bytes(str(topic_of(signal))),
             json_bytes(reply),
             json_bytes(signal.key),
         )
-        repeated = {name: value for name, value in echoed(signal.subscribed).items() if name not in _OWN_OF_ITEM}
+        repeated = {name: value for name, value in repeated_headers(signal.subscribed).items() if name not in _OWN_OF_ITEM}
         self._headers = b',"headers":' + json_bytes(repeated)[:-1] + (b"," if repeated else b"")
 
     def frame(self, entity: EntityId, action: str) -> _Frame:
@@ -157,7 +157,7 @@ def page_envelopes(signal: Next) -> list[Envelope]:
     """Return one envelope for each page, in order."""
     start = b'{"topic":%b,"headers":%b,"path":"/","value":{"subscriptionId":%b,"items":' % (
         json_bytes(str(topic_of(signal))),
-        json_bytes({**echoed(signal.headers), "content-type": JSON}),
+        json_bytes({**repeated_headers(signal.headers), "content-type": JSON}),
         json_bytes(signal.key),
     )
     headers = transport_headers(signal.headers)

@@ -15,7 +15,7 @@ from mappings.ditto import errors
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import LONGEST_KNOWN, EntityType
 from mappings.model.json_pointer import format_pointer, parse_pointer
-from mappings.texts import shortened
+from mappings.texts import shorten
 
 _CHANGE = frozenset({"modify", "retrieve"})
 _CHANGE_AND_DELETE = _CHANGE | {"delete"}
@@ -49,7 +49,7 @@ def _read(type: EntityType, path: str) -> DittoResource:
     try:
         found = _policy_resource(path) if type is EntityType.POLICY else _thing_resource(path)
     except DecodeError as error:
-        raise DecodeError(replace(error.fault, message=shortened(error.fault.message))) from error
+        raise DecodeError(replace(error.fault, message=shorten(error.fault.message))) from error
     if found is None:
         raise UnknownPath(errors.unknown_path(path))
     return found

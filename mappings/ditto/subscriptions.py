@@ -16,7 +16,7 @@ from mappings.ditto.document import (
     as_object,
     compact,
     long,
-    needed,
+    require_value,
     parse_members,
     parse_value,
     subscription_id,
@@ -46,13 +46,13 @@ def subscribe_to_search(message: DittoMessage, headers: Headers) -> Subscribe:
 
 def request_search(message: DittoMessage, headers: Headers) -> Request:
     """The request of this message. Raises DecodeError."""
-    members = needed(parse_value(message.value))
+    members = require_value(parse_value(message.value))
     return Request(SubscriptionKind.SEARCH, subscription_id(members), long(members, "demand") or 0, headers)
 
 
 def cancel_search(message: DittoMessage, headers: Headers) -> Cancel:
     """The cancel of this message. Raises DecodeError."""
-    return Cancel(SubscriptionKind.SEARCH, subscription_id(needed(parse_value(message.value))), headers)
+    return Cancel(SubscriptionKind.SEARCH, subscription_id(require_value(parse_value(message.value))), headers)
 
 
 _Read: TypeAlias = Callable[[DittoMessage, Headers], Subscribe | Request | Cancel]
@@ -102,13 +102,13 @@ def subscribe_to_history(entity: EntityId, path: str, value: Any, headers: Heade
 
 def request_history(entity: EntityId, path: str, value: Any, headers: Headers) -> Request:  # noqa: ARG001
     """The request with this parsed value. Raises DecodeError."""
-    members = needed(value)
+    members = require_value(value)
     return Request(SubscriptionKind.HISTORY, subscription_id(members), long(members, "demand") or 0, headers, entity)
 
 
 def cancel_history(entity: EntityId, path: str, value: Any, headers: Headers) -> Cancel:  # noqa: ARG001
     """The cancel with this parsed value. Raises DecodeError."""
-    return Cancel(SubscriptionKind.HISTORY, subscription_id(needed(value)), headers, entity)
+    return Cancel(SubscriptionKind.HISTORY, subscription_id(require_value(value)), headers, entity)
 
 
 HISTORY_COMMANDS: dict[str, Callable[[EntityId, str, Any, Headers], Subscribe | Request | Cancel]] = {

@@ -25,7 +25,7 @@ from mappings.ditto.messages import (
 from mappings.errors import Fault
 from mappings.ids import BUILT_IN_LABELS
 from mappings.model.envelope import Envelope
-from mappings.model.headers import echoed, outgoing
+from mappings.model.headers import repeated_headers, outgoing
 from mappings.model.signals import (
     Acknowledgement,
     Acknowledgements,
@@ -165,7 +165,7 @@ def _message_response(signal: MessageResponse) -> list[Envelope]:
 
 
 def _live(signal: Message | LiveCommand | LiveEvent) -> list[Envelope]:
-    headers = {**echoed(signal.headers), "version": VERSION}
+    headers = {**repeated_headers(signal.headers), "version": VERSION}
     if isinstance(signal, LiveCommand | LiveEvent) and signal.value is not None:
         headers["content-type"] = MERGE_PATCH if signal.action in ("merge", "merged") else JSON
     fields = signal.fields if isinstance(signal, LiveCommand) else None
@@ -174,7 +174,7 @@ def _live(signal: Message | LiveCommand | LiveEvent) -> list[Envelope]:
 
 
 def _announcement(signal: Announcement) -> list[Envelope]:
-    headers = {**echoed(signal.headers), "version": VERSION, "content-type": JSON}
+    headers = {**repeated_headers(signal.headers), "version": VERSION, "content-type": JSON}
     return _envelope(message(str(topic_of(signal)), headers, signal.path, signal.value), signal.headers)
 
 
@@ -191,7 +191,7 @@ def _acknowledgements(signal: Acknowledgements) -> list[Envelope]:
         member: dict[str, Any] = {"status": ack.status}
         if ack.value is not None:
             member["payload"] = msgspec.Raw(ack.value)
-        labels.setdefault(ack.label, []).append({**member, "headers": echoed(ack.headers)})
+        labels.setdefault(ack.label, []).append({**member, "headers": repeated_headers(ack.headers)})
     headers = {**outgoing(signal.headers), "version": VERSION, "content-type": JSON}
     value = json_bytes({label: found[0] if len(found) == 1 else found for label, found in labels.items()})
     payload = message(str(topic_of(signal)), headers, "/", value, status=signal.status)
@@ -202,14 +202,14 @@ def _subscription_event(signal: Created | Complete) -> list[Envelope]:
     return _about_subscription(signal, {"subscriptionId": signal.key})
 
 
-def _failed(signal: Failed) -> list[Envelope]:
+def _error_envelope(signal: Failed) -> list[Envelope]:
     reason = signal.reason
     error = _ending_object(reason, signal) if isinstance(reason, EndReason) else _fault_object(reason)
     return _about_subscription(signal, {"subscriptionId": signal.key, "error": error})
 
 
 def _about_subscription(signal: Created | Complete | Failed, value: dict[str, Any]) -> list[Envelope]:
-    headers = {**echoed(signal.headers), "content-type": JSON}
+    headers = {**repeated_headers(signal.headers), "content-type": JSON}
     return _envelope(message(str(topic_of(signal)), headers, "/", json_bytes(value)), signal.headers)
 
 
@@ -245,5 +245,5 @@ _WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
     Created: _subscription_event,
     Next: _next,
     Complete: _subscription_event,
-    Failed: _failed,
+    Failed: _error_envelope,
 }

@@ -31,7 +31,7 @@ class Answers(Enum):
 
 
 class Codec(ABC):
-    """One wire protocol, with default options, or as `configured` has created it."""
+    """One wire protocol, with default options, or as `configure` has created it."""
 
     terminal_needs_request: bool = True
     """Whether `Complete` and `Failed` must wait for the client's first request."""
@@ -100,7 +100,7 @@ class Codec(ABC):
     scripts: Scripts | None = None
     """The script calls that must run on envelopes before they are decoded, and after they were encoded."""
 
-    def configured(self, options: Mapping[str, Any]) -> Self:
+    def configure(self, options: Mapping[str, Any]) -> Self:
         """The codec with these options, as a definition has them. Raises OptionsRefused."""
         read_options(self.options, options)
         return self
@@ -181,7 +181,7 @@ class PayloadMapper(Codec):
     def use(self, options: Mapping[str, Any]) -> None:
         """Store the options. Those without a value are missing or None."""
 
-    def configured(self, options: Mapping[str, Any]) -> Self:
+    def configure(self, options: Mapping[str, Any]) -> Self:
         return type(self)(read_options(self.options, options))
 
 

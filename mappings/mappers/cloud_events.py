@@ -67,7 +67,7 @@ class CloudEventsCodec(PayloadMapper):
                 attributes = {name: envelope.header(f"ce-{name}") for name in REQUIRED}
                 return _signals(_id(attributes, "the header 'ce-{}'"), envelope.payload)
             case str(found) if found == STRUCTURED:
-                return _structured(envelope.payload)
+                return _decode_structured(envelope.payload)
             case _:
                 return ()
 
@@ -96,7 +96,7 @@ class CloudEventsCodec(PayloadMapper):
         return envelopes
 
 
-def _structured(payload: bytes) -> Sequence[Inbound]:
+def _decode_structured(payload: bytes) -> Sequence[Inbound]:
     try:
         event = _read(payload)
     except NOT_JSON:

@@ -76,12 +76,12 @@ def _command(thing: EntityId, feature: str, created: datetime, left: int) -> Com
     """Return the command for `left` seconds; None if the calendar has no such time."""
     if left == _UNTIL_THEN:
         path = format_pointer(("features", feature, "properties", "status", "readyUntil"))
-        return Command(thing, "modify", path, json_bytes(_written(created)), _HEADERS)
+        return Command(thing, "modify", path, json_bytes(_format_time(created)), _HEADERS)
     try:
-        until = FOR_EVER if left == _FOR_EVER else _written(created + timedelta(seconds=left))
+        until = FOR_EVER if left == _FOR_EVER else _format_time(created + timedelta(seconds=left))
     except OverflowError:
         return None
-    status = {"readySince": _written(created), "readyUntil": until}
+    status = {"readySince": _format_time(created), "readyUntil": until}
     value = {"definition": [DEFINITION], "properties": {"status": status}}
     return Command(thing, "modify", format_pointer(("features", feature)), json_bytes(value), _HEADERS)
 
@@ -100,7 +100,7 @@ def _time(text: str | None) -> datetime | None:
         return None
 
 
-def _written(time: datetime) -> str:
+def _format_time(time: datetime) -> str:
     """ISO-8601 in UTC, with milliseconds where there are any."""
     precision = "milliseconds" if time.microsecond else "seconds"
     return utc_text(time, precision)

@@ -88,7 +88,7 @@ class ImplicitThingCreationCodec(TemplateMapper):
     def decode_with(self, envelope: Envelope, session: Any, context: PlaceholderContext) -> Sequence[Inbound]:  # noqa: ARG002
         if self._thing is None:
             return ()
-        thing = _filled(self._thing, context)
+        thing = _fill(self._thing, context)
         entity = parse_entity_id(EntityType.THING, thing["thingId"])
         if entity is None:
             raise DecodeError(errors.invalid_id("things", thing["thingId"]))
@@ -106,14 +106,14 @@ class ImplicitThingCreationCodec(TemplateMapper):
         return ()
 
 
-def _filled(template: JsonTemplate, context: PlaceholderContext) -> Any:
+def _fill(template: JsonTemplate, context: PlaceholderContext) -> Any:
     """Return the JSON value of a template. Raises Unresolved."""
     if isinstance(template, Template):
         return require(template, context)
     if isinstance(template, dict):
-        return {name: _filled(member, context) for name, member in template.items()}
+        return {name: _fill(member, context) for name, member in template.items()}
     if isinstance(template, list):
-        return [_filled(member, context) for member in template]
+        return [_fill(member, context) for member in template]
     return template
 
 

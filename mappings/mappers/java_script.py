@@ -56,8 +56,8 @@ class JavaScriptCodec(PayloadMapper):
         libraries = tuple(library for name, library in _LIBRARIES.items() if options.get(name))
         self.scripts = Scripts(options.get(INCOMING) or "", options.get(OUTGOING) or "", libraries)
 
-    def configured(self, options: Mapping[str, Any]) -> Self:
-        made = super().configured(options)
+    def configure(self, options: Mapping[str, Any]) -> Self:
+        made = super().configure(options)
         if not made.scripts.sources:
             raise OptionsRefused([OptionProblem((INCOMING,), None, f"a script in {INCOMING}, {OUTGOING} or both")])
         return made

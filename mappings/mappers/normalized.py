@@ -16,7 +16,7 @@ from mappings.ditto.messages import JSON, json_bytes
 from mappings.mappers.base import Answers, Codec, PayloadMapper, blocklist
 from mappings.mappers.ditto import CODEC as DITTO
 from mappings.model.envelope import Envelope
-from mappings.model.field_selector import Selection, joined, select
+from mappings.model.field_selector import Selection, merge_objects, select
 from mappings.model.json_pointer import Segments, format_pointer, parse_pointer, put
 from mappings.model.signals import Inbound, Outbound
 from mappings.model.topic_path import TopicPath, topic_of
@@ -67,10 +67,10 @@ class NormalizedCodec(PayloadMapper):
         topic = topic_of(signal)
         if topic.group != "things" or topic.criterion != "events":
             return ()
-        written = [self._normalized(topic, _decode(envelope.payload)) for envelope in DITTO.encode(signal, None)]
+        written = [self._normalize(topic, _decode(envelope.payload)) for envelope in DITTO.encode(signal, None)]
         return [Envelope(json_bytes(document), _HEADERS) for document in written if document]
 
-    def _normalized(self, topic: TopicPath, message: Mapping[str, Any]) -> dict[str, Any]:
+    def _normalize(self, topic: TopicPath, message: Mapping[str, Any]) -> dict[str, Any]:
         """Return the document of an event's message; empty if there is none."""
         place = parse_pointer(message["path"])
         if topic.action == "deleted" and place and not self._shows_deleted:
@@ -82,7 +82,7 @@ class NormalizedCodec(PayloadMapper):
             document |= {"_deletedFields": {format_pointer(place): time}} if place else {"_deleted": time}
         else:
             extra = message.get("extra")
-            document = joined(joined(document, extra if isinstance(extra, Mapping) else {}), _at(place, message))
+            document = merge_objects(merge_objects(document, extra if isinstance(extra, Mapping) else {}), _at(place, message))
             if is_merge and self._shows_deleted:
                 gone = {format_pointer(path): time for path in _nulls(place, message.get("value"))}
                 document |= {"_deletedFields": gone} if gone else {}

@@ -31,7 +31,7 @@ from mappings.options import Option, templates, text
 from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import Scope
 from mappings.placeholders.values import PlaceholderContext
-from mappings.texts import shortened
+from mappings.texts import shorten
 
 CONTENT_TYPE = "content-type"
 THING = "ditto-message-thing-id"
@@ -177,7 +177,7 @@ def _missing(name: str) -> DecodeError:
 
 
 def _odd(name: str, found: str, expected: str) -> DecodeError:
-    return DecodeError(mapping_failed(f"The header '{name}' is '{shortened(found)}', expected {expected}."))
+    return DecodeError(mapping_failed(f"The header '{name}' is '{shorten(found)}', expected {expected}."))
 
 
 def _value(payload: bytes, content_type: ContentType) -> bytes | None:

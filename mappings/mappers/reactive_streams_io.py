@@ -38,7 +38,7 @@ class ReactiveStreamsIoCodec(Codec):
     needs_order = True
     terms: RsioOptions = RsioOptions()
 
-    def configured(self, options: Mapping[str, Any]) -> Self:
+    def configure(self, options: Mapping[str, Any]) -> Self:
         made = copy.copy(self)
         made.terms = read_rsio(options)
         return made

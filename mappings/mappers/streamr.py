@@ -50,7 +50,7 @@ class StreamrCodec(Codec):
     negotiated = HEADER
     terms: StreamrOptions = StreamrOptions()
 
-    def configured(self, options: Mapping[str, Any]) -> Self:
+    def configure(self, options: Mapping[str, Any]) -> Self:
         made = copy.copy(self)
         made.terms = read_streamr(options)
         return made

@@ -105,16 +105,16 @@ def select(value: Any, selection: Selection, path: Segments = ()) -> Any:
 
 def _select(value: Mapping[str, Any], selection: Selection, path: Segments) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
-    for name, below in _expanded(value, selection, path):
+    for name, below in _expand(value, selection, path):
         member = value[name]
         if not below:
             chosen[name] = member
         elif (type(member) is dict or isinstance(member, Mapping)) and (inner := _select(member, below, (*path, name))):
-            chosen[name] = _added(chosen[name], inner) if name in chosen else inner
+            chosen[name] = _add(chosen[name], inner) if name in chosen else inner
     return chosen
 
 
-def _expanded(value: Mapping[str, Any], selection: Selection, path: Segments) -> list[tuple[str, Selection]]:
+def _expand(value: Mapping[str, Any], selection: Selection, path: Segments) -> list[tuple[str, Selection]]:
     """Return the existing selected members, each with its own selection."""
     named = [(name, below) for name, below in selection.items() if name in value]
     if path in (("features",), ("_metadata", "features")) and "*" in selection:
@@ -123,17 +123,17 @@ def _expanded(value: Mapping[str, Any], selection: Selection, path: Segments) ->
     return named
 
 
-def _added(one: Any, other: dict[str, Any]) -> dict[str, Any]:
+def _add(one: Any, other: dict[str, Any]) -> dict[str, Any]:
     """Two selections of one member together."""
-    return joined(one, other) if isinstance(one, Mapping) else other
+    return merge_objects(one, other) if isinstance(one, Mapping) else other
 
 
-def joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def merge_objects(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return both JSON objects merged; where they differ, the second one applies."""
     together = dict(one)
     for key, member in other.items():
         known = together.get(key)
         if known is not None and isinstance(known, Mapping) and isinstance(member, Mapping):
-            member = joined(known, member)
+            member = merge_objects(known, member)
         together[key] = member
     return together

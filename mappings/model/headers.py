@@ -2,7 +2,7 @@
 
 `FIELDS` is the table of the Ditto protocol's headers. Clients may send those that are *read*; those that are *written* go
 back to clients; the others stay inside the service. Any other header is custom: text that travels unchanged from a command
-to its response and its event. `normalise` checks received headers, `echoed` and `outgoing` select headers to send. Ditto
+to its response and its event. `normalise` checks received headers, `repeated_headers` and `outgoing` select headers to send. Ditto
 protocol, headers.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 
 from mappings.errors import DecodeError, Fault
 from mappings.ids import utf16_length
-from mappings.texts import json_text, shortened
+from mappings.texts import json_text, shorten
 
 MAX_SIZE = 5 * 1024
 """The most that names and values of one signal's headers may measure together."""
@@ -307,7 +307,7 @@ def invalid_header(field: HeaderField, value: object) -> Fault:
     return Fault(
         400,
         "header.invalid",
-        f"The value '{_shown(value)}' of the header '{field.name}' is not a valid {field.kind.name}.",
+        f"The value '{_show(value)}' of the header '{field.name}' is not a valid {field.kind.name}.",
         f"Verify that the value of the header '{field.name}' is a valid '{field.kind.name}' and try again.",
         {"invalidHeaderKey": field.name},
     )
@@ -318,14 +318,14 @@ def invalid_timeout(value: object) -> Fault:
     return Fault(
         400,
         "timeout.invalid",
-        f"The timeout '{_shown(value)}' is not valid.",
+        f"The timeout '{_show(value)}' is not valid.",
         "Expected a duration of 0 or more: a number of seconds, or a number with a unit of ns, us, ms, s, m, h or d.",
         {"invalidHeaderKey": "timeout"},
     )
 
 
-def _shown(value: object) -> str:
-    return shortened(json_text(value))
+def _show(value: object) -> str:
+    return shorten(json_text(value))
 
 
 def require_size(headers: Mapping[str, object], limit: int = MAX_SIZE) -> None:
@@ -376,13 +376,13 @@ def response_required(headers: Mapping[str, Any]) -> bool:
 # --- going out ----------------------------------------------------------------------------------------------------------
 
 
-def echoed(headers: Mapping[str, Any]) -> dict[str, Any]:
+def repeated_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of a command that its responses repeat: custom ones, and written ones."""
     return {name: value for name, value in headers.items() if name not in _KEPT_BACK}
 
 
 def outgoing(headers: Mapping[str, Any]) -> dict[str, Any]:
     """The same for responses and events, which never ask for a response themselves."""
-    result = echoed(headers)
+    result = repeated_headers(headers)
     result["response-required"] = False
     return result

@@ -42,12 +42,12 @@ def without_changes(headers: bytes) -> bytes:
     return _encode({name: value for name, value in _decode_members(headers).items() if name != METADATA})
 
 
-def evolved(metadata: Any, before: Any, after: Any, changes: Iterable[Change]) -> dict[str, Any]:
+def evolve_metadata(metadata: Any, before: Any, after: Any, changes: Iterable[Change]) -> dict[str, Any]:
     """Return the metadata after an event.
 
     The event changes the data from `before` to `after`, and the metadata by `changes`.
     """
-    whole: dict[str, Any] = _copied(_outlasting(metadata or {}, before, after))
+    whole: dict[str, Any] = _copy(_outlasting(metadata or {}, before, after))
     for pointer, *value in changes:
         path = parse_pointer(pointer)
         if not value:
@@ -76,9 +76,9 @@ def _outlasting(metadata: Any, before: Any, after: Any) -> Any:
     return kept
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     """Return a copy whose objects may be changed, shared by all changes of an event."""
-    return {key: _copied(member) for key, member in value.items()} if isinstance(value, Mapping) else value
+    return {key: _copy(member) for key, member in value.items()} if isinstance(value, Mapping) else value
 
 
 def _put(whole: dict[str, Any], path: Segments, value: Any) -> None:
@@ -87,7 +87,7 @@ def _put(whole: dict[str, Any], path: Segments, value: Any) -> None:
         if not isinstance(below, dict):
             below = whole[key] = {}
         whole = below
-    whole[path[-1]] = _copied(value)
+    whole[path[-1]] = _copy(value)
 
 
 def _remove(whole: dict[str, Any], path: Segments) -> None:

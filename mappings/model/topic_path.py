@@ -42,7 +42,7 @@ from mappings.model.signals import (
     SubscriptionKind,
     TwinEvent,
 )
-from mappings.texts import shortened
+from mappings.texts import shorten
 
 NONE = "_"
 """The namespace or name of a topic without an entity."""
@@ -133,7 +133,7 @@ def unknown_topic(
     text: str, description: str = MISMATCH, *, entity: EntityId | None = None, group: str = "things"
 ) -> UnknownTopic:
     """The error for a topic path that nothing can be done with."""
-    message = f"The topic path '{shortened(text)}' is not supported."
+    message = f"The topic path '{shorten(text)}' is not supported."
     return UnknownTopic(
         Fault(400, "protocoladapter:unknown.topicpath", message, description), entity=entity, group=group
     )
@@ -155,21 +155,21 @@ def _parse(text: str) -> TopicPath:
     name = segments.take("entity name")
     group = segments.take("group")
     if group not in _GROUPS:
-        raise unknown_topic(text, f"Group name <{shortened(group)}> is unknown.")
+        raise unknown_topic(text, f"Group name <{shorten(group)}> is unknown.")
     channel: str | None = None
     if group == "things":
         channel = segments.take("channel")
         if channel not in _CHANNELS:
-            raise unknown_topic(text, f"Channel name <{shortened(channel)}> is unknown.")
+            raise unknown_topic(text, f"Channel name <{shorten(channel)}> is unknown.")
     criterion = segments.take("criterion")
     if criterion not in _CRITERIA:
-        raise unknown_topic(text, f"Criterion name <{shortened(criterion)}> is unknown.")
+        raise unknown_topic(text, f"Criterion name <{shorten(criterion)}> is unknown.")
     action = subject = None
     if criterion in _ACTIONS:
         missing, unknown, known = _ACTIONS[criterion]
         action = segments.take(missing)
         if action not in known:
-            raise unknown_topic(text, f"{unknown} name <{shortened(action)}> is unknown.")
+            raise unknown_topic(text, f"{unknown} name <{shorten(action)}> is unknown.")
     elif criterion in _SUBJECT_CRITERIA:
         subject = segments.rest() or None
     if (group, channel, criterion) not in _COMBINATIONS:

@@ -119,7 +119,7 @@ class AddressPattern:
 
     def allows(self, address: str) -> bool:
         """Whether the pattern allows this reply address."""
-        if not is_address(_told(address, self.text)):
+        if not is_address(_suggestion(address, self.text)):
             return False
         parts = address.split("/", len(self._parts)) if self._takes_rest else address.split("/")
         if len(parts) != len(self._parts) + self._takes_rest:
@@ -129,7 +129,7 @@ class AddressPattern:
 
 def begins_alike(address: str, prefix: str) -> bool:
     """Whether the fixed beginning of the reply-target allows this reply address."""
-    return address.startswith(prefix) and is_address(_told(address, prefix))
+    return address.startswith(prefix) and is_address(_suggestion(address, prefix))
 
 
 def is_address(text: str) -> bool:
@@ -137,7 +137,7 @@ def is_address(text: str) -> bool:
     return len(text) <= LONGEST_ADDRESS and unsafe_in_address(text) is None
 
 
-def _told(address: str, written: str) -> str:
+def _suggestion(address: str, written: str) -> str:
     """An address without a slash in front that an operator has written: it is no client's doing."""
     return address.removeprefix("/") if written.startswith("/") else address
 

@@ -285,12 +285,12 @@ def _replace(arguments: Sequence[Argument]) -> Stage:
             return piped
         found = next(iter(old.read(context)), "")
         put = next(iter(new.read(context)), "")
-        return of_values(_replaced(value, found, put) for value in piped.values)
+        return of_values(_substitute(value, found, put) for value in piped.values)
 
     return stage
 
 
-def _replaced(value: str, found: str, put: str) -> str:
+def _substitute(value: str, found: str, put: str) -> str:
     growth = len(put) - len(found)
     if growth > 0:
         require_room(1, len(value) + growth * value.count(found))

@@ -19,7 +19,7 @@ from mappings.errors import Fault, InvalidSignature, PlaceholderError, UnknownFu
 from mappings.placeholders.functions import FUNCTIONS, Argument, Stage, build_stage
 from mappings.placeholders.resolution import DELETED, UNRESOLVED, Resolution, ResolutionState, combine
 from mappings.placeholders.values import PLACEHOLDERS, PlaceholderContext, Reader, Topic
-from mappings.texts import shortened
+from mappings.texts import shorten
 
 __all__ = [
     "DELETED",
@@ -252,7 +252,7 @@ def _expression(text: str, scope: Scope) -> Expression:
             Fault(
                 400,
                 "placeholder:function.too.complex",
-                f"The expression '{shortened(text.strip())}' has {len(calls)} functions, expected at most {MAX_FUNCTIONS}.",
+                f"The expression '{shorten(text.strip())}' has {len(calls)} functions, expected at most {MAX_FUNCTIONS}.",
                 "Use fewer functions.",
             )
         )
@@ -283,7 +283,7 @@ def _call(text: str, scope: Scope, names: set[str]) -> Stage:
             Fault(
                 400,
                 "placeholder:function.unknown",
-                f"The function '{shortened(text.strip())}' is unknown.",
+                f"The function '{shorten(text.strip())}' is unknown.",
                 f"Expected one of {', '.join(FUNCTIONS)}, called as in fn:lower().{_hint(name, FUNCTIONS)}",
             )
         )
@@ -322,7 +322,7 @@ def _unknown(
         Fault(
             400,
             "placeholder:unresolved",
-            f"The placeholder '{shortened(text.strip())}' could not be resolved: {reason}.",
+            f"The placeholder '{shorten(text.strip())}' could not be resolved: {reason}.",
             f"Some placeholders could not be resolved. Check their spelling.{_hint(found, known)}",
         )
     )

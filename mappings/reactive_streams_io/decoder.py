@@ -152,7 +152,7 @@ class Decoder:
                 ProtocolViolation.FRAME_TOO_LARGE, f"{before + length} bytes, expected at most {self._limits.frame}"
             )
 
-    def _bounded(
+    def _read_bounded(
         self, octets: bytes, at: int, mistake: ProtocolViolation, most: int, least: int = 0
     ) -> tuple[bytes, int]:
         length, at = read_varint(octets, at)
@@ -163,21 +163,21 @@ class Decoder:
         return octets[at : at + length], at + length
 
     def _name(self, octets: bytes, at: int, start: int) -> tuple[str, int]:  # noqa: ARG002
-        found, at = self._bounded(octets, at, ProtocolViolation.FRAME_TOO_LARGE, self._limits.frame)
+        found, at = self._read_bounded(octets, at, ProtocolViolation.FRAME_TOO_LARGE, self._limits.frame)
         return _utf_8(found), at
 
     def _text(self, octets: bytes, at: int, start: int) -> tuple[str, int]:  # noqa: ARG002
-        found, at = self._bounded(octets, at, ProtocolViolation.TEXT_TOO_LONG, self._limits.text)
+        found, at = self._read_bounded(octets, at, ProtocolViolation.TEXT_TOO_LONG, self._limits.text)
         return _utf_8(found), at
 
     def _part(self, octets: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
-        return self._bounded(octets, at, ProtocolViolation.PART_TOO_LARGE, self._limits.part)
+        return self._read_bounded(octets, at, ProtocolViolation.PART_TOO_LARGE, self._limits.part)
 
     def _token(self, octets: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
-        return self._bounded(octets, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.token, SHORTEST_TOKEN)
+        return self._read_bounded(octets, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.token, SHORTEST_TOKEN)
 
     def _data(self, octets: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
-        return self._bounded(octets, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.ping)
+        return self._read_bounded(octets, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.ping)
 
     def _size(self, octets: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG002
         size, at = read_varint(octets, at)

@@ -581,7 +581,7 @@ class Endpoint(Speaker):
         )
 
     def _say_goodbye(self, reason: str) -> None:
-        self._say(Goodbye(errors.cut(reason, self._limits.text_sent)))
+        self._say(Goodbye(errors.truncate(reason, self._limits.text_sent)))
         self._has_said_goodbye = True
 
     def _part(self, reason: str, *, is_fault: bool = False) -> None:

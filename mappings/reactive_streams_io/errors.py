@@ -109,7 +109,7 @@ _LINE = re.compile(
 
 def write(fault: Fault) -> str:
     """Return the line for a fault."""
-    return cut(f"{fault.status} {fault.error} {fault.message}")
+    return truncate(f"{fault.status} {fault.error} {fault.message}")
 
 
 def read(line: str) -> Fault:
@@ -120,7 +120,7 @@ def read(line: str) -> Fault:
     return Fault(int(found["status"]), found["code"] or "", found["text"] or "")
 
 
-def cut(text: str, most: int = LONGEST) -> str:
+def truncate(text: str, most: int = LONGEST) -> str:
     """Return the text, cut to so many bytes of UTF-8."""
     encoded = text.encode("utf-8", "replace")
     return encoded[:most].decode("utf-8", "ignore")

@@ -247,11 +247,11 @@ def encode(frame: Frame, element_size: int = 0) -> bytes:
     code = CODES[type(frame)]
     written = [bytes([code])]
     for name, shape in zip(frame.__struct_fields__, LAYOUTS[code].fields, strict=True):
-        written.append(_written(shape, getattr(frame, name), element_size))
+        written.append(_encode_value(shape, getattr(frame, name), element_size))
     return b"".join(written)
 
 
-def _written(shape: FieldEncoding, value: Any, element_size: int) -> bytes:
+def _encode_value(shape: FieldEncoding, value: Any, element_size: int) -> bytes:
     match shape:
         case FieldEncoding.VERSION:
             return bytes([value])
@@ -260,11 +260,11 @@ def _written(shape: FieldEncoding, value: Any, element_size: int) -> bytes:
         case FieldEncoding.IDS:
             return varint(len(value)) + b"".join(map(varint, value))
         case FieldEncoding.NAME | FieldEncoding.TEXT:
-            return prefixed(value.encode())
+            return length_prefixed(value.encode())
         case FieldEncoding.PART | FieldEncoding.TOKEN | FieldEncoding.DATA:
-            return prefixed(value)
+            return length_prefixed(value)
         case FieldEncoding.ELEMENT:
-            return _of_size(value, element_size) if element_size else prefixed(value)
+            return _of_size(value, element_size) if element_size else length_prefixed(value)
         case FieldEncoding.PACK:
             if not value or not element_size:
                 raise ValueError(
@@ -273,7 +273,7 @@ def _written(shape: FieldEncoding, value: Any, element_size: int) -> bytes:
             return varint(len(value)) + b"".join([_of_size(element, element_size) for element in value])
 
 
-def prefixed(octets: bytes) -> bytes:
+def length_prefixed(octets: bytes) -> bytes:
     """Return bytes after their length."""
     return varint(len(octets)) + octets
 

@@ -136,7 +136,7 @@ class PublisherSide:
             raise ValueError(f"found elements for a stream that has {'ended' if self.has_ended else 'not begun'}")
         if size := self._size:
             octets = size * len(elements)
-            self._run += _joined(elements, size)
+            self._run += _join(elements, size)
         else:
             octets = sum(map(len, elements))
             if octets > self._limits.element and (largest := max(map(len, elements))) > self._limits.element:
@@ -223,7 +223,7 @@ class PublisherSide:
         return frame
 
 
-def _joined(elements: Sequence[bytes], size: int) -> bytes:
+def _join(elements: Sequence[bytes], size: int) -> bytes:
     """Elements of this size next to each other. Raises ValueError where one has another size."""
     if isinstance(elements, PackedElements):
         octets, is_fit = elements.octets, elements.size == size

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from mappings.errors import DecodeError, Fault
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.reactive_streams_io.limits import UNBOUNDED
-from mappings.texts import shortened
+from mappings.texts import shorten
 from mappings.timestamps import parse_instant
 
 _LITERAL = "!*'(),:$@;"
@@ -160,7 +160,7 @@ def parse(text: str, *, with_trials: bool = False) -> Name:
     path, has_parameters, rest = text.partition("?")
     segments = [_segment(segment) for segment in path.split("/")]
     parameters = _Parameters(_pairs(rest) if has_parameters else {})
-    name = _named(segments, parameters, with_trials)
+    name = _parse_segments(segments, parameters, with_trials)
     parameters.expect_none()
     return name
 
@@ -179,7 +179,7 @@ def write(name: Name) -> str:
                 "fields": name.fields,
                 "follow": name.follow or None,
                 "extra-fields": name.extra_fields,
-                **_projected(name.projection),
+                **_projection_parameters(name.projection),
             }
         case Events(entity):
             segments = ["things", str(entity), "events"]
@@ -187,7 +187,7 @@ def write(name: Name) -> str:
                 "filter": name.filter,
                 "fields": name.fields,
                 "extra-fields": name.extra_fields,
-                **_projected(name.projection),
+                **_projection_parameters(name.projection),
             }
         case SearchName():
             segments = ["things", "search"]
@@ -224,7 +224,7 @@ def write(name: Name) -> str:
     return f"{path}?{pairs}" if pairs else path
 
 
-def _named(segments: list[str], parameters: _Parameters, with_trials: bool) -> Name:
+def _parse_segments(segments: list[str], parameters: _Parameters, with_trials: bool) -> Name:
     match segments:
         case ["things", id, "history"]:
             return _history(_entity(EntityType.THING, id), parameters)
@@ -256,7 +256,7 @@ def _named(segments: list[str], parameters: _Parameters, with_trials: bool) -> N
             return _trial(kind, parameters)
         case _:
             raise DecodeError(
-                Fault(404, "rsio:publisher.notfound", f"There is no publisher {shortened('/'.join(segments))!r}.")
+                Fault(404, "rsio:publisher.notfound", f"There is no publisher {shorten('/'.join(segments))!r}.")
             )
 
 
@@ -292,9 +292,9 @@ def _projection(parameters: _Parameters) -> Projection | None:
     if pointer is None or pack is None:
         raise _wrong("expected project and pack together")
     if not pointer.startswith("/"):
-        raise _wrong(f"project: found {shortened(pointer)!r}, expected a JSON pointer")
+        raise _wrong(f"project: found {shorten(pointer)!r}, expected a JSON pointer")
     if pack not in PACKS:
-        raise _wrong(f"pack: found {shortened(pack)!r}, expected one of {', '.join(PACKS)}")
+        raise _wrong(f"pack: found {shorten(pack)!r}, expected one of {', '.join(PACKS)}")
     return Projection(pointer, pack)
 
 
@@ -352,14 +352,14 @@ class _Parameters:
     def flag(self, key: str, default: bool) -> bool:
         found = self.text(key)
         if found not in (None, "true", "false"):
-            raise _wrong(f"{key}: found {shortened(str(found))!r}, expected true or false")
+            raise _wrong(f"{key}: found {shorten(str(found))!r}, expected true or false")
         return default if found is None else found == "true"
 
     def one_of(self, key: str, values: tuple[str, ...]) -> str:
         """Return one of some values; the first one is the default."""
         found = self.text(key)
         if found is not None and found not in values:
-            raise _wrong(f"{key}: found {shortened(found)!r}, expected one of {', '.join(values)}")
+            raise _wrong(f"{key}: found {shorten(found)!r}, expected one of {', '.join(values)}")
         return found or values[0]
 
     def encoding(self) -> str:
@@ -368,7 +368,7 @@ class _Parameters:
     def expect_none(self) -> None:
         """Raises DecodeError where something is left."""
         if self._left:
-            raise _wrong(f"found the unknown parameter {shortened(next(iter(self._left)))!r}")
+            raise _wrong(f"found the unknown parameter {shorten(next(iter(self._left)))!r}")
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -376,56 +376,56 @@ def _pairs(text: str) -> dict[str, str]:
     for pair in text.split("&"):
         key, equals, value = pair.partition("=")
         if not equals or not _KEY.fullmatch(key):
-            raise _wrong(f"found {shortened(pair)!r}, expected key=value")
+            raise _wrong(f"found {shorten(pair)!r}, expected key=value")
         if key in found:
-            raise _wrong(f"found {shortened(key)} twice, expected it once")
+            raise _wrong(f"found {shorten(key)} twice, expected it once")
         if not _VALUE.fullmatch(value):
-            raise _wrong(f"{shortened(key)}: found {shortened(value)!r}, expected it percent-encoded")
-        found[key] = _decoded(value)
+            raise _wrong(f"{shorten(key)}: found {shorten(value)!r}, expected it percent-encoded")
+        found[key] = _decode(value)
     return found
 
 
 def _segment(text: str) -> str:
     if not _SEGMENT.fullmatch(text):
-        raise _wrong(f"found the segment {shortened(text)!r}, expected percent-encoded text")
-    return _decoded(text)
+        raise _wrong(f"found the segment {shorten(text)!r}, expected percent-encoded text")
+    return _decode(text)
 
 
-def _decoded(text: str) -> str:
+def _decode(text: str) -> str:
     if "%" not in text:
         return text
     octets = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), text.encode("ascii"))
     try:
         return octets.decode()
     except UnicodeDecodeError as error:
-        raise _wrong(f"found {shortened(text)!r}, expected percent-encoded UTF-8") from error
+        raise _wrong(f"found {shorten(text)!r}, expected percent-encoded UTF-8") from error
 
 
 def _entity(type: EntityType, text: str) -> EntityId:
     entity = parse_entity_id(type, text)
     if entity is None:
-        raise _wrong(f"found {shortened(text)!r}, expected the id of a {type.value}")
+        raise _wrong(f"found {shorten(text)!r}, expected the id of a {type.value}")
     return entity
 
 
 def _whole(key: str, text: str) -> int:
     value = int(text) if _WHOLE.fullmatch(text) else UNBOUNDED + 1
     if not -UNBOUNDED <= value <= UNBOUNDED:
-        raise _wrong(f"{key}: found {shortened(text)!r}, expected a whole number")
+        raise _wrong(f"{key}: found {shorten(text)!r}, expected a whole number")
     return value
 
 
 def _number(key: str, text: str) -> int:
     value = _whole(key, text)
     if value < 0:
-        raise _wrong(f"{key}: found {shortened(text)!r}, expected a number of at least 0")
+        raise _wrong(f"{key}: found {shorten(text)!r}, expected a number of at least 0")
     return value
 
 
 def _instant(key: str, text: str) -> int:
     instant = parse_instant(text)
     if instant is None:
-        raise _wrong(f"{key}: found {shortened(text)!r}, expected an instant such as 2030-01-15T07:31:42Z")
+        raise _wrong(f"{key}: found {shorten(text)!r}, expected an instant such as 2030-01-15T07:31:42Z")
     return instant
 
 
@@ -437,7 +437,7 @@ def _instant_text(instant: int | None) -> str | None:
     return written.rjust(19, "0") + (f".{fraction:09d}".rstrip("0") if fraction else "") + "Z"
 
 
-def _projected(projection: Projection | None) -> dict[str, object]:
+def _projection_parameters(projection: Projection | None) -> dict[str, object]:
     return {} if projection is None else {"project": projection.pointer, "pack": projection.pack}
 
 

@@ -183,13 +183,13 @@ class RsioSession:
             self._say_octets(publishing.begin(0))
         subscriber = publishing.subscriber
         frame = (
-            OnComplete(subscriber) if error is None else OnError(subscriber, errors.cut(error, self._limits.text_sent))
+            OnComplete(subscriber) if error is None else OnError(subscriber, errors.truncate(error, self._limits.text_sent))
         )
         publishing.end(encode(frame))
         self._queue(publishing)
         return True
 
-    def wanted(self, stream: int) -> int:
+    def capacity(self, stream: int) -> int:
         """Return how many elements may be queued now."""
         publishing = self.by_stream.get(stream)
         return 0 if publishing is None or publishing.has_ended or not publishing.has_begun else publishing.demand
@@ -395,7 +395,7 @@ class Speaker:
         return self.session.end(stream, error)
 
     def offer(self, stream: int, elements: Sequence[bytes]) -> bool:
-        """Queue elements: as many as `wanted` returns at most."""
+        """Queue elements: as many as `capacity` returns at most."""
         return self.session.offer(stream, elements)
 
     def complete(self, stream: int) -> bool:
@@ -406,9 +406,9 @@ class Speaker:
         """Fail a stream behind all that was offered."""
         return self.session.end(stream, error)
 
-    def wanted(self, stream: int) -> int:
+    def capacity(self, stream: int) -> int:
         """Return how many elements of a stream may be queued now."""
-        return self.session.wanted(stream)
+        return self.session.capacity(stream)
 
     def waiting(self, stream: int) -> int:
         """Return the bytes of a stream that the transport has not taken yet."""

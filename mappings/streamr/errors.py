@@ -13,7 +13,7 @@ import msgspec
 
 from mappings.errors import DecodeError, Fault
 from mappings.streams.stream_id import LONGEST_STREAM_ID
-from mappings.texts import shortened
+from mappings.texts import shorten
 
 Sub = str | int | float
 """A client's own id of a resend: a text as a rule, a number where the client likes numbers."""
@@ -44,9 +44,9 @@ class UnknownVersion(DecodeError):
     """A version of the control layer or of messages that is not spoken here."""
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """A parsed value in a text: texts as they are, all others as JSON, cut where it is long."""
-    return shortened(value if isinstance(value, str) else _encode(value).decode(), LONGEST_STREAM_ID)
+    return shorten(value if isinstance(value, str) else _encode(value).decode(), LONGEST_STREAM_ID)
 
 
 # --- any request --------------------------------------------------------------------------------------------------------
@@ -64,12 +64,12 @@ def too_large() -> Fault:
 
 def unknown_type(type: Any) -> Fault:
     """E-TYPE."""
-    return Fault(400, "streamr:type.unknown", f"Unknown request type: {shown(type)}")
+    return Fault(400, "streamr:type.unknown", f"Unknown request type: {quote(type)}")
 
 
 def unknown_version(version: Any) -> Fault:
     """E-VERSION."""
-    return Fault(400, "streamr:version.unsupported", f"Unsupported version: {shown(version)}")
+    return Fault(400, "streamr:version.unsupported", f"Unsupported version: {quote(version)}")
 
 
 def limit_exceeded(what: str) -> Fault:
@@ -87,7 +87,7 @@ def publish_without_stream() -> Fault:
 
 def invalid_timestamp(timestamp: Any) -> Fault:
     """E-PUB-TS."""
-    return Fault(400, "streamr:publish.timestamp.invalid", f"Invalid timestamp: {shown(timestamp)}")
+    return Fault(400, "streamr:publish.timestamp.invalid", f"Invalid timestamp: {quote(timestamp)}")
 
 
 def message_not_a_string() -> Fault:
@@ -112,24 +112,24 @@ def key_not_a_string() -> Fault:
 
 def message_not_ditto(stream: str, why: str | None = None) -> Fault:
     """E-PUB-MSG: a message to a twin must be a command on it. `why` becomes the description."""
-    message = f"Publish request failed: content is not a Ditto command for {shown(stream)}"
+    message = f"Publish request failed: content is not a Ditto command for {quote(stream)}"
     return Fault(400, "streamr:publish.message.notditto", message, why)
 
 
 def publish_unauthenticated(stream: str) -> Fault:
     """E-PUB-401."""
-    message = f"Authentication failed while trying to publish to stream {shown(stream)}"
+    message = f"Authentication failed while trying to publish to stream {quote(stream)}"
     return Fault(401, "streamr:publish.unauthenticated", message)
 
 
 def publish_forbidden(stream: str) -> Fault:
     """E-PUB-403."""
-    return Fault(403, "streamr:publish.forbidden", f"You are not allowed to write to stream {shown(stream)}")
+    return Fault(403, "streamr:publish.forbidden", f"You are not allowed to write to stream {quote(stream)}")
 
 
 def stream_not_found(stream: str) -> Fault:
     """E-PUB-404."""
-    return Fault(404, "streamr:publish.stream.notfound", f"Stream {shown(stream)} not found.")
+    return Fault(404, "streamr:publish.stream.notfound", f"Stream {quote(stream)} not found.")
 
 
 def publish_failed(reason: str) -> Fault:
@@ -148,26 +148,26 @@ def without_stream() -> Fault:
 
 def not_authorized(stream: str, partition: int) -> Fault:
     """E-SUB-AUTH: no permission, or no such stream; the client does not learn which."""
-    message = f"Not authorized to subscribe to stream {shown(stream)} and partition {partition}"
+    message = f"Not authorized to subscribe to stream {quote(stream)} and partition {partition}"
     return Fault(403, "streamr:stream.forbidden", message)
 
 
 def invalid_partition(stream: str, partition: Any) -> Fault:
     """E-SUB-PARTITION. Quotes distinguish a text from a number."""
-    found = shortened(_encode(partition).decode(), LONGEST_STREAM_ID)
-    message = f"Invalid partition {found} for stream {shown(stream)}"
+    found = shorten(_encode(partition).decode(), LONGEST_STREAM_ID)
+    message = f"Invalid partition {found} for stream {quote(stream)}"
     return Fault(400, "streamr:partition.invalid", message)
 
 
 def not_subscribed(stream: str, partition: int) -> Fault:
     """E-UNSUB."""
-    message = f"Not subscribed to stream {shown(stream)} partition {partition}!"
+    message = f"Not subscribed to stream {quote(stream)} partition {partition}!"
     return Fault(404, "streamr:subscription.notfound", message)
 
 
 def resend_failed(stream: str, partition: int, reason: str, status: int = 503) -> Fault:
     """E-RESEND; `status` is 403, 404 or 503."""
-    message = f"Failed to request resend from stream {shown(stream)} and partition {partition}: {reason}"
+    message = f"Failed to request resend from stream {quote(stream)} and partition {partition}: {reason}"
     return Fault(status, "streamr:resend.failed", message)
 
 
@@ -178,7 +178,7 @@ def resend_forbidden(stream: str, partition: int) -> Fault:
 
 def unknown_resend_options(options: Any) -> Fault:
     """E-RESEND-OPT."""
-    return Fault(400, "streamr:resend.options.unknown", f"Unknown resend options: {shown(options)}")
+    return Fault(400, "streamr:resend.options.unknown", f"Unknown resend options: {quote(options)}")
 
 
 def resend_without_sub() -> Fault:

@@ -18,7 +18,7 @@ import msgspec
 from mappings.errors import Fault
 from mappings.model.envelope import Envelope
 from mappings.streamr import errors
-from mappings.streamr.errors import NOTHING, ErrorSubject, Sub, UnknownVersion, shown
+from mappings.streamr.errors import NOTHING, ErrorSubject, Sub, UnknownVersion, quote
 from mappings.streams.entry import VERSIONS, StreamEntry, encode_entry
 
 CONTENT_TYPE = "application/json"
@@ -240,7 +240,7 @@ def message_version(query: Mapping[str, str]) -> int:
     if CONTROL not in query or MESSAGE not in query:
         return VERSIONS[0]
     if _number(query[CONTROL]) != CONTROL_LAYER or (version := _number(query[MESSAGE])) not in VERSIONS:
-        raise _unknown(f"{shown(query[CONTROL])} and {shown(query[MESSAGE])}")
+        raise _unknown(f"{quote(query[CONTROL])} and {quote(query[MESSAGE])}")
     return version
 
 

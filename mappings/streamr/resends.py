@@ -141,7 +141,7 @@ class ResendFrames:
         self._request = request
         self.has_found = False
 
-    def found(self, messages: Sequence[StreamEntry]) -> list[Frame]:
+    def element_frames(self, messages: Sequence[StreamEntry]) -> list[Frame]:
         """The frames of some messages, in order."""
         request = self._request
         frames: list[Frame] = []

@@ -139,7 +139,7 @@ class Sessions:
     def get(self, address: str) -> StreamrSession | None:
         return self._sessions.get(address)
 
-    def followed(self) -> set[str]:
+    def followed_streams(self) -> set[str]:
         """The streams that any of them follow."""
         return {stream for session in self._sessions.values() for stream, _ in session.subscriptions}
 
@@ -255,7 +255,7 @@ class Sessions:
         """End those that have been silent for too long."""
         return [effect for address in list(self._overdue(now)) for effect in self.end(address, End.IDLE)]
 
-    def heard(self, address: str) -> None:
+    def reader_seen(self, address: str) -> None:
         """Something that was sent was received."""
         if (session := self._sessions.get(address)) is not None:
             session.unheard.clear()

@@ -23,7 +23,7 @@ from mappings.model.metadata import without_changes
 from mappings.model.signals import Event
 from mappings.model.topic_path import entity_topic
 from mappings.streams.stream_id import LONGEST_STREAM_ID, parse_partition_name, partition_id, stream_id_of
-from mappings.texts import shortened
+from mappings.texts import shorten
 from mappings.timestamps import milliseconds
 
 JSON_CONTENT = 27
@@ -148,7 +148,7 @@ def entry_of(event: Event, *, previous: int | None, ttl: int = 0) -> StreamEntry
         return _twin_entry(event, previous, ttl)
     partition = _partition(event.entity.name)
     if partition is None:
-        raise _refused(f"found the name {_shown(event.entity.name)}, expected a stream and a partition")
+        raise _refused(f"found the name {_quote(event.entity.name)}, expected a stream and a partition")
     if event.value is None:
         raise _refused("found no content")
     return StreamEntry(*partition, published_at(event), ttl, event.revision, previous, event.value)
@@ -193,17 +193,17 @@ def published_at(event: Event) -> int:
         instant = None if event.headers == _NO_HEADERS else _headers(event.headers).ts
         return milliseconds(event.timestamp) if instant is None else instant
     except msgspec.DecodeError:
-        raise _refused(f"found the headers {_shown(event.headers.decode(errors='replace'))}") from None
+        raise _refused(f"found the headers {_quote(event.headers.decode(errors='replace'))}") from None
     except ValueError:
-        raise _refused(f"found the timestamp {_shown(event.timestamp)}") from None
+        raise _refused(f"found the timestamp {_quote(event.timestamp)}") from None
 
 
 def _refused(found: str) -> DecodeError:
     return DecodeError(Fault(400, "streams:entry.invalid", f"Not an entry of a stream: {found}"))
 
 
-def _shown(text: str) -> str:
-    return shortened(text, LONGEST_STREAM_ID)
+def _quote(text: str) -> str:
+    return shorten(text, LONGEST_STREAM_ID)
 
 
 def predecessor(previous: int | None, oldest: int | None) -> int | None:

@@ -22,7 +22,7 @@ import msgspec
 
 from mappings.ids import LONGEST_KNOWN, MAX_ID_LENGTH, EntityType
 from mappings.model.json_pointer import Segments, get, parse_pointer, put, remove
-from mappings.model.metadata import METADATA, changes_of, evolved
+from mappings.model.metadata import METADATA, changes_of, evolve_metadata
 from mappings.model.signals import Event
 from spark_store.records import Snapshot
 
@@ -98,7 +98,7 @@ def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapsh
         state = put(data, path, value)
     if state is not None and (data is not before or event.headers != b"{}"):
         # Most things and events say nothing beside their values.
-        state = _annotated(event, before, data, state)
+        state = _annotate(event, before, data, state)
     return Snapshot(
         entity=event.entity,
         revision=event.revision,
@@ -114,7 +114,7 @@ def data_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
     return {key: value for key, value in state.items() if key != METADATA} if METADATA in state else state
 
 
-def _annotated(
+def _annotate(
     event: Event, before: Mapping[str, Any] | None, data: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Mapping[str, Any]:
     """Return a state with its metadata as the last member, if there is some."""
@@ -122,7 +122,7 @@ def _annotated(
         return state
     present = before.get(METADATA) if before is not None else None
     changes = changes_of(event.headers)
-    metadata = evolved(present, data, state, changes) if present or changes else None
+    metadata = evolve_metadata(present, data, state, changes) if present or changes else None
     return {**state, METADATA: metadata} if metadata else state
 
 

@@ -93,6 +93,6 @@ def audit(connection: sqlite3.Connection, entry: AuditEntry, keep: int = KEPT_AU
     connection.execute(_FORGET_AUDIT, (number - keep,))
 
 
-def audited(connection: sqlite3.Connection, limit: int) -> list[AuditEntry]:
+def audit_entries(connection: sqlite3.Connection, limit: int) -> list[AuditEntry]:
     """Return the newest audit entries, the newest first."""
     return [AuditEntry._make(row) for row in connection.execute(_AUDITED, (limit,))]

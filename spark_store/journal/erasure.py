@@ -91,7 +91,7 @@ def records(connection: sqlite3.Connection, after: int = 0) -> list[Erasure]:
     return [Erasure._make(row) for row in connection.execute(_ALL, (after,))]
 
 
-def unfinished(connection: sqlite3.Connection) -> list[Erasure]:
+def unfinished_erasures(connection: sqlite3.Connection) -> list[Erasure]:
     """Every erasure that journal or lake have not done, as far as the journal knows, oldest first."""
     return [Erasure._make(row) for row in connection.execute(_UNFINISHED)]
 
@@ -104,7 +104,7 @@ def condition(erasures: Sequence[Erasure]) -> str:
     )
 
 
-def spared(erasures: Sequence[Erasure]) -> str:
+def spared_condition(erasures: Sequence[Erasure]) -> str:
     """The rows, of any table, that these erasures leave, in SQL."""
     return f"NOT ({condition(erasures)})" if erasures else "true"
 

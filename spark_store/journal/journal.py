@@ -420,12 +420,12 @@ class Journal:
         row = self._one(_OLDEST, ())
         return None if row is None else OldestEvent(*row)
 
-    def trimmed(self) -> int:
+    def last_trimmed(self) -> int:
         """Return the number of the last trimmed event; 0 for none."""
         oldest = self.oldest()
         return self.newest_seq() if oldest is None else oldest.seq - 1
 
-    def newest_until(self, seq: int) -> NumberedEvent | None:
+    def newest_up_to(self, seq: int) -> NumberedEvent | None:
         """The newest committed event with a number up to this one, if it is still here."""
         if (row := self._one(_NEWEST_UNTIL, (seq,))) is None:
             return None

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from spark_store.errors import SchemaTooNew, StoreUnavailable, translate_system_error
-from spark_store.journal.erasure import Erasure, records, unfinished
+from spark_store.journal.erasure import Erasure, records, unfinished_erasures
 from spark_store.journal.schema import STEPS
 from spark_store.sqlite_errors import translate_sqlite_error
 
@@ -127,7 +127,7 @@ class JournalReader:
         """Open the journal in this file, which must exist. Raises SchemaTooNew, StoreUnavailable."""
         expect_journal(path)
         with contextlib.ExitStack() as undo:
-            with _translated(path):
+            with _translate_errors(path):
                 # The write-ahead log needs a connection that could write, even to read.
                 connection = undo.enter_context(
                     contextlib.closing(
@@ -179,13 +179,13 @@ class JournalReader:
 
     def erasures(self, after: int = 0) -> list[Erasure]:
         """The erasures with a number above `after`, oldest first."""
-        with _translated(self.path):
+        with _translate_errors(self.path):
             return records(self._connection, after)
 
     def unfinished_erasures(self) -> list[Erasure]:
         """Return the erasures that journal or lake have not done, oldest first."""
-        with _translated(self.path):
-            return unfinished(self._connection)
+        with _translate_errors(self.path):
+            return unfinished_erasures(self._connection)
 
     def next_after(self, seq: int) -> tuple[int, str] | None:
         """Return number and timestamp of the first event after `seq`; None if there is none."""
@@ -267,18 +267,18 @@ class JournalReader:
         self.close()
 
     def _one(self, statement: str, parameters: tuple[object, ...]) -> tuple[Any, ...] | None:
-        with _translated(self.path):
+        with _translate_errors(self.path):
             row: tuple[Any, ...] | None = self._connection.execute(statement, parameters).fetchone()
         return row
 
     def _rows(self, statement: str, parameters: tuple[object, ...]) -> Generator[tuple[Any, ...], None, None]:
-        with _translated(self.path), contextlib.closing(self._connection.execute(statement, parameters)) as cursor:
+        with _translate_errors(self.path), contextlib.closing(self._connection.execute(statement, parameters)) as cursor:
             while rows := cursor.fetchmany(_FETCH):
                 yield from rows
 
 
 @contextlib.contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -52,20 +52,20 @@ def follow_on(connection: sqlite3.Connection, after: int, limit: int, max_bytes:
     found: list[PublishedEvent] = []
     with contextlib.closing(connection.execute(_FOLLOW_ON, (after, max(limit, 0)))) as rows:
         for row in rows:
-            found.append(one := _followed(row))
+            found.append(one := _published_event(row))
             max_bytes -= event_size(one.event)
             if max_bytes <= 0:
                 break
     return found
 
 
-def followed(connection: sqlite3.Connection, entity: EntityId, revision: int) -> PublishedEvent | None:
+def find_event(connection: sqlite3.Connection, entity: EntityId, revision: int) -> PublishedEvent | None:
     """Return one event; None if it does not exist."""
     row = connection.execute(_FOLLOWED, (entity.type.value, entity.id, revision)).fetchone()
-    return None if row is None else _followed(row)
+    return None if row is None else _published_event(row)
 
 
-def _followed(row: tuple[Any, ...]) -> PublishedEvent:
+def _published_event(row: tuple[Any, ...]) -> PublishedEvent:
     seq, type, id, *event, origin, headers = row
     cause = EventCause(origin, msgspec.json.decode(headers)) if origin is not None else None
     return PublishedEvent(seq, Event(entity_of(type, id), *event), cause)

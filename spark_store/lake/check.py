@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_store.errors import LakeUnfit, damaged, translate_lake_error, translate_system_error
+from spark_store.errors import LakeUnfit, damaged_table, translate_lake_error, translate_system_error
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.durability import is_complete
@@ -37,7 +37,7 @@ def check_lake(place: Lake, follower: JournalReader, *, every_page: bool) -> Non
     check_reach(place, follower)
     for table in there:
         for fault in _faults(place, table, every_page):
-            raise damaged(fault)
+            raise damaged_table(fault)
 
 
 def check_reach(place: Lake, follower: JournalReader) -> None:
@@ -73,7 +73,7 @@ def _check_commits(log: Path) -> None:
     except OSError as error:
         raise translate_system_error(log, error) from error
     if not is_whole:
-        raise damaged(f"{log}: expected every commit up to {newest} from a checkpoint or from 0 on, found some missing")
+        raise damaged_table(f"{log}: expected every commit up to {newest} from a checkpoint or from 0 on, found some missing")
 
 
 def _faults(place: Lake, table: Table, every_page: bool) -> Iterator[str]:

@@ -56,7 +56,7 @@ def read_address(path: Path) -> ConnectAddress:
 
 
 @contextlib.contextmanager
-def published(path: Path, address: ConnectAddress) -> Iterator[None]:
+def publish_address(path: Path, address: ConnectAddress) -> Iterator[None]:
     """Publish an address meanwhile. Raises StoreUnavailable if it cannot be written."""
     try:
         write_atomically(path, msgspec.json.encode(address), mode=0o600)

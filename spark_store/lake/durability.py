@@ -49,7 +49,7 @@ def _sync_folder(folder: Path) -> None:
     if call is None:
         sync_files(folder)
         return
-    with _opened(folder) as descriptor:
+    with _open_folder(folder) as descriptor:
         if call(descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(folder))
@@ -60,12 +60,12 @@ def sync_files(folder: Path) -> None:
     for place, _, names in os.walk(folder, topdown=False, followlinks=True):
         for path in (*(Path(place) / name for name in names), Path(place)):
             # Removed meanwhile.
-            with contextlib.suppress(FileNotFoundError), _opened(path) as descriptor:
+            with contextlib.suppress(FileNotFoundError), _open_folder(path) as descriptor:
                 os.fsync(descriptor)
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open_folder(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         yield descriptor
@@ -85,12 +85,12 @@ def mend(lake: Lake) -> list[Path]:
         if not lake.watermark.exists():
             return []
         published = lake.watermark.stat().st_mtime_ns
-        return [file for table in TABLES for file in _mended(Path(lake.path(table)), published)]
+        return [file for table in TABLES for file in _repair(Path(lake.path(table)), published)]
     except OSError as error:
         raise translate_system_error(error.filename or lake.folder, error) from error
 
 
-def _mended(table: Path, published: int) -> Iterator[Path]:
+def _repair(table: Path, published: int) -> Iterator[Path]:
     log = table / "_delta_log"
     for commit in sorted((it for it in log.glob("*.json") if it.stem.isdigit()), reverse=True):
         if int(commit.stem) == 0 or commit.stat().st_mtime_ns <= published:

@@ -127,7 +127,7 @@ class LakeHistory:
         At most `limit` (from 1); the one with which values and headers reach `max_bytes` is the last. The table must reach
         the journal's number `reaching`. Raises HistoryUnavailable, also if it does not.
         """
-        asked = self._asked(entity, times)
+        asked = self._scan_filter(entity, times)
 
         def read(version: Version) -> _Run:
             known = self._ahead.take(_Place(version.number, asked, first, last))
@@ -145,7 +145,7 @@ class LakeHistory:
 
     def oldest(self, entity: EntityId, first: int, last: int, *, reaching: int = 0) -> int:
         """Return the smallest of these revisions in the lake; 0 for none. Raises HistoryUnavailable."""
-        asked = self._asked(entity)
+        asked = self._scan_filter(entity)
 
         def smallest(version: Version) -> int:
             found = [file.bounds.least_revision or 0 for file in version.files if file.may_hold(asked, first, last)]
@@ -164,7 +164,7 @@ class LakeHistory:
 
         Missing revisions are ignored. Raises HistoryUnavailable.
         """
-        asked = self._asked(entity)
+        asked = self._scan_filter(entity)
         start = pa.scalar(as_datetime(as_timestamp(instant)), INSTANTS)
 
         def found(version: Version) -> int:
@@ -188,7 +188,7 @@ class LakeHistory:
 
         None if `first` is no longer known, or its file is gone. Never all, unless the last one is `last`.
         """
-        asked = self._asked(entity)
+        asked = self._scan_filter(entity)
         for version in self._events.former():
             with contextlib.suppress(*GONE):
                 run = _oldest(self._footers, version, asked, first, last, max(limit, AHEAD))
@@ -197,9 +197,9 @@ class LakeHistory:
                     return ColdEvents(found, found[-1].revision == last)
         return ColdEvents([], is_all=False)
 
-    def numbered(self, entity: EntityId, revision: int, *, reaching: int = 0) -> NumberedEvent | None:
+    def find_numbered(self, entity: EntityId, revision: int, *, reaching: int = 0) -> NumberedEvent | None:
         """Return one event with its number, if it exists. Raises HistoryUnavailable."""
-        asked = self._asked(entity)
+        asked = self._scan_filter(entity)
         rows = self._events.read(
             lambda version: rows_of(self._footers, version, asked, revision, revision, ["seq", *_COLUMNS]), reaching
         )
@@ -213,7 +213,7 @@ class LakeHistory:
 
         Raises HistoryUnavailable.
         """
-        asked = self._asked(entity)
+        asked = self._scan_filter(entity)
         is_whole = (pc.field("path") == "/") & (pc.field("action") != "merged")
 
         def newest(version: Version) -> int:
@@ -233,7 +233,7 @@ class LakeHistory:
 
         Some twenty look-ups. Raises HistoryUnavailable.
         """
-        asked, end = self._asked(entity), as_datetime(before)
+        asked, end = self._scan_filter(entity), as_datetime(before)
 
         def newest(version: Version) -> int:
             low, high, found = 1, last, 0
@@ -256,7 +256,7 @@ class LakeHistory:
         """
         if not self._snapshots.is_there():
             return None
-        asked = self._asked(entity)
+        asked = self._scan_filter(entity)
 
         def newest(version: Version) -> Snapshot | None:
             rows = rows_of(self._footers, version, asked, 1, last, ["revision", "modified"])
@@ -274,7 +274,7 @@ class LakeHistory:
         except HistoryUnavailable:
             return None
 
-    def _asked(self, entity: EntityId, times: Times = Times()) -> ScanFilter:  # noqa: B008 - a value
+    def _scan_filter(self, entity: EntityId, times: Times = Times()) -> ScanFilter:  # noqa: B008 - a value
         return ScanFilter.of(entity, times, self._erased.get(entity, 0))
 
 
@@ -296,7 +296,7 @@ def _oldest(footers: Footers, version: Version, asked: ScanFilter, first: int, l
             if (rest := min(last, least + most - 1)) > end:
                 rows = pa.concat_tables([rows, rows_of(footers, version, asked, end + 1, rest, _COLUMNS)])
                 end = rest
-            rows = _checked(asked, rows.take(pc.sort_indices(rows["revision"])))
+            rows = _check_complete(asked, rows.take(pc.sort_indices(rows["revision"])))
             newest = rows["revision"][-1].as_py()
             # Rows after the window may exist, even if the window's end does not.
             is_over = newest < end and (asked.before is not None or not _may_hold(version, asked, newest + 1, last))
@@ -320,7 +320,7 @@ def _affordable(footers: Footers, version: Version, asked: ScanFilter, first: in
     return max(1, AHEAD_BYTES * rows // max(1, size))
 
 
-def _checked(asked: ScanFilter, rows: pa.Table) -> pa.Table:
+def _check_complete(asked: ScanFilter, rows: pa.Table) -> pa.Table:
     """Raises HistoryUnavailable where a revision is missing in the midst of these rows, or is there twice."""
     revisions = values(rows["revision"])
     if revisions != list(range(revisions[0], revisions[0] + len(revisions))):

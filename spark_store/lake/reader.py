@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_store.errors import damaged, translate_lake_error, translate_system_error
+from spark_store.errors import damaged_table, translate_lake_error, translate_system_error
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import APP, ERASURES, EVENTS, MOMENTS, TABLES, Lake, Table
@@ -36,7 +36,7 @@ _ROWS_OF_MOMENTS = ("partition.moment", "num_records")
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
     """Return the last transaction of `app` in a table; 0 for none. Raises StoreUnavailable, LakeUnfit."""
-    with opened(lake, table) as delta:
+    with open_table(lake, table) as delta:
         return delta.transaction_version(app) or 0
 
 
@@ -49,7 +49,7 @@ class Position(NamedTuple):
 
 def position(lake: Lake) -> Position:
     """Return the present position of `events`. Raises StoreUnavailable."""
-    with opened(lake, EVENTS) as delta:
+    with open_table(lake, EVENTS) as delta:
         return Position(delta.version(), delta.transaction_version(APP) or 0)
 
 
@@ -76,7 +76,7 @@ def moment_before(lake: Lake, before: datetime) -> FullSnapshot:
 
     No row is read. Raises StoreUnavailable, LakeUnfit.
     """
-    with opened(lake, MOMENTS) as delta:
+    with open_table(lake, MOMENTS) as delta:
         actions = delta.get_add_actions(flatten=True)
         names, version = actions.schema.names, delta.version()
         newest: dict[int, datetime] = {}
@@ -93,7 +93,7 @@ def moment_before(lake: Lake, before: datetime) -> FullSnapshot:
 def moments(lake: Lake) -> dict[int, int]:
     """The moments that are kept, in order, and how many rows each has. Raises StoreUnavailable, LakeUnfit."""
     found: Counter[int] = Counter()
-    with opened(lake, MOMENTS) as delta:
+    with open_table(lake, MOMENTS) as delta:
         actions = delta.get_add_actions(flatten=True)
         if "partition.moment" in actions.schema.names:
             for seq, records in zip(*(actions[name].to_pylist() for name in _ROWS_OF_MOMENTS), strict=True):
@@ -108,7 +108,7 @@ def events_up_to(lake: Lake, numbers: Sequence[int]) -> list[int]:
     """
     found: Counter[int] = Counter()
     ends = pa.array(numbers, pa.int64()).to_numpy()
-    with opened(lake, EVENTS) as delta:
+    with open_table(lake, EVENTS) as delta:
         for batch in delta.to_pyarrow_dataset().to_batches(columns=["seq"], fragment_scan_options=CHECKED):
             places = pc.value_counts(pa.array(ends.searchsorted(batch.column(0).to_numpy(zero_copy_only=False))))
             found.update(dict(zip(places.field(0).to_pylist(), places.field(1).to_pylist(), strict=True)))
@@ -117,7 +117,7 @@ def events_up_to(lake: Lake, numbers: Sequence[int]) -> list[int]:
 
 def event(lake: Lake, seq: int) -> dict[str, Any] | None:
     """The row of `events` with this number, if it is there. Raises StoreUnavailable, LakeUnfit."""
-    with opened(lake, EVENTS) as delta:
+    with open_table(lake, EVENTS) as delta:
         rows = (
             delta.to_pyarrow_dataset()
             .to_table(filter=pc.field("seq") == seq, fragment_scan_options=CHECKED)
@@ -131,7 +131,7 @@ def newest_time(lake: Lake) -> datetime | None:
 
     Raises StoreUnavailable.
     """
-    with opened(lake, EVENTS) as delta:
+    with open_table(lake, EVENTS) as delta:
         actions = delta.get_add_actions(flatten=True)
         if "max.ts" not in actions.schema.names:
             return None
@@ -139,9 +139,9 @@ def newest_time(lake: Lake) -> datetime | None:
     return found
 
 
-def made(lake: Lake, table: Table) -> datetime | None:
+def created_at(lake: Lake, table: Table) -> datetime | None:
     """Return when a table was created; None if it does not say. Raises StoreUnavailable, LakeUnfit."""
-    with opened(lake, table) as delta:
+    with open_table(lake, table) as delta:
         created = delta.metadata().created_time
     return None if created is None else datetime.fromtimestamp(created / 1000, UTC)
 
@@ -153,7 +153,7 @@ def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
     """
     found: int | None = None
     happened = (pc.field("ts") >= pa.scalar(since)) & (pc.field("ts") <= pa.scalar(until))
-    with opened(lake, EVENTS) as delta:
+    with open_table(lake, EVENTS) as delta:
         actions = delta.get_add_actions(flatten=True)
         if not {"min.seq", "max.ts"} <= set(actions.schema.names):
             return None
@@ -179,7 +179,7 @@ def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
 
 def has_gaps(lake: Lake, table: Table, column: str) -> bool:
     """Whether a row lacks a column that was added later. Raises StoreUnavailable."""
-    with opened(lake, table) as delta:
+    with open_table(lake, table) as delta:
         # Not by a filter: files without the column would be skipped for lack of statistics.
         batches = delta.to_pyarrow_dataset().to_batches(columns=[column], fragment_scan_options=CHECKED)
         return any(batch.column(0).null_count for batch in batches)
@@ -187,14 +187,14 @@ def has_gaps(lake: Lake, table: Table, column: str) -> bool:
 
 def size(lake: Lake, table: Table) -> TableSize:
     """Return the present size of a table. Raises StoreUnavailable, LakeUnfit."""
-    with opened(lake, table) as delta:
+    with open_table(lake, table) as delta:
         actions = delta.get_add_actions(flatten=True)
         return TableSize(actions.num_rows, sum(actions["size_bytes"].to_pylist()))
 
 
 def rows(lake: Lake, table: Table) -> int:
     """Return the present number of rows of a table. Raises StoreUnavailable, LakeUnfit."""
-    with opened(lake, table) as delta:
+    with open_table(lake, table) as delta:
         return sum(delta.get_add_actions(flatten=True)["num_records"].to_pylist())
 
 
@@ -203,7 +203,7 @@ def files(lake: Lake, table: Table) -> dict[str, int]:
 
     Raises StoreUnavailable, LakeUnfit.
     """
-    with opened(lake, table) as delta:
+    with open_table(lake, table) as delta:
         actions = delta.get_add_actions(flatten=True)
         paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
     return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
@@ -223,11 +223,11 @@ def check_log(lake: Lake, table: Table) -> None:
         except OSError as error:
             raise translate_system_error(file, error) from error
         if is_empty:
-            raise damaged(f"{file}: found an empty file, expected what was committed")
+            raise damaged_table(f"{file}: found an empty file, expected what was committed")
 
 
 @contextlib.contextmanager
-def opened(lake: Lake, table: Table) -> Iterator[DeltaTable]:
+def open_table(lake: Lake, table: Table) -> Iterator[DeltaTable]:
     """Open a table at its newest version; errors become StoreUnavailable or LakeUnfit."""
     path = lake.path(table)
     try:

@@ -16,7 +16,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from mappings.timestamps import utc_text
 from spark_store.journal.reader import EntityState, JournalEntry
-from spark_store.lake.reader import CHECKED, opened
+from spark_store.lake.reader import CHECKED, open_table
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.sql import literal
 
@@ -57,7 +57,7 @@ class MemoryBoundExceeded(Exception):
 
 def version(place: Lake, table: Table) -> int:
     """The number of the table's newest version. Raises StoreUnavailable, LakeUnfit."""
-    with opened(place, table) as delta:
+    with open_table(place, table) as delta:
         return delta.version()
 
 
@@ -65,16 +65,16 @@ def parts(place: Lake, rows: int) -> list[EntityRange]:
     """Return parts of all entities with about that many events each, by the files' statistics."""
     if not place.has(EVENTS):
         return [EntityRange(None, None)]
-    with opened(place, EVENTS) as delta:
+    with open_table(place, EVENTS) as delta:
         files = delta.get_add_actions(flatten=True)
         names = files.schema.names
         if "min.entity" not in names or "num_records" not in names:
             return [EntityRange(None, None)]
         known = zip(files["min.entity"].to_pylist(), files["num_records"].to_pylist(), strict=True)
-        return cut([(first, number) for first, number in known if first is not None and number], rows)
+        return split_ranges([(first, number) for first, number in known if first is not None and number], rows)
 
 
-def cut(files: Sequence[tuple[str, int]], rows: int) -> list[EntityRange]:
+def split_ranges(files: Sequence[tuple[str, int]], rows: int) -> list[EntityRange]:
     """Parts without hole or overlap, from where files begin and how many rows they have.
 
     A file is never cut.
@@ -201,7 +201,7 @@ def _rows(
 
 
 def _batches(place: Lake, table: Table, columns: Sequence[str], condition: ds.Expression | None) -> Iterator[Any]:
-    with opened(place, table) as delta:
+    with open_table(place, table) as delta:
         # A file system of pyarrow's own: its threads need no Python then.
         files = SubTreeFileSystem(place.path(table), LocalFileSystem())
         dataset = delta.to_pyarrow_dataset(filesystem=files)

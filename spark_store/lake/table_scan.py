@@ -198,8 +198,8 @@ class DeltaTableReader:
         known = self._version
         try:
             with contextlib.suppress(*GONE):
-                return self._refreshed(known)
-            return self._reopened(known)
+                return self._refresh(known)
+            return self._reopen(known)
         except GONE as error:
             raise self._unreadable(error) from error
 
@@ -211,7 +211,7 @@ class DeltaTableReader:
         known = self._version
         for attempt in range(_TRIES):
             try:
-                version = self._current(known, reaching) if attempt == 0 else self._reopened(known)
+                version = self._current(known, reaching) if attempt == 0 else self._reopen(known)
                 known = version
                 if version.reaches < reaching:
                     raise HistoryUnavailable(
@@ -243,9 +243,9 @@ class DeltaTableReader:
             self._looked = self._clock()
             if not self._log(known.number + 1).exists():
                 return known
-        return self._refreshed(known)
+        return self._refresh(known)
 
-    def _refreshed(self, known: Version | None) -> Version:
+    def _refresh(self, known: Version | None) -> Version:
         with self._lock:
             if self._version is not None and self._version is not known:
                 # Another thread has just done it.
@@ -255,7 +255,7 @@ class DeltaTableReader:
             self._table.update_incremental()
             return self._note(self._table)
 
-    def _reopened(self, known: Version | None) -> Version:
+    def _reopen(self, known: Version | None) -> Version:
         """Open the table from its beginning: the folder may be another one."""
         with self._lock:
             if self._version is not known and self._version is not None:

@@ -184,7 +184,7 @@ class Lake:
         return self.pipeline / "failure.json"
 
     @property
-    def verified(self) -> Path:
+    def progress_file(self) -> Path:
         """The file with the progress of an interrupted comparison."""
         return self.pipeline / "verify.json"
 

@@ -111,7 +111,7 @@ def _copy_all(source: Lake, folder: Path, earlier: Path | None, undo: contextlib
         try:
             tables = copying.lake()
             copying.journal()
-            backup = _held(target, tables, copying)
+            backup = _check_content(target, tables, copying)
         except _TakenAway as again:
             error = again
             continue
@@ -216,7 +216,7 @@ def _is_same(file: Path, size: int) -> bool:
         return False
 
 
-def _held(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> Backup:
+def _check_content(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> Backup:
     """Return the content of the copies, after checking that they belong together.
 
     Raises _TakenAway, LakeUnfit, StoreError.

@@ -96,11 +96,11 @@ def _rows(text: bytes | str, created: str) -> set[index.Row] | None:
 
     Damaged states are reported elsewhere.
     """
-    state = _parsed(text)
+    state = _parse(text)
     return set() if state is None else index.rows_of(state, created)
 
 
-def _parsed(text: bytes | str) -> Mapping[str, Any] | None:
+def _parse(text: bytes | str) -> Mapping[str, Any] | None:
     try:
         found = msgspec.json.decode(text)
     except msgspec.DecodeError:
@@ -141,7 +141,7 @@ class _Comparing:
         for key, type, id, created, size, text in self._connection.execute(_STATES, (self._reached,)):
             self._entities += 1
             if type == "policy":
-                policy = _parsed(text) or {}
+                policy = _parse(text) or {}
                 self._subjects.update((subject, id) for subject in index.subjects(policy))
                 self._imports.update((id, imported) for imported in index.imports(policy))
             elif type == "thing" and size > LARGE:
@@ -174,12 +174,12 @@ class _Comparing:
             if key > self._last:
                 yield IndexDifference("rows that belong to nobody", "", 0)
                 continue
-            wanted = self._wanted(key)
+            wanted = self._expected_rows(key)
             for what, rows in (("missing", wanted - there[key]), ("too much", there[key] - wanted)):
                 for path in sorted({path for path, *_ in rows}):
                     yield self._named(key, f"{what}: {path}")
 
-    def _wanted(self, key: int) -> set[index.Row]:
+    def _expected_rows(self, key: int) -> set[index.Row]:
         _, _, created, text = self._connection.execute(_STATE, (LARGE, key)).fetchone() or (None, 0, "", None)
         return (_rows(text, created) if text is not None and key <= self._reached else None) or set()
 

@@ -96,7 +96,7 @@ def rebuild_journal(
         )
     with _writing(place, factory) as connection:
         # The states bypass the index, so it is invalid until it is rebuilt.
-        _do(connection, index_builder.begin_anew)
+        _do(connection, index_builder.restart)
         run = _Run(place, connection)
         while run.next_chunk(chunk):
             if say is not None:
@@ -114,7 +114,7 @@ def rebuild_index(place: Lake, *, factory: type[sqlite3.Connection] = sqlite3.Co
     expect_journal(place.journal)
     Journal.open(place.journal).close()
     with _writing(place, factory) as connection:
-        _do(connection, index_builder.begin_anew)
+        _do(connection, index_builder.restart)
         _index(connection)
         return index_builder.progress(connection).last
 
@@ -164,7 +164,7 @@ class _Run:
         ]
         if not rows:
             return False
-        known = self._known([row.state for row in rows if self._is_trimmed(row.key)])
+        known = self._known_entities([row.state for row in rows if self._is_trimmed(row.key)])
         with self._transaction():
             for row in rows:
                 self._rebuild(row, known.get((row.state.entity_type, row.state.entity)))
@@ -192,7 +192,7 @@ class _Run:
         (first,) = self._connection.execute(_FIRST, (key,)).fetchone()
         return bool(first != 1)
 
-    def _known(self, states: Sequence[EntityState]) -> dict[tuple[str, str], EntityState]:
+    def _known_entities(self, states: Sequence[EntityState]) -> dict[tuple[str, str], EntityState]:
         if not states or not self._has_latest:
             return {}
         found = lake_rows.latest_states(self._place, sorted({state.entity for state in states}))
@@ -200,7 +200,7 @@ class _Run:
 
     def _rebuild(self, row: _Row, known: EntityState | None) -> None:
         self.counts["checked"] += 1
-        folding, seq = self._folded(row, known)
+        folding, seq = self._fold(row, known)
         made = folding.snapshot
         # A state newer than all remaining events has no other source.
         if folding.ground is FoldBase.NOTHING or made is None or made.revision < row.state.revision:
@@ -213,7 +213,7 @@ class _Run:
         self._connection.execute(_UPDATE, (*values, text, row.key))
         self._note("changed", row.state)
 
-    def _folded(self, row: _Row, known: EntityState | None) -> tuple[StateFold, int]:
+    def _fold(self, row: _Row, known: EntityState | None) -> tuple[StateFold, int]:
         """Return the state, and the number of its newest event."""
         folding, newest, (type, id) = StateFold(), 0, row.state[:2]
         if type not in FOLDABLE:

@@ -126,19 +126,19 @@ def verify(place: Lake, options: VerifyOptions, say: Callable[[VerifyReport], ob
     watermark = read_watermark(place.watermark)
     last = watermark.seq
     with JournalReader.open(place.journal) as follower:
-        verdict = None if options.restart else _remembered(place.verified)
+        verdict = None if options.restart else _load_report(place.progress_file)
         if verdict is None:
             oldest = follower.oldest()
             first = last + 1 if oldest is None else oldest
             verdict = VerifyReport(first, last, first - 1)
         check_lake(place, follower, every_page=options.fold_all)
         for _ in _steps(_Work(place, follower, options, watermark.erased, _Erasures(follower)), verdict):
-            _remember(place.verified, verdict)
+            _remember(place.progress_file, verdict)
             if say is not None:
                 say(verdict)
         verdict.waiting = max(0, follower.newest() - last)
         verdict.pending = len(follower.erasures(read_watermark(place.watermark).erased))
-    place.verified.unlink(missing_ok=True)
+    place.progress_file.unlink(missing_ok=True)
     return verdict
 
 
@@ -323,7 +323,7 @@ def _compare_latest(work: _Work, last: int) -> Iterator[LakeDifference]:
             else:
                 yield _row("there more than once", kept)
         for state in follower.states(1, 0):
-            if seen.add(state.entity_type, state.entity) and _owed(follower, *state[:2], last):
+            if seen.add(state.entity_type, state.entity) and _least_revision(follower, *state[:2], last):
                 yield _row("missing in the lake", state)
 
 
@@ -335,13 +335,13 @@ def _latest_unlike(work: _Work, kept: EntityState, last: int) -> Iterator[LakeDi
         is_erased = _is_erased(work, LATEST, kept)
         if isinstance(is_erased, LakeDifference):
             yield is_erased
-        elif kept.revision < _owed(work.follower, kept.entity_type, kept.entity, last):
+        elif kept.revision < _least_revision(work.follower, kept.entity_type, kept.entity, last):
             yield _row("older than the entity's events", kept)
     elif wrong := _unlike(state, kept):
         yield _row(f"{', '.join(wrong)} not as in the journal", kept)
 
 
-def _owed(follower: JournalReader, entity_type: str, entity: str, last: int) -> int:
+def _least_revision(follower: JournalReader, entity_type: str, entity: str, last: int) -> int:
     """Return the least revision of the entity's row in `latest`; 0 if it need not exist.
 
     Erasures are read last: one that comes in between explains missing rows.
@@ -439,7 +439,7 @@ def _events(
     if not names:
         return
     # The least text after the last ID.
-    events = _at_once(place, EntityRange(names[0], f"{names[-1]}\0") if is_whole else names, bound)
+    events = _load_all(place, EntityRange(names[0], f"{names[-1]}\0") if is_whole else names, bound)
     if events is None and len(names) == 1:
         for row in group:
             yield row, partial(lake_rows.history, place, row.entity_type, row.entity, row.revision, bound)
@@ -457,7 +457,7 @@ def _events(
         yield row, partial(iter, entries.get((row.entity_type, row.entity), []))
 
 
-def _at_once(place: Lake, of: EntityRange | Sequence[str], bound: MemoryBound) -> list[JournalEntry] | None:
+def _load_all(place: Lake, of: EntityRange | Sequence[str], bound: MemoryBound) -> list[JournalEntry] | None:
     """Return all events of these entities; None if they exceed the bound of memory."""
     try:
         return lake_rows.events_of(place, of, bound)
@@ -517,7 +517,7 @@ def _gaps(work: _Work, row: EntityState, history: _History, snapshots: Sequence[
         erased = first.revision - 1
     is_expired = first is not None and work.options.is_expired(first, row.revision)
     begin = border(erased, None if first is None else first.revision, is_expired, snapshots)
-    for start, end in missing(history.runs, begin, last):
+    for start, end in missing_ranges(history.runs, begin, last):
         text = "missing in the lake" if start == end else f"{end - start + 1} missing in the lake"
         yield LakeDifference(EVENTS.name, text, row.entity, start)
 
@@ -534,7 +534,7 @@ def border(erased: int, first: int | None, is_expired: bool, snapshots: Iterable
     return first - 1 if is_expired else erased
 
 
-def missing(runs: Iterable[tuple[int, int]], begin: int, last: int) -> Iterator[tuple[int, int]]:
+def missing_ranges(runs: Iterable[tuple[int, int]], begin: int, last: int) -> Iterator[tuple[int, int]]:
     """Return the ranges after `begin` up to `last` that are missing in `runs`, which ascend."""
     expected = begin + 1
     for start, end in runs:
@@ -572,7 +572,7 @@ def sample(rows: Iterable[EntityState], size: int) -> list[EntityState]:
     return found
 
 
-def _remembered(path: Path) -> VerifyReport | None:
+def _load_report(path: Path) -> VerifyReport | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=VerifyReport)
     except FileNotFoundError:

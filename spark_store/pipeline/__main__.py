@@ -179,7 +179,7 @@ def stop_at_signals(stopping: threading.Event) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    from spark_store.lake.connect_address import local_address, published
+    from spark_store.lake.connect_address import local_address, publish_address
     from spark_store.pipeline.session import ConnectOptions, connect_port, java_pid, put_first
     from spark_store.pipeline.stream import PipelineOptions, PipelineStream
     from spark_store.pipeline.upkeep import Upkeep
@@ -204,7 +204,7 @@ def _run(given: argparse.Namespace) -> int:
         if connect is not None:
             port = connect_port(target.spark)
             address = local_address(port, connect.token, java_pid(target.spark))
-            serving.enter_context(published(target.lake.connect, address))
+            serving.enter_context(publish_address(target.lake.connect, address))
             say("wide queries", port=port)
         if not stopping.is_set():
             PipelineStream(target, say, options, stopping).run()
@@ -239,7 +239,7 @@ def _forget(given: argparse.Namespace) -> int:
         return 0
     with _target(given, is_writing=not given.preview) as target:
         if given.preview:
-            say("preview", namespaces=[it.shown() for it in retention.preview(target, rules, now)])
+            say("preview", namespaces=[it.as_json() for it in retention.preview(target, rules, now)])
         else:
             tables.prepare(target)
             events = retention.forget(target, rules, now)
@@ -326,7 +326,7 @@ def _target(
         sweep,
         wait_for_lock,
     )
-    from spark_store.pipeline.stream import translated
+    from spark_store.pipeline.stream import translate_error
     from spark_store.pipeline.tables import LakeWriter
 
     lake = Lake(given.data_dir)
@@ -363,7 +363,7 @@ def _target(
                         say("log mended", commits=[str(commit.relative_to(lake.folder)) for commit in mended])
                 yield LakeWriter.of(spark, given.data_dir)
         except (PySparkException, Py4JError, ConnectionError) as error:
-            raise translated(error) from error
+            raise translate_error(error) from error
         finally:
             # A Java process that was killed cannot be asked to stop.
             with contextlib.suppress(Exception):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from spark_store.errors import damaged, translate_system_error
+from spark_store.errors import damaged_table, translate_system_error
 from spark_store.journal.erasure import Erasure, condition
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import ERASURES, TABLES, Lake, Table
@@ -43,7 +43,7 @@ def erase(target: LakeWriter, erasures: Sequence[Erasure]) -> None:
         _note(target, table, erasures[-1].id)
 
 
-def noted(place: Lake) -> int:
+def last_done(place: Lake) -> int:
     """Return the last erasure that every table has done; 0 for none. Raises StoreUnavailable, LakeUnfit."""
     return min(reader.last_transaction(place, table, ERASURES) for table in TABLES)
 
@@ -75,7 +75,7 @@ def _clean(place: Lake, table: Table) -> None:
     needed = {folder / name for name in reader.files(place, table)}
     # Before anything goes, each file that is to stay is known by its name on the disk.
     if missing := next((file for file in needed if not file.is_file()), None):
-        raise damaged(f"{missing}: found no file, expected one that the table needs")
+        raise damaged_table(f"{missing}: found no file, expected one that the table needs")
     kept = needed | {file.with_name(f".{file.name}.crc") for file in needed}
     for where, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         if Path(where) == folder:

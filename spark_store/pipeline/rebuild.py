@@ -154,13 +154,13 @@ def _remember(place: Lake, progress: RebuildProgress) -> None:
 
 def _fold(target: LakeWriter, progress: RebuildProgress) -> None:
     """Fold one part into the table beside the lake; a finished part is not repeated."""
-    condition = f"{progress.parts[progress.done].condition()} AND {erasure.spared(reader.pending(target.lake))}"
+    condition = f"{progress.parts[progress.done].condition()} AND {erasure.spared_condition(reader.pending(target.lake))}"
     events = target.spark.read.format("delta").option("versionAsOf", progress.version).load(target.lake.path(EVENTS))
     items = event_items(events.where(condition))
-    for known in _known(target):
+    for known in _known_states(target):
         items = items.unionByName(known_items(known.where(condition)))
     (
-        folded(items)
+        fold(items)
         .write.format("delta")
         .mode("append")
         .option("txnAppId", APP)
@@ -169,7 +169,7 @@ def _fold(target: LakeWriter, progress: RebuildProgress) -> None:
     )
 
 
-def _known(target: LakeWriter) -> Iterator[DataFrame]:
+def _known_states(target: LakeWriter) -> Iterator[DataFrame]:
     """Return the tables with known states, with the columns of `latest`."""
     yield target.read(LATEST)
     if target.lake.has(SNAPSHOTS):
@@ -200,7 +200,7 @@ def _text(column: str, name: str) -> Any:
     return sql.date_format(column, SPARK_FORMAT).alias(name)
 
 
-def folded(items: DataFrame) -> DataFrame:
+def fold(items: DataFrame) -> DataFrame:
     """Return the newest state of each entity, and its source."""
     key = ("entity_type", "entity")
     return items.select(*_ITEM).repartition(*key).sortWithinPartitions(*_ORDER).mapInArrow(_fold_batches, FOLDED_SCHEMA)

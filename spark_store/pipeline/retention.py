@@ -57,7 +57,7 @@ class RetentionRule:
     def is_forever(self) -> bool:
         return self.age is None and self.revisions is None
 
-    def expired(self, now: datetime, firsts: Firsts) -> str:
+    def expired_condition(self, now: datetime, firsts: Firsts) -> str:
         """The condition, in SQL, under which an event may go; `newest` is the newest revision of its entity."""
         conditions = []
         if self.age is not None:
@@ -113,10 +113,10 @@ class RetentionRules:
         """The ages of all rules."""
         return {rule.age for rule in (self.default, *self.namespaces.values()) if rule.age is not None}
 
-    def expired(self, now: datetime, firsts: Firsts) -> str:
+    def expired_condition(self, now: datetime, firsts: Firsts) -> str:
         """Return the SQL condition for expired rows of `events`, with `newest` as in `RetentionRule.expired`."""
         names = self.namespaces
-        default, *rules = (rule.expired(now, firsts) for rule in (self.default, *names.values()))
+        default, *rules = (rule.expired_condition(now, firsts) for rule in (self.default, *names.values()))
         others = " AND ".join([default, *(f"namespace <> {literal(name)}" for name in names)])
         named = [f"namespace = {literal(name)} AND {rule}" for name, rule in zip(names, rules, strict=True)]
         return " OR ".join(f"({rule})" for rule in [others, *named])
@@ -129,7 +129,7 @@ class RetentionRules:
     def expired_rows(self, events: DataFrame, latest: DataFrame, now: datetime, firsts: Firsts) -> DataFrame:
         """Return the expired rows of `events`; by revision only with a row in `latest`."""
         newest = latest.select(*KEY, sql.col("revision").alias("newest"))
-        return events.join(newest, KEY, "left").where(self.expired(now, firsts)).drop("newest")
+        return events.join(newest, KEY, "left").where(self.expired_condition(now, firsts)).drop("newest")
 
 
 class DeletedEvents(NamedTuple):
@@ -141,7 +141,7 @@ class DeletedEvents(NamedTuple):
     oldest: str
     newest: str
 
-    def shown(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """As JSON has it."""
         return self._asdict()
 
@@ -160,7 +160,7 @@ def preview(target: LakeWriter, retention: RetentionRules, now: datetime) -> lis
     return [DeletedEvents(*row) for row in found.orderBy("namespace").collect()]
 
 
-def believed(newest: datetime | None, now: datetime) -> datetime:
+def trusted_time(newest: datetime | None, now: datetime) -> datetime:
     """Return the time from which ages are computed: the clock, but at most the newest event's time.
 
     So a lake without new events keeps its events.
@@ -199,7 +199,7 @@ def _forget_events(target: LakeWriter, retention: RetentionRules, now: datetime)
 
 def _borders(target: LakeWriter, retention: RetentionRules, now: datetime) -> DataFrame:
     """Return one row per entity that loses events: last deleted revision, number, first time."""
-    since = believed(reader.newest_time(target.lake), now)
+    since = trusted_time(reader.newest_time(target.lake), now)
     # Up to the clock: a future time proves nothing.
     firsts = {age: reader.first_between(target.lake, _ago(since, age), now) for age in retention.ages}
     expired = retention.expired_rows(target.read(EVENTS), target.read(LATEST), since, firsts)
@@ -239,7 +239,7 @@ def _missing_snapshots(target: LakeWriter, borders: DataFrame) -> DataFrame:
         .join(above, KEY, "left")
         .where("revision <= border AND revision > coalesce(base, 0)")
     )
-    return at_border.unionByName(folded(events.select(*EVENTS.column_names), bases)).unionByName(streams)
+    return at_border.unionByName(fold_snapshots(events.select(*EVENTS.column_names), bases)).unionByName(streams)
 
 
 def _of_streams(events: DataFrame, within: DataFrame, bases: DataFrame) -> DataFrame:
@@ -256,7 +256,7 @@ def _of_streams(events: DataFrame, within: DataFrame, bases: DataFrame) -> DataF
     return last.withColumns(made).select(*SNAPSHOTS.column_names)
 
 
-def folded(events: DataFrame, bases: DataFrame) -> DataFrame:
+def fold_snapshots(events: DataFrame, bases: DataFrame) -> DataFrame:
     """Return rows of `snapshots`: the state of each entity after its `events`.
 
     They follow its row in `bases`, if it has one.

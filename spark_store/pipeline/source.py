@@ -61,7 +61,7 @@ class EventRange(InputPartition):
         self.first, self.last, self.part, self.parts = first, last, part, parts
 
 
-def cut(first: int, last: int, parallelism: int) -> list[EventRange]:
+def split_range(first: int, last: int, parallelism: int) -> list[EventRange]:
     """Cut `first` to `last` into at most `parallelism` ranges of similar length, none of them tiny."""
     rows = last - first + 1
     parts = max(1, min(parallelism, rows // PARTITION_ROWS))
@@ -109,7 +109,7 @@ class _EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return follower.newest()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[EventRange]:
-        return cut(start["seq"] + 1, end["seq"], self._parallelism)
+        return split_range(start["seq"] + 1, end["seq"], self._parallelism)
 
     def read(self, partition: EventRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         # Checked first, for a better error.
@@ -154,7 +154,7 @@ class _StatesReader(DataSourceReader):
         self._parallelism = int(options["parallelism"])
 
     def partitions(self) -> Sequence[EventRange]:
-        parts = max(1, len(cut(self._first, self._last, self._parallelism)))
+        parts = max(1, len(split_range(self._first, self._last, self._parallelism)))
         return [EventRange(self._first, self._last, part, parts) for part in range(parts)]
 
     def read(self, partition: EventRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]

@@ -169,7 +169,7 @@ class PipelineStream:
         except _Stopping:
             return
         except (PySparkException, Py4JError, OSError) as error:
-            raise translated(error) from error
+            raise translate_error(error) from error
 
     def _catch_up(self) -> int:
         """Create the tables, finish interrupted work, and find where to continue.
@@ -186,8 +186,8 @@ class PipelineStream:
             self._note("retention", None)
         self._kept = reader.last_transaction(target.lake, MOMENTS, APP)
         with JournalReader.open(target.lake.journal) as follower:
-            newest, appended = follower.newest(), tables.appended(target)
-            merged = 0 if reader.has_gaps(target.lake, LATEST, "seq") else tables.merged(target)
+            newest, appended = follower.newest(), tables.last_appended(target)
+            merged = 0 if reader.has_gaps(target.lake, LATEST, "seq") else tables.last_merged(target)
             tables.check_same_journal(target, follower, appended)
             self._step_back(min(appended, merged))
             # Read last: nothing above the watermark is trimmed from now on.
@@ -211,15 +211,15 @@ class PipelineStream:
         known = self._watermark
         if reached < known.seq:
             self._tell(seq=reached)
-        if (erased := erasure.noted(self._target.lake)) < known.erased:
+        if (erased := erasure.last_done(self._target.lake)) < known.erased:
             self._tell(erased=erased, erased_at=None)
 
     def _resume_upkeep(self) -> None:
         """Schedule maintenance as if the former process had gone on."""
         now, options = datetime.now(UTC), self._options
-        made = reader.made(self._target.lake, EVENTS) or now
+        made = reader.created_at(self._target.lake, EVENTS) or now
         grace = timedelta(0) if options.once else upkeep.GRACE
-        self._done = upkeep.resumed(self._done, self._watermark, made, now, options.upkeep, grace)
+        self._done = upkeep.resume_state(self._done, self._watermark, made, now, options.upkeep, grace)
 
     def _last_watermark(self) -> Watermark:
         """Return the last watermark. An unreadable one is ignored: the tables know what they contain."""
@@ -312,7 +312,7 @@ class PipelineStream:
 
     def _move(self, entries: DataFrame, last: int) -> None:
         begun, first = time.monotonic(), self._watermark.seq + 1
-        appended = self._at_once(
+        appended = self._run_in_threads(
             lambda: tables.append_events(self._target, event_rows(entries), last),
             lambda: tables.merge_latest(self._target, first, last),
         )
@@ -329,14 +329,14 @@ class PipelineStream:
             append_seconds=round(appended - begun, 3),
         )
 
-    def _at_once(self, append: Callable[[], None], merge: Callable[[], None]) -> float:
+    def _run_in_threads(self, append: Callable[[], None], merge: Callable[[], None]) -> float:
         """Do both in threads, since most of a small batch is planning, in one thread.
 
         Returns when the append was done, in monotonic seconds. They write two tables and are independent: after a crash the
         missing one is repeated. Raises an error after both have ended.
         """
         with ThreadPoolExecutor(2, "batch", put_first, (self._target.spark,)) as threads:
-            appending, merging = threads.submit(_timed, append), threads.submit(_timed, merge)
+            appending, merging = threads.submit(_run_timed, append), threads.submit(_run_timed, merge)
             first, _ = wait([appending, merging], return_when=FIRST_COMPLETED)
             if not any(it.exception() for it in first):
                 fault_injection.reach(FaultPoint.BETWEEN, self._target.spark)
@@ -375,7 +375,7 @@ class PipelineStream:
             except (PySparkException, Py4JJavaError, StoreError) as error:
                 # Like failed maintenance, it must not keep new events out of the lake.
                 self._erase_again = time.monotonic() + _ERASE_AGAIN_SECONDS
-                failure = str(translated(error))
+                failure = str(translate_error(error))
             self._tell(erasure_failure=failure)
         if failure is None:
             self._say("erased", erasures=[it.id for it in todo])
@@ -409,7 +409,7 @@ class PipelineStream:
                 with self._batch:
                     self._do(todo)
         except (PySparkException, Py4JJavaError, StoreError) as error:
-            self._put_off(str(translated(error)))
+            self._put_off(str(translate_error(error)))
 
     def _put_off(self, reason: str) -> None:
         """Schedule failed maintenance as if it had been done. Other kinds do not wait for it."""
@@ -494,7 +494,7 @@ def _look_of(looked: RetentionRun) -> ClockReading:
     return ClockReading(clock, believed, measured, looked.steady, timedelta(seconds=looked.off))
 
 
-def _timed(work: Callable[[], None]) -> float:
+def _run_timed(work: Callable[[], None]) -> float:
     """Do it; when it was done, in monotonic seconds."""
     work()
     return time.monotonic()
@@ -515,7 +515,7 @@ def check_begin(begin: int, watermark: int) -> None:
         )
 
 
-def translated(error: Exception) -> StoreError:
+def translate_error(error: Exception) -> StoreError:
     """Return the store's error for an error of Spark or the system."""
     if isinstance(error, StoreError):
         return error

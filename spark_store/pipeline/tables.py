@@ -157,12 +157,12 @@ def _add_columns(target: LakeWriter, table: Table, columns: Sequence[Column]) ->
     )
 
 
-def appended(target: LakeWriter) -> int:
+def last_appended(target: LakeWriter) -> int:
     """Return the last event of `events` by its log; 0 for none."""
     return reader.last_transaction(target.lake, EVENTS, APP)
 
 
-def merged(target: LakeWriter) -> int:
+def last_merged(target: LakeWriter) -> int:
     """Return up to which event `latest` has every state, by its log; 0 if unknown."""
     return reader.last_transaction(target.lake, LATEST, APP)
 
@@ -220,7 +220,7 @@ def merge_rows(target: LakeWriter, rows: DataFrame, last: int = 0, *, is_at_hand
     settings = {_WRITTEN_DOWN: "none" if is_at_hand else "all"}
     # Delta would ignore a number that is not above the last one. But merges are also repeated to fill a new column, or with
     # an earlier journal.
-    if last > merged(target):
+    if last > last_merged(target):
         settings |= {_NUMBERED_BY: APP, _NUMBER: str(last)}
     view = "journal_latest_rows"
     # Each column by its name: a table may have others, which a later version has added.

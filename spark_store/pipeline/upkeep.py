@@ -1,6 +1,6 @@
 """Maintenance of the tables: compaction, vacuum, and when they are due.
 
-`due` decides, the others act. Waiting times continue over restarts (`resumed`). `spark_store.pipeline.retention` deletes
+`due` decides, the others act. Waiting times continue over restarts (`resume_state`). `spark_store.pipeline.retention` deletes
 expired events. Compaction clusters new files by entity, so that a page of one entity is in few of them; the log has the
 least and greatest values of each file. It changes no row, and readers of older versions continue until `vacuum` has removed
 their files, after a time of each table (see `spark_store.lake.tables`). Nothing here may run during a batch: a merge and a
@@ -92,7 +92,7 @@ def without(done: UpkeepState, kind: str, now: datetime) -> UpkeepState:
     return done._replace(vacuumed=now) if kind == "vacuum" else done._replace(forgotten=now)
 
 
-def resumed(
+def resume_state(
     done: UpkeepState, watermark: Watermark, made: datetime, now: datetime, upkeep: Upkeep, grace: timedelta
 ) -> UpkeepState:
     """Return `done` with the times of earlier processes.

@@ -6,7 +6,7 @@ has a newer row in `snapshots`. Spark's workers fold later events and drop impos
 history. Tables are read at versions that fit each other, events first.
 
 Present policies decide who can read: that of the thing now, or its last one, from the journal; the caller supplies the
-`Access` (`judged`). Erased things are left out, even if the lake still has them or they were created again.
+`Access` (`matching`). Erased things are left out, even if the lake still has them or they were created again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mappings.timestamps import utc_text
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, MOMENTS, SNAPSHOTS, Lake
-from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, recalled, whole
+from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, fold_batches, whole
 from spark_store.queries.spark_query import Batch, Query, Tables
 from spark_store.rql.order import place_of, value_of
 from spark_store.rql.query import Access, Place, SearchHit, ThingQuery
@@ -78,8 +78,8 @@ def query(lake: Lake, question: ThingQuery, before: datetime) -> Query:
     # Loads libraries that a service without such questions does without.
     from spark_store.lake import reader as lakes
 
-    # `guarded` leaves out later erasures.
-    spared = erasure.spared(lakes.pending(lake))
+    # `with_policies` leaves out later erasures.
+    spared = erasure.spared_condition(lakes.pending(lake))
     version, moment = lakes.position(lake).version, lakes.moment_before(lake, before)
     names = ", ".join(literal(name) for name in sorted(question.namespaces))
     within = f"{spared} AND namespace IN ({names})" if names else spared
@@ -93,7 +93,7 @@ def query(lake: Lake, question: ThingQuery, before: datetime) -> Query:
             kept = tables.read(MOMENTS, moment.version).where(f"moment = {moment.seq} AND {within}")
             rows = rows.unionByName(kept.selectExpr(*_columns(_STATE)))
         ordered = rows.select(*COLUMNS).repartition("entity").sortWithinPartitions("entity", "revision")
-        return ordered.mapInArrow(recalled(question.predicate), DDL)
+        return ordered.mapInArrow(fold_batches(question.predicate), DDL)
 
     return ask
 
@@ -108,7 +108,7 @@ def candidates(batch: Batch) -> Iterator[Candidate]:
     return map(Candidate._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
-def guarded(follower: JournalReader, found: Sequence[Candidate]) -> list[CandidateAccess]:
+def with_policies(follower: JournalReader, found: Sequence[Candidate]) -> list[CandidateAccess]:
     """Return the candidates with their present policy.
 
     Without those that have none, that the journal does not know, or that are from before an erasure. Raises
@@ -122,7 +122,7 @@ def guarded(follower: JournalReader, found: Sequence[Candidate]) -> list[Candida
     ]
 
 
-def judged(
+def matching(
     found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | None], question: ThingQuery
 ) -> Iterator[tuple[Place, Candidate]]:
     """Return those that match for certain subjects, with their place in the order."""
@@ -141,7 +141,7 @@ def judged(
             yield place_of(thing, order, may), candidate
 
 
-def seen(found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | None]) -> Iterator[SearchHit]:
+def visible_parts(found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | None]) -> Iterator[SearchHit]:
     """Return the readable parts of things, without unreadable things."""
     for candidate, policy in found:
         access = accesses[policy]

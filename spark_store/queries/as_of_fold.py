@@ -83,7 +83,7 @@ class StateRow(NamedTuple):
     state: Any = None
 
 
-def recalled(predicate: Predicate | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def fold_batches(predicate: Predicate | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the folded things of a worker's batches."""
     return partial(_recall, predicate)
 
@@ -97,14 +97,14 @@ def _recall(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> I
     rows = (row for batch in batches for row in zip(*(column.to_pylist() for column in batch.columns), strict=True))
     things = (was(list(map(FoldRow._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
     look = None if predicate is None else _Looking(predicate)
-    found = (row for thing in things if thing is not None and (row := _found(look, thing)) is not None)
+    found = (row for thing in things if thing is not None and (row := _match_row(look, thing)) is not None)
     while some := list(itertools.islice(found, _BATCH)):
         columns = zip(*some, strict=True)
         arrays = [pa.array(values, type) for values, type in zip(columns, types.values(), strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, list(types))
 
 
-def weakened(predicate: Predicate) -> Predicate | None:
+def weaken(predicate: Predicate) -> Predicate | None:
     """Return a weaker predicate for partial readers; None: always true.
 
     It is true wherever `predicate` may be. A comparison with an unreadable value is false, which only below a `not` makes
@@ -114,10 +114,10 @@ def weakened(predicate: Predicate) -> Predicate | None:
         case Not():
             return None
         case And(parts):
-            found = tuple(part for part in map(weakened, parts) if part is not None)
+            found = tuple(part for part in map(weaken, parts) if part is not None)
             return predicate if found == parts else And(found) if len(found) > 1 else next(iter(found), None)
         case Or(parts):
-            either = tuple(part for part in map(weakened, parts) if part is not None)
+            either = tuple(part for part in map(weaken, parts) if part is not None)
             return predicate if either == parts else Or(either) if len(either) == len(parts) else None
         case _:
             return predicate
@@ -139,7 +139,7 @@ class _Looking:
 
     def __init__(self, predicate: Predicate) -> None:
         self._predicate = predicate
-        self._weak = weakened(predicate)
+        self._weak = weaken(predicate)
         # To write a time down takes as long as most predicates.
         self._asks_for_times = any(field.kind is FieldKind.INSTANT for field in fields(predicate))
 
@@ -156,7 +156,7 @@ class _Looking:
         return None if is_lost else False
 
 
-def _found(look: _Looking | None, thing: StateRow) -> tuple[Any, ...] | None:
+def _match_row(look: _Looking | None, thing: StateRow) -> tuple[Any, ...] | None:
     """Return a row of the output, if it matches."""
     matches = True if look is None else look.finds(thing)
     if matches is None:
@@ -173,7 +173,7 @@ def was(rows: Sequence[FoldRow]) -> StateRow | None:
     )
     if not events:
         return None if known is None or known.value is None else _known(known)
-    return _set(known, events) if _only_sets(known, events) else _folded(known, events)
+    return _set(known, events) if _only_sets(known, events) else _fold(known, events)
 
 
 def _known(row: FoldRow) -> StateRow:
@@ -202,7 +202,7 @@ def _set(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow:
     return StateRow(newest.entity, newest.revision, created, newest.at, None, state)
 
 
-def _folded(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow | None:
+def _fold(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow | None:
     folding, entity = StateFold(), entity_of(EntityType.THING.value, events[0].entity)
     if known is not None:
         state = None if known.value is None else _parse(known.value)

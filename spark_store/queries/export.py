@@ -66,7 +66,7 @@ class Output:
     def open(cls, out: Path, schema: pa.Schema, *, force: bool) -> Self:
         """Raises OutputUnusable, StoreUnavailable where the disk is full."""
         part = out.with_name(f".{out.name}.{os.getpid()}.part")
-        with _translated(out), contextlib.ExitStack() as undo:
+        with _translate_errors(out), contextlib.ExitStack() as undo:
             check_output(out, force=force)
             undo.callback(part.unlink, missing_ok=True)
             sink = undo.enter_context(pa.OSFile(str(part), "wb"))
@@ -76,12 +76,12 @@ class Output:
 
     def write(self, table: pa.Table) -> None:
         """Add a row group. Raises as `open`."""
-        with _translated(self._out):
+        with _translate_errors(self._out):
             self._writer.write_table(table)
 
     def finish(self) -> int:
         """Put the file in its place; its size. Raises as `open`: then it is not there."""
-        with _translated(self._out):
+        with _translate_errors(self._out):
             self._writer.close()
             self._sink.close()
             _sync(self._part)
@@ -114,7 +114,7 @@ def _sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _translated(out: Path) -> Iterator[None]:
+def _translate_errors(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -210,8 +210,8 @@ class Export:
             erased = lakes.pending(self.queries.lake)
             check = partial(self._check, deadline)
             position, waiting = newest(self.queries.lake, selection, erased, check)
-            found = filtered(self._from_lake(selection, erased, position, deadline), selection, check)
-            for table in grouped(joined(found, waiting)):
+            found = filter_rows(self._from_lake(selection, erased, position, deadline), selection, check)
+            for table in regroup(merge_ordered(found, waiting)):
                 check()
                 count.add(table.column("revision"))
                 if self.limits.rows is not None and count.rows > self.limits.rows:
@@ -235,7 +235,7 @@ class Export:
     ) -> Iterator[pa.Table]:
         """The events that the lake has, in order."""
         if position is not None:
-            wanted = f"({condition(selection)}) AND {erasure.spared(erased)}"
+            wanted = f"({condition(selection)}) AND {erasure.spared_condition(erased)}"
             yield from self._range(wanted, position.version, deadline, None, None, self.part_bytes)
 
     def _range(
@@ -330,7 +330,7 @@ def newest(
         position = lakes.position(lake) if lake.has(EVENTS) else None
         seq = 0 if position is None else position.seq
         with JournalReader.open(lake.journal) as follower:
-            rows = _selected(follower.entries(seq + 1, follower.newest()), selection, gone, check)
+            rows = _select(follower.entries(seq + 1, follower.newest()), selection, gone, check)
             oldest = follower.oldest()
         # Events that the lake has taken meanwhile may have been trimmed from the journal while it was read.
         if (oldest is not None and oldest <= seq + 1) or read_watermark(lake.watermark).seq <= seq:
@@ -338,12 +338,12 @@ def newest(
     raise StoreUnavailable(f"{lake.journal}: expected events after {seq}, found it trimmed again and again; try again")
 
 
-def _selected(
+def _select(
     entries: Iterable[JournalEntry], selection: Selection, gone: Mapping[tuple[str, str], int], check: Check
 ) -> pa.Table | None:
     found: list[pa.Table] = []
     rows = size = 0
-    for table in filtered(_tables(entries, selection, gone), selection, check):
+    for table in filter_rows(_tables(entries, selection, gone), selection, check):
         found.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
         if rows > _MOST_WAITING or size > _MOST_WAITING_BYTES:
@@ -398,7 +398,7 @@ def _table(entries: Sequence[JournalEntry]) -> pa.Table:
     return pa.Table.from_pydict(columns, SCHEMA)
 
 
-def joined(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Iterator[pa.Table]:
+def merge_ordered(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Iterator[pa.Table]:
     """Two ordered sequences of events as one. Of one entity, those that wait all come after the others."""
     taken = 0
     for table in tables:
@@ -428,18 +428,18 @@ def _key(table: pa.Table, place: int) -> Key:
     return Key(*(table.column(name)[place].as_py() for name in _ORDER))
 
 
-def filtered(tables: Iterable[pa.Table], selection: Selection, check: Check) -> Iterator[pa.Table]:
+def filter_rows(tables: Iterable[pa.Table], selection: Selection, check: Check) -> Iterator[pa.Table]:
     """Yield the rows that the filter accepts, if there is one; never an empty table."""
     predicate = selection.predicate
     for table in tables:
         check()
         if predicate is not None:
-            table = table.filter(pa.chunked_array(_taken(table, predicate, check), pa.bool_()))
+            table = table.filter(pa.chunked_array(_accept_rows(table, predicate, check), pa.bool_()))
         if table.num_rows:
             yield table
 
 
-def _taken(table: pa.Table, predicate: Predicate, check: Check) -> Iterator[pa.Array]:
+def _accept_rows(table: pa.Table, predicate: Predicate, check: Check) -> Iterator[pa.Array]:
     """Yield for each row whether the filter accepts it, in slices."""
     for begin in range(0, table.num_rows, _SLICE_ROWS):
         check()
@@ -448,7 +448,7 @@ def _taken(table: pa.Table, predicate: Predicate, check: Check) -> Iterator[pa.A
         yield pa.array([matches(predicate, row) for row in rows], pa.bool_())
 
 
-def grouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def regroup(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """The same rows in tables that make good row groups."""
     held: list[pa.Table] = []
     for table in tables:

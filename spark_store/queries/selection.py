@@ -1,7 +1,7 @@
 """A selection of events of all entities, as a condition for Spark and for single events.
 
 Bounds, names and types are exact conditions on columns. A filter looks into the JSON of an event, and only `rql.evaluate`
-defines it: Spark gets conditions that it implies (`implied`), which may select too much and never too little, and the rows
+defines it: Spark gets conditions that it implies (`implied_conditions`), which may select too much and never too little, and the rows
 are filtered again (`matches`). A filter selects things only. Text is ordered as UTF-8.
 """
 
@@ -72,17 +72,17 @@ def condition(selection: Selection) -> str:
         if value is not None
     ]
     if selection.predicate is not None:
-        rules += [f"entity_type = {literal(EntityType.THING.value)}", *implied(selection.predicate)]
+        rules += [f"entity_type = {literal(EntityType.THING.value)}", *implied_conditions(selection.predicate)]
     return " AND ".join(f"({rule})" for rule in rules) or _ANYTHING
 
 
-def implied(predicate: Predicate) -> list[str]:
+def implied_conditions(predicate: Predicate) -> list[str]:
     """Yield conditions of SQL that follow from the filter."""
     match predicate:
         case And(parts):
-            return [rule for part in parts for rule in implied(part)]
+            return [rule for part in parts for rule in implied_conditions(part)]
         case Compare(operator, field, wanted):
-            return _compared(operator, field, wanted)
+            return _comparison(operator, field, wanted)
         case In(field, literals):
             column = _text_column(field)
             if column is not None and literals and all(it.kind is LiteralKind.TEXT for it in literals):
@@ -92,7 +92,7 @@ def implied(predicate: Predicate) -> list[str]:
             return []
 
 
-def _compared(operator: Operator, field: Field, wanted: Literal) -> list[str]:
+def _comparison(operator: Operator, field: Field, wanted: Literal) -> list[str]:
     column, value = _text_column(field), wanted.value
     if column is not None and operator is Operator.EQ and wanted.kind is LiteralKind.TEXT:
         return [f"{column} = {literal(str(value))}"]

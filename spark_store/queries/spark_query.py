@@ -227,7 +227,7 @@ class QueryResult:
             self._take_place(places)
             self._watcher = threading.Thread(target=self._watch, name="wide query", daemon=True)
             self._watcher.start()
-            with self._translated():
+            with self._translate_errors():
                 self._session = session = _session(find())
                 self._closing.callback(_release, session)
                 self._check()
@@ -245,7 +245,7 @@ class QueryResult:
         if self._over.is_set():
             raise StopIteration
         try:
-            with self._translated():
+            with self._translate_errors():
                 self._check()
                 batch = None if self._batches is None else next(self._batches, None)
             if batch is None:
@@ -304,7 +304,7 @@ class QueryResult:
         self._why = self._reason() or QueryCancelled("the query was stopped")
         threading.Thread(target=self._interrupt, name="wide query, stopped", daemon=True).start()
         if not self._over.wait(_GRACE_SECONDS) and self._session is not None:
-            _cut(self._session)
+            _interrupt(self._session)
 
     def _interrupt(self) -> None:
         """Interrupt repeatedly, because the query may be about to begin its next part."""
@@ -315,7 +315,7 @@ class QueryResult:
             self._over.wait(_INTERRUPT_SECONDS)
 
     @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Raise errors of pyspark and its transport as errors of the store; they share no root."""
         try:
             yield
@@ -324,17 +324,17 @@ class QueryResult:
         except Exception as error:
             if not _is_foreign(error):
                 raise
-            raise (self._why or translated(error, self._has_begun)) from error
+            raise (self._why or translate_error(error, self._has_begun)) from error
 
 
-def translated(error: Exception, has_begun: bool) -> SparkQueryError:
+def translate_error(error: Exception, has_begun: bool) -> SparkQueryError:
     """Return the store's error for an error of pyspark or gRPC.
 
     `has_begun`: some results were returned before.
     """
     text = str(error)
     code = getattr(getattr(error, "_grpc_status_code", None), "name", None)
-    reason = _shortened(text)
+    reason = _shorten(text)
     if "maxResultSize" in text:
         return ResultTooLarge(f"found a result larger than the pipeline may hold at once ({reason}); ask in parts")
     if code == "UNAUTHENTICATED":
@@ -356,7 +356,7 @@ def _is_foreign(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] in ("pyspark", "grpc") or _CLOSED in str(error)
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """Return Spark's text without Java's stack trace, in one line."""
     if (details := re.search(r'details = "([^"]*)"', text)) is not None:
         text = details[1]
@@ -411,12 +411,12 @@ def _release(session: SparkSession) -> None:
     saying.join(_GRACE_SECONDS)
     with contextlib.suppress(Exception):
         session.client.close()
-    _cut(session)
+    _interrupt(session)
     # Else it would be remembered as long as this process lives.
     atexit.unregister(session.client._on_exit)
 
 
-def _cut(session: SparkSession) -> None:
+def _interrupt(session: SparkSession) -> None:
     """End every call of the session, wherever it waits."""
     with contextlib.suppress(Exception):
         session.client._channel.close()

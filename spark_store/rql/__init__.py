@@ -4,7 +4,7 @@ predicate = resolve_times(parse(text), now)
 evaluate(predicate, document)
 foresee(predicate, document, is_open)
 weight(predicate)
-compiled(predicate)(document)
+compile_predicate(predicate)(document)
 
 That is how a history filter means it. A search has other rules: `search.read` and `search.holds`, with `order` and `options`
 beside them.
@@ -12,13 +12,13 @@ beside them.
 
 from spark_store.rql.ast import Predicate
 from spark_store.rql.binding import resolve_times
-from spark_store.rql.evaluator import compiled, evaluate, weight
+from spark_store.rql.evaluator import compile_predicate, evaluate, weight
 from spark_store.rql.parser import parse
 from spark_store.rql.partial_evaluator import fields, names_times, partial_evaluate
 
 __all__ = [
     "Predicate",
-    "compiled",
+    "compile_predicate",
     "evaluate",
     "fields",
     "names_times",

@@ -256,27 +256,27 @@ def _holds(test: Callable[[Any, Any], bool], value: Any, literal: Literal) -> bo
     """Whether the test is true for the two after coercion. Null and unresolved times compare with nothing."""
     if value is None or literal.kind is LiteralKind.NULL or literal.kind is LiteralKind.TIME:
         return False
-    return test(*_coerced(value, literal.value))
+    return test(*_coerce(value, literal.value))
 
 
-def _coerced(value: Any, wanted: Any) -> tuple[Any, Any]:
+def _coerce(value: Any, wanted: Any) -> tuple[Any, Any]:
     """Two scalars in a form in which Python compares them as this language does."""
     if type(value) is type(wanted) and not isinstance(value, str):
         return value, wanted
     if isinstance(value, bool) or isinstance(wanted, bool):
-        return _ordered(_text(value), _text(wanted))
+        return _orderable(_text(value), _text(wanted))
     if isinstance(value, str):
         if isinstance(wanted, str):
-            return _ordered(value, wanted)
+            return _orderable(value, wanted)
         number = _number(value)
-        return _ordered(value, _text(wanted)) if number is None else (number, wanted)
+        return _orderable(value, _text(wanted)) if number is None else (number, wanted)
     if isinstance(wanted, str):
         number = _number(wanted)
-        return _ordered(_text(value), wanted) if number is None else (value, number)
+        return _orderable(_text(value), wanted) if number is None else (value, number)
     return value, wanted
 
 
-def _ordered(left: str, right: str) -> tuple[Any, Any]:
+def _orderable(left: str, right: str) -> tuple[Any, Any]:
     """Return two texts whose order is that of UTF-16 code units, unlike code points beyond U+D7FF."""
     if left.isascii() or right.isascii():
         return left, right
@@ -320,17 +320,17 @@ _COMPARISONS: Mapping[Operator, Callable[[Any, Literal], bool]] = {
 Test: TypeAlias = Callable[[Document], bool]
 
 
-def compiled(predicate: Predicate) -> Test:
+def compile_predicate(predicate: Predicate) -> Test:
     """The predicate as a function. `time:` literals must have been resolved."""
     match predicate:
         case Compare():
-            return _compared(predicate)
+            return _comparison(predicate)
         case And(parts):
-            return _all(list(map(compiled, parts)))
+            return _all(list(map(compile_predicate, parts)))
         case Or(parts):
-            return _any(list(map(compiled, parts)))
+            return _any(list(map(compile_predicate, parts)))
         case Not(part):
-            return _not(compiled(part))
+            return _not(compile_predicate(part))
         case _:
             return partial(evaluate, predicate)
 
@@ -360,7 +360,7 @@ def _not(test: Test) -> Test:
     return lambda document: not test(document)
 
 
-def _compared(predicate: Compare) -> Test:
+def _comparison(predicate: Compare) -> Test:
     test, types = plain_test(predicate), alike(predicate.literal)
     if test is None or not types:
         return partial(evaluate, predicate)

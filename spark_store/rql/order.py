@@ -68,13 +68,13 @@ def _standing(document: Document, sorting: SortField, may: May | None) -> SortVa
     found = find(document, sorting.field)
     if len(found) == 1 and type(found[0]) is not list:
         return value_of(found[0])
-    values = [value_of(each) for value in found for each in _opened(value)]
+    values = [value_of(each) for value in found for each in _elements(value)]
     if not values:
         return NOTHING
     return max(values) if sorting.is_descending else min(values)
 
 
-def _opened(value: Any) -> Sequence[Any]:
+def _elements(value: Any) -> Sequence[Any]:
     """Return the elements of a nonempty array; otherwise the value itself, nothing for a missing one."""
     if value is MISSING:
         return ()

@@ -19,9 +19,9 @@ def partial_evaluate(
     """Return the result of `evaluate` for all values of the open fields; None if it depends on them."""
     match predicate:
         case And(parts):
-            return _joined(False, (partial_evaluate(part, document, is_open) for part in parts))
+            return _join(False, (partial_evaluate(part, document, is_open) for part in parts))
         case Or(parts):
-            return _joined(True, (partial_evaluate(part, document, is_open) for part in parts))
+            return _join(True, (partial_evaluate(part, document, is_open) for part in parts))
         case Not(part):
             found = partial_evaluate(part, document, is_open)
             return None if found is None else not found
@@ -29,7 +29,7 @@ def partial_evaluate(
             return None if is_open(predicate.field) else evaluate(predicate, document)
 
 
-def _joined(decisive: bool, parts: Iterator[bool | None]) -> bool | None:
+def _join(decisive: bool, parts: Iterator[bool | None]) -> bool | None:
     """Join results: one decisive part decides; otherwise an open part leaves the whole open."""
     found: bool | None = not decisive
     for part in parts:

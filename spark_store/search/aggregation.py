@@ -192,7 +192,7 @@ class GroupAccumulator:
         return [self._row(key, self._groups[key]) for key in sorted(self._groups)]
 
     def _row(self, key: tuple[SortValue, ...], group: _Group) -> dict[str, Any]:
-        row: dict[str, Any] = {name: _shown(each) for (name, _), each in zip(self._groupings, key, strict=True)}
+        row: dict[str, Any] = {name: _group_value(each) for (name, _), each in zip(self._groupings, key, strict=True)}
         row[COUNT] = group.count
         for measure, numbers in zip(self._aggregation.measures, group.numbers, strict=True):
             row[measure.name] = numbers.result(measure.function)
@@ -267,7 +267,7 @@ def _nearest(exact: Fraction) -> int | float | None:
         return None
 
 
-def _shown(value: SortValue) -> Any:
+def _group_value(value: SortValue) -> Any:
     """Return a group's value as JSON: 1 for both 1 and 1.0."""
     found = value.value
     return int(found) if value.rank is TypeRank.NUMBER and found == found // 1 and abs(found) < _WHOLE else found

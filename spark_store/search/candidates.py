@@ -228,7 +228,7 @@ class CandidateSet:
         """
         match tree:
             case RowSelect(path=name, equal=(rank, value)):
-                path = self.picture.declared(name)
+                path = self.picture.declared_path(name)
                 return None if path is None else ValueCandidates(name, path, rank, value)
             case Intersection(parts) | PathIntersection(parts, _):
                 return next(filter(None, map(self.of_value, parts)), None)

@@ -23,7 +23,7 @@ import msgspec
 from mappings.ids import EntityType
 from spark_store.rql.binding import fixed_width
 from spark_store.rql.order import TypeRank
-from spark_store.search.index_sql import TEXT, escaped, path_of
+from spark_store.search.index_sql import TEXT, escape_key, path_of
 
 
 class DeclaredPathState(IntEnum):
@@ -332,7 +332,7 @@ def _collect(path: str, value: Any, rows: set[Row], longest: int) -> None:
     else:
         rows.add((path, _OBJECT, int(bool(value))))
         for key, member in value.items():
-            _collect(f"{path}/{escaped(key)}", member, rows, longest)
+            _collect(f"{path}/{escape_key(key)}", member, rows, longest)
 
 
 def _double(value: int) -> float:

@@ -101,7 +101,7 @@ def has_work(connection: sqlite3.Connection) -> bool:
     return not progress(connection).is_complete or connection.execute(_IS_MOVING).fetchone() is not None
 
 
-def begin_anew(connection: sqlite3.Connection) -> None:
+def restart(connection: sqlite3.Connection) -> None:
     """Invalidate the index; the following steps delete and rebuild it."""
     for statement in _BEGIN_ANEW:
         connection.execute(statement)
@@ -136,7 +136,7 @@ def _take_in(connection: sqlite3.Connection, indexed: int) -> None:
     index = SearchIndex(connection)
     for key, type, id, created, size, text in rows:
         if size is not None:
-            index.change(type, id, key, None, created, size, _parsed(text))
+            index.change(type, id, key, None, created, size, _parse_state(text))
     index.end()
 
 
@@ -160,7 +160,7 @@ def _step_declared(connection: sqlite3.Connection) -> None:
     made = [
         (coming[path], rank, value, id, key)
         for key, type, id, created, _, text in rows
-        if type == EntityType.THING.value and (state := _parsed(text)) is not None
+        if type == EntityType.THING.value and (state := _parse_state(text)) is not None
         for path, rank, value in rows_of(state, created) or ()
         if path in coming
     ]
@@ -171,7 +171,7 @@ def _step_declared(connection: sqlite3.Connection) -> None:
         connection.execute(_ARE_THERE)
 
 
-def _parsed(text: bytes | str | None) -> dict[str, Any] | None:
+def _parse_state(text: bytes | str | None) -> dict[str, Any] | None:
     """A state as a value. One that is damaged has no rows."""
     try:
         found = None if text is None else msgspec.json.decode(text)

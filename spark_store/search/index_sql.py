@@ -113,13 +113,13 @@ def candidates(predicate: Predicate | None) -> Candidates:
 
 
 def _both(parts: Sequence[Candidates]) -> Candidates:
-    kept = _joined([part for part in parts if not isinstance(part, AllThings)])
+    kept = _join([part for part in parts if not isinstance(part, AllThings)])
     if NOTHING in kept:
         return NOTHING
     return kept[0] if len(kept) == 1 else Intersection(tuple(kept)) if kept else AllThings()
 
 
-def _joined(parts: Sequence[Candidates]) -> list[Candidates]:
+def _join(parts: Sequence[Candidates]) -> list[Candidates]:
     """Join parts about the same path: `ge` and `le` are one range of rows, and not two long ones."""
     by_path: defaultdict[str, list[RowSelect]] = defaultdict(list)
     others: list[Candidates] = []
@@ -155,52 +155,52 @@ def _rows(predicate: Compare | In | Exists) -> Candidates:
         return AllThings()
     if (outer := _before_number(field.path)) is not None:
         # In an array, the number may be that of an element, whose rows do not contain it.
-        return _found(Field(field.kind, outer), "", (), f"exists({'/'.join(outer)})")
+        return _row_select(Field(field.kind, outer), "", (), f"exists({'/'.join(outer)})")
     name = "/".join(field.path)
     match predicate:
         case Exists():
-            return _found(field, "", (), f"exists({name})")
+            return _row_select(field, "", (), f"exists({name})")
         case In(_, literals):
             return _in(field, literals, name)
         case Compare(operator, _, literal):
-            return _compared(field, operator, literal, name)
+            return _comparison(field, operator, literal, name)
 
 
-def _compared(field: Field, operator: Operator, literal: Literal, name: str) -> Candidates:
-    says = f"{operator.value}({name},{_shown(literal)})"
+def _comparison(field: Field, operator: Operator, literal: Literal, name: str) -> Candidates:
+    says = f"{operator.value}({name},{_show(literal)})"
     if operator is Operator.NE:
-        return _found(field, "", (), f"exists({name})")
+        return _row_select(field, "", (), f"exists({name})")
     if operator is Operator.EQ:
         return _in(field, (literal,), name)
     if operator in _SIGNS:
-        return _ordered(field, operator, literal, says)
+        return _order_condition(field, operator, literal, says)
     condition, parameters = _alike(operator, str(literal.value))
-    return _found(field, f" AND rank = {_RANKS[LiteralKind.TEXT]}{condition}", parameters, says)
+    return _row_select(field, f" AND rank = {_RANKS[LiteralKind.TEXT]}{condition}", parameters, says)
 
 
 def _in(field: Field, literals: Sequence[Literal], name: str) -> Candidates:
     by_rank: defaultdict[int, set[Any]] = defaultdict(set)
     for literal in literals:
         if literal.kind is not LiteralKind.TIME:
-            by_rank[_RANKS[literal.kind]].add(_kept(literal))
-    shown = ",".join(map(_shown, literals[:3])) + (",…" if len(literals) > 3 else "")
+            by_rank[_RANKS[literal.kind]].add(_stored_value(literal))
+    shown = ",".join(map(_show, literals[:3])) + (",…" if len(literals) > 3 else "")
     says = f"{'eq' if len(literals) == 1 else 'in'}({name},{shown})"
     parts = []
     for rank, wanted in by_rank.items():
         values = tuple(wanted)
         test = "= ?" if len(values) == 1 else f"IN ({','.join('?' * len(values))})"
         equal = (rank, values[0]) if len(values) == 1 else None
-        parts.append(_found(field, f" AND rank = {rank} AND value {test}", values, says, equal))
+        parts.append(_row_select(field, f" AND rank = {rank} AND value {test}", values, says, equal))
     return _either(parts)
 
 
-def _ordered(field: Field, operator: Operator, literal: Literal, says: str) -> Candidates:
+def _order_condition(field: Field, operator: Operator, literal: Literal, says: str) -> Candidates:
     if literal.kind in (LiteralKind.NULL, LiteralKind.TIME):
         return NOTHING
-    sign, value = _SIGNS[operator], _kept(literal)
+    sign, value = _SIGNS[operator], _stored_value(literal)
     if _is_near(literal):
         sign = _RELAXED.get(sign, sign)
-    return _found(field, f" AND rank = {_RANKS[literal.kind]} AND value {sign} ?", (value,), says)
+    return _row_select(field, f" AND rank = {_RANKS[literal.kind]} AND value {sign} ?", (value,), says)
 
 
 def _is_near(literal: Literal) -> bool:
@@ -211,7 +211,7 @@ def _is_near(literal: Literal) -> bool:
     return isinstance(value, float) and abs(value) >= _EXACT_BELOW
 
 
-def _kept(literal: Literal) -> Any:
+def _stored_value(literal: Literal) -> Any:
     """Return a literal's value as it is in a row."""
     match literal.kind:
         case LiteralKind.NULL:
@@ -224,7 +224,7 @@ def _kept(literal: Literal) -> Any:
             return literal.value
 
 
-def _found(
+def _row_select(
     field: Field, condition: str, parameters: Parameters, says: str, equal: tuple[int, Any] | None = None
 ) -> RowSelect:
     path = path_of(field.path)
@@ -235,10 +235,10 @@ def _found(
 
 def path_of(path: Sequence[str]) -> str:
     """A place as the index names it."""
-    return "/".join(map(escaped, path))
+    return "/".join(map(escape_key, path))
 
 
-def escaped(key: str) -> str:
+def escape_key(key: str) -> str:
     """Return a key as it is in the name of a path."""
     return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
 
@@ -267,13 +267,13 @@ def _by_id(predicate: Compare | In | Exists) -> Candidates:
             if literal.kind is not LiteralKind.TEXT:
                 return NOTHING
             sign = _SIGNS[operator]
-            return RowSelect(f"{_IDS} id {sign} ?", (literal.value,), f"{operator.value}(thingId,{_shown(literal)})")
+            return RowSelect(f"{_IDS} id {sign} ?", (literal.value,), f"{operator.value}(thingId,{_show(literal)})")
         case Compare(Operator.LIKE, _, literal):
             start = str(literal.value).partition("*")[0].partition("?")[0]
             if not start:
                 return AllThings()
             condition, parameters = _beginning(start, "id")
-            return RowSelect(f"{_IDS[:-4]}{condition}", parameters, f"like(thingId,{_shown(literal)})")
+            return RowSelect(f"{_IDS[:-4]}{condition}", parameters, f"like(thingId,{_show(literal)})")
         case _:
             return AllThings()
 
@@ -289,7 +289,7 @@ def _in_ids(literals: Sequence[Literal], is_namespace: bool) -> Candidates:
 
 def namespace(name: str) -> RowSelect:
     """The things of a namespace."""
-    return RowSelect(f"{_IDS} id >= ? AND id < ?", (f"{name}:", f"{name};"), f"eq(namespace,{_quoted(name)})")
+    return RowSelect(f"{_IDS} id >= ? AND id < ?", (f"{name}:", f"{name};"), f"eq(namespace,{_quote(name)})")
 
 
 # -- patterns
@@ -323,14 +323,14 @@ def _beginning(start: str, column: str = "value") -> tuple[str, Parameters]:
 
 def _glob(operator: Operator, pattern: str) -> str:
     """Return a GLOB pattern of SQLite that matches at least as much."""
-    return "".join(map(_glob_folded if operator is Operator.ILIKE else _glob_character, pattern))
+    return "".join(map(_glob_pattern if operator is Operator.ILIKE else _glob_character, pattern))
 
 
 def _glob_character(character: str) -> str:
     return "[[]" if character == "[" else "?" if character == "\0" else character
 
 
-def _glob_folded(character: str) -> str:
+def _glob_pattern(character: str) -> str:
     """Return a pattern for a character, and those with this lower case; beyond ASCII, for any."""
     if character in "*?":
         return character
@@ -343,10 +343,10 @@ def _glob_folded(character: str) -> str:
     return f"[{character.lower()}{character.upper()}{beyond}]"
 
 
-def _shown(literal: Literal) -> str:
+def _show(literal: Literal) -> str:
     match literal.kind:
         case LiteralKind.TEXT:
-            return _quoted(str(literal.value))
+            return _quote(str(literal.value))
         case LiteralKind.NULL:
             return "null"
         case LiteralKind.BOOLEAN:
@@ -355,5 +355,5 @@ def _shown(literal: Literal) -> str:
             return str(literal.value)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return '"' + (text if len(text) <= 40 else f"{text[:40]}…") + '"'

@@ -76,7 +76,7 @@ class Matcher:
             self._accesses[place] = None if policy is None else self._rights.access(policy, place[1])
         return self._accesses[place]
 
-    def found(self, row: Row) -> Match | None:
+    def match_row(self, row: Row) -> Match | None:
         """The thing of a row, if it is an answer.
 
         Raises Stopped: of long texts, a few take as long as a search may.

@@ -66,10 +66,10 @@ class PointLookup:
         max_bytes: int = PAGE_BYTES,  # noqa: ARG002 - one thing is found however large it is
     ) -> ThingPage:
         """As `Search.page`."""
-        hit = self._seen(question, rights) if after is None else None
+        hit = self._visible_hit(question, rights) if after is None else None
         return ThingPage([] if hit is None else [hit], after, is_last=True)
 
-    def _seen(self, question: ThingQuery, rights: ReadRights) -> SearchHit | None:
+    def _visible_hit(self, question: ThingQuery, rights: ReadRights) -> SearchHit | None:
         """Return the thing, if it matches, for a requester that sees it."""
         entity = self._entity
         if question.namespaces and entity.namespace not in question.namespaces:

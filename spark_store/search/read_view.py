@@ -108,7 +108,7 @@ class ReadView:
             self._paths[name] = self.first("SELECT id FROM search_paths WHERE path = ?", (name,))
         return self._paths[name]
 
-    def declared(self, name: str) -> int | None:
+    def declared_path(self, name: str) -> int | None:
         """Return the number of a path with a complete index of its own; None for others."""
         found: int | None = self.first(_DECLARED, (name,))
         return found

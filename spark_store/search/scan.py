@@ -115,7 +115,7 @@ class OrderedScan:
         else:
             way = AccessPath.VALUES
             name = path_of(self.order[0].field.path)
-            declared = name if len(self.order) == 2 and self.picture.declared(name) is not None else ""
+            declared = name if len(self.order) == 2 and self.picture.declared_path(name) is not None else ""
         return QueryPlan(
             way,
             self.reach.tree,
@@ -170,7 +170,7 @@ class OrderedScan:
         """
         found, level = [], len(fixed)
         for row in self._every_row() if keys is None else self.picture.load(keys):
-            judged = self.judge.found(row)
+            judged = self.judge.match_row(row)
             if (
                 judged is not None
                 and self._is_within(judged.place, fixed)
@@ -205,7 +205,7 @@ class OrderedScan:
                 if not fixed:
                     yield Match((SortValue(TypeRank.TEXT, row),), None)
                 continue
-            judged = self.judge.found(row)
+            judged = self.judge.match_row(row)
             if judged is not None and self._is_within(judged.place, fixed):
                 yield judged
             elif not fixed and self.picture.clock.is_late():
@@ -309,10 +309,10 @@ class OrderedScan:
         size = min(CHUNK, self.limit + 1)
         for first in range(0, len(rest), size):
             some = rest[first : first + size]
-            yield from self._loaded(some)
+            yield from self._load(some)
             yield some[-1][0]
 
-    def _loaded(self, ids: Sequence[tuple[str, int]]) -> Iterator[Row]:
+    def _load(self, ids: Sequence[tuple[str, int]]) -> Iterator[Row]:
         rows = {row[0]: row for row in self.picture.load([key for _, key in ids])}
         yield from (rows[key] for _, key in ids if key in rows)
 
@@ -340,10 +340,10 @@ class OrderedScan:
             if keys is None or each[1] in keys:
                 some.append(each)
             if len(some) == size or looked_at % SCANNED == 0:
-                yield from self._loaded(some)
+                yield from self._load(some)
                 yield each[0]
                 some = []
-        yield from self._loaded(some)
+        yield from self._load(some)
 
     def _every_row(self) -> Iterator[Row]:
         return self._by_ids.things(None, False, COLUMNS)
@@ -391,7 +391,7 @@ class OrderedScan:
                 continue
             behind = after if start is not None and rank == start.rank else None
             if rank == TypeRank.NULL:
-                yield from self._missing(level, path, keys, tree, behind, fixed, apart)
+                yield from self._without_value(level, path, keys, tree, behind, fixed, apart)
             else:
                 yield from self._of_rank(level, path, rank, keys, tree, behind, fixed, apart)
 
@@ -485,7 +485,7 @@ class OrderedScan:
         else:
             yield from self._level(level + 1, keys, inner, after, fixed, apart)
 
-    def _missing(
+    def _without_value(
         self,
         level: int,
         path: int | None,

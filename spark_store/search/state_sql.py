@@ -53,10 +53,10 @@ def possible(predicate: Predicate) -> Condition | None:
     """Return a condition that every match meets; None if there is none."""
     match predicate:
         case And(parts):
-            return _joined(" AND ", [found for part in parts if (found := possible(part)) is not None])
+            return _join(" AND ", [found for part in parts if (found := possible(part)) is not None])
         case Or(parts):
             either = [possible(part) for part in parts]
-            return None if None in either else _joined(" OR ", [found for found in either if found is not None])
+            return None if None in either else _join(" OR ", [found for found in either if found is not None])
         case Not(part):
             return _opposite(certain(part))
         case Compare(operator, field, literal) if operator in _SIGNS:
@@ -76,9 +76,9 @@ def certain(predicate: Predicate) -> Condition | None:
     match predicate:
         case And(parts):
             every = [certain(part) for part in parts]
-            return None if None in every else _joined(" AND ", [found for found in every if found is not None])
+            return None if None in every else _join(" AND ", [found for found in every if found is not None])
         case Or(parts):
-            return _joined(" OR ", [found for part in parts if (found := certain(part)) is not None])
+            return _join(" OR ", [found for part in parts if (found := certain(part)) is not None])
         case Not(part):
             return _opposite(possible(part))
         case Exists(field) if (path := _path(field)) is not None:
@@ -86,12 +86,12 @@ def certain(predicate: Predicate) -> Condition | None:
         case Compare(Operator.EQ, field, literal) if (path := _path(field)) is not None:
             return _equal(path, literal)
         case In(field, literals) if (path := _path(field)) is not None:
-            return _joined(" OR ", [found for it in literals if (found := _equal(path, it)) is not None])
+            return _join(" OR ", [found for it in literals if (found := _equal(path, it)) is not None])
         case _:
             return None
 
 
-def _joined(word: str, parts: Sequence[Condition]) -> Condition | None:
+def _join(word: str, parts: Sequence[Condition]) -> Condition | None:
     if not parts:
         return None
     sql = word.join(part.sql for part in parts)

@@ -32,7 +32,7 @@ from spark_store.lake.tables import Lake
 from spark_store.pipeline import tables
 from spark_store.pipeline.arrow_reader import short_events
 from spark_store.pipeline.session import SessionOptions, start_session
-from spark_store.pipeline.source import EVENTS_SCHEMA, EventRange, cut
+from spark_store.pipeline.source import EVENTS_SCHEMA, EventRange, split_range
 from spark_store.pipeline.stream import PipelineOptions, PipelineStream
 from spark_store.pipeline.tables import LakeWriter, event_rows, latest_rows
 from tests.bench.site import processor_seconds_of_all
@@ -101,7 +101,7 @@ class _EventsReader(DataSourceReader):
 
     def partitions(self) -> Sequence[EventRange]:
         first, last, parallelism = (int(self._options[name]) for name in ("first", "last", "parallelism"))
-        return cut(first, last, parallelism)
+        return split_range(first, last, parallelism)
 
     def read(self, partition: EventRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         return short_events(Path(self._options["path"]), partition.first, partition.last)

@@ -109,10 +109,10 @@ class JournalBehaviour:
         assert journal.events(TANK, 1, ALL, 10, MUCH) == [each.events[0] for each in messages]
         assert journal.snapshot(TANK) == messages[1].snapshots[0]
         assert journal.latest(TANK) == 2
-        second = journal.newest_until(3)
+        second = journal.newest_up_to(3)
         assert second is not None
         assert second.event.entity == ("stream", "", "tank")
-        assert journal.newest_until(4) == NumberedEvent(4, messages[1].events[0])
+        assert journal.newest_up_to(4) == NumberedEvent(4, messages[1].events[0])
 
     def test_an_entity_that_never_was_has_nothing(self, journal: Journal) -> None:
         assert journal.snapshot(LAMP) is None
@@ -285,16 +285,16 @@ class JournalBehaviour:
 
     def test_the_oldest_events_go_and_everything_else_stays(self, journal: Journal) -> None:
         journal.append([change(LAMP, 1), change(POLICY, 1), *history(LAMP, 4, 2)])
-        assert (journal.oldest(), journal.trimmed()) == (OldestEvent(1, timestamp(1)), 0)
+        assert (journal.oldest(), journal.last_trimmed()) == (OldestEvent(1, timestamp(1)), 0)
         assert journal.trim(3, LATER) == 3
         journal.commit()
-        assert (journal.oldest(), journal.trimmed(), journal.newest_seq()) == (OldestEvent(4, timestamp(3)), 3, 5)
+        assert (journal.oldest(), journal.last_trimmed(), journal.newest_seq()) == (OldestEvent(4, timestamp(3)), 3, 5)
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [3, 4]
         assert journal.events(POLICY, 1, ALL, 10, MUCH) == []
         assert (journal.snapshot(POLICY), journal.latest(POLICY)) == (snapshot(POLICY, 1), 1)
         assert journal.trim(99, LATER) == 2
         journal.commit()
-        assert (journal.oldest(), journal.trimmed()) == (None, 5)
+        assert (journal.oldest(), journal.last_trimmed()) == (None, 5)
         journal.append([change(POLICY, 2), change(LAMP, 5)])
         assert (journal.oldest(), journal.newest_seq()) == (OldestEvent(6, timestamp(2)), 7)
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [5]
@@ -315,16 +315,16 @@ class JournalBehaviour:
         assert not journal.beginning(LAMP).is_here
 
     def test_the_newest_event_up_to_a_number_is_known_with_its_number(self, journal: Journal) -> None:
-        assert journal.newest_until(9) is None
+        assert journal.newest_up_to(9) is None
         journal.append([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
-        assert [journal.newest_until(seq) for seq in (1, 2, 3, 9)] == [
+        assert [journal.newest_up_to(seq) for seq in (1, 2, 3, 9)] == [
             NumberedEvent(1, event(LAMP, 1)),
             NumberedEvent(2, event(POLICY, 1)),
             *[NumberedEvent(3, event(LAMP, 2))] * 2,
         ]
         assert journal.trim(1, LATER) == 1
         journal.commit()
-        assert journal.newest_until(1) is None
+        assert journal.newest_up_to(1) is None
 
     def test_what_is_young_stays_and_what_comes_after_it(self, journal: Journal) -> None:
         late = event(POLICY, 1)._replace(timestamp=timestamp(60))
@@ -332,7 +332,7 @@ class JournalBehaviour:
         assert journal.trim(99, timestamp(1)) == 0
         assert journal.trim(99, timestamp(30)) == 1
         journal.commit()
-        assert journal.trimmed() == 1
+        assert journal.last_trimmed() == 1
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [2]
 
     def test_trimming_is_bounded_and_can_be_rolled_back(self, journal: Journal) -> None:

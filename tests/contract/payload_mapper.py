@@ -38,7 +38,7 @@ _TEXT = st.text(max_size=20)
 
 def mapper(name: str, options: Mapping[str, Any] | None = None) -> PayloadMapper:
     """The mapper as a definition with these options makes it."""
-    codec = load_codec(name).configured(options or {})
+    codec = load_codec(name).configure(options or {})
     assert isinstance(codec, PayloadMapper)
     return codec
 
@@ -154,7 +154,7 @@ class MapperBehaviours:
         assert codec.needs_definition is bool(needed)
         if needed:
             with pytest.raises(OptionsRefused) as caught:
-                codec.configured({})
+                codec.configure({})
             assert {str(problem.steps[0]) for problem in caught.value.problems} == needed
 
 

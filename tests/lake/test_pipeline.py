@@ -23,11 +23,11 @@ from spark_store.pipeline.arrow_reader import short_events
 from spark_store.pipeline.tables import (
     LakeWriter,
     append_events,
-    appended,
+    last_appended,
     event_rows,
     merge_latest,
     merge_rows,
-    merged,
+    last_merged,
 )
 from spark_store.pipeline.upkeep import Upkeep
 from spark_store.records import Change, Snapshot
@@ -153,14 +153,14 @@ def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: 
     site.write(10)
     take_all(spark, site)
     target = LakeWriter.of(spark, site.folder)
-    assert merged(target) == 10
+    assert last_merged(target) == 10
     # It finds nothing that is newer than what is there.
     merge_rows(target, target.read(LATEST), 12)
-    assert merged(target) == 12
+    assert last_merged(target) == 12
     spark.sql(f"DELETE FROM {target.name(LATEST)} WHERE entity = '{lamp(3)}'")
     merge_latest(target, 1, 10)
     site.assert_equal()
-    assert merged(target) == 12
+    assert last_merged(target) == 12
     assert [key for key in spark.conf.getAll if ".write.txn" in key] == [], (
         "nothing else that is written gets the number"
     )
@@ -172,7 +172,7 @@ def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: 
     finally:
         spark.conf.unset("spark.databricks.delta.write.txnAppId")
         spark.conf.unset("spark.databricks.delta.write.txnVersion")
-    assert appended(target) == 11
+    assert last_appended(target) == 11
 
 
 @pytest.mark.soak(shard="lake")

@@ -27,7 +27,7 @@ from spark_store.pipeline import snapshots, upkeep
 from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.upkeep import Upkeep
-from spark_store.queries.as_of import Candidate, Policy, candidates, guarded, judged, query, seen
+from spark_store.queries.as_of import Candidate, Policy, candidates, with_policies, matching, query, visible_parts
 from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.records import Change, Snapshot
 from spark_store.rql.options import read_options
@@ -168,9 +168,9 @@ def found(site: DataFolder, address: str, question: ThingQuery, moment: str) -> 
         (policy, namespace): access for policy, access in ACCESS.items() for namespace in ("acme.site", "acme.lab")
     }
     with JournalReader.open(site.lake.journal) as follower:
-        judgement = judged(guarded(follower, asked(site, address, question, moment)), accesses, question)
+        judgement = matching(with_policies(follower, asked(site, address, question, moment)), accesses, question)
         kept = [it for _, it in sorted(judgement, key=lambda it: by(it[0]))]
-        return [hit.thing for hit in seen(guarded(follower, kept), accesses)]
+        return [hit.thing for hit in visible_parts(with_policies(follower, kept), accesses)]
 
 
 def questions() -> list[ThingQuery]:

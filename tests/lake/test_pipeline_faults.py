@@ -26,7 +26,7 @@ from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import EVENTS, LATEST, Table
 from spark_store.pipeline.session import java_pid
-from spark_store.pipeline.stream import PipelineOptions, PipelineStream, translated
+from spark_store.pipeline.stream import PipelineOptions, PipelineStream, translate_error
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.upkeep import Upkeep
 from tests.support.journal_entries import change
@@ -162,7 +162,7 @@ def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession
     file.with_name(f".{file.name}.crc").unlink()
     with damaged(file, spoilt(file)), pytest.raises(Py4JJavaError, match="could not verify page integrity") as caught:
         target.read(LATEST).collect()
-    assert type(translated(caught.value)) is LakeUnfit
+    assert type(translate_error(caught.value)) is LakeUnfit
 
     # A file of `latest` is half written: the table is moved away, and comes again.
     site.write(7)

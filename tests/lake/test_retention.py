@@ -15,7 +15,7 @@ from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS
 from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline import retention as module
 from spark_store.pipeline import snapshots
-from spark_store.pipeline.retention import DeletedEvents, RetentionRule, RetentionRules, believed, fold, forget, preview
+from spark_store.pipeline.retention import DeletedEvents, RetentionRule, RetentionRules, trusted_time, fold, forget, preview
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import timestamp
@@ -37,16 +37,16 @@ DAY = timedelta(days=1)
     ],
 )
 def test_an_event_goes_when_nothing_keeps_it(rule: RetentionRule, expected: str) -> None:
-    assert rule.expired(NOW, {}) == expected
+    assert rule.expired_condition(NOW, {}) == expected
 
 
 def test_what_was_written_after_something_young_does_not_go_by_its_time() -> None:
     """The clock was behind when it was written."""
     young = "ts < timestamp'2030-01-14T12:00:00+00:00' AND seq < 40"
-    assert RetentionRule(DAY, 7).expired(NOW, {DAY: 40}) == f"{young} AND revision <= newest - 7"
+    assert RetentionRule(DAY, 7).expired_condition(NOW, {DAY: 40}) == f"{young} AND revision <= newest - 7"
     rules = RetentionRules(RetentionRule(DAY), {"acme": RetentionRule(2 * DAY), "forever": RetentionRule()})
     assert rules.ages == {DAY, 2 * DAY}
-    assert rules.expired(NOW, {DAY: 40, 2 * DAY: None}) == (
+    assert rules.expired_condition(NOW, {DAY: 40, 2 * DAY: None}) == (
         "(ts < timestamp'2030-01-14T12:00:00+00:00' AND seq < 40 AND namespace <> 'acme' AND namespace <> 'forever')"
         " OR (namespace = 'acme' AND ts < timestamp'2030-01-13T12:00:00+00:00')"
         " OR (namespace = 'forever' AND false)"
@@ -58,7 +58,7 @@ def test_a_namespace_of_its_own_is_outside_the_default() -> None:
     assert RetentionRules.of(rules) == RetentionRules(
         RetentionRule(DAY), {"acme": RetentionRule(), "o'site": RetentionRule(revisions=3)}
     )
-    assert RetentionRules.of(rules).expired(NOW, {}) == (
+    assert RetentionRules.of(rules).expired_condition(NOW, {}) == (
         r"(ts < timestamp'2030-01-14T12:00:00+00:00' AND namespace <> 'acme' AND namespace <> 'o\'site')"
         r" OR (namespace = 'acme' AND false)"
         r" OR (namespace = 'o\'site' AND revision <= newest - 3)"
@@ -111,9 +111,9 @@ def test_a_creation_needs_nothing_before_it() -> None:
 
 def test_a_lake_into_which_nothing_comes_keeps_what_it_has() -> None:
     newest = NOW - DAY
-    assert believed(newest, NOW + 400 * DAY) == newest
-    assert believed(NOW + DAY, NOW) == NOW
-    assert believed(None, NOW) == NOW
+    assert trusted_time(newest, NOW + 400 * DAY) == newest
+    assert trusted_time(NOW + DAY, NOW) == NOW
+    assert trusted_time(None, NOW) == NOW
 
 
 def lamp(namespace: str, name: str) -> EntityId:

@@ -12,7 +12,7 @@ import uvloop
 from structlog.testing import capture_logs
 
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
-from connectivity.security.egress import EgressRules, enforced
+from connectivity.security.egress import EgressRules, enforce
 from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.contract.link import Publishing, Taker, examined, lost, numbered
@@ -259,7 +259,7 @@ async def test_a_port_that_nobody_listens_at(world: AmqpWorld) -> None:
 
 
 async def test_a_name_that_leads_to_a_forbidden_address(world: AmqpWorld) -> None:
-    with enforced(EgressRules(blocked=["127.0.0.0/8"])):
+    with enforce(EgressRules(blocked=["127.0.0.0/8"])):
         error = await refusal(world)
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
     assert "127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked, expected" in error.words

@@ -13,7 +13,7 @@ import pytest
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
-from connectivity.security.egress import EgressRules, enforced
+from connectivity.security.egress import EgressRules, enforce
 from connectivity.transports.base import OutboundMessage
 from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.consumer import IN_FLIGHT
@@ -582,7 +582,7 @@ class TestReaching:
     ) -> None:
         """The first greeting goes to an allowed name; what the cluster advertises is judged like the document."""
         document = self.document(kafka, f"tcp://localhost:{kafka.bootstrap.rpartition(':')[2]}", topic)
-        with enforced(EgressRules(blocked=["127.0.0.0/8", "::1"], allowed=["localhost"])):
+        with enforce(EgressRules(blocked=["127.0.0.0/8", "::1"], allowed=["localhost"])):
             error = await self.refused(document)
         assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
         assert error.words.startswith("127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked")

@@ -14,7 +14,7 @@ import trustme
 
 from connectivity.connections.model import Connection
 from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.security.egress import EgressRules, enforced
+from connectivity.security.egress import EgressRules, enforce
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import OutboundMessage
 from connectivity.transports.mqtt.connector import connect
@@ -117,7 +117,7 @@ async def test_a_port_that_nobody_listens_at(kind: str) -> None:
 
 async def test_a_name_that_leads_to_a_forbidden_address(kind: str) -> None:
     """What a document may not name, a name server may not bring in either."""
-    with enforced(EgressRules(blocked=["127.0.0.0/8"])):
+    with enforce(EgressRules(blocked=["127.0.0.0/8"])):
         async with scripted(CONNACK_FINE[kind]) as uri:
             error = await refusal(document(kind, uri))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)

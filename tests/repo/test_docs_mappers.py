@@ -24,7 +24,7 @@ def test_every_mapper_is_on_the_page_with_its_options(name: str) -> None:
 @each_row("block", BLOCKS[1:], ids=lambda block: block["own"]["mappingEngine"])
 def test_the_definitions_on_the_page_can_be_used(block: dict[str, dict[str, dict[str, object]]]) -> None:
     codec = load_codec(str(block["own"]["mappingEngine"]))
-    configured = codec.configured(block["own"]["options"])
+    configured = codec.configure(block["own"]["options"])
     assert configured is not codec
     assert type(configured) is type(codec)
 

@@ -63,7 +63,7 @@ class Device:
         """Send as much as is wanted."""
         if self.stream is None:
             return
-        count = min(self.endpoint.wanted(self.stream), max(0, upto - self.sent))
+        count = min(self.endpoint.capacity(self.stream), max(0, upto - self.sent))
         self.endpoint.offer(self.stream, [self._command(self.sent + n + 1) for n in range(count)])
         self.sent += count
         self.say()

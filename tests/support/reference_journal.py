@@ -145,7 +145,7 @@ class MemoryJournal(Journal):
         self._check_open()
         return OldestEvent(self._numbers[0][0], self._numbers[0][1].timestamp) if self._numbers else None
 
-    def newest_until(self, seq: int) -> NumberedEvent | None:
+    def newest_up_to(self, seq: int) -> NumberedEvent | None:
         self._check_open()
         return next((NumberedEvent(number, event) for number, event in reversed(self._numbers) if number <= seq), None)
 

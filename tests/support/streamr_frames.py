@@ -12,7 +12,7 @@ from mappings.ditto.messages import CONTENT_TYPES
 from mappings.errors import DecodeError, Fault
 from mappings.model.signals import Event
 from mappings.model.topic_path import entity_topic, parse_topic
-from mappings.streamr.errors import ErrorSubject, Sub, UnknownVersion, shown
+from mappings.streamr.errors import ErrorSubject, Sub, UnknownVersion, quote
 from mappings.streamr.frames import (
     ABOUT_RESEND,
     ABOUT_STREAM,
@@ -51,10 +51,10 @@ def read_frame(payload: bytes) -> Frame:
         raise _refused("expected an array of four items")
     layer, number, sub, said = items
     if isinstance(layer, bool) or layer != CONTROL_LAYER:
-        fault = Fault(400, "streamr:version.unsupported", f"Unknown control layer: found {shown(layer)}, expected 0")
+        fault = Fault(400, "streamr:version.unsupported", f"Unknown control layer: found {quote(layer)}, expected 0")
         raise UnknownVersion(fault)
     if isinstance(number, bool) or not isinstance(number, int) or number not in _READERS:
-        raise _refused(f"the type is {shown(number)}, expected 0 to 7")
+        raise _refused(f"the type is {quote(number)}, expected 0 to 7")
     return _READERS[FrameType(number)](FrameType(number), sub, said)
 
 
@@ -88,7 +88,7 @@ def _error(_type: FrameType, _sub: Any, said: Any) -> Frame:
             return Error(said)
         said = inner
     if not isinstance(said, dict):
-        raise _refused(f"the error is {shown(said)}, expected a text or an object")
+        raise _refused(f"the error is {quote(said)}, expected a text or an object")
     text = said.get("error")
     about = ErrorSubject(_of(said, "stream", str), _of(said, "partition", int), _sub_of(said))
     text = text if isinstance(text, str) else ""
@@ -117,7 +117,7 @@ def _place(said: Any) -> tuple[str, int]:
 
 def _client_id(value: Any) -> Sub:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _refused(f"the sub is {shown(value)}, expected a string or a number")
+        raise _refused(f"the sub is {quote(value)}, expected a string or a number")
     return value
 
 
@@ -141,11 +141,11 @@ def read_message(items: Any) -> StreamEntry:
     Raises UnknownVersion for one that is not supported, FrameRefused for anything else.
     """
     if not isinstance(items, list) or not items:
-        raise _bad_message(f"found {shown(items)}, expected an array")
+        raise _bad_message(f"found {quote(items)}, expected an array")
     version = items[0]
     if isinstance(version, bool) or version not in VERSIONS:
         why = _NOT_SUPPORTED.get(version) if isinstance(version, int) else None
-        found = f"{shown(version)}, {why}" if why else shown(version)
+        found = f"{quote(version)}, {why}" if why else quote(version)
         raise UnknownVersion(
             Fault(400, "streamr:version.unsupported", f"Unknown message version: found {found}, expected 28 or 29")
         )
@@ -154,15 +154,15 @@ def read_message(items: Any) -> StreamEntry:
         raise _bad_message(f"found {len(items)} items, version {version} has {wanted}")
     _, stream, partition, timestamp, ttl, offset, previous, content_type, content = items[:9]
     if not isinstance(stream, str):
-        raise _bad_message(f"the stream id is {shown(stream)}, expected a string")
+        raise _bad_message(f"the stream id is {quote(stream)}, expected a string")
     numbers = {"partition": partition, "timestamp": timestamp, "ttl": ttl, "offset": offset}
     if previous is not None:
         numbers["previous offset"] = previous
     for name, number in numbers.items():
         if isinstance(number, bool) or not isinstance(number, int):
-            raise _bad_message(f"the {name} is {shown(number)}, expected an integer")
+            raise _bad_message(f"the {name} is {quote(number)}, expected an integer")
     if content_type != JSON_CONTENT:
-        raise _bad_message(f"the content type is {shown(content_type)}, expected {JSON_CONTENT}")
+        raise _bad_message(f"the content type is {quote(content_type)}, expected {JSON_CONTENT}")
     if not isinstance(content, str):
         raise _bad_message("the content is no string")
     return StreamEntry(stream, partition, timestamp, ttl, offset, previous, encode_content(content))
@@ -208,4 +208,4 @@ def twin_event_of(message: StreamEntry) -> Event:
 
 
 def _no_event(stream: str) -> FrameRefused:
-    return FrameRefused(Fault(400, "streamr:message.invalid", f"Not an event of {shown(stream)}"))
+    return FrameRefused(Fault(400, "streamr:message.invalid", f"Not an event of {quote(stream)}"))

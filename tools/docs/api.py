@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from connectivity.api.app import application
 from connectivity.api.errors import CODES
-from connectivity.api.openapi import ALWAYS, CHANGING, EVERYWHERE, GUARDED, WITH_BODY, WITH_JSON, described
+from connectivity.api.openapi import ALWAYS, CHANGING, EVERYWHERE, GUARDED, WITH_BODY, WITH_JSON, openapi_document
 from connectivity.api.operations import Erasures
 from connectivity.management.interface import Management
 from connectivity.monitoring.prometheus import PrometheusRegistry
@@ -133,7 +133,7 @@ def description() -> dict[str, Any]:
         cast(Management, object()),
         cast(SearchRequests, object()),
     )
-    return described(app, needs_token=False)
+    return openapi_document(app, needs_token=False)
 
 
 def _operations(document: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

@@ -40,7 +40,7 @@ def not_readable(
     """Return why these subjects may not read; None if they may."""
     if entity.type is not EntityType.STREAM:
         return may_stream(entity, subjects, world)
-    stream = _own(entity)
+    stream = _stream_of_partition(entity)
     known = streams.get(stream)
     if known is not None and may_use_stream(stream, known, READ, subjects, world):
         return None
@@ -58,7 +58,7 @@ class ReaderAccess(AccessRevalidation[tuple[SessionReader, int]]):
         reader, stream = judged
         if (entity := reader.entity(stream)) is None:
             return frozenset()
-        name = _own(entity) if entity.type is EntityType.STREAM else stream_id_of(entity)
+        name = _stream_of_partition(entity) if entity.type is EntityType.STREAM else stream_id_of(entity)
         return concerning(name, reader.streams_there, self._world)
 
     def judge(self, found: Collection[tuple[SessionReader, int]]) -> None:
@@ -72,7 +72,7 @@ class ReaderAccess(AccessRevalidation[tuple[SessionReader, int]]):
                 self.note(judged)
 
 
-def _own(entity: EntityId) -> str:
+def _stream_of_partition(entity: EntityId) -> str:
     """The stream of a partition."""
     found = parse_partition_name(str(entity))
     return found[0] if found is not None else str(entity)

@@ -66,7 +66,7 @@ class CommandResponses:
         ended: Done,
     ) -> None:
         """Send a response if it is expected. `own` is the address of the session, where only frames may go."""
-        address = self._resolved(answer, route, arrival, own) if _is_wanted(answer) else None
+        address = self._reply_address(answer, route, arrival, own) if _is_wanted(answer) else None
         if isinstance(answer, ErrorResponse):
             route.facts.dispatched_error.note(answer, words=failure_of(answer))
         if address is None:
@@ -92,7 +92,7 @@ class CommandResponses:
 
         line.post(envelopes, told)
 
-    def _resolved(
+    def _reply_address(
         self, answer: Response | ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, own: str
     ) -> str | None:
         if self._address is None:
@@ -179,10 +179,10 @@ def _work(
 def _read(
     element: Element, party: CommandSender, route: ReplyTargetPublisher, arrival: InboundDelivery, border: SenderCheck
 ) -> SessionReply | SessionCommand:
-    told = partial(_told, element, party, route, arrival)
+    told = partial(_note_result, element, party, route, arrival)
     found = _command(border.read(element.octets), arrival)
     if isinstance(found, ErrorResponse):
-        return partial(_refused, found, told)
+        return partial(_report_refusal, found, told)
     if not _UNANSWERABLE.isdisjoint(found.headers):
         found = replace(found, headers={name: it for name, it in found.headers.items() if name not in _UNANSWERABLE})
     return SessionCommand(found, arrival.received.subjects, name_of_part(found, arrival, element.position), told)
@@ -215,7 +215,7 @@ def _command(received: DecodedDelivery, arrival: InboundDelivery) -> Command | E
     return error
 
 
-def _refused(
+def _report_refusal(
     answer: ErrorResponse,
     told: Callable[[Response | ErrorResponse, Done], None],
     _error: BaseException | None,
@@ -225,7 +225,7 @@ def _refused(
     told(answer, ended)
 
 
-def _told(
+def _note_result(
     element: Element,
     party: CommandSender,
     route: ReplyTargetPublisher,
@@ -234,7 +234,7 @@ def _told(
     ended: Done,
 ) -> None:
     """Note the durable result of an element."""
-    if not party.ingest.told(element):
+    if not party.ingest.acknowledge(element):
         ended(None)
         return
 

@@ -175,7 +175,7 @@ class RsioHandler(SessionHandler):
     def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:
         for room in self._of(connection_id):
             if sign is ReaderStatus.HEARD:
-                room.heard(address)
+                room.reader_seen(address)
             elif sign is ReaderStatus.UNHEARD:
                 room.unheard(address)
             else:

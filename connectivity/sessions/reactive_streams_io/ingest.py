@@ -140,7 +140,7 @@ class Ingest:
             inlet.due = now + inlet.pause
             inlet.pause = min(inlet.pause * 2, LONGEST_PAUSE)
 
-    def told(self, element: Element) -> bool:
+    def acknowledge(self, element: Element) -> bool:
         """Acknowledge an element. False if it was acknowledged before."""
         if element.is_told:
             return False
@@ -155,14 +155,14 @@ class Ingest:
             return False
         inlet.done += 1
         inlet.pause = FIRST_PAUSE
-        return inlet.done >= HALF and self._want_again(inlet)
+        return inlet.done >= HALF and self._request_more(inlet)
 
     def settle_up(self) -> bool:
         """The session is about to end: let its client know of all that is done.
 
         Whether there is something to say.
         """
-        wanted = [self._want_again(inlet) for inlet in self._inlets if inlet.done]
+        wanted = [self._request_more(inlet) for inlet in self._inlets if inlet.done]
         return any(wanted)
 
     def tick(self, now: float) -> bool:
@@ -174,7 +174,7 @@ class Ingest:
                 self._subscribe(inlet)
         return bool(due)
 
-    def _want_again(self, inlet: CommandStream) -> bool:
+    def _request_more(self, inlet: CommandStream) -> bool:
         done, inlet.done = inlet.done, 0
         return inlet.stream is not None and self._session.request(inlet.stream, done)
 

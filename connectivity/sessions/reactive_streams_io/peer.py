@@ -241,7 +241,7 @@ class PeerSession:
             while self.unconfirmed < self._window and (octets := self.endpoint.take()):
                 elements, self.offers.elements = self.offers.elements, 0
                 self._post(octets, elements)
-                self.offers.taken()
+                self.offers.resume_reading()
             if self._parting is not None and self.endpoint.is_spent:
                 # The last word was said before, or cannot be said.
                 self._post(b"")

@@ -74,7 +74,7 @@ def cbor(element: bytes) -> bytes:
 _headers = msgspec.json.Decoder(dict[str, object]).decode
 
 
-def enriched(
+def enriched_encoder(
     entity: EntityId, fields: str, filter: str | None, subjects: tuple[str, ...], present: CurrentState
 ) -> Callable[[Event], bytes | None]:
     """Return the encoder of a thing's events that pass a filter, with extra fields.
@@ -142,7 +142,7 @@ class PublisherResolver:
         """Return the publisher of a publisher string, or the fault."""
         try:
             name = publisher_names.parse(publisher, with_trials=self._options.has_trials)
-            opened = self._named(name, subjects)
+            opened = self._open_named(name, subjects)
             return opened if name.encoding == "json" or isinstance(opened, Fault) else _in_cbor(name, opened)
         except DecodeError as error:
             return error.fault
@@ -151,7 +151,7 @@ class PublisherResolver:
         except QueryError as error:
             return _unprocessable(error.fault)
 
-    def _named(self, name: publisher_names.Name, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
+    def _open_named(self, name: publisher_names.Name, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         match name:
             case publisher_names.SyntheticName():
                 return ResolvedPublisher(
@@ -177,7 +177,7 @@ class PublisherResolver:
             return _wrong("found extra-fields without follow, expected them where it goes on live")
         entity = name.entity
         write = self._written(entity, name.projection, name.fields, None)
-        live = self._live_written(name, subjects) if name.follow else write
+        live = self._live_encoder(name, subjects) if name.follow else write
 
         def open() -> Feed | Fault:
             newest = self._newest(entity)
@@ -187,7 +187,7 @@ class PublisherResolver:
             feed = self._ask(SubscriptionKind.HISTORY, query, subjects)
             if isinstance(feed, Fault):
                 return feed
-            if (gone := self._gone(entity, name.from_revision)) is not None:
+            if (gone := self._retention_fault(entity, name.from_revision)) is not None:
                 return gone
             if not name.follow:
                 return _written(feed, write)
@@ -197,7 +197,7 @@ class PublisherResolver:
         return ResolvedPublisher(SubscriptionKind.HISTORY, entity, _size(name.projection), open)
 
     def _events(self, name: publisher_names.Events, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
-        write = self._live_written(name, subjects)
+        write = self._live_encoder(name, subjects)
 
         def open() -> Feed | Fault:
             return self._live(name.entity, None, write, subjects)
@@ -213,7 +213,7 @@ class PublisherResolver:
         predicate = rql.resolve_times(rql.parse(text), self._now())
         return lambda event: rql.evaluate(predicate, partial_thing(event))
 
-    def _live_written(self, name: publisher_names.History | publisher_names.Events, subjects: tuple[str, ...]) -> Write:
+    def _live_encoder(self, name: publisher_names.History | publisher_names.Events, subjects: tuple[str, ...]) -> Write:
         """Return the encoder of the live events that a name selects.
 
         Raises SelectorRefused, DecodeError, QueryError, ValueError.
@@ -223,8 +223,8 @@ class PublisherResolver:
             return self._written(name.entity, name.projection, name.fields, is_kept)
         if name.projection is not None:
             raise ValueError("found extra-fields with project, expected one of them")
-        write = enriched(name.entity, name.extra_fields, name.filter, subjects, ClockedState(self._world, self._now))
-        return write if name.fields is None else _selected(write, name.fields)
+        write = enriched_encoder(name.entity, name.extra_fields, name.filter, subjects, ClockedState(self._world, self._now))
+        return write if name.fields is None else _selecting_encoder(write, name.fields)
 
     def _written(
         self,
@@ -234,11 +234,11 @@ class PublisherResolver:
         is_kept: Callable[[Event], bool] | None,
     ) -> Write:
         """Return the encoder of historical events. Raises SelectorRefused, DecodeError."""
-        write: Write = EventWriter(entity) if projection is None else _projected(projection)
+        write: Write = EventWriter(entity) if projection is None else _projection_encoder(projection)
         if fields is not None:
             if projection is not None:
                 raise ValueError("found fields with project, expected one of them")
-            write = _selected(write, fields)
+            write = _selecting_encoder(write, fields)
         if is_kept is None:
             return write
         return lambda event: write(event) if is_kept(event) else None
@@ -284,7 +284,7 @@ class PublisherResolver:
             selection = _selection(name)
             if selection is None:
                 return live(None) if name.follow else NOTHING
-            if (gone := self._gone(entity, name.from_offset)) is not None:
+            if (gone := self._retention_fault(entity, name.from_offset)) is not None:
                 return gone
             newest = self._newest(entity)
 
@@ -321,11 +321,11 @@ class PublisherResolver:
         snapshot = self._store.snapshot(entity)
         return 0 if snapshot is None else snapshot.revision
 
-    def _gone(self, entity: EntityId, wanted: int | None) -> Fault | None:
+    def _retention_fault(self, entity: EntityId, wanted: int | None) -> Fault | None:
         """Return the fault for a revision that is no longer retained."""
         if wanted is None or wanted < 1 or wanted > self._newest(entity):
             return None
-        oldest = self._store.oldest_kept(entity)
+        oldest = self._store.oldest_revision(entity)
         if wanted >= oldest:
             return None
         return Fault(
@@ -359,7 +359,7 @@ def _size(projection: publisher_names.Projection | None) -> int:
     return 0 if projection is None else projection.element_size
 
 
-def _projected(projection: publisher_names.Projection) -> Write:
+def _projection_encoder(projection: publisher_names.Projection) -> Write:
     """The number at a pointer after an event, packed. Raises DecodeError."""
     segments = parse_pointer(projection.pointer)
     pack = packer(projection)
@@ -373,7 +373,7 @@ def _projected(projection: publisher_names.Projection) -> Write:
     return write
 
 
-def _selected(write: Write, fields: str) -> Write:
+def _selecting_encoder(write: Write, fields: str) -> Write:
     """Elements with some of their members only. Raises SelectorRefused."""
     selection = parse_fields(fields)
 

@@ -96,7 +96,7 @@ class ReadAheadBudget:
         self._hall.octets += octets
         self._admit()
 
-    def taken(self, octets: int) -> None:
+    def release(self, octets: int) -> None:
         """Subtract bytes that the transport has taken, or that are no longer needed."""
         self._held -= octets
         self._hall.octets -= octets
@@ -125,7 +125,7 @@ class ReadAheadBudget:
 
 
 class BudgetedFeed(Feed):
-    """A feed with a budget. `taken` says that the transport has taken a page."""
+    """A feed with a budget. `release` says that the transport has taken a page."""
 
     __slots__ = ("_feed", "_gate", "_held", "_is_closed")
 
@@ -153,10 +153,10 @@ class BudgetedFeed(Feed):
             gate.leave(held)
         return found
 
-    def taken(self) -> None:
+    def release(self) -> None:
         held, self._held = self._held, 0
         if held:
-            self._gate.taken(held)
+            self._gate.release(held)
 
     def wake(self, ready: Callable[[], None]) -> None:
         self._feed.wake(ready)

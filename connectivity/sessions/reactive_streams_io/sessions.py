@@ -127,7 +127,7 @@ class RsioSessions:
             counterpart = self._counterparts[key]
             self.see(key, counterpart, counterpart.lose())
 
-    def heard(self, address: str) -> None:
+    def reader_seen(self, address: str) -> None:
         """Note that the address has a reader."""
         self._unheard.pop(address, None)
 

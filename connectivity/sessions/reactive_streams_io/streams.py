@@ -131,7 +131,7 @@ class SessionStreams:
         for stream in list(self._offers):
             self.cancel(stream)
 
-    def taken(self) -> None:
+    def resume_reading(self) -> None:
         """Read on for streams whose elements the transport has taken."""
         for stream, offer in list(self._waiting.items()):
             if not self.session.waiting(stream):
@@ -220,7 +220,7 @@ class PublishedStream:
     def let_go(self) -> None:
         """Release the elements that the transport has taken, or that are no longer needed."""
         if self._feed is not None:
-            self._feed.taken()
+            self._feed.release()
         while self._postings:
             _let_go(self._postings.popleft())
 

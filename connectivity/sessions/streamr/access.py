@@ -33,7 +33,7 @@ class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
 
     def close(self, room: StreamrSessions) -> None:
         """The room is closed."""
-        for followed in self.those(lambda followed: followed[0] is room):
+        for followed in self.select(lambda followed: followed[0] is room):
             self.forget(followed)
 
     def concerning(self, judged: tuple[StreamrSessions, str]) -> frozenset[EntityId]:
@@ -57,7 +57,7 @@ class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
         room.do([effect for effect in effects if not isinstance(effect, SendFrame)])
         # Requests from before the change are answered first.
         asyncio.get_running_loop().call_soon(room.do, [effect for effect in effects if isinstance(effect, SendFrame)])
-        still = room.sessions.followed()
+        still = room.sessions.followed_streams()
         for stream in streams:
             if stream in still:
                 self.note((room, stream))

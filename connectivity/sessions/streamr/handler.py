@@ -98,10 +98,10 @@ class StreamrHandler(SessionHandler):
             return ()
         try:
             if visit.is_taken:
-                raise _taken(request)
+                raise _session_taken(request)
             return (self._carry_out(request, visit, spoken.headers, changes),)
         except RequestRefused as error:
-            return (self._refused(error, visit, spoken.headers),)
+            return (self._refusal(error, visit, spoken.headers),)
 
     def _carry_out(
         self, request: Request, visit: _Request, headers: Headers, changes: list[Change]
@@ -178,7 +178,7 @@ class StreamrHandler(SessionHandler):
             )
         else:
             visit.heard.route.meter.inbound("answered_again")
-        return partial(_published, request, visit.line)
+        return partial(_report_publish, request, visit.line)
 
     def _subscribe(
         self, request: SubscribeRequest, visit: _Request, line: StreamrReplyChannel, client: str | None
@@ -186,7 +186,7 @@ class StreamrHandler(SessionHandler):
         permission = self._admit(request, visit)
         subjects = frozenset(permission.subjects)
         frames = visit.room.subscribe(request, line, visit.owners, subjects, self._means.clock(), client)
-        return partial(_followed, visit.room, frames, line)
+        return partial(_confirm_subscription, visit.room, frames, line)
 
     def _unsubscribe(
         self, request: Unsubscribe, visit: _Request, line: StreamrReplyChannel, client: str | None
@@ -195,14 +195,14 @@ class StreamrHandler(SessionHandler):
         if visit.arrival.is_again and isinstance(frames[-1], Error):
             # It was carried out when it came first.
             frames = [Unsubscribed(request.stream, request.partition or 0)]
-        return partial(_followed, visit.room, frames, line)
+        return partial(_confirm_subscription, visit.room, frames, line)
 
     def _resend(self, request: Resend, visit: _Request, line: StreamrReplyChannel) -> SessionReply:
         room = visit.room
         permission = self._admit(request, visit)
         if room.sessions.open(line.address, visit.owners, self._means.clock()) is None:
             raise RequestRefused(room.sessions.too_many, error_subject(request))
-        room.keeping.asked(request, visit.owners, line)
+        room.keeping.add_resend(request, visit.owners, line)
         entity = entity_at(permission.stream, request.partition)
         wanted = ResendRequest(request, entity, self._newest(entity), permission.subjects)
         return partial(self._begin_resend, wanted, visit, line)
@@ -219,15 +219,15 @@ class StreamrHandler(SessionHandler):
         ended(None)
         room, sub = visit.room, wanted.request.sub
         if room.sessions.get(line.address) is None:
-            room.keeping.answered(line.address, sub)
+            room.keeping.remove_resend(line.address, sub)
             return
         resending = room.seat(line).resending
         try:
             resending.ask(wanted, line)
         except RequestRefused as refusal:
             if sub not in resending.subs:
-                room.keeping.answered(line.address, sub)
-            self._refused(refusal, visit, visit.heard.signal.headers)(None, unobserved)
+                room.keeping.remove_resend(line.address, sub)
+            self._refusal(refusal, visit, visit.heard.signal.headers)(None, unobserved)
 
     def _admit(self, request: Publish | SubscribeRequest | Resend, visit: _Request) -> StreamPermission:
         return admit(request, visit.room.options, visit.arrival.received.subjects, self._means.decider.world)
@@ -246,7 +246,7 @@ class StreamrHandler(SessionHandler):
             return
         line.say(frame_of(error.fault, line.correlation_id), ended)
 
-    def _refused(self, error: RequestRefused, visit: _Request, headers: Headers) -> SessionReply:
+    def _refusal(self, error: RequestRefused, visit: _Request, headers: Headers) -> SessionReply:
         visit.heard.route.meter.inbound("refused")
         log.info(
             "a request was refused",
@@ -260,7 +260,7 @@ class StreamrHandler(SessionHandler):
         line = visit.line
         if line is None:
             return _silent
-        return partial(_answered, line, [error_of(error.fault, error.about, line.correlation_id)])
+        return partial(_send_frames, line, [error_of(error.fault, error.about, line.correlation_id)])
 
     # sessions
 
@@ -299,7 +299,7 @@ class StreamrHandler(SessionHandler):
     def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:
         for room in self._of(connection_id):
             if sign is ReaderStatus.HEARD:
-                room.sessions.heard(address)
+                room.sessions.reader_seen(address)
             elif sign is ReaderStatus.UNHEARD:
                 room.do(room.sessions.unheard(address, self._means.clock()))
             else:
@@ -373,7 +373,7 @@ def _client(headers: Headers) -> str | None:
     return str(client) if client is not None else None
 
 
-def _taken(request: Request) -> RequestRefused:
+def _session_taken(request: Request) -> RequestRefused:
     """Return the error for a sender that uses the session of another one."""
     if isinstance(request, Publish | SubscribeRequest | Resend):
         return RequestRefused(forbidden(request), error_subject(request))
@@ -381,7 +381,7 @@ def _taken(request: Request) -> RequestRefused:
     return RequestRefused(errors.not_authorized(stream, partition), ErrorSubject(stream, partition))
 
 
-def _answered(
+def _send_frames(
     line: StreamrReplyChannel,
     frames: Sequence[Frame],
     _error: BaseException | None,
@@ -391,7 +391,7 @@ def _answered(
     line.send([(type_of(frame), write_frame(frame, line.style)) for frame in frames], ended)
 
 
-def _followed(
+def _confirm_subscription(
     room: StreamrSessions, frames: Sequence[Frame], line: StreamrReplyChannel, _error: BaseException | None, ended: Done
 ) -> None:
     """Confirm a subscribe or unsubscribe that is durable."""
@@ -403,7 +403,7 @@ def _silent(_error: BaseException | None, ended: Done) -> None:
     ended(None)
 
 
-def _published(request: Publish, line: StreamrReplyChannel | None, error: BaseException | None, ended: Done) -> None:
+def _report_publish(request: Publish, line: StreamrReplyChannel | None, error: BaseException | None, ended: Done) -> None:
     """Report a message that could not be stored; a durable one has no reply."""
     if error is None:
         ended(None)

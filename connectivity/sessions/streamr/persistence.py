@@ -36,7 +36,7 @@ class SessionPersistence:
     def __init__(self, rows: SessionRepository, connection_id: str, mapper: str) -> None:
         self._rows, self.connection_id, self.mapper = rows, connection_id, mapper
 
-    def following(self, row: SubscriptionRow, line: StreamrReplyChannel, after: int) -> None:
+    def add_subscription(self, row: SubscriptionRow, line: StreamrReplyChannel, after: int) -> None:
         """Store that a session is subscribed to a partition, for these clients and subjects.
 
         New subscriptions begin after this offset.
@@ -47,24 +47,24 @@ class SessionPersistence:
         )
         self._rows.keep(SessionRow(self.at(row.address, row.spot), line.source, pack(kept), after))
 
-    def left(self, address: str, spot: Spot) -> None:
+    def remove_subscription(self, address: str, spot: Spot) -> None:
         """A session follows a partition no longer."""
         self._rows.forget(self.at(address, spot))
 
-    def sent(self, at: SessionKey, offset: int) -> None:
+    def confirm_sent(self, at: SessionKey, offset: int) -> None:
         """Note that the broker has confirmed a session's messages up to this offset."""
         self._rows.sent(at, offset)
 
-    def asked(self, request: Resend, owners: frozenset[str], line: StreamrReplyChannel) -> None:
+    def add_resend(self, request: Resend, owners: frozenset[str], line: StreamrReplyChannel) -> None:
         """A resend has no end yet."""
         kept = PersistedResend(request.stream, request.partition, request.sub, owners, line.mapped, line.correlation_id)
         self._rows.keep(SessionRow(self._asked_at(line.address, request.sub), line.source, pack(kept)))
 
-    def answered(self, address: str, sub: Sub) -> None:
+    def remove_resend(self, address: str, sub: Sub) -> None:
         """Each resend of this `sub` has ended."""
         self._rows.forget(self._asked_at(address, sub))
 
-    def found(self) -> Iterable[RestoredRow]:
+    def stored_sessions(self) -> Iterable[RestoredRow]:
         """Return the stored sessions. Unreadable rows are deleted."""
         for row in self._rows.rows(self.connection_id):
             if row.at.mapper != self.mapper:

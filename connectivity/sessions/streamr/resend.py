@@ -146,9 +146,9 @@ class ResendQueue:
     def _answer(self, resend: _Resend, frame: Frame) -> None:
         self._resends.answered(resend.ticket)
         self._unconfirmed[resend.ticket.request.sub] += 1
-        resend.line.say(frame, partial(self._said, resend.ticket.request.sub))
+        resend.line.say(frame, partial(self._end_confirmed, resend.ticket.request.sub))
 
-    def _said(self, sub: Sub, _error: ConnectivityError | None) -> None:
+    def _end_confirmed(self, sub: Sub, _error: ConnectivityError | None) -> None:
         self._unconfirmed[sub] -= 1
         if not self._unconfirmed[sub]:
             del self._unconfirmed[sub]
@@ -244,7 +244,7 @@ class _Resend:
 
     def _send(self, signal: Next, ended: Done | None) -> PendingPublish:
         style = self.line.style
-        found = self._conversation.found([self._source.entry(event) for event in signal.elements])
+        found = self._conversation.element_frames([self._source.entry(event) for event in signal.elements])
         frames = [(type_of(frame), write_frame(frame, style)) for frame in found]
         number = len(signal.elements)
         return self.line.send(frames, partial(self._sent, number, ended), elements=number)
@@ -260,6 +260,6 @@ class _Resend:
 def _is_at_hand(query: HistoryQuery, store: Store) -> bool:
     """Whether the history is known to go back that far without reading the lake."""
     try:
-        return query.from_revision >= store.oldest_kept(query.entity)
+        return query.from_revision >= store.oldest_revision(query.entity)
     except StoreUnavailable:
         return False

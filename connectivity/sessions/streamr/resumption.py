@@ -41,7 +41,7 @@ def go_on(
             rows.forget(row.at)
     for room in dict.fromkeys(rooms.values()):
         by_source = {route.index: route for route, own in rooms.items() if own is room}
-        for row, kept in list(room.keeping.found()):
+        for row, kept in list(room.keeping.stored_sessions()):
             route = by_source.get(row.source)
             if route is None or not is_meant(row.at.address, room.options.reply_addresses, route):
                 room.keeping.drop(row, "no source answers there any more")

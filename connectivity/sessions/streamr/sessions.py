@@ -98,7 +98,7 @@ class StreamrSessions:
         seat = self.seats.get(line.address)
         if seat is None:
             seat = self.seats[line.address] = SessionState(
-                line, self._make_resending(partial(self.keeping.answered, line.address))
+                line, self._make_resending(partial(self.keeping.remove_resend, line.address))
             )
         seat.line = line
         return seat
@@ -118,14 +118,14 @@ class StreamrSessions:
         """
         self.on_follow(request.stream)
         effects = self.sessions.subscribe(request, line.address, owners, subjects, now, client=client)
-        return self._decided(effects, line)
+        return self._apply(effects, line)
 
     def unsubscribe(self, request: Unsubscribe, line: StreamrReplyChannel, client: str | None) -> list[Frame]:
         """Unsubscribe a session from a partition; return the reply for when that is durable."""
         effects = self.sessions.unsubscribe(request, line.address, client=client)
-        return self._decided(effects, line)
+        return self._apply(effects, line)
 
-    def _decided(self, effects: Sequence[Effect], line: StreamrReplyChannel) -> list[Frame]:
+    def _apply(self, effects: Sequence[Effect], line: StreamrReplyChannel) -> list[Frame]:
         """Store a decision and do what needs no durability; return what is left."""
         self.do([effect for effect in effects if not isinstance(effect, SendFrame)])
         frames = [effect.frame for effect in effects if isinstance(effect, SendFrame)]
@@ -140,14 +140,14 @@ class StreamrSessions:
             return
         if spot not in self.seat(line).lives:
             self._begins.setdefault((line.address, spot), self._newest(_entity(spot)))
-        self.keeping.following(row, line, self._begins.get((line.address, spot), 0))
+        self.keeping.add_subscription(row, line, self._begins.get((line.address, spot), 0))
 
     def answer(self, frames: Sequence[Frame], line: StreamrReplyChannel, ended: Done) -> None:
         """Do the rest of a durable decision, and reply."""
-        said = [self._begun(frame, line) if isinstance(frame, Subscribed) else frame for frame in frames]
+        said = [self._begin(frame, line) if isinstance(frame, Subscribed) else frame for frame in frames]
         line.send([(type_of(frame), write_frame(frame, line.style)) for frame in said], ended)
 
-    def _begun(self, frame: Subscribed, line: StreamrReplyChannel) -> Frame:
+    def _begin(self, frame: Subscribed, line: StreamrReplyChannel) -> Frame:
         """Begin a durable subscription, unless it is running. Return its frame."""
         spot = (frame.stream, frame.partition)
         after = self._begins.pop((line.address, spot), None)
@@ -173,7 +173,7 @@ class StreamrSessions:
                 case EndSession(address, why):
                     if (seat := self.seats.pop(address, None)) is not None:
                         for sub in seat.resending.subs:
-                            self.keeping.answered(address, sub)
+                            self.keeping.remove_resend(address, sub)
                         seat.resending.stop()
                     log.info("a session ended", connection=self.connection_id, address=address, reason=why.value)
 
@@ -189,7 +189,7 @@ class StreamrSessions:
                 failed.append(fault)
 
         at = self.keeping.at(line.address, spot)
-        live = self._make_live(line, spot, tuple(subjects), lost, partial(self.keeping.sent, at))
+        live = self._make_live(line, spot, tuple(subjects), lost, partial(self.keeping.confirm_sent, at))
         live.follow(_entity(spot), after)
         if failed:
             return failed[0]
@@ -206,7 +206,7 @@ class StreamrSessions:
         self.do(self.sessions.drop(address, spot))
 
     def _leave(self, address: str, spot: Spot) -> None:
-        self.keeping.left(address, spot)
+        self.keeping.remove_subscription(address, spot)
         self._begins.pop((address, spot), None)
         seat = self.seats.get(address)
         if seat is not None and (live := seat.lives.pop(spot, None)) is not None:
@@ -241,7 +241,7 @@ class StreamrSessions:
         after = resumed_from(last, newest - last, self.options.most_caught_up)
         if after is None:
             log.info("a session missed too much to catch up", connection=self.connection_id, address=line.address)
-            self.keeping.sent(self.keeping.at(line.address, spot), newest)
+            self.keeping.confirm_sent(self.keeping.at(line.address, spot), newest)
         failed = self._follow(spot, line, row.subjects, newest if after is None else min(after, newest))
         if failed is not None:
             self._lost(line.address, spot, failed)
@@ -251,7 +251,7 @@ class StreamrSessions:
         fault = errors.resend_failed(kept.stream, kept.partition, "the service was restarted")
         about = ErrorSubject(kept.stream, kept.partition, kept.sub)
         frame = error_of(fault, about, kept.correlation_id)
-        line.say(frame, lambda _: self.keeping.answered(line.address, kept.sub))
+        line.say(frame, lambda _: self.keeping.remove_resend(line.address, kept.sub))
 
 
 def _entity(spot: Spot) -> EntityId:

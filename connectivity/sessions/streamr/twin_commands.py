@@ -50,11 +50,11 @@ def twin_command(
         "response-required": False,
     }
     return SessionCommand(
-        replace(command, headers=completed), permission.subjects, _own(named), partial(_reply_error, request, line)
+        replace(command, headers=completed), permission.subjects, _separate_key(named), partial(_reply_error, request, line)
     )
 
 
-def _own(named: DeduplicationKey) -> DeduplicationKey:
+def _separate_key(named: DeduplicationKey) -> DeduplicationKey:
     """Return a separate key for a client's name: messages have another kind of stored answer."""
     if named.name is None or not named.is_chosen:
         return named

@@ -184,20 +184,20 @@ class AmqpClient:
         try:
             return await call(self._library.channel(publisher_confirms=confirms, timeout=self.patience))
         except CallFailed as failed:
-            raise self.gone(failed) from failed
+            raise self.call_failed(failed) from failed
 
     @property
     def patience(self) -> float | None:
         """Seconds that a call on a channel may take."""
         return seconds(self._options.channel_rpc_timeout)
 
-    def gone(self, failed: CallFailed) -> NotConnected:
+    def call_failed(self, failed: CallFailed) -> NotConnected:
         """Return the error for a call that failed without a refusal by the broker."""
         if failed.is_timeout:
             return NotConnected(Detail.TIMEOUT, f"no answer on a channel within {self.patience:g} s")
         return NotConnected(*self._last_words(None))
 
-    async def missing(self, what: str, name: str) -> Reason | None:
+    async def missing_reason(self, what: str, name: str) -> Reason | None:
         """Return why a queue or exchange (`what`) is missing or inaccessible, or None. Raises NotConnected."""
 
         def declare(channel: AbstractChannel) -> Awaitable[object]:
@@ -231,13 +231,13 @@ class AmqpClient:
             await call(asking.close())
         except CallFailed as failed:
             if listener.reason is None:
-                raise self.gone(failed) from failed
-            await self.settled(asking)
+                raise self.call_failed(failed) from failed
+            await self.wait_released(asking)
         finally:
             self.traffic.takers.pop(asking.number, None)
         return listener.reason
 
-    async def settled(self, channel: AbstractChannel) -> None:
+    async def wait_released(self, channel: AbstractChannel) -> None:
         """Wait until the library has released the number of a channel that the broker has closed."""
         if not channel.is_closed:
             await asyncio.wait((channel.closing,))

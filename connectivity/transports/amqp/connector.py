@@ -40,7 +40,7 @@ async def connect(connection: Connection) -> AmqpLink:
 async def _look_for_queues(link: AmqpLink, connection: Connection) -> None:
     missing: list[str] = []
     for queue in dict.fromkeys(queue for source in connection.sources for queue in source.addresses):
-        reason = await link.client.missing("queue", queue)
+        reason = await link.client.missing_reason("queue", queue)
         if reason is not None and reason.code == NOT_FOUND:
             missing.append(reason.words)
         elif reason is not None:
@@ -72,8 +72,8 @@ async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: AR
         await client.connect()
         found = ProbeReport(
             [[await _queue(client, queue) for queue in source.addresses] for source in connection.sources],
-            [await _published(client, source.reply_target.address) for source in connection.sources],
-            [await _published(client, target.address) for target in connection.targets],
+            [await _check_publish(client, source.reply_target.address) for source in connection.sources],
+            [await _check_publish(client, target.address) for target in connection.targets],
         )
     except BaseException:
         client.abandon()
@@ -84,11 +84,11 @@ async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: AR
 
 
 async def _queue(client: AmqpClient, queue: str) -> AddressCheck:
-    reason = await client.missing("queue", queue) or await client.unreadable(queue)
+    reason = await client.missing_reason("queue", queue) or await client.unreadable(queue)
     return AddressCheck(queue, consume_error(queue, reason) if reason is not None else None)
 
 
-async def _published(client: AmqpClient, address: str) -> AddressCheck:
+async def _check_publish(client: AmqpClient, address: str) -> AddressCheck:
     """Check an address to publish to: whether its exchange, or its queue, exists."""
     exchange, slash, key = address.partition("/")
     if has_expression(exchange) or not slash or (not exchange and has_expression(key)):
@@ -98,7 +98,7 @@ async def _published(client: AmqpClient, address: str) -> AddressCheck:
     except ValueError as error:
         return AddressCheck(address, ConnectionRefused(Detail.MISSING_ADDRESS, str(error)))
     what, called = ("exchange", exchange) if exchange else ("queue", key.removesuffix("/"))
-    reason = await client.missing(what, called)
+    reason = await client.missing_reason(what, called)
     if reason is None:
         return AddressCheck(address, note=UNTOLD)
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)

@@ -54,7 +54,7 @@ class UnsettledNames:
     def __len__(self) -> int:
         return len(self._counts)
 
-    def given(self, correlation: str, payload: bytes) -> tuple[str, str]:
+    def delivery_name(self, correlation: str, payload: bytes) -> tuple[str, str]:
         """Return the part of the name shared with equal deliveries, and the delivery's own name."""
         digest = blake2b(payload, digest_size=16).hexdigest()
         common = f"amqp:{correlation}:{digest}"
@@ -120,7 +120,7 @@ class AmqpConsumer:
         except CallFailed as failed:
             if self._reason is not None:
                 raise consume_error(queue, self._reason) from failed
-            raise self._client.gone(failed) from failed
+            raise self._client.call_failed(failed) from failed
         self._is_open = True
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -165,7 +165,7 @@ class AmqpConsumer:
         if message_id is not None:
             name = f"amqp:{message_id}"
         elif correlation := headers.get(CORRELATION):
-            common, name = self._names.given(correlation, payload)
+            common, name = self._names.delivery_name(correlation, payload)
         address = self._queues.get(consumer, "")
         delivery = _Taken(Envelope(payload, headers), address, name, redelivered, self._ended)
         delivery.tag, delivery.common = tag, common

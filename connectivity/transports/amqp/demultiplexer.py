@@ -133,7 +133,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
                 return
             payload = data[at + FRAME.size : stop - 1]
             if (taker := self.takers.get(channel)) is None:
-                passed.append(self._seen(kind, channel, payload))
+                passed.append(self._inspect(kind, channel, payload))
             elif not taker.take(kind, payload):
                 if kind == METHOD and METHOD_ID.unpack_from(payload) == CHANNEL_CLOSE:
                     taker.closed(read_reason(payload, METHOD_ID.size))
@@ -150,7 +150,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
             super().data_received(HEARTBEAT_FRAME)
             self._told = self.heard
 
-    def _seen(self, kind: int, channel: int, payload: bytes) -> bytes:
+    def _inspect(self, kind: int, channel: int, payload: bytes) -> bytes:
         """Inspect a frame and return the frame for the library."""
         if channel == 0 and kind == METHOD:
             method = METHOD_ID.unpack_from(payload)

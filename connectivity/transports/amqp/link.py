@@ -34,7 +34,7 @@ class AmqpLink:
         self.client = AmqpClient(connection, options)
         self.client.on_lost = self._die
         self.readers: Readers = nobody_asks
-        self.publisher = Publisher(self.client, connection.id, self._told)
+        self.publisher = Publisher(self.client, connection.id, self._forward_reader_status)
         self.client.on_blocked = self.publisher.blocked
         self.intakes = [AmqpConsumer(self.client, source, self.client.die) for source in connection.sources]
 
@@ -65,7 +65,7 @@ class AmqpLink:
         self._end()
         self.client.abandon()
 
-    def _told(self, address: str, sign: ReaderStatus) -> None:
+    def _forward_reader_status(self, address: str, sign: ReaderStatus) -> None:
         self.readers(address, sign)
 
     def _die(self, error: LinkError) -> None:

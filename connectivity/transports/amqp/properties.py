@@ -129,7 +129,7 @@ def _read_headers(packed: bytes, at: int, headers: dict[str, str]) -> int:
             else:
                 value, at = _read_field(packed, at, end, 0)
                 if value is not None:
-                    headers[name] = _written(value)
+                    headers[name] = _header_text(value)
     return end
 
 
@@ -232,7 +232,7 @@ def _text_of(value: bytes) -> str:
         return base64.b64encode(value).decode()
 
 
-def _written(value: Any) -> str:
+def _header_text(value: Any) -> str:
     """Return a field's value as a header's text."""
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -184,7 +184,7 @@ class Publisher:
         return False
 
     async def _ask(self, exchange: str) -> None:
-        reason = await self._client.missing("exchange", exchange)
+        reason = await self._client.missing_reason("exchange", exchange)
         if reason is not None and reason.code == NOT_FOUND:
             self._log.warning("exchange missing", exchange=exchange, reason=reason.words)
             self._missing[exchange] = time.monotonic() + MISSING_FOR, refused_message(reason)
@@ -293,7 +293,7 @@ class Publisher:
 
     async def _open_again(self) -> None:
         assert self._own is not None
-        await self._client.settled(self._own)
+        await self._client.wait_released(self._own)
         await self.open()
 
     # ── alarms ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -247,7 +247,7 @@ class KafkaConsumer:
 
     def _take_over(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         """Start with newly assigned partitions. Raises KafkaException, and TimeoutError without an answer."""
-        found = self._found(places)
+        found = self._starts(places)
         begun = [partition for partition, is_new in found if is_new and partition.settled >= 0]
         if begun:
             consumer.commit(offsets=[_place(partition, partition.settled) for partition in begun], asynchronous=False)
@@ -262,7 +262,7 @@ class KafkaConsumer:
         if not self.joined.done():
             self.joined.set_result(None)
 
-    def _found(self, places: list[TopicPartition]) -> list[tuple[Partition, bool]]:
+    def _starts(self, places: list[TopicPartition]) -> list[tuple[Partition, bool]]:
         """Return the partitions with their starts, and whether the group has no offset.
 
         Raises KafkaException, TimeoutError.

@@ -37,7 +37,7 @@ from connectivity.transports.kafka.errors import ALL_DOWN, ENDS, link_error, tel
 from connectivity.transports.kafka.handshake import list_brokers
 from connectivity.transports.kafka.partition import Partition, PartitionDelivery
 from connectivity.transports.kafka.producer import KafkaProducer
-from connectivity.transports.kafka.records import is_expired, received
+from connectivity.transports.kafka.records import is_expired, envelope_of
 
 WINDOW = 4000
 MENDED_WITHIN = 5.0
@@ -112,7 +112,7 @@ class KafkaLink:
     @property
     def condition(self) -> str | None:
         """The reason while the library looks for a broker, or None."""
-        return str(self._said()) if self._is_made and self.down.is_set() else None
+        return str(self._library_error()) if self._is_made and self.down.is_set() else None
 
     @property
     def throttled(self) -> int:
@@ -131,9 +131,9 @@ class KafkaLink:
             except LinkError as error:
                 return error
         # The fault is over, or a probe does not meet it.
-        return self._said()
+        return self._library_error()
 
-    def _said(self) -> LinkError:
+    def _library_error(self) -> LinkError:
         """Return the library's own reason."""
         if self._last_error is not None:
             return link_error(self._last_error)
@@ -165,7 +165,7 @@ class KafkaLink:
         is_again = offset < partition.known_below
         if not is_again:
             partition.known_below = offset + 1
-        envelope = received(message, topic)
+        envelope = envelope_of(message, topic)
         name = partition.name_of(offset)
         sources = self._sources[topic]
         shared = None

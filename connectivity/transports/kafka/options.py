@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from mappings.texts import lowered
+from mappings.texts import lower_text
 
 SERVER = re.compile(r"(?P<host>[^\s:,/@\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
 
@@ -48,7 +48,7 @@ class Options(BaseModel):
         description="Where a group without committed offsets starts: `earliest` or `latest`.",
         examples=["earliest"],
     )
-    debug_enabled: Annotated[bool, BeforeValidator(lowered)] = Field(
+    debug_enabled: Annotated[bool, BeforeValidator(lower_text)] = Field(
         default=False,
         description="Accepted and ignored: acknowledgements do not say where a record was written.",
         examples=["true"],

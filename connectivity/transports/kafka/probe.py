@@ -35,8 +35,8 @@ async def examine(connection: Connection, name: str, *, patience: float = PATIEN
         group = await look.at_group(connection) if connection.sources else None
         return ProbeReport(
             [[await look.at_source(topic, group) for topic in source.addresses] for source in connection.sources],
-            [await look.at_published(source.reply_target.address) for source in connection.sources],
-            [await look.at_published(target.address) for target in connection.targets],
+            [await look.check_publish(source.reply_target.address) for source in connection.sources],
+            [await look.check_publish(target.address) for target in connection.targets],
         )
     finally:
         await link.close()
@@ -68,7 +68,7 @@ class _Look:
     async def at_source(self, topic: str, group: LinkError | None) -> AddressCheck:
         return await self._at(topic, topic, AclOperation.READ) if group is None else AddressCheck(topic, group)
 
-    async def at_published(self, address: str) -> AddressCheck:
+    async def check_publish(self, address: str) -> AddressCheck:
         topic = split_address(address).topic
         if has_expression(topic):
             return AddressCheck(address, note=FILLED_LATER, is_known=False)

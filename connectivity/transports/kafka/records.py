@@ -40,7 +40,7 @@ does not check for one. Using such a list ends the process.
 """
 
 
-def received(message: Message, topic: str) -> Envelope:
+def envelope_of(message: Message, topic: str) -> Envelope:
     """Return the envelope of a record."""
     headers: dict[str, str] = {}
     for name, value in _headers_of(message):

@@ -129,7 +129,7 @@ class AsyncMqttClient:
         """Resume reading."""
         if self.is_paused and self._socket is not None:
             self.is_paused = False
-            self._client.heard()
+            self._client.note_alive()
             self._loop.add_reader(self._socket, self._readable)
 
     async def close(self) -> None:
@@ -264,7 +264,7 @@ class AsyncMqttClient:
     def _tick(self) -> None:
         keep_alive = self._client.keepalive
         if self.is_paused:
-            self._client.heard()  # While reading is paused, a missing PINGRESP proves nothing
+            self._client.note_alive()  # While reading is paused, a missing PINGRESP proves nothing
         if self._client.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS and self._socket is not None and keep_alive:
             pause = min(max(keep_alive / 4, SHORTEST_TICK), LONGEST_TICK)
             self._timer = self._loop.call_later(pause, self._tick)

@@ -122,7 +122,7 @@ class MqttLink:
             # QoS 0 may be lost. After the first QoS 1 message that is not taken, none is taken, to keep the order.
             self._is_full = self._is_full or arrival.qos > 0
             return
-        headers, subscriptions = self._dialect.received(arrival)
+        headers, subscriptions = self._dialect.headers_of(arrival)
         sources = self._sources.of(arrival.topic)
         if len(sources) > 1 and subscriptions:
             # MQTT 5 brokers may send one copy for each subscription, marked with its identifier.

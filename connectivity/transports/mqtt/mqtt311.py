@@ -32,7 +32,7 @@ class Mqtt311:
     protocol = MQTTProtocolVersion.MQTTv311
     signs: Mapping[int, ReaderStatus] = {}
 
-    def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
+    def headers_of(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
         headers = {TOPIC: arrival.topic, QOS: str(arrival.qos), RETAIN: _RETAIN_TEXTS[arrival.retain]}
         return headers, ()
 

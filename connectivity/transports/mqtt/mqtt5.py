@@ -49,8 +49,8 @@ class Mqtt5(Mqtt311):
     protocol = MQTTProtocolVersion.MQTTv5
     signs = READER_SIGNS
 
-    def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
-        headers, _ = super().received(arrival)
+    def headers_of(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
+        headers, _ = super().headers_of(arrival)
         found = packed.unpack(arrival.properties)
         for name, value in found.users:
             if name.lower() not in RESERVED:

@@ -82,7 +82,7 @@ class SansIoPahoClient(Client):
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes and call the callbacks."""
-        self.heard()
+        self.note_alive()
         if self._tail:
             self._tail += data
             if len(self._tail) < self._needed:
@@ -100,7 +100,7 @@ class SansIoPahoClient(Client):
         except (MalformedPacket, Malformed, IndexError, UnicodeDecodeError):
             self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_PROTOCOL)
 
-    def heard(self) -> None:
+    def note_alive(self) -> None:
         """Record that the broker is alive, or that reading is paused by the link."""
         self._last_bytes_received = time.monotonic()
         self._ping_t = 0.0

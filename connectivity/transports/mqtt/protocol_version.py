@@ -42,7 +42,7 @@ class ProtocolVersion(Protocol):
     signs: Mapping[int, ReaderStatus]
     """The status of readers for the reason code of a confirm; other reasons say nothing."""
 
-    def received(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
+    def headers_of(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
         """Return the headers of a message, and its subscription identifiers (none: unknown)."""
 
     def publication(self, message: OutboundMessage) -> Publication:

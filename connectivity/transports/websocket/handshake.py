@@ -113,7 +113,7 @@ def accept_handshake(asked: HandshakeRequest, rules: Rules, peers: int) -> Accep
         return RefusedHandshake(HTTPStatus.BAD_REQUEST, f"The query has more than {_MOST_MEMBERS} parameters.")
     user = _user(rules, asked.certified, headers.get("authorization"), dict(members).get(ACCESS_TOKEN))
     if user is None and (rules.tokens or rules.wants_certificate):
-        return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _wanted(rules))
+        return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _expected_credentials(rules))
     if path not in rules.paths:
         return RefusedHandshake(HTTPStatus.NOT_FOUND, "Unknown path, expected an address of a source or target.")
     kept = {
@@ -152,7 +152,7 @@ def _user(rules: Rules, certified: str | None, authorization: str | None, in_que
     return certified
 
 
-def _wanted(rules: Rules) -> str:
+def _expected_credentials(rules: Rules) -> str:
     ways = ["a client certificate that the listener trusts"] if rules.wants_certificate else []
     ways += [f"`Authorization: Bearer …` or `?{ACCESS_TOKEN}=…` with a token of the listener"] if rules.tokens else []
     return f"Expected {' or '.join(ways)}."

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, Confi
 from pydantic.alias_generators import to_camel
 
 from connectivity.config.quantities import Duration, PositiveDuration
-from mappings.texts import lowered
+from mappings.texts import lower_text
 
 _TOKEN = re.compile(r"(?P<name>[A-Za-z0-9._:@-]{1,100})=(?P<hash>[0-9a-fA-F]{64})", re.ASCII)
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/,]+", re.ASCII | re.IGNORECASE)
@@ -115,7 +115,7 @@ class Options(BaseModel):
         description="A peer that sends no message for this long is closed with 1000. `0s`: never.",
         examples=["1h"],
     )
-    compression: Annotated[Literal["none", "deflate"], BeforeValidator(lowered)] = Field(
+    compression: Annotated[Literal["none", "deflate"], BeforeValidator(lower_text)] = Field(
         default="none",
         description="`deflate`: compress messages if the peer offers it (permessage-deflate), which costs processor time "
         "and about 100 KiB for each peer.",

@@ -62,10 +62,10 @@ class FakeSupervisor:
         return {"connectionStatus": wanted, "liveStatus": self.status.value}
 
     def metrics_report(self) -> Mapping[str, Any]:
-        return metrics_of(self._bench.monitor.known(self.connection.id), self.connection)
+        return metrics_of(self._bench.monitor.find_meter(self.connection.id), self.connection)
 
     def logs_report(self) -> Mapping[str, Any]:
-        return logs_of(self._bench.monitor.known(self.connection.id))
+        return logs_of(self._bench.monitor.find_meter(self.connection.id))
 
     def enable_logs(self) -> None:
         self._bench.logs.append(f"enable {self.connection.id}")
@@ -113,7 +113,7 @@ class Bench:
             lambda connection: FakeSupervisor(connection, self),  # type: ignore[arg-type, return-value]
             lambda _id: None,
             self._known,
-            shown=vault.masked,
+            shown=vault.mask,
             now=self.now,
             keep_notes=definitions.note_files,
         )

@@ -40,7 +40,7 @@ class Writer:
         if dice < 0.5:
             self._journal.within(index_builder.step)
         elif dice < 0.515:
-            self._journal.within(index_builder.begin_anew)
+            self._journal.within(index_builder.restart)
         elif dice < 0.53:
             paths = [f"attributes/a:{self._chance.randrange(9)}" for _ in range(self._chance.randrange(3))]
             self._journal.within(lambda it: index_builder.declare(it, paths))

@@ -124,7 +124,7 @@ class Party:
         feed = self.feeds.get(stream)
         if feed is None:
             return
-        while self.pages and (wanted := self.endpoint.wanted(stream)) and (page := feed.page(min(wanted, PAGE))):
+        while self.pages and (wanted := self.endpoint.capacity(stream)) and (page := feed.page(min(wanted, PAGE))):
             self.pages -= 1
             try:
                 self.endpoint.offer(stream, page)

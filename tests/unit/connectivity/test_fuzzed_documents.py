@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 
 from connectivity.config.documents import is_encodable
 from connectivity.connections.model import Connection
-from connectivity.connections.vault import Vault, masked
+from connectivity.connections.vault import Vault, mask
 from connectivity.errors import DefinitionError
 from connectivity.management.client import Backoff
 from connectivity.management.supervisor import Supervisor
@@ -76,9 +76,9 @@ def check(document: Any) -> None:
     assert parse(written, environ={}) == connection
     sealed = VAULT.seal(written)
     assert parse(VAULT.unseal(sealed), environ={}) == connection
-    shown = masked(sealed)
+    shown = mask(sealed)
     assert parse(VAULT.keep(shown, sealed), environ={}) == connection
-    assert masked(shown) == shown
+    assert mask(shown) == shown
 
 
 @pytest.mark.parametrize("document", USABLE, ids=[document["connectionType"] for document in USABLE])

@@ -145,7 +145,7 @@ class ServiceInProcess:
             return None
         self._looked = list(self.documents)
         files = {document.id: Path("site.json") for document in self.documents}
-        documents = {document.id: document.masked() for document in self.documents}
+        documents = {document.id: document.masked_document() for document in self.documents}
         return LoadedFolder({document.id: document for document in self.documents}, documents, files)
 
     async def opened(self) -> ServiceInProcess:

@@ -59,7 +59,7 @@ def read(border: Border, query: HistoryQuery, limit: int = 500, size: int = MUCH
         one = page(border.journal, range, position, limit, size)
         if one.trimmed is not None:
             assert one.events == []
-            one = cold_page(border.cold, range, one.trimmed, limit, size, border.journal.trimmed())
+            one = cold_page(border.cold, range, one.trimmed, limit, size, border.journal.last_trimmed())
         assert len(one.events) <= limit
         assert one.position > position or one.ended
         found += one.events

@@ -19,6 +19,6 @@ def test_a_literal_is_one_value_whatever_it_holds() -> None:
 
 def test_nothing_in_a_statement_is_taken_for_a_variable_of_spark() -> None:
     assert "$" not in EntityRange("acme:${env:HOME}", "acme:${spark.app.name}").condition()
-    assert "$" not in RetentionRules(RetentionRule(), {"${env:HOME}": RetentionRule(revisions=1)}).expired(
+    assert "$" not in RetentionRules(RetentionRule(), {"${env:HOME}": RetentionRule(revisions=1)}).expired_condition(
         datetime.now(UTC), {}
     )

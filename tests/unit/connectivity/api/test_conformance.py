@@ -20,7 +20,7 @@ from schemathesis.generation.meta import TestPhase
 from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import ignored_auth, positive_data_acceptance
 
-from connectivity.api.openapi import described
+from connectivity.api.openapi import openapi_document
 from tests.support.api.fake_management import app_of, furnished
 from tests.support.dice import THOROUGH, dice
 
@@ -62,7 +62,7 @@ def schema() -> BaseSchema:
     app = app_of(furnished(), token=TOKEN, sleep=_at_once)
     refusals = {"checks": {"negative_data_rejection": {"expected-statuses": [400, 401, 404, 405, 409, 412, 415]}}}
     schema = schemathesis.openapi.from_dict(
-        json.loads(json.dumps(described(app, needs_token=True))), config=SchemathesisConfig.from_dict(refusals)
+        json.loads(json.dumps(openapi_document(app, needs_token=True))), config=SchemathesisConfig.from_dict(refusals)
     )
     schema.app = app
     number = count(dice("boundary cases of connections").randrange(8))

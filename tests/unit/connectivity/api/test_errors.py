@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from connectivity.api.errors import CODES, fault, refused, shown
+from connectivity.api.errors import CODES, fault, refusal, error_body
 from connectivity.errors import Problem
 from tests.support.table import each_row
 
@@ -21,13 +21,13 @@ def test_a_fault_has_the_status_of_the_table() -> None:
 
 
 def test_an_error_answer_says_what_it_knows_and_nothing_else() -> None:
-    assert shown(fault("api:path.notfound", "words")) == {
+    assert error_body(fault("api:path.notfound", "words")) == {
         "status": 404,
         "error": "api:path.notfound",
         "message": "words",
     }
-    refusal = refused("json.invalid", "words", "more", [Problem("$", "x", "JSON", "a hint")])
-    assert shown(refusal.fault, refusal.problems) == {
+    refused = refusal("json.invalid", "words", "more", [Problem("$", "x", "JSON", "a hint")])
+    assert error_body(refused.fault, refused.problems) == {
         "status": 400,
         "error": "json.invalid",
         "message": "words",

@@ -48,7 +48,7 @@ def test_what_was_written_is_shown_to_people_and_to_machines(settings: Path, mon
 def test_a_terminal_sees_how_far_it_is(
     settings: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    history._shown(1234567)
+    history._print_rows(1234567)
     assert capsys.readouterr().err == "\r1,234,567 events"
 
 

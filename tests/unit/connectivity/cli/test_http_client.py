@@ -184,7 +184,7 @@ def test_a_hint_of_the_service_is_told() -> None:
     ],
 )
 def test_an_address_is_read(url: str, shown: str) -> None:
-    assert place_of(url).shown == shown
+    assert place_of(url).display_url == shown
 
 
 @each_row(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from connectivity.cli.output import (
-    colored,
+    colorize,
     complain,
     print_fields,
     print_json,
@@ -65,7 +65,7 @@ def test_a_table_that_is_no_terminals_is_as_wide_as_it_must_be(capsys: pytest.Ca
     print_table([{"id": "x" * 300, "is": "open"}, {"id": "y", "is": None}])
     heading, long, short = capsys.readouterr().out.splitlines()
     assert (heading.split(), long.split(), short.split()) == (["id", "is"], ["x" * 300, "open"], ["y", "–"])
-    assert colored("open") == "open", "no terminal, no colour"
+    assert colorize("open") == "open", "no terminal, no colour"
 
 
 def test_an_object_of_many_stands_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.cli.plan import Action, Step, StoredDocument, WantedDocument, decide, lines, shown, summary
+from connectivity.cli.plan import Action, Step, StoredDocument, WantedDocument, decide, lines, step_as_json, summary
 
 BASE: dict[str, Any] = {"id": "depot", "connectionType": "mqtt", "connectionStatus": "open", "uri": "tcp://u:*****@h:1"}
 FILE = Path("depot.yaml")
@@ -51,7 +51,7 @@ def test_a_plan_is_told_field_by_field_without_secrets() -> None:
         {"depot": StoredDocument(TAG, BASE)},
     )
     assert list(lines(step)) == ["clientCount: 1 → 2", "uri: a secret that cannot be compared; it is sent"]
-    assert shown(step) == {
+    assert step_as_json(step) == {
         "id": "depot",
         "action": "changed",
         "file": "depot.yaml",

@@ -315,4 +315,4 @@ def assert_read_alike(text: str) -> None:
 
 
 def _loaded_as_yaml(text: str) -> Any:
-    return documents._loaded(documents._load_yaml, text)
+    return documents._load(documents._load_yaml, text)

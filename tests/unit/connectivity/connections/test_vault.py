@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectivity.connections.vault import Vault, masked
+from connectivity.connections.vault import Vault, mask
 from connectivity.errors import AlteredSecret, ConnectivityError, DefinitionError, UnknownKey
 from connectivity.security.keys import key_id, key_text, new_key, read_key
 from connectivity.security.uri import MASK
@@ -97,7 +97,7 @@ def test_what_is_no_secret_stays_readable() -> None:
 def test_of_an_address_the_password_is_sealed(uri: str, secret: str | None) -> None:
     sealed = vault().seal({"id": "c", "uri": uri})["uri"]
     assert vault().unseal({"id": "c", "uri": sealed}) == {"id": "c", "uri": uri}
-    shown = masked({"uri": uri})["uri"]
+    shown = mask({"uri": uri})["uri"]
     if secret is None:
         assert (sealed, shown) == (uri, uri)
     else:
@@ -107,32 +107,32 @@ def test_of_an_address_the_password_is_sealed(uri: str, secret: str | None) -> N
 
 def test_references_stay_and_are_shown() -> None:
     document = {"id": "c", "uri": "tcp://h:1", "credentials": {"key": "${file:client.key}", "password": "${env:A}"}}
-    assert vault().seal(document) == masked(document) == document
+    assert vault().seal(document) == mask(document) == document
     assert "literal" not in json.dumps(vault().seal({**document, "credentials": {"key": "literal ${env:A}"}}))
 
 
 @pytest.mark.parametrize("path", WHERE)
 def test_every_secret_is_masked(path: str) -> None:
-    assert CANARY not in json.dumps(masked(DOCUMENT))
-    assert MASK in at(masked(DOCUMENT), path)
-    assert masked(vault().seal(DOCUMENT)) == vault().masked(DOCUMENT) == masked(DOCUMENT)
+    assert CANARY not in json.dumps(mask(DOCUMENT))
+    assert MASK in at(mask(DOCUMENT), path)
+    assert mask(vault().seal(DOCUMENT)) == vault().mask(DOCUMENT) == mask(DOCUMENT)
 
 
 @pytest.mark.parametrize(
     "document", [{}, {"uri": 5, "credentials": 5, "sshTunnel": [], "specificConfig": "x"}, {"credentials": None}]
 )
 def test_a_document_of_any_shape_can_be_masked(document: dict[str, Any]) -> None:
-    assert set(masked(document)) == set(document)
+    assert set(mask(document)) == set(document)
 
 
 @pytest.mark.parametrize("value", [5, ["geheim"], {"a": "geheim"}, True])
 def test_a_secret_of_the_wrong_type_is_masked(value: object) -> None:
-    shown = masked({"uri": value, "credentials": {"key": value}, "specificConfig": {"password": value}})
+    shown = mask({"uri": value, "credentials": {"key": value}, "specificConfig": {"password": value}})
     assert shown == {"uri": MASK, "credentials": {"key": MASK}, "specificConfig": {"password": MASK}}
 
 
 def test_a_text_that_is_no_address_is_masked_as_far_as_it_may_be_a_secret() -> None:
-    assert "geheim" not in masked({"uri": "u:geheim@h:1"})["uri"]
+    assert "geheim" not in mask({"uri": "u:geheim@h:1"})["uri"]
 
 
 @given(st.text(), st.text())
@@ -244,25 +244,25 @@ def test_what_cannot_be_opened_is_not_sealed_anew() -> None:
 
 
 def test_a_document_that_comes_back_masked_keeps_its_secrets() -> None:
-    assert vault().keep(masked(DOCUMENT), vault().seal(DOCUMENT)) == DOCUMENT
+    assert vault().keep(mask(DOCUMENT), vault().seal(DOCUMENT)) == DOCUMENT
 
 
 def test_a_new_secret_replaces_the_stored_one_which_need_not_open() -> None:
     changed = with_value("credentials.key", "new")
     assert vault(OTHER).keep(changed, vault(KEY).seal(DOCUMENT)) == changed
     with pytest.raises(UnknownKey):
-        vault(OTHER).keep(masked(DOCUMENT), vault(KEY).seal(DOCUMENT))
+        vault(OTHER).keep(mask(DOCUMENT), vault(KEY).seal(DOCUMENT))
 
 
 def test_a_stored_reference_is_shown_and_so_comes_back_as_it_is() -> None:
     document = with_value("credentials.key", "${file:k}")
-    assert vault().keep(masked(document), vault().seal(document)) == document
+    assert vault().keep(mask(document), vault().seal(document)) == document
 
 
 @pytest.mark.parametrize("stored", [None, {"id": "depot-7", "uri": "ssl://broker.acme.example:8883"}])
 def test_a_mask_without_a_stored_secret_is_a_problem(stored: dict[str, Any] | None) -> None:
     with pytest.raises(DefinitionError) as raised:
-        vault().keep(masked(DOCUMENT), stored)
+        vault().keep(mask(DOCUMENT), stored)
     assert [problem.path for problem in raised.value.problems] == list(WHERE)
 
 
@@ -283,7 +283,7 @@ def test_a_password_of_five_stars_can_be_written_encoded() -> None:
     ],
 )
 def test_a_kept_password_goes_nowhere_else_than_so_far(path: str, value: object) -> None:
-    document = masked(with_value(path, value))
+    document = mask(with_value(path, value))
     document["sshTunnel"]["credentials"]["password"] = "given anew"
     with pytest.raises(DefinitionError) as raised:
         vault().keep(document, vault().seal(DOCUMENT))
@@ -293,7 +293,7 @@ def test_a_kept_password_goes_nowhere_else_than_so_far(path: str, value: object)
 
 def test_a_kept_tunnel_password_goes_to_the_same_tunnel_only() -> None:
     with pytest.raises(DefinitionError, match=r"sshTunnel\.credentials\.password: found \*\*\*\*\*"):
-        vault().keep(masked(with_value("sshTunnel.uri", "ssh://evil:22")), vault().seal(DOCUMENT))
+        vault().keep(mask(with_value("sshTunnel.uri", "ssh://evil:22")), vault().seal(DOCUMENT))
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_kept_tunnel_password_goes_to_the_same_tunnel_only() -> None:
     ids=["the path", "the tags"],
 )
 def test_whatever_else_changes_the_password_is_kept(change: Callable[[dict[str, Any]], None]) -> None:
-    document = masked(DOCUMENT)
+    document = mask(DOCUMENT)
     change(document)
     assert f":{CANARY}%40@" in vault().keep(document, vault().seal(DOCUMENT))["uri"]
 
@@ -312,7 +312,7 @@ def test_whatever_else_changes_the_password_is_kept(change: Callable[[dict[str, 
 
 def test_many_beginnings_of_references_are_read_once() -> None:
     with at_most(5):  # minutes, where each is looked through to the end
-        shown = masked({"id": "a", "uri": "tcp://u:" + "${env:" * 100_000 + "@h:1"})
+        shown = mask({"id": "a", "uri": "tcp://u:" + "${env:" * 100_000 + "@h:1"})
     assert shown["uri"] == f"tcp://u:{MASK}@h:1"
 
 

@@ -143,7 +143,7 @@ async def test_twin_case_101_a_command_that_requests_neither_response_nor_acknow
     site.deliver(command("modify", "/features/none/properties", {}, **silent))
     await site.settled(3)
     assert (site.answers(), site.values()) == ([], [True, True])
-    assert site.dispatcher.held("site") == 0
+    assert site.dispatcher.waiting_deliveries("site") == 0
 
 
 async def test_case_41_a_command_without_response_is_acknowledged_once_it_is_durable(site: ConnectionHarness) -> None:

@@ -294,4 +294,4 @@ async def test_an_internal_error_in_a_batch_leaves_no_decided_change_unstored(
     site.deliver(turn(3))
     await until(lambda: len(site.answers()) == 2)
     assert site.values() == [1, 2, 3]
-    assert site.dispatcher.held("site") == 1
+    assert site.dispatcher.waiting_deliveries("site") == 1

@@ -74,7 +74,7 @@ async def test_a_delivery_retried_after_a_failed_commit_forwards_its_signal_once
     site.disk.full = True
     site.deliver(turn(1), source=1)
     await until(lambda: site.postponed)
-    assert (other.answers(), site.link.published, site.dispatcher.held("site")) == ([], [], 0)
+    assert (other.answers(), site.link.published, site.dispatcher.waiting_deliveries("site")) == ([], [], 0)
     await retried(site)
     await until(lambda: other.answers())
     other.deliver(message_answer())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.dispatch.live_channel import fits, forwarded, issued_answer, outgoing
+from connectivity.dispatch.live_channel import fits, forwarded_response, issued_answer, outgoing
 from connectivity.sources.acknowledgements import RequestedAcks
 from mappings.model.signals import Command, LiveCommand, LiveResponse, Message, MessageResponse
 from tests.support.in_process.service import LAMP
@@ -29,7 +29,7 @@ def test_a_response_is_routed_by_the_headers_of_its_request() -> None:
         "content-type": "text/plain",
         "more": "x",
     }
-    answer = forwarded(MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b'"ok"', said), BLINK)
+    answer = forwarded_response(MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b'"ok"', said), BLINK)
     assert answer.headers == {**BLINK.headers, "content-type": "text/plain", "more": "x"}
 
 

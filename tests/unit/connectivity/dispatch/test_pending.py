@@ -46,7 +46,7 @@ async def test_expired_requests_end_in_the_order_of_their_deadlines() -> None:
     requests.clock.advance(3)
     requests.collecting.expire()
     assert requests.finished == ["a", "b", "c"]
-    assert (len(requests.collecting), requests.collecting.held("site")) == (1, 1)
+    assert (len(requests.collecting), requests.collecting.waiting_deliveries("site")) == (1, 1)
     assert requests.collecting._ended_in_heap == 0, "none of them is in the heap any more"
 
 
@@ -84,7 +84,7 @@ async def test_a_dropped_request_never_ends_and_is_removed_from_the_heap() -> No
     assert len(requests.collecting._heap) <= 1001
     requests.clock.advance(61)
     requests.collecting.expire()
-    assert (requests.finished, requests.collecting._heap, requests.collecting.held("site")) == ([], [], 0)
+    assert (requests.finished, requests.collecting._heap, requests.collecting.waiting_deliveries("site")) == ([], [], 0)
 
 
 async def test_dropping_twice_counts_once() -> None:
@@ -92,7 +92,7 @@ async def test_dropping_twice_counts_once() -> None:
     pending = requests.begin("a", 1.0)
     for _ in range(2):
         requests.collecting.drop(pending)
-    assert requests.collecting.held("site") == 0
+    assert requests.collecting.waiting_deliveries("site") == 0
     assert "over" in repr(pending)
 
 
@@ -102,7 +102,7 @@ async def test_closing_a_connection_removes_only_its_own_requests() -> None:
     requests.collecting.close_connection("another")
     assert len(requests.collecting) == 1
     requests.collecting.close_connection("site")
-    assert (len(requests.collecting), requests.collecting.held("site")) == (0, 0)
+    assert (len(requests.collecting), requests.collecting.waiting_deliveries("site")) == (0, 0)
 
 
 def test_a_timer_that_is_due_at_once_works_on_uvloop() -> None:

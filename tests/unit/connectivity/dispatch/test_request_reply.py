@@ -46,7 +46,7 @@ async def test_case_34_several_labels_are_answered_together() -> None:
     await site.store.barrier()
     await pause()
     assert (site.answers(), site.outcomes) == ([], [])
-    assert site.dispatcher.held("site") == 1
+    assert site.dispatcher.waiting_deliveries("site") == 1
     other.deliver(acknowledgement(value={"offset": 991}))
     assert await site.ended(1) == [SETTLED]
     (answer,) = site.answers()
@@ -60,7 +60,7 @@ async def test_case_34_several_labels_are_answered_together() -> None:
     assert seen["headers"]["ditto-connection-id"] == "other"
     assert await other.settled(1)
     assert other.answers() == []
-    assert site.dispatcher.held("site") == 0
+    assert site.dispatcher.waiting_deliveries("site") == 0
 
 
 async def test_an_acknowledgement_may_come_before_the_change_is_durable() -> None:
@@ -130,7 +130,7 @@ async def test_3_9_the_delivery_ends_as_its_acknowledgements_say(status: int, ou
 async def test_case_36_a_label_without_acknowledgement_times_out() -> None:
     site = await collected()
     site.deliver(asking("twin-persisted", "nobody:there", timeout="2s"))
-    await until(lambda: site.dispatcher.held("site"))
+    await until(lambda: site.dispatcher.waiting_deliveries("site"))
     await site.store.barrier()
     await pause()
     site.clock.advance(1.9)
@@ -213,7 +213,7 @@ async def test_an_acknowledgement_is_for_one_signal(wrong: bytes) -> None:
     other.deliver(with_status(wrong, 200))
     await other.settled(1)
     await durable(site)
-    assert (site.answers(), site.dispatcher.held("site")) == ([], 1)
+    assert (site.answers(), site.dispatcher.waiting_deliveries("site")) == ([], 1)
 
 
 async def test_case_38_an_undeclared_label_is_refused_and_not_forwarded() -> None:
@@ -263,7 +263,7 @@ async def test_case_41_without_a_response_the_delivery_still_waits_for_its_ackno
     site = await collected()
     other = beside(site)
     site.deliver(asking("twin-persisted", SEEN, response_required=False))
-    await until(lambda: site.dispatcher.held("site"))
+    await until(lambda: site.dispatcher.waiting_deliveries("site"))
     await site.store.barrier()
     assert site.outcomes == []
     other.deliver(acknowledgement())
@@ -277,7 +277,7 @@ async def test_a_failed_command_is_answered_with_its_own_error(requested: list[s
     site.deliver(command("modify", "/features/no/properties", {}, correlation_id="c-1", requested_acks=requested))
     assert await site.ended(1) == [DROPPED]
     assert (site.statuses(), site.answers()[0]["topic"]) == ([404], "acme.site/lamp-7/things/twin/errors")
-    assert site.dispatcher.held("site") == 0
+    assert site.dispatcher.waiting_deliveries("site") == 0
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ async def test_a_source_may_request_acknowledgements_for_its_commands() -> None:
     other = beside(site)
     await other.has_lamp()
     site.deliver(turn(True, correlation_id="c-1"))
-    await until(lambda: site.dispatcher.held("site"))
+    await until(lambda: site.dispatcher.waiting_deliveries("site"))
     other.deliver(acknowledgement())
     await site.settled(1)
     assert set(site.answers()[0]["value"]) == {"twin-persisted", SEEN}
@@ -402,7 +402,7 @@ async def test_a_redelivery_of_another_source_replaces_no_request() -> None:
     site.handle(site.delivery(asking(SEEN), None))
     site.handle(site.delivery(asking(SEEN), None, redelivered=True), source=1)
     assert await site.ended(1) == [DROPPED]
-    assert (site.statuses(), site.dispatcher.held("site")) == ([409], 1)
+    assert (site.statuses(), site.dispatcher.waiting_deliveries("site")) == ([409], 1)
     other.deliver(acknowledgement())
     assert await site.ended(2) == [DROPPED, SETTLED]
 
@@ -449,7 +449,7 @@ async def test_while_the_store_is_unavailable_no_acknowledgements_are_collected(
     site.disk.full = True
     site.deliver(asking("twin-persisted", SEEN))
     await until(lambda: site.postponed)
-    assert site.dispatcher.held("site") == 0
+    assert site.dispatcher.waiting_deliveries("site") == 0
     site.disk.full = False
     await until(lambda: site.store.is_available)
     arrivals, site.postponed = site.postponed, []
@@ -466,4 +466,4 @@ async def test_a_closed_connection_waits_for_nothing() -> None:
     site.dispatcher.close_connection("site")
     other.deliver(acknowledgement())
     await other.settled(1)
-    assert (site.outcomes, site.answers(), site.dispatcher.held("site")) == ([], [], 0)
+    assert (site.outcomes, site.answers(), site.dispatcher.waiting_deliveries("site")) == ([], [], 0)

@@ -112,7 +112,7 @@ async def test_requests_that_wait_without_holding_their_delivery_are_limited(
         site.deliver(message(requested_acks=[], correlation_id=f"c-{number}"))
     await site.settled(3)
     assert [(answer["status"], answer["value"]["error"]) for answer in site.answers()] == [(429, "live.response.limit")]
-    assert (other.correlations(), site.dispatcher.held("site")) == (["c-0", "c-1"], 0)
+    assert (other.correlations(), site.dispatcher.waiting_deliveries("site")) == (["c-0", "c-1"], 0)
     other.deliver(with_status(message(correlation_id="c-0"), 200))
     site.deliver(message(requested_acks=[], correlation_id="c-3"))
     await site.settled(4)
@@ -454,7 +454,7 @@ async def test_a_device_without_response_is_an_error_or_answered_by_the_twin(
     site = await turned_on()
     beside(site, target(COMMANDS))
     site.deliver(query(timeout="1s", **strategy))
-    await until(lambda: site.dispatcher.held("site") == 1)
+    await until(lambda: site.dispatcher.waiting_deliveries("site") == 1)
     site.clock.advance(1)
     site.dispatcher.expire()
     assert await site.ended(1) == [outcome]

@@ -23,7 +23,7 @@ from connectivity.maintenance.erasure import (
     UnknownEntity,
     entity_of,
     erase_here,
-    recorded,
+    read_records,
 )
 from connectivity.maintenance.job_runner import Job, JobRunner
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
@@ -83,7 +83,7 @@ class DataFolder:
         assert self.failed == []
 
     def record(self) -> dict[str, Any]:
-        return recorded(self.folder)[-1]
+        return read_records(self.folder)[-1]
 
     def bytes(self) -> bytes:
         return b"".join(file.read_bytes() for file in sorted(self.folder.rglob("*")) if file.is_file())
@@ -212,7 +212,7 @@ async def test_an_erasure_that_is_not_stored_leaves_hidden_what_another_one_hide
     site.lake.pipeline.mkdir(parents=True)
     publish_watermark(site.lake.watermark, Watermark(4, erased=1))
     site.start()
-    await wait_until(lambda: recorded(site.folder)[0]["lake_done"])
+    await wait_until(lambda: read_records(site.folder)[0]["lake_done"])
     assert site.hidden == {LAMP: 4}
     publish_watermark(site.lake.watermark, Watermark(4, erased=2))
     await wait_until(lambda: site.hidden == {})
@@ -277,7 +277,7 @@ async def test_a_partition_of_a_stream_begins_anew_behind_what_was_erased(site: 
     await site.store.submit([published(OTHER, 1)])
     site.start()
     await site.eraser.erase(TANK, "anna")
-    assert (site.store.oldest_kept(TANK), site.store.oldest_kept(OTHER)) == (61, 1)
+    assert (site.store.oldest_revision(TANK), site.store.oldest_revision(OTHER)) == (61, 1)
     gone = site.store.snapshot(TANK)
     assert gone is not None
     assert (gone.is_deleted, gone.revision) == (True, 60)
@@ -287,7 +287,7 @@ async def test_a_partition_of_a_stream_begins_anew_behind_what_was_erased(site: 
     assert MARK not in site.bytes()
     assert site.record()["entity_type"] == "stream"
     assert revisions(site.journal.events(TANK, 1, ALL, 10, MUCH)) == [61]
-    assert (site.store.oldest_kept(TANK), await site.store.kept.look(TANK)) == (61, 61)
+    assert (site.store.oldest_revision(TANK), await site.store.kept.look(TANK)) == (61, 61)
     assert site.store.snapshot(TANK) == Snapshot(TANK, 61, timestamp(61), timestamp(61), {}, None)
 
 
@@ -333,7 +333,7 @@ async def test_what_is_unknown_or_cannot_be_stored_is_not_erased(
         await site.eraser.erase(LAMP, "anna")
     monkeypatch.undo()
     await asyncio.wait_for(site.store.wait_available(), PATIENCE)
-    assert recorded(site.folder) == []
+    assert read_records(site.folder) == []
     assert site.store.snapshot(LAMP) == snapshot(LAMP, 3), "what was not durable never happened"
     assert site.hidden == {}
 
@@ -375,11 +375,11 @@ def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: P
         erase_here(tmp_path, LAMP, "anna")
     assert erase_here(tmp_path, LAMP, "anna")["journal_done"] is not None
     assert not [it for it in tmp_path.iterdir() if it.is_file() and MARK in it.read_bytes()]
-    assert [it["asked_by"] for it in recorded(tmp_path)] == ["anna"]
+    assert [it["asked_by"] for it in read_records(tmp_path)] == ["anna"]
     with pytest.raises(UnknownEntity):
         erase_here(tmp_path, LAMP._replace(name="never-was"), "anna")
     with pytest.raises(ErasureUnavailable, match="found no journal"):
-        recorded(tmp_path / "nowhere")
+        read_records(tmp_path / "nowhere")
     with pytest.raises(ErasureUnavailable, match="found no journal"):
         erase_here(tmp_path / "nowhere", LAMP, "anna")
     assert not (tmp_path / "nowhere").exists()

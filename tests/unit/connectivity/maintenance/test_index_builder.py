@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from connectivity.maintenance.index_builder import MARK, IndexBuilder, want_anew
+from connectivity.maintenance.index_builder import MARK, IndexBuilder, request_rebuild
 from connectivity.maintenance.job_runner import Job, JobRunner
 from connectivity.store.store import Store
 from mappings.ids import EntityId, EntityType
@@ -89,7 +89,7 @@ async def test_it_is_made_anew_when_somebody_wants_it(site: JournalWithIndexer) 
     await site.complete()
     await site.store.execute(lambda it: it.execute("UPDATE search_values SET value = 7"))
     assert found(site.path) != expected(site.path)
-    want_anew(site.path.parent)
+    request_rebuild(site.path.parent)
     await wait_until(lambda: found(site.path) == expected(site.path) and site.indexer.progress().is_complete)
     assert len(found(site.path).values) == 2 * THINGS
     assert not (site.path.parent / MARK).exists()

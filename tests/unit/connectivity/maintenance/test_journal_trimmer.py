@@ -177,7 +177,7 @@ async def test_the_event_that_is_compared_is_none_of_an_erased_entity(tmp_path: 
     cold = LakeHistory(lake, {LAMP: 6})
     store = Store(journal, cold=lambda: cold)
     assert await JournalTrimmer(store, lake, HOT, lambda: second(10**6)).round() == 6
-    assert (journal.oldest(), journal.newest_until(6)) == (None, None)
+    assert (journal.oldest(), journal.newest_up_to(6)) == (None, None)
     await store.close()
 
 

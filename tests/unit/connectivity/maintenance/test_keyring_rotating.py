@@ -66,7 +66,7 @@ def test_who_did_it_stands_in_the_audit_log_once(folder: Path) -> None:
     add_key(folder / OWN_FILE, NEW)
     rotate_here(settings, "ada")
     assert rotate_here(settings, "bert") == Rotated(key_id(NEW), 0, 0, (key_id(OLD),))
-    entries = with_journal(folder, lambda it: connections.audited(it, 2))
+    entries = with_journal(folder, lambda it: connections.audit_entries(it, 2))
     assert isinstance(entries, list)
     assert [(it.by, it.action, it.details) for it in entries[:1]] == [
         ("ada", ACTION, f"{SECRETS} under key {key_id(NEW)}")

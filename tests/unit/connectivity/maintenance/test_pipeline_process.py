@@ -23,7 +23,7 @@ from connectivity.maintenance.pipeline_process import (
     RestartBackoff,
     answer,
     command,
-    parsed,
+    parse_event,
     preview,
     status,
 )
@@ -398,7 +398,7 @@ def test_a_preview_is_what_the_process_says(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_a_line_is_the_pipelines_own_or_somebody_elses(line: str, said: dict[str, Any] | None) -> None:
-    assert parsed(line) == said
+    assert parse_event(line) == said
 
 
 def test_an_answer_may_be_no_while_each_line_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

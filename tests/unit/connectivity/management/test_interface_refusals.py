@@ -23,7 +23,7 @@ OTHER = Problem("uri", "nowhere", "an address", code="connectivity:connection.ur
         (interface.other_id("depot", "annex"), 400, "connectivity:id.notsettable"),
         (interface.other_type("depot", "mqtt", "kafka"), 400, "connectivity:connection.configuration.invalid"),
         (interface.unusable("depot", ["no"]), 400, "connectivity:connection.configuration.invalid"),
-        (interface.failed("depot", "timeout"), 504, "connectivity:connection.failed"),
+        (interface.not_opened("depot", "timeout"), 504, "connectivity:connection.failed"),
         (interface.unavailable("full"), 503, "api:store.unavailable"),
         (interface.invalid([LABEL, OTHER]), 409, "acknowledgement:label.not.unique"),
         (interface.invalid([OTHER, LABEL]), 400, "connectivity:connection.uri.invalid"),

@@ -267,7 +267,7 @@ async def test_a_connection_that_was_deleted_is_forgotten_with_what_it_has_count
     await put(bench, "depot")
     bench.monitor.meter("depot").inbound("refused")
     await bench.manager.delete("depot", "eve", agree)
-    assert bench.monitor.known("depot").deliveries() == {}
+    assert bench.monitor.find_meter("depot").deliveries() == {}
 
 
 async def test_subscriptions_are_those_of_the_table(bench: Bench) -> None:

@@ -74,5 +74,5 @@ def test_one_that_was_deleted_begins_anew() -> None:
     monitor.meter("site").source(["in"]).at("in").acknowledged.note(None)
     monitor.forget("site")
     ConnectionObserver(monitor).forget("site")
-    assert monitor.known("site").deliveries() == {}
+    assert monitor.find_meter("site").deliveries() == {}
     assert b'"site"' not in monitor.exposition()

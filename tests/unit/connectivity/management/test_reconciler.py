@@ -12,7 +12,7 @@ from connectivity.connections.model import Connection
 from connectivity.errors import Problem
 from connectivity.management.files import FileProblem, LoadedFolder
 from connectivity.management.interface import Owner
-from connectivity.management.reconciler import DesiredConnection, FolderReading, ReconcileStep, digest_of, said, steps
+from connectivity.management.reconciler import DesiredConnection, FolderReading, ReconcileStep, digest_of, compare_folder, steps
 from connectivity.validation.validator import parse
 from spark_store.records import FileNote
 from tests.support.table import each_row
@@ -53,8 +53,8 @@ def look(reading: LoadedFolder, known: FileNote | None = None, taken: frozenset[
     before = {}
     if known is not None:
         former = loaded("in" if known.digest == note().digest else "other")
-        before = said(former, {}, {"depot": known}, (), digests(former), NOW).wanted
-    return said(reading, before, {} if known is None else {"depot": known}, taken, digests(reading), NOW)
+        before = compare_folder(former, {}, {"depot": known}, (), digests(former), NOW).wanted
+    return compare_folder(reading, before, {} if known is None else {"depot": known}, taken, digests(reading), NOW)
 
 
 def digests(reading: LoadedFolder) -> dict[str, str]:

@@ -99,7 +99,7 @@ async def test_status_7_3_a_connection_that_is_closed_has_one_closed_client() ->
 
 def test_a_connection_that_never_ran_shows_that_it_is_closed_and_has_counted_nothing() -> None:
     monitor = PrometheusRegistry()
-    meter = monitor.known("depot")
+    meter = monitor.find_meter("depot")
     assert closed_status("depot", "closed")["liveStatus"] == "closed"
     assert logs_of(meter) == {"connectionId": "depot", "connectionLogs": []}
     found = metrics_of(meter, connection(source("in"), targets=[target(EVENTS)]))
@@ -114,7 +114,7 @@ def test_a_connection_that_ran_keeps_what_it_has_counted() -> None:
     monitor.meter("site").source(["in"]).at("in").consumed.note(None)
     monitor.meter("site").source(["in"]).at("in").acknowledged.note(None)
     monitor.forget("site")
-    found = metrics_of(monitor.known("site"), connection())
+    found = metrics_of(monitor.find_meter("site"), connection())
     assert found["sourceMetrics"]["addressMetrics"]["in"]["consumed"]["success"]["PT1M"] == 1
 
 

@@ -291,10 +291,10 @@ async def test_what_keeps_a_living_link_from_its_work_is_shown_and_the_connectio
 async def test_deliveries_that_wait_for_acknowledgements_are_shown_and_left_to_the_broker_at_the_end() -> None:
     running = await Running.opened()
     running.send(*[turn(number, correlation_id=str(number), requested_acks=["other:seen"]) for number in range(3)])
-    await until(lambda: running.site.dispatcher.held("site") == 3)
+    await until(lambda: running.site.dispatcher.waiting_deliveries("site") == 3)
     assert running.supervisor.status_details == "connected: 3 deliveries wait for acknowledgements"
     await running.supervisor.close()
-    assert (running.unsettled(), running.site.dispatcher.held("site")) == (3, 0)
+    assert (running.unsettled(), running.site.dispatcher.waiting_deliveries("site")) == (3, 0)
 
 
 async def test_a_running_connection_publishes_at_its_targets_what_others_send() -> None:

@@ -138,7 +138,7 @@ async def test_a_delivery_that_is_given_back_was_not_acknowledged() -> None:
     forget(running)
     with capture_logs():
         running.send(turn(1, requested_acks=["site:nobody"], timeout="1s"))
-        await until(lambda: running.site.dispatcher.held("site"))
+        await until(lambda: running.site.dispatcher.waiting_deliveries("site"))
         running.site.clock.advance(2)
         running.site.dispatcher.expire()
         await until(lambda: counted(running, "source", "in", "failure"))

@@ -29,7 +29,7 @@ class Conversation:
         for name in names:
             self.add(name)
         if is_ready:
-            self.calls.answered(WorkerReady())
+            self.calls.handle_answer(WorkerReady())
 
     def add(self, name: str, scripts: Load = SCRIPTS) -> PendingCall:
         call = Call(scripts.key, "incoming", name)
@@ -51,7 +51,7 @@ class Conversation:
 def test_nothing_is_sent_before_the_process_is_ready() -> None:
     talk = Conversation("a", is_ready=False)
     assert talk.sent() == []
-    talk.calls.answered(WorkerReady())
+    talk.calls.handle_answer(WorkerReady())
     assert talk.sent() == ["+1", "a"]
 
 
@@ -59,23 +59,23 @@ def test_scripts_are_sent_once_to_each_process() -> None:
     talk = Conversation("a", "b")
     talk.add("c", Load(2, ("b",), ()))
     assert talk.sent() == ["+1", "a", "b", "+2", "c"]
-    talk.calls.died("killed", is_to_blame=False)
-    talk.calls.answered(WorkerReady())
+    talk.calls.process_ended("killed", is_to_blame=False)
+    talk.calls.handle_answer(WorkerReady())
     assert talk.sent() == ["+1", "a", "b", "+2", "c"]
 
 
 def test_no_more_calls_than_the_window_are_sent() -> None:
     talk = Conversation(*map(str, range(WINDOW + 2)))
     assert len(talk.sent()) == WINDOW + 1
-    talk.calls.answered(CallResult("[]"))
+    talk.calls.handle_answer(CallResult("[]"))
     assert talk.sent() == [str(WINDOW)]
 
 
 def test_answers_belong_to_the_calls_in_their_order() -> None:
     talk = Conversation("a", "b")
     talk.sent()
-    talk.calls.answered(CallResult("1"))
-    talk.calls.answered(CallFailure("2"))
+    talk.calls.handle_answer(CallResult("1"))
+    talk.calls.handle_answer(CallFailure("2"))
     assert talk.answers == [("a", CallResult("1")), ("b", CallFailure("2"))]
     assert not talk.calls
 
@@ -84,9 +84,9 @@ def test_a_call_that_ended_the_process_fails_and_the_others_are_sent_again_in_or
     talk = Conversation("a", "b", "c")
     talk.sent()
     talk.add("d")
-    talk.calls.died("too long", is_to_blame=True)
+    talk.calls.process_ended("too long", is_to_blame=True)
     assert talk.answers == [("a", CallFailure("too long"))]
-    talk.calls.answered(WorkerReady())
+    talk.calls.handle_answer(WorkerReady())
     assert talk.sent() == ["+1", "b", "c", "d"]
 
 
@@ -95,15 +95,15 @@ def test_a_call_is_tried_twice_if_the_process_ended_for_another_reason() -> None
     for _ in range(2):
         assert talk.answers == []
         talk.sent()
-        talk.calls.died("killed", is_to_blame=False)
-        talk.calls.answered(WorkerReady())
+        talk.calls.process_ended("killed", is_to_blame=False)
+        talk.calls.handle_answer(WorkerReady())
     assert talk.answers == [("a", CallFailure("killed"))]
     assert talk.sent() == ["+1", "b"]
 
 
 def test_a_process_that_never_was_ready_fails_every_call() -> None:
     talk = Conversation("a", "b", is_ready=False)
-    talk.calls.died("no such file", is_to_blame=False)
+    talk.calls.process_ended("no such file", is_to_blame=False)
     assert [name for name, _ in talk.answers] == ["a", "b"]
     assert not talk.calls
 
@@ -114,23 +114,23 @@ def test_a_cancelled_call_is_not_sent_and_its_answer_is_ignored() -> None:
     talk.add("b").is_over = True
     talk.add("c")
     assert talk.sent() == ["c"]
-    talk.calls.answered(CallResult("1"))
-    talk.calls.answered(CallResult("2"))
+    talk.calls.handle_answer(CallResult("1"))
+    talk.calls.handle_answer(CallResult("2"))
     assert talk.answers == [("a", CallResult("1")), ("c", CallResult("2"))]
 
 
 def test_an_answer_without_a_call_is_a_bad_frame() -> None:
     talk = Conversation()
     with pytest.raises(BadFrame):
-        talk.calls.answered(CallResult("[]"))
+        talk.calls.handle_answer(CallResult("[]"))
     with pytest.raises(BadFrame):
-        talk.calls.answered(WorkerReady())
+        talk.calls.handle_answer(WorkerReady())
 
 
 def test_the_process_owes_an_answer_until_it_is_ready_and_while_calls_are_sent() -> None:
     talk = Conversation(is_ready=False)
     assert talk.calls.is_working
-    talk.calls.answered(WorkerReady())
+    talk.calls.handle_answer(WorkerReady())
     assert not talk.calls.is_working
     talk.add("a")
     talk.sent()

@@ -124,7 +124,7 @@ def test_a_closed_connection_keeps_its_counts_at_every_step() -> None:
     monitor = PrometheusRegistry()
     monitor.meter("site").target("out").dispatched.note(None, 3)
     monitor.forget("site")
-    for meter in (monitor.known("site"), monitor.meter("site")):
+    for meter in (monitor.find_meter("site"), monitor.meter("site")):
         report = meter.report([], ["out"])
         assert report["connectionMetrics"]["outbound"]["dispatched"]["success"]["PT24H"] == 3
 

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 import pytest
 
 from connectivity.security import egress
-from connectivity.security.egress import EgressRules, enforced, entry, refusal
+from connectivity.security.egress import EgressRules, enforce, entry, refusal
 from connectivity.validation.validator import validate
 from tests.support.table import each_row
 
@@ -143,9 +143,9 @@ def test_rules_are_in_force_for_as_long_as_they_are() -> None:
         "sources": [{"addresses": ["q"], "authorizationContext": ["a"]}],
     }
     assert validate(document) == []
-    with enforced(CLOSED):
+    with enforce(CLOSED):
         assert refusal("127.0.0.1") is not None
-        with enforced(EgressRules(is_private_allowed=False, allowed=["127.0.0.1"])):
+        with enforce(EgressRules(is_private_allowed=False, allowed=["127.0.0.1"])):
             assert validate(document) == []
         assert [str(problem) for problem in validate(document)] == [
             'uri: found "127.0.0.1", an address that is not public, expected a public address, since hosts.private is '

@@ -20,7 +20,7 @@ def left(retention: Any, seconds: float, namespace: str = "acme.plant", mode: Sp
     """What is left so many seconds after the event was stored."""
     kept = Settings.model_validate({"lake": {"retention": retention}}).lake.retention
     event = Event(EntityId(EntityType.THING, namespace, "x"), 7, STORED, "modified", "/", b"{}", b"{}")
-    return RetentionTimes(kept, mode).left(event, AT + round(1000 * seconds))
+    return RetentionTimes(kept, mode).remaining_seconds(event, AT + round(1000 * seconds))
 
 
 @each_row(

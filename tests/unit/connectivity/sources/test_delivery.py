@@ -32,7 +32,7 @@ class Deliveries:
     def fail(self, name: str | None, *, redelivered: bool, is_done: bool = True) -> Outcome:
         made = self.inbound(name, redelivered=redelivered)
         self.memory.note(made, AGAIN, is_done=is_done)
-        self.memory.until_ended(made)(None)
+        self.memory.finish_one(made)(None)
         return self.outcomes[-1]
 
 
@@ -60,7 +60,7 @@ async def test_a_delivery_ends_with_the_last_of_its_responses(outcome: Outcome) 
     deliveries = Deliveries()
     made = deliveries.inbound("x")
     made.open, made.outcome = 3, outcome
-    ended = deliveries.memory.until_ended(made)
+    ended = deliveries.memory.finish_one(made)
     for left in (2, 1):
         ended(None)
         assert (made.open, deliveries.outcomes) == (left, [])
@@ -80,7 +80,7 @@ async def test_two_failures_of_one_delivery_count_once() -> None:
 async def test_a_redelivery_while_the_response_is_pending_is_acknowledged_instead_of_the_first() -> None:
     """The link of the first delivery has ended: acknowledging that one would not reach the broker."""
     deliveries = Deliveries()
-    ended = deliveries.memory.until_ended(deliveries.inbound("x"))
+    ended = deliveries.memory.finish_one(deliveries.inbound("x"))
     acknowledged: list[Delivery] = []
     copy = Delivery(Envelope(b"x"), "in", "x", True, lambda delivery, _: acknowledged.append(delivery))
     assert deliveries.memory.is_answered(InboundDelivery(copy, DecodedDelivery(()), deliveries.route))

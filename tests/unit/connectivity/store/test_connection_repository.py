@@ -32,7 +32,7 @@ async def test_what_is_told_is_durable(tmp_path: Path, monkeypatch: pytest.Monke
     seen = ConnectionRepository(other)
     assert (seen.current(), seen.revisions("depot")) == ([REVISION], [REVISION])
     assert seen.file_notes() == [notes[0], closed, *notes[2:]]
-    assert seen.audited(10) == [ENTRY] * 3
+    assert seen.audit_entries(10) == [ENTRY] * 3
     await other.close()
     await store.close()
     with pytest.raises(StoreUnavailable):

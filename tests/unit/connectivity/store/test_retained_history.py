@@ -39,13 +39,13 @@ class TrimmedMessages:
         """A second passes."""
         self.clock.advance(1.0)
         await self.kept.round()
-        return self.store.oldest_kept(TANK)
+        return self.store.oldest_revision(TANK)
 
 
 @pytest.fixture
 async def site(tmp_path: Path) -> AsyncIterator[TrimmedMessages]:
     made = TrimmedMessages(tmp_path)
-    assert made.store.oldest_kept(TANK) == 1
+    assert made.store.oldest_revision(TANK) == 1
     assert await made.store.trim(6, LATER) == 6
     yield made
     await made.store.close()
@@ -53,27 +53,27 @@ async def site(tmp_path: Path) -> AsyncIterator[TrimmedMessages]:
 
 async def test_what_the_journal_has_from_the_beginning_needs_no_lake() -> None:
     store = Store(TemporaryJournal())
-    assert store.oldest_kept(LAMP) == 1
+    assert store.oldest_revision(LAMP) == 1
     await store.submit([change(LAMP, 1), change(LAMP, 2)])
-    assert (store.oldest_kept(LAMP), await store.kept.look(LAMP)) == (1, 1)
+    assert (store.oldest_revision(LAMP), await store.kept.look(LAMP)) == (1, 1)
     await store.trim(1, LATER)
-    assert (store.oldest_kept(LAMP), await store.kept.look(LAMP)) == (2, 2)
+    assert (store.oldest_revision(LAMP), await store.kept.look(LAMP)) == (2, 2)
     await store.trim(2, LATER)
-    assert store.oldest_kept(LAMP) == 3
+    assert store.oldest_revision(LAMP) == 3
     await store.close()
 
 
 async def test_what_the_journal_has_trimmed_counts_once_it_was_seen_in_the_lake(site: TrimmedMessages) -> None:
-    assert site.store.oldest_kept(TANK) == 7
+    assert site.store.oldest_revision(TANK) == 7
     assert await site.kept.look(TANK) == 1
-    assert site.store.oldest_kept(TANK) == 1
+    assert site.store.oldest_revision(TANK) == 1
 
 
 async def test_who_has_been_asked_about_is_looked_for_in_the_next_round(site: TrimmedMessages) -> None:
-    assert site.store.oldest_kept(TANK) == 7
+    assert site.store.oldest_revision(TANK) == 7
     assert await site.round() == 1
     site.clock.advance(TRUSTED_SECONDS)
-    assert site.store.oldest_kept(TANK) == 7
+    assert site.store.oldest_revision(TANK) == 7
     assert await site.round() == 1
 
 
@@ -85,23 +85,23 @@ async def test_what_retention_has_deleted_is_gone_with_the_next_round(site: Trim
     forget(site.lake, "revision <= 6")
     site.clock.advance(1.0)
     assert await site.kept.look(TANK) == 7
-    assert site.store.oldest_kept(TANK) == 7
+    assert site.store.oldest_revision(TANK) == 7
 
 
 async def test_where_the_lake_has_nothing_left_the_journal_counts(site: TrimmedMessages) -> None:
     forget(site.lake, "true")
-    assert (await site.kept.look(TANK), site.store.oldest_kept(TANK)) == (7, 7)
+    assert (await site.kept.look(TANK), site.store.oldest_revision(TANK)) == (7, 7)
     assert await site.store.trim(8, LATER) == 2
-    assert (await site.kept.look(TANK), site.store.oldest_kept(TANK)) == (9, 9)
+    assert (await site.kept.look(TANK), site.store.oldest_revision(TANK)) == (9, 9)
 
 
 async def test_an_erasure_takes_everything_up_to_it(site: TrimmedMessages) -> None:
     assert await site.kept.look(TANK) == 1
     await site.store.execute(lambda it: erasure.begin(it, "stream", TANK.id, timestamp(11), "operator"), forgets=TANK)
     # The entries themselves go in steps of their own.
-    assert (site.store.oldest_kept(TANK), await site.kept.look(TANK)) == (11, 11)
+    assert (site.store.oldest_revision(TANK), await site.kept.look(TANK)) == (11, 11)
     await site.store.submit([published(TANK, 11), published(TANK, 12)])
-    assert site.store.oldest_kept(TANK) == 11
+    assert site.store.oldest_revision(TANK) == 11
 
 
 async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Path) -> None:
@@ -109,9 +109,9 @@ async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Pa
     journal.append([published(TANK, offset) for offset in range(1, 5)])
     store = Store(journal, cold=lambda: LakeHistory(Lake(tmp_path)))
     await store.trim(2, LATER)
-    assert store.oldest_kept(TANK) == 3
+    assert store.oldest_revision(TANK) == 3
     await store.kept.round()
-    assert store.oldest_kept(TANK) == 3
+    assert store.oldest_revision(TANK) == 3
     with pytest.raises(HistoryUnavailable):
         await store.kept.look(TANK)
     await store.close()
@@ -119,8 +119,8 @@ async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Pa
 
 async def test_partitions_begin_for_themselves_and_what_is_remembered_is_bounded(site: TrimmedMessages) -> None:
     await site.store.submit([published(OTHER, 1)])
-    assert (await site.kept.look(TANK), site.store.oldest_kept(OTHER)) == (1, 1)
+    assert (await site.kept.look(TANK), site.store.oldest_revision(OTHER)) == (1, 1)
     for number in range(MOST):
-        site.store.oldest_kept(partition_entity(f"stream/{number}"))
+        site.store.oldest_revision(partition_entity(f"stream/{number}"))
     assert repr(site.kept) == f"<RetainedHistory of {MOST} entities, 1 of them in the lake>"
-    assert site.store.oldest_kept(TANK) == 1
+    assert site.store.oldest_revision(TANK) == 1

@@ -292,22 +292,22 @@ async def test_a_state_is_seen_before_it_is_durable(store: Store, gate: Gate) ->
 
 async def test_an_answer_is_known_before_it_is_durable(store: Store, gate: Gate) -> None:
     gate.is_open.clear()
-    assert store.answered(delivery(1)) is None
+    assert store.stored_answer(delivery(1)) is None
     durable = store.submit([change(LAMP, 1, answer=answered(1))])
     await wait_until(lambda: gate.threads)
-    assert store.answered(delivery(1)) == b"done"
+    assert store.stored_answer(delivery(1)) == b"done"
     assert gate.answer(delivery(1)) is None
     gate.is_open.set()
     await durable
-    assert store.answered(delivery(1)) == gate.answer(delivery(1)) == b"done"
+    assert store.stored_answer(delivery(1)) == gate.answer(delivery(1)) == b"done"
 
 
 async def test_a_name_that_comes_again_has_its_newest_answer(store: Store) -> None:
     first = store.submit([change(LAMP, 1, answer=answered(1, b"old"))])
     second = store.submit([change(LAMP, 2, answer=answered(1, b"new"))])
-    assert store.answered(delivery(1)) == b"new"
+    assert store.stored_answer(delivery(1)) == b"new"
     await asyncio.gather(first, second)
-    assert store.answered(delivery(1)) == b"new"
+    assert store.stored_answer(delivery(1)) == b"new"
 
 
 async def test_an_answer_beyond_the_redelivery_window_is_not_known(gate: Gate) -> None:
@@ -317,9 +317,9 @@ async def test_an_answer_beyond_the_redelivery_window_is_not_known(gate: Gate) -
     store = Store(gate, StoreOptions(redelivery_window=10), now=nanoseconds)
     await store.submit([change(LAMP, 1, answer=answered(1))])
     nanoseconds.now += 10 * 10**9
-    assert store.answered(delivery(1)) == b"done"
+    assert store.stored_answer(delivery(1)) == b"done"
     nanoseconds.now += 1
-    assert store.answered(delivery(1)) is None
+    assert store.stored_answer(delivery(1)) is None
     await store.close()
 
 
@@ -385,7 +385,7 @@ async def test_a_failed_commit_never_happened(store: Store, gate: Gate) -> None:
     assert not store.is_available
     assert store.reason == "disk full: make room"
     assert store.snapshot(LAMP) == snapshot(LAMP, 1)
-    assert store.answered(delivery(2)) is None
+    assert store.stored_answer(delivery(2)) is None
     store.stage(change(LAMP, 2))
     refused = store.submit([change(LAMP, 2)])
     assert isinstance(refused.exception(), StoreUnavailable)
@@ -461,7 +461,7 @@ async def test_when_the_nth_operation_fails_every_change_is_stored_once_or_repor
             found = store.snapshot(LAMP)
             stored = 0 if found is None else found.revision
             assert stored in (newest, newest + 2)
-            assert (store.answered(delivery(newest + 1)) is not None) == (stored > newest)
+            assert (store.stored_answer(delivery(newest + 1)) is not None) == (stored > newest)
             newest = stored
         Fragile.arm(0)
         assert revisions(fragile.events(LAMP, 1, ALL, 1000, MUCH)) == list(range(1, newest + 1))

@@ -29,7 +29,7 @@ def hasty(**options: int) -> Subscription:
 
 
 def test_spec_1_01_no_element_may_be_offered_before_a_request() -> None:
-    assert patient().wanted == 0
+    assert patient().capacity == 0
 
 
 def test_spec_1_01_offering_more_than_requested_is_an_error() -> None:
@@ -48,11 +48,11 @@ def test_spec_1_01_a_random_conversation_never_emits_more_than_was_requested() -
             demand = chance.randint(1, 9)
             requested += demand
             assert subscription.request(demand) == []
-        elif subscription.wanted:
-            elements = list(range(chance.randint(1, subscription.wanted)))
+        elif subscription.capacity:
+            elements = list(range(chance.randint(1, subscription.capacity)))
             assert subscription.offer(elements) == [ElementsEmitted(elements)]
             emitted += len(elements)
-        assert emitted + subscription.wanted == requested
+        assert emitted + subscription.capacity == requested
 
 
 def test_spec_1_02_a_subscription_may_end_with_demand_left() -> None:
@@ -73,7 +73,7 @@ def test_spec_1_05_the_end_of_the_feed_needs_no_further_demand() -> None:
     subscription = patient()
     subscription.request(1)
     subscription.offer(["a"])
-    assert subscription.wanted == 0
+    assert subscription.capacity == 0
     assert subscription.finish() == [SubscriptionEnded(None)]
 
 
@@ -87,7 +87,7 @@ def test_spec_1_07_nothing_follows_the_end(end: str) -> None:
     assert subscription.finish() == []
     assert subscription.fail(NOT_FOUND) == []
     assert subscription.expire() == []
-    assert subscription.wanted == 0
+    assert subscription.capacity == 0
 
 
 def test_spec_1_08_cancel_stops_the_elements_at_once() -> None:
@@ -108,14 +108,14 @@ def test_spec_3_06_a_request_after_cancel_fails_and_brings_no_element() -> None:
     subscription = patient()
     subscription.cancel()
     assert subscription.request(1) == [SubscriptionEnded(EndReason.CANCELLED)]
-    assert subscription.wanted == 0
+    assert subscription.capacity == 0
 
 
 def test_spec_3_08_requests_add_up() -> None:
     subscription = patient()
     subscription.request(2)
     subscription.request(3)
-    assert subscription.wanted == 5
+    assert subscription.capacity == 5
 
 
 @pytest.mark.parametrize("demand", [0, -1, -(2**63)])
@@ -137,9 +137,9 @@ def test_spec_3_17_demand_stops_counting_at_its_cap() -> None:
     subscription = patient()
     subscription.request(UNBOUNDED)
     subscription.request(5)
-    assert subscription.wanted == UNBOUNDED
+    assert subscription.capacity == UNBOUNDED
     subscription.offer(["a", "b"])
-    assert subscription.wanted == UNBOUNDED
+    assert subscription.capacity == UNBOUNDED
 
 
 @pytest.mark.parametrize(("end", "reason"), [("finish", None), ("fail", NOT_FOUND)])
@@ -180,7 +180,7 @@ def test_a_protocol_without_that_guarantee_ends_at_once() -> None:
 
 def test_demand_may_come_with_the_subscribe() -> None:
     subscription = patient(demand=2)
-    assert subscription.wanted == 2
+    assert subscription.capacity == 2
     assert subscription.offer(["a", "b"]) == [ElementsEmitted(["a", "b"])]
     assert subscription.finish() == [SubscriptionEnded(None)]
 

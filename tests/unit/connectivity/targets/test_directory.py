@@ -31,7 +31,7 @@ def test_nobody_diverts_to_itself() -> None:
     members = ConnectionDirectory()
     config = {"is-diversion-source": "true", "is-diversion-target": "true", "authorized-connections-as-sources": "site"}
     members.join(OpenConnection(connection(specificConfig=config), (), frozenset()))
-    assert members.diverted(ANSWER, "response", "site", 0) is None
+    assert members.find_diversion(ANSWER, "response", "site", 0) is None
 
 
 def test_a_target_connection_without_targets_takes_nothing() -> None:
@@ -39,7 +39,7 @@ def test_a_target_connection_without_targets_takes_nothing() -> None:
     members.join(OpenConnection(connection(id="a", specificConfig={"is-diversion-source": "true"}), (), frozenset()))
     config = {"is-diversion-target": "true", "authorized-connections-as-sources": "a"}
     members.join(OpenConnection(connection(specificConfig=config), (), frozenset()))
-    diverted = members.diverted(ANSWER, "response", "a", 0)
+    diverted = members.find_diversion(ANSWER, "response", "a", 0)
     assert diverted is not None
     assert diverted.target is None
     assert repr(next(iter(members))) == "<OpenConnection a, 0 targets>"

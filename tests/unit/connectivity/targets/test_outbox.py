@@ -90,7 +90,7 @@ async def test_taken_waits_until_the_link_has_room_for_the_last_message() -> Non
     outbox, link = Outbox(), Link(window=1)
     outbox.attach(link)
     posting = outbox.post(messages("a", "b"))
-    waiting = asyncio.ensure_future(posting.taken())
+    waiting = asyncio.ensure_future(posting.wait_until_taken())
     await asyncio.sleep(0)
     assert not waiting.done()
     link.confirm(1)
@@ -105,14 +105,14 @@ async def test_a_withdrawn_posting_keeps_back_what_was_not_taken() -> None:
     posting.withdrawn = True
     link.confirm(1)
     assert sent(link) == ["a", "d"]
-    await asyncio.wait_for(posting.taken(), PATIENCE)
+    await asyncio.wait_for(posting.wait_until_taken(), PATIENCE)
 
 
 async def test_drained_waits_for_the_last_confirm() -> None:
     outbox, link = Outbox(), Link()
     outbox.attach(link)
     outbox.post(messages("a", "b"))
-    waiting = asyncio.ensure_future(outbox.drained())
+    waiting = asyncio.ensure_future(outbox.drain())
     link.confirm(1)
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -151,7 +151,7 @@ async def test_an_outbox_is_drained_however_the_last_message_ends() -> None:
 
 
 async def drained_by(outbox: Outbox, end: Callable[[], object]) -> None:
-    waiting = asyncio.ensure_future(outbox.drained())
+    waiting = asyncio.ensure_future(outbox.drain())
     await asyncio.sleep(0)
     assert not waiting.done()
     end()
@@ -363,7 +363,7 @@ async def test_drained_waits_for_every_lane() -> None:
     outbox, first, second = two_links()
     about(outbox, first)
     about(outbox, second)
-    waiting = asyncio.ensure_future(outbox.drained())
+    waiting = asyncio.ensure_future(outbox.drain())
     first.confirm()
     await asyncio.sleep(0)
     assert not waiting.done()
@@ -438,7 +438,7 @@ async def test_an_outbox_is_drained_when_what_was_held_is_gone() -> None:
     outbox, link = Outbox(), Link()
     outbox.attach(link)
     _, making = Making(outbox).hold()
-    drained = asyncio.ensure_future(outbox.drained())
+    drained = asyncio.ensure_future(outbox.drain())
     await asyncio.sleep(0)
     assert not drained.done()
     await made(making)
@@ -534,7 +534,7 @@ async def test_what_a_closed_door_leaves_unsaid_goes_to_the_next_one_which_ends_
     assert not outbox.is_attached
     outbox.attach(second)
     assert sent(second) == ["a", "b"]
-    draining = asyncio.create_task(outbox.drained())
+    draining = asyncio.create_task(outbox.drain())
     second.confirm(2, error=PublishFailed("nobody there"))
     await draining
     assert len(outbox) == 0

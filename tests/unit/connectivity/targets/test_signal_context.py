@@ -33,15 +33,15 @@ def test_the_world_is_asked_once_however_many_look_at_an_event() -> None:
     plant.asked = 0
     happening = SignalContext(event, plant)
     for subjects in ((OWNER,), (VIEWER,), (OWNER, VIEWER), (OWNER,)):
-        happening.seen(subjects)
+        happening.visible_to(subjects)
     assert plant.asked == 2
 
 
 def test_those_with_equal_subjects_see_the_same_thing() -> None:
     plant = Plant()
     happening = SignalContext(plant.tell("modify", "/attributes/a", 1), plant)
-    assert happening.seen((OWNER,)) is happening.seen((OWNER,))
-    assert happening.seen((VIEWER,)) is SuppressionReason.FORBIDDEN
+    assert happening.visible_to((OWNER,)) is happening.visible_to((OWNER,))
+    assert happening.visible_to((VIEWER,)) is SuppressionReason.FORBIDDEN
 
 
 def test_a_value_is_parsed_and_filtered_when_it_is_asked_for_and_once() -> None:
@@ -49,7 +49,7 @@ def test_a_value_is_parsed_and_filtered_when_it_is_asked_for_and_once() -> None:
     plant.world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("READ")})})
     event = plant.tell("modify", "/attributes", {"a": 1, "b": 2})
     happening = SignalContext(event, plant)
-    seen = happening.seen((VIEWER,))
+    seen = happening.visible_to((VIEWER,))
     assert not isinstance(seen, SuppressionReason)
     assert seen.signal is seen.signal
     assert seen.signal.value == b'{"a":1}'
@@ -63,7 +63,7 @@ def test_an_event_without_a_value_tells_the_id_and_the_time() -> None:
     event = plant.tell("delete", "/attributes/a")
     happening: SignalContext[TwinEvent] = SignalContext(event, plant)
     assert happening.value is MISSING
-    assert happening.told(MISSING) == {
+    assert happening.described_thing(MISSING) == {
         "thingId": "acme.plant:boiler-07",
         "_revision": 2,
         "_modified": event.timestamp,

@@ -435,7 +435,7 @@ def test_a_live_signal_that_may_not_be_read_is_forbidden() -> None:
 )
 def test_a_filter_sees_what_a_live_signal_tells_of_the_thing(signal: Live, attributes: object) -> None:
     happening = SignalContext(signal, Plant())
-    document = happening.told(happening.value)
+    document = happening.described_thing(happening.value)
     assert document["thingId"] == THING
     assert document.get("attributes") == attributes
     assert "_revision" not in document

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
-from connectivity.security.egress import EgressRules, enforced
+from connectivity.security.egress import EgressRules, enforce
 from connectivity.transports.dialer import RefusedAddress, check_peer, dial_error, lost_error, reach, run_in_thread
 from tests.support.wait import wait_until
 
@@ -51,7 +51,7 @@ def test_an_address_that_connections_may_not_reach_is_refused_and_closed() -> No
         fine = socket.create_connection(server.getsockname())
         check_peer(fine, "localhost")
         with (
-            enforced(BLOCKED),
+            enforce(BLOCKED),
             pytest.raises(RefusedAddress, match=r"localhost resolves to 127\.0\.0\.1: found a host of 127"),
         ):
             check_peer(fine, "localhost")

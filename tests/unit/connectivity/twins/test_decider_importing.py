@@ -151,7 +151,7 @@ def test_one_import_reaches_a_bounded_number_of_policies() -> None:
     }
     states["b:last"] = {"policyId": "b:last", "imports": {}, "entries": {"E": importable("implicit", "edge:last")}}
     states["a:0"]["imports"]["b:last"] = {"entries": []}
-    found = [each.policy_id for each in policy_imports.taken(states["a:0"], states.get)]
+    found = [each.policy_id for each in policy_imports.imported_entries(states["a:0"], states.get)]
     assert found == [*(f"a:{n}" for n in range(1, 1 + policy_imports.MOST_REACHED)), "b:last"]
 
 

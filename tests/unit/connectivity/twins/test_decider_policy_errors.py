@@ -8,7 +8,7 @@ import pytest
 
 from connectivity.errors import TwinError
 from connectivity.twins import errors
-from connectivity.twins.decider import past_wanted
+from connectivity.twins.decider import needed_past
 from mappings.model.signals import Command
 from tests.support.table import each_row
 from tests.support.twin_world import ALL, OWNER, OWNERS, POLICY, VIEWER, TwinWorld, entry, granting, policy
@@ -96,7 +96,7 @@ def test_a_command_is_refused_with_the_code(
 def test_a_past_that_is_not_known_is_told_so(world: TwinWorld) -> None:
     command = Command(P, "retrieve", "/entries", None, {"at-historical-revision": 99})
     with pytest.raises(TwinError) as refused:
-        past_wanted(command, [OWNER], world.world, world.now)
+        needed_past(command, [OWNER], world.world, world.now)
     assert (refused.value.fault.status, refused.value.fault.error) == (404, "policies:policy.history.notfound")
 
 

@@ -145,13 +145,13 @@ def test_many_names_below_a_path_are_looked_for_at_once(monkeypatch: pytest.Monk
     leaves = {f"k{number}": 1 for number in range(100)}
     world.send("modify", "/attributes", leaves, put_metadata=[said("*/a", {"b": {"a": 1}}), said("*/c", 3)])
     looked: list[Segments] = []
-    named = module._named
+    named = module._find_named
 
     def noted(said: Any, names: Any, path: Segments = ()) -> Any:
         looked.append(path)
         return named(said, names, path)
 
-    monkeypatch.setattr(module, "_named", noted)
+    monkeypatch.setattr(module, "_find_named", noted)
     text = ",".join(f"*/{name}" for name in ("a", "b", "c", *(f"x{number}" for number in range(500))))
     found = world.send("retrieve", get_metadata=text).response.headers["ditto-metadata"]
     assert found["attributes"]["k7"] == {"a": {"b": {"a": 1}}, "c": 3}

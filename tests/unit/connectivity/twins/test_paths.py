@@ -14,9 +14,9 @@ LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 def test_a_long_path_is_understood_and_not_kept() -> None:
     path = "/attributes" + "/abc" * 150
     assert len(path) > LONGEST_KNOWN
-    before = paths._known.cache_info().currsize
+    before = paths._parse_known.cache_info().currsize
     assert paths.address(LAMP, path).pointer == path
-    assert paths._known.cache_info().currsize == before
+    assert paths._parse_known.cache_info().currsize == before
 
 
 def test_a_key_that_is_too_long_is_refused_and_not_kept() -> None:

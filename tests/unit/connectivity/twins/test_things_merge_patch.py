@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.twins.things import minimized
+from connectivity.twins.things import minimize
 from spark_store.history.replay import DeletePatternRefused
 from tests.support.cpu_budget import at_most
 from tests.support.twin_world import a_world
@@ -13,9 +13,9 @@ from tests.support.twin_world import a_world
 def test_all_patterns_of_a_patch_have_one_budget() -> None:
     """At whatever depth they stand."""
     rooms = {str(number): {"lamp": 1} for number in range(1000)}
-    assert minimized(rooms, {"1": {"{{ ~lamp1~ }}": None, "{{ ~lamp~ }}": None}}) == {"1": {"{{ ~lamp~ }}": None}}
+    assert minimize(rooms, {"1": {"{{ ~lamp1~ }}": None, "{{ ~lamp~ }}": None}}) == {"1": {"{{ ~lamp~ }}": None}}
     with pytest.raises(DeletePatternRefused, match="expected fewer patterns"):
-        minimized(rooms, {number: {f"{{{{ ~lamp{number}~ }}}}": None} for number in rooms})
+        minimize(rooms, {number: {f"{{{{ ~lamp{number}~ }}}}": None} for number in rooms})
 
 
 @pytest.mark.parametrize("path", ["/", "/attributes"])

@@ -268,7 +268,7 @@ def test_an_option_by_reference_is_neither_shown_by_a_problem_nor_by_the_connect
     assert (found.path, found.found) == ("specificConfig.requestedHeartbeat", "*****")
     connection = parse(document, environ={"BEAT": "2222"})
     assert connection.specific_config["requestedHeartbeat"] == "2222"
-    assert connection.masked()["specificConfig"] == {"requestedHeartbeat": "*****", "handshakeTimeout": "5"}
+    assert connection.masked_document()["specificConfig"] == {"requestedHeartbeat": "*****", "handshakeTimeout": "5"}
 
 
 def test_a_missing_reference_is_the_only_problem_of_its_place(document: dict[str, Any]) -> None:

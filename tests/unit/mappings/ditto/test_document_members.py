@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mappings.ditto.document import as_object, long, needed, subscription_id, text, texts
+from mappings.ditto.document import as_object, long, require_value, subscription_id, text, texts
 from mappings.errors import DecodeError
 
 
@@ -30,7 +30,7 @@ def test_texts_are_a_list(value: Any) -> None:
 @pytest.mark.parametrize("value", [None, 1, "a", []])
 def test_a_value_is_an_object(value: Any) -> None:
     with pytest.raises(DecodeError):
-        needed(value)
+        require_value(value)
     with pytest.raises(DecodeError):
         as_object(value)
 

@@ -22,7 +22,7 @@ class TestJavaScript(MapperBehaviours):
         assert codec.needs_definition
         for written in ({}, {"incomingScript": " ", "outgoingScript": None}):
             with pytest.raises(OptionsRefused) as caught:
-                codec.configured(written)
+                codec.configure(written)
             assert [problem.steps for problem in caught.value.problems] == [("incomingScript",)]
 
 

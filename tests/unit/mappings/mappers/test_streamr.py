@@ -74,7 +74,7 @@ def test_an_error_says_what_it_is_about() -> None:
     ],
 )
 def test_case_x05_an_error_has_the_payload_that_the_definition_names(shape: str, payload: str) -> None:
-    codec = CODEC.configured({"errorPayload": shape, "subIdFiller": None})
+    codec = CODEC.configure({"errorPayload": shape, "subIdFiller": None})
     assert written(refused(b"7").fault, codec) == [0, 7, None, payload]
 
 
@@ -88,14 +88,14 @@ def test_a_payload_that_is_too_large_is_told_in_the_words_of_the_protocol() -> N
 def test_a_definition_may_let_contents_be_any_text() -> None:
     request = {"type": "publish", "stream": "tank", "msg": "{nope"}
     assert refused(request).fault.error == "streamr:publish.message.notjson"
-    codec = CODEC.configured({"acceptNonJson": True})
+    codec = CODEC.configure({"acceptNonJson": True})
     assert read(request, codec).request == Publish("tank", "{nope")
     assert CODEC.terms.accept_non_json is False
 
 
 def test_options_that_cannot_be_used_are_refused() -> None:
     with pytest.raises(OptionsRefused) as caught:
-        CODEC.configured({"streams": {"tank": {"partitions": 0}}, "hash": "sha1"})
+        CODEC.configure({"streams": {"tank": {"partitions": 0}}, "hash": "sha1"})
     assert [problem.steps for problem in caught.value.problems] == [
         ("streams", "tank", "partitions"),
         ("streams", "tank", "policyId"),

@@ -12,7 +12,7 @@ from mappings.errors import DecodeError, UnknownFunction, UnknownPlaceholder
 from mappings.model.headers import (
     FIELDS,
     MAX_SIZE,
-    echoed,
+    repeated_headers,
     normalise,
     outgoing,
     readable,
@@ -238,8 +238,8 @@ def test_responses_and_events_never_ask_for_a_response() -> None:
 
 
 def test_the_signals_of_a_subscription_echo_the_wish_for_a_response() -> None:
-    assert echoed({"response-required": True, "if-match": "*"}) == {"response-required": True}
-    assert echoed({}) == {}
+    assert repeated_headers({"response-required": True, "if-match": "*"}) == {"response-required": True}
+    assert repeated_headers({}) == {}
 
 
 names = st.one_of(st.sampled_from(sorted(FIELDS)), st.text(max_size=8)).flatmap(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mappings.model.metadata import changes_of, evolved, without_changes
+from mappings.model.metadata import changes_of, evolve_metadata, without_changes
 
 SAID = {"attributes": {"a": {"unit": "K"}, "b": {"c": {"unit": "m"}}}, "note": "mine"}
 DATA = {"attributes": {"a": 1, "b": {"c": 2}}}
@@ -25,7 +25,7 @@ DATA = {"attributes": {"a": 1, "b": {"c": 2}}}
     ],
 )
 def test_what_is_said_goes_away_with_what_it_is_about(after: Any, left: Any) -> None:
-    assert evolved(SAID, DATA, after, ()) == left
+    assert evolve_metadata(SAID, DATA, after, ()) == left
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def test_what_is_said_goes_away_with_what_it_is_about(after: Any, left: Any) -> 
     ],
 )
 def test_changes_are_made_in_order(changes: Any, found: Any) -> None:
-    assert evolved(None, {}, {}, changes) == found
+    assert evolve_metadata(None, {}, {}, changes) == found
 
 
 def test_what_was_said_before_is_not_changed() -> None:
     before = msgspec.json.decode(msgspec.json.encode(SAID))
     value = {"x": 1}
-    evolved(SAID, DATA, DATA, [("/attributes/a/unit", 1), ("/attributes/a/v", value), ("/attributes/a/v/y", 2)])
+    evolve_metadata(SAID, DATA, DATA, [("/attributes/a/unit", 1), ("/attributes/a/v", value), ("/attributes/a/v/y", 2)])
     assert (before, value) == (SAID, {"x": 1})
 
 

@@ -155,7 +155,7 @@ def test_case_d16_unbounded_demand_stays_unbounded() -> None:
     assert isinstance(subscribed, SubscribeReceived)
     party.endpoint.accept(subscribed.stream)
     party.endpoint.offer(subscribed.stream, [b"a", b"b"])
-    assert party.endpoint.wanted(subscribed.stream) == UNBOUNDED
+    assert party.endpoint.capacity(subscribed.stream) == UNBOUNDED
 
 
 def test_case_d17_one_subscription_too_many_fails_alone() -> None:

@@ -37,7 +37,7 @@ def test_a_fault_becomes_a_line_and_a_fault_again() -> None:
 @given(st.text(max_size=30), st.integers(0, 40))
 def test_a_long_line_is_cut_between_two_characters(text: str, most: int) -> None:
     shown = text.encode("utf-8", "replace").decode()
-    cut = errors.cut(text, most)
+    cut = errors.truncate(text, most)
     assert shown.startswith(cut)
     assert len(cut.encode()) <= most
     assert len(shown.encode()) <= most or len(shown[: len(cut) + 1].encode()) > most

@@ -84,16 +84,16 @@ def test_a_stream_that_was_cancelled_says_nothing_more() -> None:
     assert one.offer(stream, [b"b"]) is False
     assert one.end(stream, None) is False
     assert one.accept(stream, 0) is False
-    assert one.wanted(stream) == one.waiting(stream) == 0
+    assert one.capacity(stream) == one.waiting(stream) == 0
 
 
 def test_a_stream_that_has_ended_takes_no_more_demand() -> None:
     one = session()
     stream = opened(one)
     assert one.receive(RequestFrame(1, 2)) == [DemandReceived(stream, 2)]
-    assert one.wanted(stream) == 7
+    assert one.capacity(stream) == 7
     one.end(stream, "500 x")
-    assert one.wanted(stream) == 0
+    assert one.capacity(stream) == 0
     assert one.receive(RequestFrame(1, 2)) == []
     assert one.receive(RequestFrame(1, 0)) == []
     assert drained(one) == encode(OnSubscribe(1, 0)) + encode(OnError(1, "500 x"))

@@ -19,5 +19,5 @@ def test_nothing_is_said_of_a_stream_that_is_over() -> None:
         speaker.cancel(7),
     ]
     assert said == [False] * 7
-    assert (speaker.wanted(7), speaker.waiting(7)) == (0, 0)
+    assert (speaker.capacity(7), speaker.waiting(7)) == (0, 0)
     assert speaker.session.next_frame() is None

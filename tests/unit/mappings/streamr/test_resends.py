@@ -35,7 +35,7 @@ def resent(options: dict[str, Any], messages: list[StreamEntry] | None = None, s
     request = read_request(json.dumps({"type": "resend", "stream": "tank", "sub": sub, **options}).encode())
     assert isinstance(request, Resend)
     conversation = ResendFrames(request)
-    frames = conversation.found(chosen(messages or stored(), request.selection))
+    frames = conversation.element_frames(chosen(messages or stored(), request.selection))
     return [json.loads(write_frame(frame)) for frame in (*frames, conversation.completed())]
 
 
@@ -92,7 +92,7 @@ def test_case_r19_a_message_names_its_true_predecessor() -> None:
 def test_case_r20_two_resends_are_told_apart() -> None:
     first, second = (ResendFrames(Resend("tank", 0, sub, OffsetRange(0))) for sub in ("a", "b"))
     one, two, three, four = stored()
-    frames = [*first.found([one]), *second.found([one, two]), *first.found([two, three, four]), *second.found([])]
+    frames = [*first.element_frames([one]), *second.element_frames([one, two]), *first.element_frames([two, three, four]), *second.element_frames([])]
     frames += [second.completed(), first.completed()]
     subs = {"a": [7, 10, 13, 16], "b": [7, 10]}
     for sub, offsets in subs.items():
@@ -104,7 +104,7 @@ def test_case_r20_two_resends_are_told_apart() -> None:
 
 def test_case_r22_a_resend_that_fails_says_so_and_is_not_resent() -> None:
     conversation = ResendFrames(Resend("tank", 0, "a", OffsetRange(0)))
-    conversation.found(stored()[:2])
+    conversation.element_frames(stored()[:2])
     failed = conversation.failed("the store is away")
     text = "Failed to request resend from stream tank and partition 0: the store is away"
     assert failed == Error(text, 503, "streamr:resend.failed", ErrorSubject("tank", 0, "a"))
@@ -113,7 +113,7 @@ def test_case_r22_a_resend_that_fails_says_so_and_is_not_resent() -> None:
 
 def test_nothing_found_is_nothing_said() -> None:
     conversation = ResendFrames(Resend("tank", 0, "a", OffsetRange(0)))
-    assert conversation.found([]) == []
+    assert conversation.element_frames([]) == []
     assert conversation.completed() == NoResend("tank", 0, "a")
 
 

@@ -176,7 +176,7 @@ def test_the_latest_subscribe_says_who_follows() -> None:
 def test_case_h03_a_session_that_only_resends_follows_nothing() -> None:
     sessions = Sessions()
     assert sessions.open(A, PLANT, 0) is sessions.open(A, PLANT, 5)
-    assert sessions.followed() == set()
+    assert sessions.followed_streams() == set()
 
 
 def test_limits_are_told() -> None:
@@ -281,8 +281,8 @@ def test_three_messages_have_to_be_unheard_and_none_heard_between() -> None:
     sessions = Sessions()
     subscribe(sessions, now=clock.now())
     assert sessions.unheard(A, clock.now()) == sessions.unheard(A, clock.advance(40)) == []
-    sessions.heard(A)
-    sessions.heard(B)
+    sessions.reader_seen(A)
+    sessions.reader_seen(B)
     assert sessions.unheard(A, clock.now()) == sessions.unheard(A, clock.advance(40)) == []
     assert sessions.unheard(A, clock.now())[-1] == EndSession(A, End.UNHEARD)
 

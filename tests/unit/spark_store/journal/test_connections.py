@@ -76,8 +76,8 @@ def test_a_note_that_comes_late_takes_nothing_back(file: sqlite3.Connection) -> 
 def test_the_newest_entries_of_the_audit_log_are_kept(file: sqlite3.Connection) -> None:
     for number in range(1, 6):
         connections.audit(file, entry(number), keep=3)
-    assert connections.audited(file, 10) == [entry(5), entry(4), entry(3)]
-    assert connections.audited(file, 1) == [entry(5)]
+    assert connections.audit_entries(file, 10) == [entry(5), entry(4), entry(3)]
+    assert connections.audit_entries(file, 1) == [entry(5)]
 
 
 def test_documents_are_put_in_the_place_of_others_and_nothing_else_changes(file: sqlite3.Connection) -> None:

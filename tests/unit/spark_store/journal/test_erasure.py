@@ -85,8 +85,8 @@ def test_rows_are_meant_up_to_the_number_of_the_record() -> None:
 
 def test_rows_are_left_that_no_record_means() -> None:
     record = Erasure(1, "thing", "acme:it", 10, "t", "anna", None, None)
-    assert erasure.spared([record]) == "NOT ((entity_type = 'thing' AND entity = 'acme:it' AND seq <= 10))"
-    assert erasure.spared([]) == "true"
+    assert erasure.spared_condition([record]) == "NOT ((entity_type = 'thing' AND entity = 'acme:it' AND seq <= 10))"
+    assert erasure.spared_condition([]) == "true"
 
 
 def test_nothing_is_left_of_the_entity_in_the_files_however_often_it_is_killed(tmp_path: Path) -> None:

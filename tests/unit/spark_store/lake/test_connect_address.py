@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_store.errors import NoPipeline, StoreUnavailable
-from spark_store.lake.connect_address import ConnectAddress, local_address, published, read_address
+from spark_store.lake.connect_address import ConnectAddress, local_address, publish_address, read_address
 
 
 def test_an_address_is_there_meanwhile_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_an_address_is_there_meanwhile_and_only_its_owner_may_read_it(tmp_path: 
     # What a killed one left behind is no hindrance, whatever it is.
     file.with_suffix(".part").write_text("half")
     file.write_text("old")
-    with published(file, address):
+    with publish_address(file, address):
         assert read_address(file) == address
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert [it.name for it in tmp_path.iterdir()] == ["connect.json"]
@@ -27,7 +27,7 @@ def test_an_address_is_there_meanwhile_and_only_its_owner_may_read_it(tmp_path: 
 
 def test_the_address_of_a_later_one_is_left_alone(tmp_path: Path) -> None:
     file, later = tmp_path / "connect.json", ConnectAddress("sc://localhost:2", 2)
-    with published(file, ConnectAddress("sc://localhost:1", 1)), published(file, later):
+    with publish_address(file, ConnectAddress("sc://localhost:1", 1)), publish_address(file, later):
         file.write_bytes(b'{"url": "sc://localhost:3", "pid": 3}')
     assert read_address(file).pid == 3
 
@@ -42,6 +42,6 @@ def test_no_address_and_a_spoilt_one_say_what_to_do(tmp_path: Path) -> None:
     assert "s3cret" not in str(refused.value)
     with (
         pytest.raises(StoreUnavailable, match="cannot be written"),
-        published(tmp_path / "gone" / "it", ConnectAddress("", 1)),
+        publish_address(tmp_path / "gone" / "it", ConnectAddress("", 1)),
     ):
         raise AssertionError("published")

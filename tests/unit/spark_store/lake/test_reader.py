@@ -57,11 +57,11 @@ def test_the_newest_time_is_read_from_the_log(tmp_path: Path) -> None:
 def test_a_table_knows_when_it_was_made(tmp_path: Path) -> None:
     begun = datetime.now(UTC)
     write(Lake(tmp_path), 1, 5)
-    made = reader.made(Lake(tmp_path), EVENTS)
+    made = reader.created_at(Lake(tmp_path), EVENTS)
     write(Lake(tmp_path), 6, 9)
     assert made is not None
     assert timedelta(seconds=-1) < made - begun < timedelta(minutes=1)
-    assert reader.made(Lake(tmp_path), EVENTS) == made
+    assert reader.created_at(Lake(tmp_path), EVENTS) == made
 
 
 def test_the_first_event_of_a_time_is_told_by_its_number(tmp_path: Path) -> None:

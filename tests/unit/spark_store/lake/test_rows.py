@@ -10,8 +10,8 @@ import pytest
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import rows as lake_rows
-from spark_store.lake.reader import opened
-from spark_store.lake.rows import EntityRange, MemoryBound, MemoryBoundExceeded, cut
+from spark_store.lake.reader import open_table
+from spark_store.lake.rows import EntityRange, MemoryBound, MemoryBoundExceeded, split_ranges
 from spark_store.lake.tables import EVENTS, Lake
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_events, write_lake
@@ -58,9 +58,9 @@ def test_revisions_that_are_not_there_cost_nothing(site: DataFolder, monkeypatch
 
     def noted(*of: Any) -> Any:
         read.append(of)
-        return opened(*of)
+        return open_table(*of)
 
-    monkeypatch.setattr(lake_rows, "opened", noted)
+    monkeypatch.setattr(lake_rows, "open_table", noted)
     found = lake_rows.history(site.lake, "thing", "acme.site:lamp-1", 2 * 10**9 + 7, MemoryBound(2, 1_000))
     assert [row.revision % 10**9 for row in found] == [1, 2, 3, 5, 6, 7]
     assert len(read) < 10
@@ -107,7 +107,7 @@ def test_a_part_is_all_of_its_entities(site: DataFolder) -> None:
 def test_parts_have_neither_hole_nor_overlap(
     files: list[tuple[str, int]], rows: int, expected: list[tuple[str | None, str | None]]
 ) -> None:
-    assert cut(files, rows) == expected
+    assert split_ranges(files, rows) == expected
 
 
 def test_a_part_is_said_in_sql() -> None:

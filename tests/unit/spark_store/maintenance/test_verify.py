@@ -82,7 +82,7 @@ def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, si
     found = verify(site.lake, options)
     assert (found.first, found.last, found.compared, found.rows, found.entities) == (1, 48, 48, 48, 10)
     assert (found.count, found.differences) == (0, [])
-    assert not site.lake.verified.exists()
+    assert not site.lake.progress_file.exists()
 
 
 def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_what_is_told_is_the_same_however_few_bytes_are_held_at_once(
         held.clear()
         assert verify(site.lake, VerifyOptions(fold_all=fold_all, bytes=bytes)) == expected
         assert max(held) <= max(bytes, longest + 40)
-        assert not site.lake.verified.exists()
+        assert not site.lake.progress_file.exists()
 
 
 def test_events_that_only_the_lake_has_are_held_in_ranges_too(site: DataFolder) -> None:
@@ -446,7 +446,7 @@ def test_what_has_been_seen_is_kept_in_no_memory_and_no_folder(tmp_path: Path) -
 
 
 def test_a_file_that_is_no_progress_is_told(site: DataFolder) -> None:
-    site.lake.verified.write_bytes(b"{")
+    site.lake.progress_file.write_bytes(b"{")
     with pytest.raises(StoreUnavailable, match="say --restart"):
         verify(site.lake, ALL)
     assert verify(site.lake, VerifyOptions(restart=True)).count == 0

@@ -22,7 +22,7 @@ from spark_store.pipeline.source import (
     JournalStates,
     _EventsReader,
     arrow,
-    cut,
+    split_range,
     states_of,
 )
 from tests.support.journal_entries import change
@@ -31,7 +31,7 @@ from tests.support.lake.twin_changes import tamper, trim
 
 
 def ranges(first: int, last: int, parallelism: int) -> list[tuple[int, int]]:
-    return [(it.first, it.last) for it in cut(first, last, parallelism)]
+    return [(it.first, it.last) for it in split_range(first, last, parallelism)]
 
 
 def test_a_range_is_cut_without_hole_or_overlap() -> None:

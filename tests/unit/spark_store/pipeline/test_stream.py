@@ -113,7 +113,7 @@ def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
     """One of a backup has what was erased since, also where no event has come since, and whichever table it is."""
     DataFolder(target.lake.data_dir).write(50)
     publish_watermark(target.lake.watermark, Watermark(45, erased=3, erased_at="t"))
-    found = {"prepare": None, "appended": 45, "merged": 45, "check_same_journal": None}
+    found = {"prepare": None, "last_appended": 45, "last_merged": 45, "check_same_journal": None}
     for name, value in found.items():
         monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
 
@@ -147,7 +147,7 @@ def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_
         known.append((read_watermark(target.lake.watermark).seq, first, last))
         raise KeyboardInterrupt
 
-    found = {"prepare": lambda _: None, "appended": lambda _: 45, "merged": lambda _: 20, "check_same_journal": trimmed}
+    found = {"prepare": lambda _: None, "last_appended": lambda _: 45, "last_merged": lambda _: 20, "check_same_journal": trimmed}
     for name, call in found.items():
         monkeypatch.setattr(tables_module, name, call)
     monkeypatch.setattr(tables_module, "merge_latest", merged)
@@ -166,7 +166,7 @@ def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start
     fill(target.lake, 1, 1)
     begun = datetime.now(UTC)
     publish_watermark(target.lake.watermark, Watermark(5, vacuumed=utc_text(begun - timedelta(hours=1))))
-    for name, value in {"prepare": None, "appended": 5, "merged": 5, "check_same_journal": None}.items():
+    for name, value in {"prepare": None, "last_appended": 5, "last_merged": 5, "check_same_journal": None}.items():
         monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
     monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
     monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
@@ -196,7 +196,7 @@ def test_a_batch_begins_where_the_lake_is() -> None:
     ],
 )
 def test_a_java_process_that_was_killed_is_told_in_our_words(error: Exception) -> None:
-    assert "Java process has ended amid its work: killed, or short of memory" in str(stream.translated(error))
+    assert "Java process has ended amid its work: killed, or short of memory" in str(stream.translate_error(error))
 
 
 def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_begin(

@@ -9,7 +9,7 @@ import pytest
 from spark_store.journal.reader import JournalEntry
 from spark_store.lake.watermark import RetentionRun, Watermark
 from spark_store.pipeline.retention import RetentionRule, RetentionRules
-from spark_store.pipeline.upkeep import Due, Upkeep, UpkeepState, due, resumed
+from spark_store.pipeline.upkeep import Due, Upkeep, UpkeepState, due, resume_state
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
@@ -99,7 +99,7 @@ def test_a_start_goes_on_waiting_where_the_process_before_it_was(waited: float, 
     at = NOW - waited * minute
     done = Watermark(optimized=text(at), vacuumed=text(at), retention=RetentionRun(text(LONG_AGO), 0, clock=text(at)))
     for watermark, made in ((done, LONG_AGO), (Watermark(), at)):
-        found = resumed(FRESH._replace(batches=1), watermark, made, NOW, upkeep, grace * minute)
+        found = resume_state(FRESH._replace(batches=1), watermark, made, NOW, upkeep, grace * minute)
         begins = NOW + left * minute
         assert due(found, begins, upkeep) == Due(optimize=True, vacuum=True, forget=True)
         if left:
@@ -109,14 +109,14 @@ def test_a_start_goes_on_waiting_where_the_process_before_it_was(waited: float, 
 
 def test_a_start_goes_on_waiting_however_long_that_is() -> None:
     upkeep = Upkeep(vacuum_every=timedelta.max)
-    found = resumed(FRESH, Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, upkeep, timedelta(0))
+    found = resume_state(FRESH, Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, upkeep, timedelta(0))
     assert found.vacuumed == LONG_AGO
     # As a version wrote it that did not say more.
-    found = resumed(FRESH, Watermark(retention=RetentionRun(text(NOW - DAY / 48), 0)), NOW, NOW, upkeep, timedelta(0))
+    found = resume_state(FRESH, Watermark(retention=RetentionRun(text(NOW - DAY / 48), 0)), NOW, NOW, upkeep, timedelta(0))
     assert found.forgotten == NOW - DAY / 48
     # By hand, since then.
     done = RetentionRun(text(LONG_AGO), 0, text(NOW - DAY / 48), text(LONG_AGO))
-    assert resumed(FRESH, Watermark(retention=done), NOW, NOW, upkeep, timedelta(0)).forgotten == NOW - DAY / 48
+    assert resume_state(FRESH, Watermark(retention=done), NOW, NOW, upkeep, timedelta(0)).forgotten == NOW - DAY / 48
 
 
 def test_nothing_is_forgotten_where_everything_is_kept() -> None:

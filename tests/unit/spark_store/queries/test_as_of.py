@@ -18,7 +18,7 @@ from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, JournalReader
 from spark_store.lake.tables import MOMENTS, SNAPSHOTS, Lake, Table
-from spark_store.queries.as_of import Candidate, CandidateAccess, guarded, instant, is_reached, judged, query, seen
+from spark_store.queries.as_of import Candidate, CandidateAccess, with_policies, instant, is_reached, matching, query, visible_parts
 from spark_store.records import Change
 from spark_store.rql.options import read_options
 from spark_store.rql.query import Access, Thing, ThingQuery
@@ -57,7 +57,7 @@ def lamp(name: str, state: str, *, matches: bool) -> CandidateAccess:
 
 def ids(found: list[CandidateAccess], access: Access | None, text: str | None, options: str | None = None) -> list[str]:
     question = ThingQuery(None if text is None else read(text, NOW), read_options(options).order)
-    return [it.entity.partition(":")[2] for _, it in sorted(judged(found, {POLICY: access}, question))]
+    return [it.entity.partition(":")[2] for _, it in sorted(matching(found, {POLICY: access}, question))]
 
 
 def test_what_spark_says_counts_for_whoever_may_read_everything_and_for_nobody_else() -> None:
@@ -77,11 +77,11 @@ def test_things_stand_by_what_somebody_may_read_of_them() -> None:
     found = [lamp(name, state, matches=True) for name, state in states]
     assert ids(found, Seeing(is_whole=True), None, "sort(+attributes/b)") == ["z", "y", "x"]
     assert ids(found, Seeing(is_whole=False), None, "sort(+attributes/b)") == ["x", "y", "z"], "missing, all of them"
-    (hit,) = seen(found[:1], {POLICY: Seeing(is_whole=False)})
+    (hit,) = visible_parts(found[:1], {POLICY: Seeing(is_whole=False)})
     assert (hit.thing_id, hit.thing) == ("acme:x", {"attributes": {"a": 1}})
-    (hit,) = seen(found[:1], {POLICY: Seeing(is_whole=True)})
+    (hit,) = visible_parts(found[:1], {POLICY: Seeing(is_whole=True)})
     assert hit.thing["_modified"] == "1970-01-01T00:00:01.000000Z"
-    assert list(seen(found, {POLICY: None})) == []
+    assert list(visible_parts(found, {POLICY: None})) == []
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_the_policy_is_the_one_that_the_journal_names_now(journal: Path) -> None
     """The last one of a thing that was deleted; a thing that was erased, or that nobody guards, is nobody's."""
     found = [Candidate(f"acme:{name}", 1, 0, 0, "{}", True) for name in ("gone", "free", "erased")]
     with JournalReader.open(journal) as follower:
-        assert [(it.candidate.entity, it.policy) for it in guarded(follower, found)] == [
+        assert [(it.candidate.entity, it.policy) for it in with_policies(follower, found)] == [
             ("acme:gone", ("acme:second", "acme"))
         ]
 
@@ -126,11 +126,11 @@ def test_what_a_thing_was_before_it_was_erased_is_nobodys_though_it_was_made_ane
     """What was found before the erasure, too: each page asks again."""
     found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (2, 3, 4)]
     with JournalReader.open(journal) as follower:
-        assert [it.candidate.revision for it in guarded(follower, found)] == [2, 3, 4]
+        assert [it.candidate.revision for it in with_policies(follower, found)] == [2, 3, 4]
         erase(journal, GONE)
-        assert guarded(follower, found) == []
+        assert with_policies(follower, found) == []
         make_anew(journal, GONE, 4)
-        assert [(it.candidate.revision, it.policy) for it in guarded(follower, found)] == [(4, ("acme:third", "acme"))]
+        assert [(it.candidate.revision, it.policy) for it in with_policies(follower, found)] == [(4, ("acme:third", "acme"))]
 
 
 class Chosen:

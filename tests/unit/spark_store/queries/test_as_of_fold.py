@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import is_same
-from spark_store.queries.as_of_fold import COLUMNS, KNOWN, OUT, FoldRow, recalled, was, weakened, whole
+from spark_store.queries.as_of_fold import COLUMNS, KNOWN, OUT, FoldRow, fold_batches, was, weaken, whole
 from spark_store.records import Snapshot
 from spark_store.rql import parse
 from spark_store.rql.ast import And, Exists, Field, FieldKind, Not, Or, Predicate
@@ -112,7 +112,7 @@ PREDICATES = (
 @settings(max_examples=examples(500), deadline=None)
 @given(PREDICATES, things(), rights())
 def test_what_is_weakened_holds_wherever_anybody_finds_the_thing(predicate: Predicate, thing: Any, may: May) -> None:
-    weak = weakened(predicate)
+    weak = weaken(predicate)
     if weak is not None and (holds(predicate, thing, may) or holds(predicate, thing)):
         accepted()
         assert holds(weak, thing)
@@ -126,7 +126,7 @@ def test_only_below_a_not_is_anything_left_open() -> None:
         ("or(eq(attributes/a,1),not(exists(attributes/b)))", None),
         ("or(exists(features/a),and(eq(definition,1),not(exists(definition))))", "or(exists(features/a),eq(definition,1))"),
     ):  # fmt: skip
-        assert weakened(parse(text)) == (None if left is None else parse(left)), text
+        assert weaken(parse(text)) == (None if left is None else parse(left)), text
 
 
 def test_things_that_lie_across_batches_are_whole_and_only_what_can_match_goes_out() -> None:
@@ -138,7 +138,7 @@ def test_things_that_lie_across_batches_are_whole_and_only_what_can_match_goes_o
         rows += [event_row(event) for event, _ in past]
     table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
     batches = [pa.RecordBatch.from_pylist(table[at : at + 7], INPUT) for at in range(0, len(table), 7)]
-    found = pa.Table.from_batches(recalled(None)(iter(batches))).to_pylist()
+    found = pa.Table.from_batches(fold_batches(None)(iter(batches))).to_pylist()
     assert len(found) == 40
     assert tuple(found[0]) == OUT
     for number, row in enumerate(found):
@@ -148,13 +148,13 @@ def test_things_that_lie_across_batches_are_whole_and_only_what_can_match_goes_o
         expected = number * 100 + count - 1 if count else -1
         assert msgspec.json.decode(row["state"]) == {"attributes": {"n": expected}}
         assert row["matches"] is True
-    some = pa.Table.from_batches(recalled(parse("ge(attributes/n,3902)"))(iter(batches))).to_pylist()
+    some = pa.Table.from_batches(fold_batches(parse("ge(attributes/n,3902)"))(iter(batches))).to_pylist()
     assert [row["entity"] for row in some] == ["acme.site:lamp-39"]
-    open_ = pa.Table.from_batches(recalled(parse("not(ge(attributes/n,3902))"))(iter(batches))).to_pylist()
+    open_ = pa.Table.from_batches(fold_batches(parse("not(ge(attributes/n,3902))"))(iter(batches))).to_pylist()
     assert [row["entity"] for row in open_ if not row["matches"]] == ["acme.site:lamp-39"]
     assert len(open_) == 40
-    assert list(recalled(parse("eq(attributes/x,1)"))(iter(batches))) == []
-    timed = pa.Table.from_batches(recalled(read('ge(_modified,"2030-01-15T00:00:04Z")', NOW))(iter(batches)))
+    assert list(fold_batches(parse("eq(attributes/x,1)"))(iter(batches))) == []
+    timed = pa.Table.from_batches(fold_batches(read('ge(_modified,"2030-01-15T00:00:04Z")', NOW))(iter(batches)))
     assert timed.num_rows == 10, "a quarter of them had four events"
 
 

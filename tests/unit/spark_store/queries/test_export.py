@@ -33,7 +33,7 @@ from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
 from spark_store.queries import export as module
 from spark_store.queries import spark_query
-from spark_store.queries.export import SCHEMA, Export, Key, cuts, filtered, joined, newest, within
+from spark_store.queries.export import SCHEMA, Export, Key, cuts, filter_rows, merge_ordered, newest, within
 from spark_store.queries.selection import Selection
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, reason_to_stop
 from tests.support.dice import dice
@@ -107,7 +107,7 @@ def test_lake_and_journal_are_joined_in_order_however_they_are_cut() -> None:
         places = sorted(chance.sample(range(len(old) + 1), min(3, len(old))))
         parts = [old[low:high] for low, high in zip([0, *places], [*places, len(old)], strict=True)]
         tables = (events(*part) for part in parts if part)
-        assert keys(joined(tables, events(*new) if new else None)) == everything
+        assert keys(merge_ordered(tables, events(*new) if new else None)) == everything
 
 
 def test_the_journal_gives_what_the_lake_does_not_have(lake: Lake) -> None:
@@ -172,7 +172,7 @@ def test_whether_to_stop_is_looked_at_after_each_slice_that_is_filtered(monkeypa
     looked: list[None] = []
     table = events(*(("acme.site:lamp-7", "thing", revision) for revision in range(1, 6)))
     selection = Selection(predicate=rql.parse("exists(thingId)"))
-    found = filtered([table], selection, lambda: looked.append(None))
+    found = filter_rows([table], selection, lambda: looked.append(None))
     assert [revision for *_, revision in keys(found)] == [4, 5]
     assert len(looked) == 1 + 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 from spark_store import rql
-from spark_store.queries.selection import Selection, condition, implied, matches, selects
+from spark_store.queries.selection import Selection, condition, implied_conditions, matches, selects
 from tests.support.table import each_row
 
 NOON = datetime(2030, 1, 15, 12, tzinfo=UTC)
@@ -52,7 +52,7 @@ def test_a_condition_names_every_bound() -> None:
     ],
 )
 def test_a_filter_implies_what_a_column_can_say(filter: str, expected: list[str]) -> None:
-    assert implied(rql.parse(filter)) == expected
+    assert implied_conditions(rql.parse(filter)) == expected
 
 
 def test_a_filter_means_things_alone() -> None:

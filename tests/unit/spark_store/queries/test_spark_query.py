@@ -20,7 +20,7 @@ from spark_store.errors import (
     ResultTooLarge,
     StoreError,
 )
-from spark_store.lake.connect_address import ConnectAddress, published
+from spark_store.lake.connect_address import ConnectAddress, publish_address
 from spark_store.lake.tables import EVENTS, LATEST, Lake
 from spark_store.queries.spark_query import (
     Cancellation,
@@ -29,7 +29,7 @@ from spark_store.queries.spark_query import (
     Sql,
     finder,
     named_tables,
-    translated,
+    translate_error,
 )
 from tests.support.table import each_row
 
@@ -37,7 +37,7 @@ from tests.support.table import each_row
 def test_an_outside_address_counts_before_the_pipelines_own(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.pipeline.mkdir(parents=True)
-    with published(lake.connect, ConnectAddress("sc://localhost:1", 1)):
+    with publish_address(lake.connect, ConnectAddress("sc://localhost:1", 1)):
         assert finder(lake, None, is_off=False)() == "sc://localhost:1"
         assert finder(lake, "sc://spark.example:15002", is_off=True)() == "sc://spark.example:15002"
         with pytest.raises(NoSparkQueries, match=r"spark.mode is off: set spark.mode") as refused:
@@ -66,7 +66,7 @@ def test_errors_of_spark_are_told_apart(text: str, begun: bool, expected: type[S
 
     named = text.partition("StatusCode.")[2].partition("\n")[0]
     code = grpc.StatusCode[named] if named else grpc.StatusCode.INTERNAL
-    found = translated(SparkConnectGrpcException(message=text, grpc_status_code=code), begun)
+    found = translate_error(SparkConnectGrpcException(message=text, grpc_status_code=code), begun)
     assert type(found) is expected
     assert "org.apache" not in str(found)
 

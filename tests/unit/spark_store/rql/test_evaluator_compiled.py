@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_store.errors import QueryError
-from spark_store.rql import compiled, evaluate, parse, resolve_times
+from spark_store.rql import compile_predicate, evaluate, parse, resolve_times
 from tests.support.paths import VECTORS
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
@@ -61,7 +61,7 @@ def test_every_case_of_the_filter_language_is_compiled_to_what_it_evaluates_to()
     for case in filters:
         predicate = resolve_times(parse(case["filter"]), NOW)
         thing = {"thingId": "acme.site:lamp-7", "policyId": "acme.site:pol-7", **case["thing"]}
-        if compiled(predicate)(thing) is not case["history"]:
+        if compile_predicate(predicate)(thing) is not case["history"]:
             differing.append(case)
     assert differing == []
 
@@ -75,7 +75,7 @@ def test_every_value_compares_with_every_literal_as_it_is_evaluated(operator: st
             predicate = parse(f"{operator}(attributes/a/b,{literal})")
         except QueryError:
             continue
-        test = compiled(predicate)
+        test = compile_predicate(predicate)
         for value in VALUES:
             things: tuple[dict[str, Any], ...] = (
                 {"attributes": {"a": {"b": value}}},
@@ -92,7 +92,7 @@ def test_parts_are_joined_as_they_are_evaluated() -> None:
     parts = ["eq(attributes/a,1)", "gt(attributes/b,2)", "exists(attributes/c)", "not(eq(attributes/a,1))"]
     for one, other, rule in product(parts, parts, ("and", "or")):
         predicate = parse(f"{rule}({one},{other})")
-        test = compiled(predicate)
+        test = compile_predicate(predicate)
         for a, b, c in product((0, 1), (2, 3), (False, True)):
             thing = {"attributes": {"a": a, "b": b, **({"c": 1} if c else {})}}
             assert test(thing) is evaluate(predicate, thing)
@@ -102,4 +102,4 @@ def test_what_is_beside_the_document_is_left_to_the_evaluation() -> None:
     thing = {"thingId": "acme.site:lamp-7", "_modified": "2030-01-15T07:30:00.25Z", "_revision": 7}
     for text in ('eq(_modified,"2030-01-15T07:30:00.250000Z")', "gt(_revision,6)", 'eq(_namespace,"acme.site")'):
         predicate = parse(text)
-        assert compiled(predicate)(thing) is evaluate(predicate, thing), text
+        assert compile_predicate(predicate)(thing) is evaluate(predicate, thing), text

@@ -40,7 +40,7 @@ def by_ids(shelf: Shelf, *namespaces: str) -> tuple[ReadView, IdScan]:
 
 def in_the_hall(shelf: Shelf, *namespaces: str, start: str | None = None, is_descending: bool = False) -> list[str]:
     picture, ids = by_ids(shelf, *namespaces)
-    path = picture.declared("attributes/room")
+    path = picture.declared_path("attributes/room")
     assert path is not None
     wanted = ValueCandidates("attributes/room", path, int(TypeRank.TEXT), "hall")
     return [id for id, _ in ids.of_value(wanted, picture.large(), start, is_descending)]
@@ -71,8 +71,8 @@ def test_of_some_namespaces_large_things_of_others_may_come_along(shelf: Shelf) 
 def test_an_index_that_is_not_complete_is_none(shelf: Shelf) -> None:
     picture, _ = by_ids(shelf)
     shelf.connection.execute("UPDATE search_paths SET declared = 1 WHERE path = 'attributes/room'")
-    assert picture.declared("attributes/room") is None
-    assert picture.declared("attributes/none") is None
+    assert picture.declared_path("attributes/room") is None
+    assert picture.declared_path("attributes/none") is None
 
 
 def test_things_of_one_value_are_not_brought_into_order_but_read_so(shelf: Shelf) -> None:

@@ -18,7 +18,7 @@ from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
 from spark_store.search import index_builder
 from spark_store.search.index import LARGE
-from spark_store.search.index_builder import IndexProgress, begin_anew, declare, has_work, progress, step
+from spark_store.search.index_builder import IndexProgress, restart, declare, has_work, progress, step
 from tests.support.dice import THOROUGH
 from tests.support.failing_sqlite import Fragile
 from tests.support.journal_entries import timestamp
@@ -140,7 +140,7 @@ def test_an_index_that_begins_anew_is_taken_away_first_while_others_write(journa
     journal.within(
         lambda it: it.execute("INSERT INTO search_values SELECT path, rank, 'odd', thing FROM search_values")
     )
-    journal.within(begin_anew)
+    journal.within(restart)
     journal.commit()
     assert not journal.read(progress).is_complete
     emptied = False
@@ -150,10 +150,10 @@ def test_an_index_that_begins_anew_is_taken_away_first_while_others_write(journa
     assert emptied
     assert is_true(journal)
     # Also one that was on its way.
-    journal.within(begin_anew)
+    journal.within(restart)
     for _ in range(60):
         take_step(journal)
-    journal.within(begin_anew)
+    journal.within(restart)
     while take_step(journal):
         pass
     assert is_true(journal)
@@ -168,7 +168,7 @@ def test_interrupted_anywhere_it_goes_on(journal: Journal, late: bool, monkeypat
     failures, failing = 0, 0
     while True:
         failing += 3 if THOROUGH else 7
-        journal.within(begin_anew)
+        journal.within(restart)
         journal.commit()
         Fragile.arm(failing, late)
         try:
@@ -209,7 +209,7 @@ def test_a_declared_path_gets_rows_in_the_order_of_ids_while_others_write(
     assert not journal.within(lambda it: declare(it, paths)), "nothing is left to do"
     journal.commit()
     # What is made anew counts for nobody until it is there.
-    journal.within(begin_anew)
+    journal.within(restart)
     journal.commit()
     assert not journal.read(found).declared
     while take_step(journal):
@@ -268,7 +268,7 @@ def test_a_step_ends_after_so_many_bytes(journal: Journal, monkeypatch: pytest.M
 def test_a_damaged_state_has_no_rows_and_stops_nothing(journal: Journal) -> None:
     EntityWriter(journal).fill()
     journal.within(lambda it: it.execute("UPDATE entities SET state = ? WHERE key IN (2, 5)", (b'{"attrib',)))
-    journal.within(begin_anew)
+    journal.within(restart)
     while take_step(journal):
         pass
     assert not {thing for *_, thing in journal.read(found).values} & {2, 5}

@@ -39,7 +39,7 @@ def judge(shelf: Shelf, text: str | None, access: Partly, sort: str = "sort(+att
 
 
 def test_what_matches_comes_with_its_place_and_its_text(shelf: Shelf) -> None:
-    found = judge(shelf, 'eq(attributes/room,"hall")', WHOLE).found(ROW)
+    found = judge(shelf, 'eq(attributes/room,"hall")', WHOLE).match_row(ROW)
     assert found is not None
     assert found.hit is not None
     assert found.hit.text == ROW[-1]
@@ -49,21 +49,21 @@ def test_what_matches_comes_with_its_place_and_its_text(shelf: Shelf) -> None:
 
 @pytest.mark.parametrize("text", ['eq(attributes/room,"attic")', "gt(_revision,7)", "not(exists(attributes/level))"])
 def test_what_does_not_match_is_no_answer(shelf: Shelf, text: str) -> None:
-    assert judge(shelf, text, WHOLE).found(ROW) is None
+    assert judge(shelf, text, WHOLE).match_row(ROW) is None
 
 
 def test_what_may_not_be_read_neither_matches_nor_orders(shelf: Shelf) -> None:
-    assert judge(shelf, 'eq(attributes/room,"hall")', LEVEL_ONLY).found(ROW) is None
-    found = judge(shelf, "eq(attributes/level,3)", LEVEL_ONLY).found(ROW)
+    assert judge(shelf, 'eq(attributes/room,"hall")', LEVEL_ONLY).match_row(ROW) is None
+    found = judge(shelf, "eq(attributes/level,3)", LEVEL_ONLY).match_row(ROW)
     assert found is not None
     assert found.place[0].value is None
 
 
 def test_what_nobody_allows_and_what_lies_elsewhere_is_no_answer(shelf: Shelf) -> None:
-    assert judge(shelf, None, WHOLE, "sort(+thingId)", "acme").found(ROW) is not None
-    assert judge(shelf, None, WHOLE, "sort(+thingId)", "acme.lab").found(ROW) is None
-    assert judge(shelf, None, WHOLE).found((*ROW[:5], "acme:other", ROW[6])) is None
-    assert judge(shelf, None, WHOLE).found((*ROW[:5], None, ROW[6])) is None
+    assert judge(shelf, None, WHOLE, "sort(+thingId)", "acme").match_row(ROW) is not None
+    assert judge(shelf, None, WHOLE, "sort(+thingId)", "acme.lab").match_row(ROW) is None
+    assert judge(shelf, None, WHOLE).match_row((*ROW[:5], "acme:other", ROW[6])) is None
+    assert judge(shelf, None, WHOLE).match_row((*ROW[:5], None, ROW[6])) is None
 
 
 def test_everything_is_seen_where_every_policy_gives_all_or_nothing(shelf: Shelf) -> None:

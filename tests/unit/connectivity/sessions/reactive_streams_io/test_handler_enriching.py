@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from connectivity.sessions.reactive_streams_io.publishers import enriched
+from connectivity.sessions.reactive_streams_io.publishers import enriched_encoder
 from connectivity.targets.signal_context import ClockedState
 from mappings.model.signals import Event
 from mappings.reactive_streams_io.frames import OnError, OnNext
@@ -140,7 +140,7 @@ async def test_fields_that_cannot_be_had_are_refused(publisher: str, said: str) 
 
 async def test_an_event_is_left_out_whose_fields_cannot_be_had_as_they_are_after_it() -> None:
     quay = await Quay.filled(revisions=2)
-    write = enriched(LAMP, "attributes", None, (OWNER,), ClockedState(quay.decider.world, lambda: NOW))
+    write = enriched_encoder(LAMP, "attributes", None, (OWNER,), ClockedState(quay.decider.world, lambda: NOW))
     event = Event(LAMP, 2, "2030-01-15T07:30:00.000000Z", "modified", "/attributes/on", b"2", b"{}")
     assert json.loads(write(event) or b"")["extra"] == {"attributes": {"on": 2}}
     assert write(event._replace(revision=3)) is None

@@ -68,19 +68,19 @@ async def test_a_session_reads_up_to_its_bound_and_goes_on_as_its_client_takes()
     await pause()
     assert [task.done() for task in tasks] == [True] * 8 + [False] * 12
     assert hall.octets == MOST
-    feeds[3].taken()
-    feeds[3].taken()
+    feeds[3].release()
+    feeds[3].release()
     await pause()
     assert [task.done() for task in tasks] == [True] * 9 + [False] * 11
     for feed in feeds:
-        feed.taken()
+        feed.release()
         await pause()
     for feed in feeds:
-        feed.taken()
+        feed.release()
     await pause()
     assert all(task.done() for task in tasks)
     for feed in feeds:
-        feed.taken()
+        feed.release()
     assert hall.octets == 0
 
 
@@ -97,7 +97,7 @@ async def test_streams_have_their_turns_one_after_the_other() -> None:
     while not all(task.done() for task in tasks):
         before = len(order)
         for feed in feeds.values():
-            feed.taken()
+            feed.release()
         await pause()
         assert len(order) > before or all(task.done() for task in tasks)
     assert max(order[:20].count(name) for name in feeds) <= 2
@@ -111,7 +111,7 @@ async def test_where_nothing_waits_somebody_may_read_even_what_is_larger_than_th
     task = asyncio.create_task(read(other))
     await pause()
     assert not task.done()
-    large.taken()
+    large.release()
     assert await task == read_ahead.PAGE
 
 
@@ -128,10 +128,10 @@ async def test_whoever_is_cancelled_or_closed_while_it_waits_keeps_nobody_from_r
     assert tasks[8].cancelled()
     assert (await tasks[9], stores[9].reading, stores[9].is_closed) == (0, [], True)
     assert not tasks[10].done()
-    feeds[0].taken()
+    feeds[0].release()
     assert await tasks[10] == read_ahead.PAGE
     for feed in feeds:
-        feed.taken()
+        feed.release()
     assert hall.octets == 0
     assert "0 octets held, 0 reading, 0 waiting" in repr(gate)
 
@@ -141,7 +141,7 @@ async def test_whoever_is_cancelled_just_as_its_turn_comes_gives_it_to_the_next(
     feeds = [BudgetedFeed(Store(), gate) for _ in range(10)]
     tasks = [asyncio.create_task(read(feed)) for feed in feeds]
     await pause()
-    feeds[0].taken()
+    feeds[0].release()
     tasks[8].cancel()
     assert await tasks[9] == read_ahead.PAGE
     assert tasks[8].cancelled()

@@ -548,7 +548,7 @@ async def test_a_session_that_is_cut_anywhere_and_resumed_carries_out_each_comma
     for _ in range(2000):
         if len(quay.values()) == count:
             break
-        if stream is not None and (wanted := min(endpoint.wanted(stream), count - sent, random.randint(0, 20))) > 0:
+        if stream is not None and (wanted := min(endpoint.capacity(stream), count - sent, random.randint(0, 20))) > 0:
             endpoint.offer(stream, [turn(sent + 1 + each) for each in range(wanted)])
             sent += wanted
         is_cut = endpoint.ticket() is not None and random.random() < 0.2

@@ -120,7 +120,7 @@ async def test_what_is_erased_is_over() -> None:
 
 async def test_case_n13_what_is_retained_no_longer_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     quay = await Quay.filled(revisions=5)
-    monkeypatch.setattr(quay.store, "oldest_kept", lambda _: 3)
+    monkeypatch.setattr(quay.store, "oldest_revision", lambda _: 3)
     frames = await told(quay, f"{HISTORY}?from=2", f"{HISTORY}?from=3", HISTORY, number=2 + 5 + 7)
     (error,) = [frame for frame in frames if isinstance(frame, OnError)]
     assert (error.subscriber, error.error[:22]) == (1, "410 rsio:history.gone ")

@@ -90,12 +90,12 @@ async def test_a_message_after_a_long_silence_names_its_predecessor_only_where_t
     await tank.publish(1)
     assert places(await tank.frames("a", 2)) == [(4, None)]
     await border.trim(tank, keep=0)
-    assert tank.store.oldest_kept(TANK) == 5
+    assert tank.store.oldest_revision(TANK) == 5
     await tank.store.kept.round()
     await tank.publish(1)
     assert places(await tank.frames("a", 3)) == [(4, None), (5, 4)]
     await border.trim(tank, keep=0)
-    assert tank.store.oldest_kept(TANK) == 6
+    assert tank.store.oldest_revision(TANK) == 6
     await tank.store.kept.round()
     # Retention takes everything, and the next round sees it.
     DeltaTable(border.lake.path(EVENTS)).delete("true")

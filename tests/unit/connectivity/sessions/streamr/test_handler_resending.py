@@ -375,10 +375,10 @@ async def test_case_r24_a_message_names_no_predecessor_that_nobody_can_have_any_
 ) -> None:
     tank = await Tank.filled(messages=4)
     await tank.asked("b", subscribe())
-    monkeypatch.setattr(tank.store, "oldest_kept", lambda _entity: 3)
+    monkeypatch.setattr(tank.store, "oldest_revision", lambda _entity: 3)
     frames = await tank.asked("a", resend(resend_from=3), 4)
     assert [frame[3][5:7] for frame in frames[1:3]] == [[3, None], [4, 3]]
-    monkeypatch.setattr(tank.store, "oldest_kept", lambda _entity: 5)
+    monkeypatch.setattr(tank.store, "oldest_revision", lambda _entity: 5)
     assert (await tank.asked("b", publish()))[0][3][5:7] == [5, None]
 
 
@@ -390,7 +390,7 @@ async def test_a_message_that_was_written_before_is_written_anew_when_its_predec
     frames = FrameCache(StreamSource(tank.store, FOREVER, lambda: tank.now))
     before = frames.broadcast(event, PLAIN)
     assert frames.broadcast(event, PLAIN) is before
-    monkeypatch.setattr(tank.store, "oldest_kept", lambda _entity: 2)
+    monkeypatch.setattr(tank.store, "oldest_revision", lambda _entity: 2)
     assert json.loads(before)[3][6] == 1
     assert json.loads(frames.broadcast(event, PLAIN))[3][6] is None
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
 from structlog.testing import capture_logs
 
-from connectivity.transports.kafka.records import is_expired, received
+from connectivity.transports.kafka.records import is_expired, envelope_of
 from mappings.model.envelope import Envelope
 from tests.support.table import each_row
 
@@ -44,7 +44,7 @@ class Record:
 
 
 def read(headers: Any, **more: Any) -> Envelope:
-    return received(Record(headers, **more), "in")  # type: ignore[arg-type]
+    return envelope_of(Record(headers, **more), "in")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("failure", [SystemError("returned a result with an exception set"), ValueError()])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trustme
 
-from connectivity.security.egress import EgressRules, enforced
+from connectivity.security.egress import EgressRules, enforce
 from connectivity.validation.validator import validate
 from tests.support.in_process.tcp_service import document
 from tests.support.in_process.websocket_listener import key_of
@@ -77,5 +77,5 @@ def test_a_problem_says_where_it_is_and_what_was_expected(more: dict[str, Any], 
 
 
 def test_the_rules_for_hosts_do_not_apply_to_a_listener() -> None:
-    with enforced(EgressRules(is_private_allowed=False, blocked=("127.0.0.1",))):
+    with enforce(EgressRules(is_private_allowed=False, blocked=("127.0.0.1",))):
         assert validate(GOOD) == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trustme
 
-from connectivity.security.egress import EgressRules, enforced
+from connectivity.security.egress import EgressRules, enforce
 from connectivity.validation.validator import validate
 from tests.support.in_process.websocket_listener import key_of
 from tests.support.table import each_row
@@ -78,6 +78,6 @@ def test_a_sources_address_is_a_path(address: str) -> None:
 def test_the_rules_for_hosts_do_not_apply_to_a_listener() -> None:
     broker = {**GOOD, "connectionType": "mqtt-5", "uri": "tcp://127.0.0.1:1883"}
     broker["sources"] = [{"addresses": ["a"], "qos": 1, "authorizationContext": ["lab:all"]}]
-    with enforced(EgressRules(is_private_allowed=False, blocked=("127.0.0.1",))):
+    with enforce(EgressRules(is_private_allowed=False, blocked=("127.0.0.1",))):
         assert validate(GOOD | {"uri": "ws://127.0.0.1:8765"}) == []
         assert [problem.path for problem in validate(broker)] == ["uri"]
