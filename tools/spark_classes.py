@@ -88,7 +88,7 @@ def run(data: Path, into: Path) -> list[str]:
                     case "spark":
                         # The Java that Spark asks how to start this one has written its own classes there.
                         into.unlink(missing_ok=True)
-                    case "upkeep":
+                    case "maintenance":
                         # What a query would have loaded is missed by the first query, and by nobody else.
                         with contextlib.suppress(StoreError):
                             _ask(lake)
@@ -119,7 +119,7 @@ def main() -> int:
             for old in JARS.glob("classes-*.jsa"):
                 old.unlink()
             said = run(data, made)
-            if not made.exists() or not any('"upkeep"' in line for line in said):
+            if not made.exists() or not any('"maintenance"' in line for line in said):
                 words = [line for line in said if "[cds" not in line]
                 print(f"· spark: without prepared classes, so it starts slowly:\n{''.join(words[-SHOWN:])}", end="")
                 return 0

@@ -32,7 +32,7 @@ from connectivity.monitoring.prometheus import GaugeReading
 from spark_store.errors import StoreError
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import Lake
-from spark_store.lake.watermark import UPKEEP, LakeLag, Watermark, measure_lag, read_watermark
+from spark_store.lake.watermark import MAINTENANCE, LakeLag, Watermark, measure_lag, read_watermark
 
 log = structlog.get_logger(__name__)
 
@@ -43,13 +43,13 @@ PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
 FINAL = {2, 4, 5}
 """Exit codes after which another start would end the same way (see `spark_store.pipeline.__main__`)."""
 
-_QUIET = {"batch", "upkeep"}
+_QUIET = {"batch", "maintenance"}
 """Events that are too frequent for the log."""
 
-_WARNING = {"upkeep failed", "erasure failed", "watermark lost", "clock went back", "clock went ahead"}
+_WARNING = {"maintenance failed", "erasure failed", "watermark lost", "clock went back", "clock went ahead"}
 """Events that an operator should look at, although the pipeline goes on."""
 
-_UPKEEP = {"upkeep", "upkeep failed"}
+_MAINTENANCE = {"maintenance", "maintenance failed"}
 
 _ANSWERS = {"preview", "optimized", "forgotten", "verified"}
 """The last event of a process that answers a question."""
@@ -219,7 +219,7 @@ def _figures_of(watermark: Watermark) -> Iterator[GaugeReading]:
         {(kind,): datetime.fromisoformat(at).timestamp() for kind, at in done.items() if at is not None},
         ("kind",),
     )
-    failing = {**dict.fromkeys(UPKEEP, False), **dict.fromkeys(watermark.upkeep_failures, True)}
+    failing = {**dict.fromkeys(MAINTENANCE, False), **dict.fromkeys(watermark.maintenance_failures, True)}
     failing["erasure"] = watermark.erasure_failure is not None
     yield GaugeReading(
         "connectivity_pipeline_failing",
@@ -287,7 +287,7 @@ class PipelineProcess:
         self._stopping = asyncio.Event()
         self._trouble = RestartBackoff()
         self._is_following = False
-        self._upkeep = ""
+        self._maintenance = ""
         self._seen = _Seen()
         self._looking = threading.Lock()
 
@@ -428,11 +428,11 @@ class PipelineProcess:
             return
         if _has_worked(event, said):
             self._trouble.over()
-        if event in _UPKEEP:
-            self._upkeep = f"; maintenance failed: {said['reason']}" if "reason" in said else ""
-        if event in _FOLLOWING or event in _UPKEEP:
+        if event in _MAINTENANCE:
+            self._maintenance = f"; maintenance failed: {said['reason']}" if "reason" in said else ""
+        if event in _FOLLOWING or event in _MAINTENANCE:
             self._is_following = True
-            self.details = f"following{self._upkeep}"
+            self.details = f"following{self._maintenance}"
         level = log.debug if event in _QUIET else log.warning if event in _WARNING else log.info
         level(f"pipeline {event}", **said)
 

@@ -20,7 +20,7 @@ from spark_store.errors import StoreUnavailable, translate_system_error
 from spark_store.files import write_atomically
 from spark_store.journal.reader import JournalReader
 
-UPKEEP = ("retention", "moment", "optimize", "vacuum")
+MAINTENANCE = ("retention", "moment", "optimize", "vacuum")
 """The kinds of maintenance."""
 
 
@@ -63,7 +63,7 @@ class RetentionRun(msgspec.Struct, frozen=True):
 class Watermark(msgspec.Struct, frozen=True):
     """The position of the lake, and the pipeline's last runs. Times are UTC text as in events.
 
-    `erased` is the ID of the lake's last erasure, `erasure_failure` why the next one waits; `upkeep_failures` has the errors
+    `erased` is the ID of the lake's last erasure, `erasure_failure` why the next one waits; `maintenance_failures` has the errors
     of the latest runs of maintenance that failed. `tables` are their sizes, `compacted` their numbers of files after
     compaction.
     """
@@ -79,7 +79,7 @@ class Watermark(msgspec.Struct, frozen=True):
     erasure_failure: str | None = None
     tables: Mapping[str, TableSize] = {}
     compacted: Mapping[str, int] = {}
-    upkeep_failures: Mapping[str, str] = {}
+    maintenance_failures: Mapping[str, str] = {}
 
 
 def read_watermark(path: Path) -> Watermark:

@@ -182,13 +182,13 @@ def _run(given: argparse.Namespace) -> int:
     from spark_store.lake.connect_address import local_address, publish_address
     from spark_store.pipeline.session import ConnectOptions, connect_port, java_pid, put_first
     from spark_store.pipeline.stream import PipelineOptions, PipelineStream
-    from spark_store.pipeline.upkeep import Upkeep
+    from spark_store.pipeline.table_maintenance import MaintenancePlan
 
     stopping = threading.Event()
     stop_at_signals(stopping)
     if given.with_parent:
         _watch_parent(stopping)
-    upkeep_options = Upkeep(
+    maintenance_options = MaintenancePlan(
         batches=given.optimize_batches,
         files=given.optimize_files,
         optimize_every=given.optimize_every,
@@ -197,7 +197,7 @@ def _run(given: argparse.Namespace) -> int:
         forget_every=given.retention_every,
         retention=_retention(given),
     )
-    options = PipelineOptions(given.batch_rows, given.interval, given.once, upkeep_options)
+    options = PipelineOptions(given.batch_rows, given.interval, given.once, maintenance_options)
     connect = None if given.once or given.no_connect else ConnectOptions()
     with _target(given, stopping, connect=connect) as target, contextlib.ExitStack() as serving:
         put_first(target.spark)
@@ -214,22 +214,22 @@ def _run(given: argparse.Namespace) -> int:
 
 def _optimize(given: argparse.Namespace) -> int:
     from spark_store.lake import reader
-    from spark_store.pipeline import tables, upkeep
+    from spark_store.pipeline import tables, table_maintenance
 
     with _target(given) as target:
         tables.prepare(target)
-        upkeep.optimize(target)
-        upkeep.vacuum(target)
+        table_maintenance.optimize(target)
+        table_maintenance.vacuum(target)
         sizes, now = {table.name: reader.size(target.lake, table) for table in TABLES}, now_text()
         compacted = {name: size.files for name, size in sizes.items()}
         done = {"optimized": now, "vacuumed": now, "tables": sizes, "compacted": compacted}
-        upkeep.tell(target.lake, lambda _: done, "optimize", "vacuum")
+        table_maintenance.tell(target.lake, lambda _: done, "optimize", "vacuum")
     say("optimized", tables={name: asdict(size) for name, size in sizes.items()})
     return 0
 
 
 def _forget(given: argparse.Namespace) -> int:
-    from spark_store.pipeline import retention, tables, upkeep
+    from spark_store.pipeline import retention, tables, table_maintenance
 
     rules, now = _retention(given), datetime.now(UTC)
     lake = Lake(given.data_dir)
@@ -244,7 +244,7 @@ def _forget(given: argparse.Namespace) -> int:
             tables.prepare(target)
             events = retention.forget(target, rules, now)
             if not rules.is_forever:
-                upkeep.tell(target.lake, lambda it: {"retention": _by_hand(it, now, events)}, "retention")
+                table_maintenance.tell(target.lake, lambda it: {"retention": _by_hand(it, now, events)}, "retention")
             say("forgotten", events=events)
     return 0
 

@@ -33,13 +33,13 @@ from spark_store.lake import durability, reader
 from spark_store.lake.check import refuse_hole
 from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, TABLES
 from spark_store.lake.watermark import Batch, RetentionRun, Watermark, forget_failure, publish_watermark, read_watermark
-from spark_store.pipeline import erasure, fault_injection, retention, snapshots, tables, upkeep
+from spark_store.pipeline import erasure, fault_injection, retention, snapshots, tables, table_maintenance
 from spark_store.pipeline.clock import ClockReading, Uptime, uptime
 from spark_store.pipeline.clock import look as look_at_clock
 from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.session import put_first
 from spark_store.pipeline.tables import LakeWriter, event_rows
-from spark_store.pipeline.upkeep import Due, Upkeep, UpkeepState, due
+from spark_store.pipeline.table_maintenance import Due, MaintenancePlan, MaintenanceState, due
 from spark_store.records import now_text
 
 
@@ -103,7 +103,7 @@ class PipelineOptions:
     max_batch_rows: int = 500_000
     interval: float = 0.5
     once: bool = False
-    upkeep: Upkeep = field(default_factory=Upkeep)
+    maintenance: MaintenancePlan = field(default_factory=MaintenancePlan)
 
 
 class _Stopping(Exception):
@@ -143,7 +143,7 @@ class PipelineStream:
         self._failure: Exception | None = None
         self._erase_again = 0.0
         now = datetime.now(UTC)
-        self._done = UpkeepState(now, now, now, 0, 0)
+        self._done = MaintenanceState(now, now, now, 0, 0)
         self._watermark = Watermark()
         self._kept = 0
         """The newest moment that is kept."""
@@ -181,7 +181,7 @@ class PipelineStream:
         self._watermark = self._last_watermark()
         if (looked := self._watermark.retention) is not None:
             self._look = look_at_clock(_look_of(looked), self._time(), uptime())
-        if self._options.upkeep.retention.is_forever:
+        if self._options.table_maintenance.retention.is_forever:
             # It is not tried again.
             self._note("retention", None)
         self._kept = reader.last_transaction(target.lake, MOMENTS, APP)
@@ -218,8 +218,8 @@ class PipelineStream:
         """Schedule maintenance as if the former process had gone on."""
         now, options = datetime.now(UTC), self._options
         made = reader.created_at(self._target.lake, EVENTS) or now
-        grace = timedelta(0) if options.once else upkeep.GRACE
-        self._done = upkeep.resume_state(self._done, self._watermark, made, now, options.upkeep, grace)
+        grace = timedelta(0) if options.once else table_maintenance.GRACE
+        self._done = table_maintenance.resume_state(self._done, self._watermark, made, now, options.maintenance, grace)
 
     def _last_watermark(self) -> Watermark:
         """Return the last watermark. An unreadable one is ignored: the tables know what they contain."""
@@ -396,7 +396,7 @@ class PipelineStream:
 
         A failure is retried later: it must not keep new events out of the lake.
         """
-        todo = due(self._done, datetime.now(UTC), self._options.upkeep)
+        todo = due(self._done, datetime.now(UTC), self._options.maintenance)
         if not any(todo) or self._stopping.is_set():
             return
         try:
@@ -417,19 +417,19 @@ class PipelineStream:
         with self._batch:
             if self._at == "moment":
                 self._kept = self._watermark.seq
-            self._done = upkeep.without(self._done, self._at, now)
+            self._done = table_maintenance.without(self._done, self._at, now)
             self._note(self._at, reason)
             with contextlib.suppress(StoreError):
                 self._tell()
-        self._say("upkeep failed", reason=reason)
+        self._say("maintenance failed", reason=reason)
 
     def _note(self, kind: str, failure: str | None) -> None:
         """Note whether this kind of maintenance has succeeded."""
-        failures = {**self._watermark.upkeep_failures}
+        failures = {**self._watermark.maintenance_failures}
         failures.pop(kind, None)
         if failure is not None:
             failures[kind] = failure
-        self._watermark = msgspec.structs.replace(self._watermark, upkeep_failures=failures)
+        self._watermark = msgspec.structs.replace(self._watermark, maintenance_failures=failures)
 
     def _keep_moment(self) -> None:
         """Keep a full snapshot of both tables. Batches go on meanwhile: newer rows do no harm."""
@@ -454,7 +454,7 @@ class PipelineStream:
                 self._note(kind, None)
         self._count_files()
         self._tell()
-        self._say("upkeep", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
+        self._say("maintenance", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
 
     def _forget(self) -> None:
         """Delete expired events by the trusted time."""
@@ -462,7 +462,7 @@ class PipelineStream:
         believed, ahead = utc_text(look.believed), look.ahead
         if ahead is not None:
             self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=believed)
-        events = retention.forget(self._target, self._options.upkeep.retention, look.until)
+        events = retention.forget(self._target, self._options.table_maintenance.retention, look.until)
         self._say("forgotten", events=events)
         looked = RetentionRun(
             believed, events, None, utc_text(look.clock), *look.uptime, look.steady, look.off.total_seconds()
@@ -473,13 +473,13 @@ class PipelineStream:
     def _optimize(self) -> None:
         """Take the snapshots that are due, and compact."""
         self._say("snapshots", taken=snapshots.take(self._target))
-        upkeep.optimize(self._target)
+        table_maintenance.optimize(self._target)
         compacted = {table.name: reader.size(self._target.lake, table).files for table in TABLES}
         self._done = self._done._replace(optimized=datetime.now(UTC), batches=0)
         self._watermark = msgspec.structs.replace(self._watermark, optimized=now_text(), compacted=compacted)
 
     def _vacuum(self) -> None:
-        upkeep.vacuum(self._target)
+        table_maintenance.vacuum(self._target)
         self._done = self._done._replace(vacuumed=datetime.now(UTC))
         self._watermark = msgspec.structs.replace(self._watermark, vacuumed=now_text())
 

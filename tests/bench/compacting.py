@@ -17,7 +17,7 @@ from pathlib import Path
 
 from spark_store.lake import reader
 from spark_store.lake.tables import EVENTS, Lake
-from spark_store.pipeline import tables, upkeep
+from spark_store.pipeline import tables, table_maintenance
 from spark_store.pipeline.__main__ import NICE
 from spark_store.pipeline.session import ConnectOptions, SessionOptions, put_first, start_session
 from spark_store.pipeline.tables import LakeWriter
@@ -36,8 +36,8 @@ def main(folder: Path) -> int:
         print("ready", flush=True)
         if not sys.stdin.readline():
             break
-        upkeep.optimize(target)
-        upkeep.vacuum(target)
+        table_maintenance.optimize(target)
+        table_maintenance.vacuum(target)
         print(json.dumps({"before": before, "after": reader.size(target.lake, EVENTS).files}), flush=True)
     spark.stop()
     return 0

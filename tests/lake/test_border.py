@@ -117,7 +117,7 @@ def test_replays_run_across_the_border_while_the_lake_is_written_compacted_and_t
                 )
                 assert found(replay(reader, {})) == expected(newest)
             wait_until_sync(lambda: pipeline.goes_on() and is_trimmed(), WITHIN)
-            pipeline.wait_for("upkeep")
+            pipeline.wait_for("maintenance")
             wait_until_sync(lambda: pipeline.goes_on() and bool(gone), WITHIN)
             assert pipeline.stop() == 0
         write(5)

@@ -24,7 +24,7 @@ from spark_store.lake import reader
 from spark_store.lake.status import read_status
 from spark_store.lake.tables import ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
 from spark_store.lake.watermark import read_watermark
-from spark_store.pipeline import erasure, snapshots, upkeep
+from spark_store.pipeline import erasure, snapshots, table_maintenance
 from spark_store.pipeline.erasure import ready
 from spark_store.pipeline.rebuild import RebuildProgress
 from spark_store.pipeline.tables import LakeWriter
@@ -215,7 +215,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
             take_all(spark, site)
             assert snapshots.take(target, 4) >= 1
             assert snapshots.keep(target, read_watermark(site.lake.watermark).seq) >= 4
-        upkeep.optimize(target)
+        table_maintenance.optimize(target)
         interrupted_rebuild(site)
         assert any("rebuild" in name for name in marked(site)), "the search goes over all of the folder"
         newest = max(row["revision"] for row in site.table(EVENTS) if row["entity"] == str(lamp(9)))

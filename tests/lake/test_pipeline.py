@@ -18,7 +18,7 @@ from spark_store.errors import LakeUnfit
 from spark_store.lake.reader import moment_before
 from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
-from spark_store.pipeline import snapshots, upkeep
+from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.arrow_reader import short_events
 from spark_store.pipeline.tables import (
     LakeWriter,
@@ -29,7 +29,7 @@ from spark_store.pipeline.tables import (
     merge_rows,
     last_merged,
 )
-from spark_store.pipeline.upkeep import Upkeep
+from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import TANK, change, published, timestamp
 from tests.support.lake.pipeline_process import DataFolder, Said, counted, differences, lamp, take_all
@@ -223,8 +223,8 @@ def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: Da
     take_all(spark, site, max_batch_rows=10)
     target, before = LakeWriter.of(spark, site.folder), DeltaTable(site.lake.path(EVENTS))
     assert len(before.file_uris()) >= 4
-    upkeep.optimize(target)
-    upkeep.vacuum(target)
+    table_maintenance.optimize(target)
+    table_maintenance.vacuum(target)
     assert len(DeltaTable(site.lake.path(EVENTS)).file_uris()) == 1
     site.assert_equal()
     assert before.to_pyarrow_table().num_rows == 40, "who holds the older version goes on reading it"
@@ -262,25 +262,25 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: Spark
     gone = Event(lamp(3), 1, timestamp(9), "deleted", "/", None, b"{}")
     site.append([Change((gone,), (Snapshot(lamp(3), 1, timestamp(1), timestamp(9), None, None),))])
     after = datetime.fromisoformat(timestamp(9))
-    assert ("moment", {"seq": 8, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=8))
-    assert "moment" not in [event for event, _ in take_all(spark, site, upkeep=Upkeep(moment_events=8))]
+    assert ("moment", {"seq": 8, "things": 4}) in take_all(spark, site, maintenance=MaintenancePlan(moment_events=8))
+    assert "moment" not in [event for event, _ in take_all(spark, site, maintenance=MaintenancePlan(moment_events=8))]
     assert snapshots.keep(target, 8) == 0, "Delta knows that this one is there"
     site.append([counted(lamp(0), 3)])
-    assert "moment" not in [event for event, _ in take_all(spark, site, upkeep=Upkeep(moment_events=2))]
+    assert "moment" not in [event for event, _ in take_all(spark, site, maintenance=MaintenancePlan(moment_events=2))]
     # Twice as many events as there are entities, at least.
     site.append([counted(lamp(0), revision) for revision in range(4, 13)])
-    assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=2))
+    assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, maintenance=MaintenancePlan(moment_events=2))
     kept = [row for row in site.table(MOMENTS) if row.pop("moment") == 18]
     assert sorted(kept, key=str) == sorted(
         (row for row in site.table(LATEST) if row["entity_type"] == "thing"), key=str
     )
-    upkeep.optimize(target)
+    table_maintenance.optimize(target)
     site.assert_equal()
     # Deleted things count: before it went, the thing was there, and the moment does not know how it was.
     for since, found in ((0, 0), (1, 8), (1000, 8), (3000, 8), (4000, 18)):
         assert moment_before(site.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found, since
     shutil.rmtree(site.lake.path(MOMENTS))
-    assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, upkeep=Upkeep(moment_events=2)), "made anew"
+    assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, maintenance=MaintenancePlan(moment_events=2)), "made anew"
 
 
 @pytest.mark.soak(shard="lake")

@@ -23,10 +23,10 @@ from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.tables import MOMENTS
 from spark_store.lake.watermark import read_watermark
-from spark_store.pipeline import snapshots, upkeep
+from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
 from spark_store.pipeline.tables import LakeWriter
-from spark_store.pipeline.upkeep import Upkeep
+from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.queries.as_of import Candidate, Policy, candidates, with_policies, matching, query, visible_parts
 from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.records import Change, Snapshot
@@ -191,10 +191,10 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
         changes = past.changes(since, end)
         newest.append(newest[-1] + len(changes))
         site.append(changes)
-        take_all(spark, site, upkeep=Upkeep(moment_events=keeps))
+        take_all(spark, site, maintenance=MaintenancePlan(moment_events=keeps))
         if end == 170:
             assert snapshots.take(target, 4) > 3
-            upkeep.optimize(target)
+            table_maintenance.optimize(target)
     # The third run may keep a moment before it has moved anything.
     assert {newest[1], newest[3]} <= {row["moment"] for row in site.table(MOMENTS)} <= set(newest[1:4])
     at = past.lives[min(past.lives, key=str)][-1][0].timestamp

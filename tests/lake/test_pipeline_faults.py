@@ -28,7 +28,7 @@ from spark_store.lake.tables import EVENTS, LATEST, Table
 from spark_store.pipeline.session import java_pid
 from spark_store.pipeline.stream import PipelineOptions, PipelineStream, translate_error
 from spark_store.pipeline.tables import LakeWriter
-from spark_store.pipeline.upkeep import Upkeep
+from spark_store.pipeline.table_maintenance import MaintenancePlan
 from tests.support.journal_entries import change
 from tests.support.lake.checker import check
 from tests.support.lake.pipeline_process import STARVED, TRIES, WITHIN, DataFolder, Said, lamp, take_all
@@ -222,9 +222,9 @@ def test_a_stream_outlives_a_clock_that_jumps_and_upkeep_that_fails_and_notices_
 ) -> None:
     back = 0.0
     # An hour between two batches: the third one comes in time only because the stream begins anew.
-    upkeep = Upkeep(batches=3, optimize_every=FOREVER, vacuum_every=FOREVER)
+    maintenance = MaintenancePlan(batches=3, optimize_every=FOREVER, vacuum_every=FOREVER)
     site.write(10)
-    with Running(spark, site, lambda: time.time() - back, interval=0.5, upkeep=upkeep) as running:
+    with Running(spark, site, lambda: time.time() - back, interval=0.5, maintenance=maintenance) as running:
         running.wait_for("batch", seq=10)
         back = 3600.0
         running.wait_for("clock went back")
@@ -235,10 +235,10 @@ def test_a_stream_outlives_a_clock_that_jumps_and_upkeep_that_fails_and_notices_
         with damaged(file, file.read_bytes()[:100]):
             site.write(10)
             running.wait_for("batch", seq=30)
-            running.wait_for("upkeep failed")
+            running.wait_for("maintenance failed")
             site.write(10)
             running.wait_for("batch", seq=40)
-        reason = next(fields["reason"] for event, fields in running.said if event == "upkeep failed")
+        reason = next(fields["reason"] for event, fields in running.said if event == "maintenance failed")
         assert "restore the table's folder from a backup" in reason
         # The lake vanishes: the stream ends, and makes no table of what came last.
         shutil.rmtree(site.lake.folder)

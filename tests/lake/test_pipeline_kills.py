@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from spark_store.pipeline.fault_injection import VARIABLE, FaultPoint
-from spark_store.pipeline.upkeep import Upkeep
+from spark_store.pipeline.table_maintenance import MaintenancePlan
 from tests.support.lake.checker import assert_whole
 from tests.support.lake.pipeline_process import QUICK_JAVA, TRIES, WITHIN, DataFolder, PipelineProcess, take_all
 from tests.support.lake.pipeline_service import PipelineService
@@ -103,7 +103,7 @@ def series(
     for point, victim in kills:
         die(site, point, victim, monkeypatch)
         assert_whole(site.folder, amid=True)
-    take_all(spark, site, upkeep=Upkeep(moment_events=1))
+    take_all(spark, site, maintenance=MaintenancePlan(moment_events=1))
     assert_whole(site.folder)
 
 

@@ -30,7 +30,7 @@ from spark_store.lake.watermark import (
     read_watermark,
 )
 from spark_store.pipeline import __main__ as module
-from spark_store.pipeline import retention, session, tables, upkeep
+from spark_store.pipeline import retention, session, tables, table_maintenance
 from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, EXIT_UNUSABLE, main
 from spark_store.pipeline.session import lake_lock
 from spark_store.pipeline.tables import LakeWriter
@@ -201,20 +201,20 @@ def by_hand(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFolder:
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(4, 700))
     monkeypatch.setattr(module, "_target", lambda *_, **__: contextlib.nullcontext(SimpleNamespace(lake=site.lake)))
     monkeypatch.setattr(tables, "prepare", lambda _: None)
-    monkeypatch.setattr(upkeep, "optimize", lambda _: None)
-    monkeypatch.setattr(upkeep, "vacuum", lambda _: None)
+    monkeypatch.setattr(maintenance, "optimize", lambda _: None)
+    monkeypatch.setattr(maintenance, "vacuum", lambda _: None)
     monkeypatch.setattr(retention, "forget", lambda *_: 17)
     return site
 
 
 def test_upkeep_by_hand_is_told_by_the_status(by_hand: DataFolder) -> None:
     failures = {"optimize": "a damaged file", "moment": "another one"}
-    publish_watermark(by_hand.lake.watermark, Watermark(3, erased=2, upkeep_failures=failures))
+    publish_watermark(by_hand.lake.watermark, Watermark(3, erased=2, maintenance_failures=failures))
     assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
     found = read_watermark(by_hand.lake.watermark)
     assert found.optimized is not None
     assert found.vacuumed is not None
-    assert (found.seq, found.erased, found.upkeep_failures) == (3, 2, {"moment": "another one"})
+    assert (found.seq, found.erased, found.maintenance_failures) == (3, 2, {"moment": "another one"})
     assert (found.tables["events"], found.compacted["events"]) == (TableSize(4, 700), 4)
 
 

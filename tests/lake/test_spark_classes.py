@@ -46,14 +46,14 @@ def pipeline(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None
 
 
 def test_a_pipeline_that_answers_no_query_ends_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline(tmp_path, monkeypatch, """echo '{no event}'; echo '{"event": "upkeep"}'; exec sleep 600""")
-    assert run(tmp_path / "data", tmp_path / "classes.jsa") == ["{no event}\n", '{"event": "upkeep"}\n']
+    pipeline(tmp_path, monkeypatch, """echo '{no event}'; echo '{"event": "maintenance"}'; exec sleep 600""")
+    assert run(tmp_path / "data", tmp_path / "classes.jsa") == ["{no event}\n", '{"event": "maintenance"}\n']
 
 
 def test_a_pipeline_that_does_not_come_to_its_upkeep_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.spark_classes.SECONDS", 0.5)
-    pipeline(tmp_path, monkeypatch, """echo '{"event": "upkeep failed"}'; exec sleep 600""")
-    assert run(tmp_path / "data", tmp_path / "classes.jsa") == ['{"event": "upkeep failed"}\n']
+    pipeline(tmp_path, monkeypatch, """echo '{"event": "maintenance failed"}'; exec sleep 600""")
+    assert run(tmp_path / "data", tmp_path / "classes.jsa") == ['{"event": "maintenance failed"}\n']
 
 
 def test_a_pipeline_does_not_outlive_who_has_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_what_another_java_wrote_at_its_end_is_not_taken_for_the_pipelines_class
     script = f"""
         made=$(echo "$JDK_JAVA_OPTIONS" | cut -d" " -f1 | cut -d= -f2); echo "of another" >"$made"
         trap '{ending} exit' TERM
-        echo '{{"event": "spark"}}'; echo '{{"event": "upkeep"}}'
+        echo '{{"event": "spark"}}'; echo '{{"event": "maintenance"}}'
         while :; do sleep 0.1; done
     """
     pipeline(tmp_path, monkeypatch, script)
@@ -86,7 +86,7 @@ def test_what_was_prepared_before_is_away_while_java_writes_anew(
     def run(_: Path, made: Path) -> list[str]:
         seen.append(list(tmp_path.glob("classes-*.jsa")))
         made.write_bytes(b"anew")
-        return ['{"event": "upkeep"}\n']
+        return ['{"event": "maintenance"}\n']
 
     of = JavaProgram("java", "17")
     prepared_classes(tmp_path, of).write_bytes(b"before")

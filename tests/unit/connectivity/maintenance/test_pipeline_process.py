@@ -138,15 +138,15 @@ async def test_upkeep_that_failed_is_shown_until_it_has_gone_well(
 ) -> None:
     script(
         monkeypatch,
-        "say('following')\nsay('upkeep failed', reason='a damaged file')\nsay('batch')\nsay('half')\n"
-        "sys.stdin.read(1)\nsay('upkeep')\nsay('batch')\nsay('done')\nsys.stdin.read()",
+        "say('following')\nsay('maintenance failed', reason='a damaged file')\nsay('batch')\nsay('half')\n"
+        "sys.stdin.read(1)\nsay('maintenance')\nsay('batch')\nsay('done')\nsys.stdin.read()",
     )
     with capture_logs() as lines:
         pipeline.start()
         await wait_until(lambda: any(line["event"] == "pipeline half" for line in lines))
         assert pipeline.details == "following; maintenance failed: a damaged file"
         assert up(pipeline), "events arrive all the same"
-        assert [line["log_level"] for line in lines if line["event"] == "pipeline upkeep failed"] == ["warning"]
+        assert [line["log_level"] for line in lines if line["event"] == "pipeline maintenance failed"] == ["warning"]
         assert pipeline._process is not None
         assert pipeline._process.stdin is not None
         pipeline._process.stdin.write(b"x")
@@ -333,7 +333,7 @@ async def test_upkeep_and_erasures_that_failed_are_a_metric(tmp_path: Path) -> N
         assert len(found) == 5
         return {line.partition('"')[2].partition('"')[0] for line in found if line.endswith(" 1.0")}
 
-    publish_watermark(made._lake.watermark, Watermark(3, upkeep_failures={"optimize": "a damaged file"}))
+    publish_watermark(made._lake.watermark, Watermark(3, maintenance_failures={"optimize": "a damaged file"}))
     assert await failing() == {"optimize"}
     publish_watermark(made._lake.watermark, Watermark(3, erasure_failure="a damaged file"))
     assert await failing() == {"erasure"}

@@ -24,13 +24,13 @@ from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import APP, ERASURES, TABLES, Lake, Table
 from spark_store.lake.watermark import TableSize, Watermark, publish_watermark, read_watermark
-from spark_store.pipeline import erasure, retention, snapshots, stream, upkeep
+from spark_store.pipeline import erasure, retention, snapshots, stream, table_maintenance
 from spark_store.pipeline import tables as tables_module
 from spark_store.pipeline.clock import Uptime
 from spark_store.pipeline.retention import RetentionRules
 from spark_store.pipeline.stream import PipelineOptions, PipelineStream, check_begin
 from spark_store.pipeline.tables import LakeWriter
-from spark_store.pipeline.upkeep import Due
+from spark_store.pipeline.table_maintenance import Due
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.tables import fill
 from tests.support.lake.twin_changes import trim
@@ -102,7 +102,7 @@ def test_nothing_is_removed_before_what_replaces_it_is_durable(
     noted = [f"note 4 in {table.name}" for table in TABLES]
     assert done == [*["DELETE"] * tables, "sync True", *["clean"] * tables, "shuffles", *noted]
     done.clear()
-    upkeep.vacuum(target)
+    table_maintenance.vacuum(target)
     assert done == ["sync True", *["VACUUM"] * tables]
 
 
@@ -173,7 +173,7 @@ def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start
     monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
     made = PipelineStream(target, lambda *_, **__: None, PipelineOptions(once=once), threading.Event())
     made._catch_up()
-    waits = upkeep.Upkeep().vacuum_every - (datetime.now(UTC) - made._done.vacuumed)
+    waits = table_maintenance.MaintenancePlan().vacuum_every - (datetime.now(UTC) - made._done.vacuumed)
     assert waits.total_seconds() == pytest.approx(left, abs=30)
     # Never done: since the table was made.
     assert begun - timedelta(seconds=1) < made._done.optimized <= datetime.now(UTC)
@@ -252,9 +252,9 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, mon
     filling = PipelineStream(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())
     filling._done = filling._done._replace(events=300_000)
     filling._keep_up()
-    assert said == ["upkeep failed"]
+    assert said == ["maintenance failed"]
     filling._keep_up()
-    assert said == ["upkeep failed"], "not tried again at once"
+    assert said == ["maintenance failed"], "not tried again at once"
 
 
 def test_other_upkeep_does_not_wait_for_one_that_fails(
@@ -271,7 +271,7 @@ def test_other_upkeep_does_not_wait_for_one_that_fails(
     assert "VACUUM" not in done
     filling._keep_up()
     assert done.count("VACUUM") == len(TABLES)
-    assert list(read_watermark(target.lake.watermark).upkeep_failures) == ["moment"]
+    assert list(read_watermark(target.lake.watermark).maintenance_failures) == ["moment"]
 
 
 def test_many_erasures_are_noted_as_they_are_done(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,7 +323,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
     running = started()
     running._do(Due(optimize=False, vacuum=False, forget=True))
-    assert [event for event, _ in said] == ["forgotten", "upkeep"]
+    assert [event for event, _ in said] == ["forgotten", "maintenance"]
     wrong = 400.0 * 86400
     running._do(Due(optimize=False, vacuum=False, forget=True))
     assert forgotten == pytest.approx([begun, begun], abs=600)
@@ -367,12 +367,12 @@ def test_a_kind_of_upkeep_that_failed_is_told_until_it_has_gone_well(
 
     def failures() -> list[str]:
         running._keep_up()
-        assert said.pop() == ("upkeep failed" if len(todo) == 2 else "upkeep")
-        return [f"{kind}: {why}" for kind, why in read_watermark(target.lake.watermark).upkeep_failures.items()]
+        assert said.pop() == ("maintenance failed" if len(todo) == 2 else "maintenance")
+        return [f"{kind}: {why}" for kind, why in read_watermark(target.lake.watermark).maintenance_failures.items()]
 
     monkeypatch.setattr(stream, "due", lambda *_: todo.pop(0))
     monkeypatch.setattr(snapshots, "take", lambda _: 0)
-    monkeypatch.setattr(upkeep, "optimize", optimize)
+    monkeypatch.setattr(maintenance, "optimize", optimize)
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(1, 1))
     monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
     running = PipelineStream(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())

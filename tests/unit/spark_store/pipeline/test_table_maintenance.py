@@ -1,4 +1,4 @@
-"""When upkeep is due."""
+"""When maintenance is due."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from spark_store.journal.reader import JournalEntry
 from spark_store.lake.watermark import RetentionRun, Watermark
 from spark_store.pipeline.retention import RetentionRule, RetentionRules
-from spark_store.pipeline.upkeep import Due, Upkeep, UpkeepState, due, resume_state
+from spark_store.pipeline.table_maintenance import Due, MaintenancePlan, MaintenanceState, due, resume_state
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
-FRESH = UpkeepState(NOW, NOW, NOW, 0, 0)
+FRESH = MaintenanceState(NOW, NOW, NOW, 0, 0)
 LONG_AGO = NOW - timedelta(days=1)
 DAY = timedelta(days=1)
 
@@ -37,8 +37,8 @@ DAY = timedelta(days=1)
         (FRESH._replace(events=600_000, entities=300_000), Due(optimize=False, vacuum=False, forget=False, keep=True)),
     ],
 )
-def test_upkeep_is_due_by_number_and_by_time(done: UpkeepState, expected: Due) -> None:
-    assert due(done, NOW, Upkeep(retention=RetentionRules(RetentionRule(DAY)))) == expected
+def test_upkeep_is_due_by_number_and_by_time(done: MaintenanceState, expected: Due) -> None:
+    assert due(done, NOW, MaintenancePlan(retention=RetentionRules(RetentionRule(DAY)))) == expected
 
 
 @each_row(
@@ -74,11 +74,11 @@ def test_an_event_expires_by_its_namespace(entity: str, age: int, newest: int, e
 def test_a_clock_that_was_set_back_delays_no_upkeep() -> None:
     """Nobody knows how long it is since a time to come."""
     later = NOW + 365 * DAY
-    done = UpkeepState(later, later, later, 1, 0)
-    assert due(done, NOW, Upkeep(retention=RetentionRules(RetentionRule(DAY)))) == Due(
+    done = MaintenanceState(later, later, later, 1, 0)
+    assert due(done, NOW, MaintenancePlan(retention=RetentionRules(RetentionRule(DAY)))) == Due(
         optimize=True, vacuum=True, forget=True
     )
-    assert not due(done._replace(batches=0), NOW, Upkeep()).optimize
+    assert not due(done._replace(batches=0), NOW, MaintenancePlan()).optimize
 
 
 def text(at: datetime) -> str:
@@ -91,36 +91,36 @@ def text(at: datetime) -> str:
     ids=["not yet", "nor here", "soon", "overdue", "overdue, and soon over", "a time to come", "just now"],
 )
 def test_a_start_goes_on_waiting_where_the_process_before_it_was(waited: float, grace: float, left: float) -> None:
-    """In minutes, of ten that each kind of upkeep waits. What is overdue lets new events go first."""
+    """In minutes, of ten that each kind of maintenance waits. What is overdue lets new events go first."""
     every, minute = timedelta(minutes=10), timedelta(minutes=1)
-    upkeep = Upkeep(
+    maintenance = MaintenancePlan(
         optimize_every=every, vacuum_every=every, forget_every=every, retention=RetentionRules(RetentionRule(DAY))
     )
     at = NOW - waited * minute
     done = Watermark(optimized=text(at), vacuumed=text(at), retention=RetentionRun(text(LONG_AGO), 0, clock=text(at)))
     for watermark, made in ((done, LONG_AGO), (Watermark(), at)):
-        found = resume_state(FRESH._replace(batches=1), watermark, made, NOW, upkeep, grace * minute)
+        found = resume_state(FRESH._replace(batches=1), watermark, made, NOW, maintenance, grace * minute)
         begins = NOW + left * minute
-        assert due(found, begins, upkeep) == Due(optimize=True, vacuum=True, forget=True)
+        assert due(found, begins, maintenance) == Due(optimize=True, vacuum=True, forget=True)
         if left:
             before = begins - timedelta(seconds=1)
-            assert due(found, before, upkeep) == Due(optimize=False, vacuum=False, forget=False)
+            assert due(found, before, maintenance) == Due(optimize=False, vacuum=False, forget=False)
 
 
 def test_a_start_goes_on_waiting_however_long_that_is() -> None:
-    upkeep = Upkeep(vacuum_every=timedelta.max)
-    found = resume_state(FRESH, Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, upkeep, timedelta(0))
+    maintenance = MaintenancePlan(vacuum_every=timedelta.max)
+    found = resume_state(FRESH, Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, maintenance, timedelta(0))
     assert found.vacuumed == LONG_AGO
     # As a version wrote it that did not say more.
-    found = resume_state(FRESH, Watermark(retention=RetentionRun(text(NOW - DAY / 48), 0)), NOW, NOW, upkeep, timedelta(0))
+    found = resume_state(FRESH, Watermark(retention=RetentionRun(text(NOW - DAY / 48), 0)), NOW, NOW, maintenance, timedelta(0))
     assert found.forgotten == NOW - DAY / 48
     # By hand, since then.
     done = RetentionRun(text(LONG_AGO), 0, text(NOW - DAY / 48), text(LONG_AGO))
-    assert resume_state(FRESH, Watermark(retention=done), NOW, NOW, upkeep, timedelta(0)).forgotten == NOW - DAY / 48
+    assert resume_state(FRESH, Watermark(retention=done), NOW, NOW, maintenance, timedelta(0)).forgotten == NOW - DAY / 48
 
 
 def test_nothing_is_forgotten_where_everything_is_kept() -> None:
-    assert not due(FRESH._replace(forgotten=LONG_AGO), NOW, Upkeep()).forget
+    assert not due(FRESH._replace(forgotten=LONG_AGO), NOW, MaintenancePlan()).forget
     assert not due(
-        FRESH._replace(forgotten=LONG_AGO), NOW, Upkeep(retention=RetentionRules(namespaces={"a": RetentionRule()}))
+        FRESH._replace(forgotten=LONG_AGO), NOW, MaintenancePlan(retention=RetentionRules(namespaces={"a": RetentionRule()}))
     ).forget

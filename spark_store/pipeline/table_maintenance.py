@@ -31,7 +31,7 @@ GRACE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Upkeep:
+class MaintenancePlan:
     """The schedule of maintenance.
 
     Tables are compacted after `batches`, or so many new `files`, or `optimize_every` if there was a batch. A full snapshot
@@ -47,7 +47,7 @@ class Upkeep:
     retention: RetentionRules = field(default_factory=RetentionRules)
 
 
-class UpkeepState(NamedTuple):
+class MaintenanceState(NamedTuple):
     """The last time of each kind of maintenance, and the numbers of batches, files, events and entities.
 
     Batches and new files since the last compaction, events since the last full snapshot.
@@ -71,19 +71,19 @@ class Due(NamedTuple):
     keep: bool = False
 
 
-def due(done: UpkeepState, now: datetime, upkeep: Upkeep) -> Due:
+def due(done: MaintenanceState, now: datetime, maintenance: MaintenancePlan) -> Due:
     """Return the maintenance that is due."""
-    waited = done.batches > 0 and _has_passed(upkeep.optimize_every, done.optimized, now)
+    waited = done.batches > 0 and _has_passed(table_maintenance.optimize_every, done.optimized, now)
     return Due(
-        optimize=done.batches >= upkeep.batches or done.files >= upkeep.files or waited,
-        vacuum=_has_passed(upkeep.vacuum_every, done.vacuumed, now),
-        forget=not upkeep.retention.is_forever and _has_passed(upkeep.forget_every, done.forgotten, now),
+        optimize=done.batches >= table_maintenance.batches or done.files >= table_maintenance.files or waited,
+        vacuum=_has_passed(table_maintenance.vacuum_every, done.vacuumed, now),
+        forget=not table_maintenance.retention.is_forever and _has_passed(table_maintenance.forget_every, done.forgotten, now),
         # A moment costs a row for each thing, so there are at most half as many of them as events.
-        keep=done.events >= max(upkeep.moment_events, 2 * done.entities),
+        keep=done.events >= max(table_maintenance.moment_events, 2 * done.entities),
     )
 
 
-def without(done: UpkeepState, kind: str, now: datetime) -> UpkeepState:
+def without(done: MaintenanceState, kind: str, now: datetime) -> MaintenanceState:
     """Return `done` as if this kind of maintenance, which failed, had been done now."""
     if kind == "moment":
         return done._replace(events=0)
@@ -93,8 +93,8 @@ def without(done: UpkeepState, kind: str, now: datetime) -> UpkeepState:
 
 
 def resume_state(
-    done: UpkeepState, watermark: Watermark, made: datetime, now: datetime, upkeep: Upkeep, grace: timedelta
-) -> UpkeepState:
+    done: MaintenanceState, watermark: Watermark, made: datetime, now: datetime, maintenance: MaintenancePlan, grace: timedelta
+) -> MaintenanceState:
     """Return `done` with the times of earlier processes.
 
     A kind that was never done has waited since the lake was created; a future time is treated as now.
@@ -106,9 +106,9 @@ def resume_state(
 
     looked = watermark.retention
     return done._replace(
-        optimized=since(watermark.optimized, upkeep.optimize_every),
-        vacuumed=since(watermark.vacuumed, upkeep.vacuum_every),
-        forgotten=since(None if looked is None else looked.happened, upkeep.forget_every),
+        optimized=since(watermark.optimized, table_maintenance.optimize_every),
+        vacuumed=since(watermark.vacuumed, table_maintenance.vacuum_every),
+        forgotten=since(None if looked is None else looked.happened, table_maintenance.forget_every),
     )
 
 
@@ -141,5 +141,5 @@ def tell(place: Lake, done: Callable[[Watermark], Mapping[str, Any]], *kinds: st
         last = read_watermark(place.watermark)
     except StoreUnavailable:
         return
-    failures = {kind: reason for kind, reason in last.upkeep_failures.items() if kind not in kinds}
-    publish_watermark(place.watermark, msgspec.structs.replace(last, upkeep_failures=failures, **done(last)))
+    failures = {kind: reason for kind, reason in last.maintenance_failures.items() if kind not in kinds}
+    publish_watermark(place.watermark, msgspec.structs.replace(last, maintenance_failures=failures, **done(last)))
