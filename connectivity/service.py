@@ -166,10 +166,10 @@ class Service:
         self.monitor.watch_subscriptions(lambda: self.streams)
         lifetimes = RetentionTimes(settings.lake.retention, settings.spark.mode)
         rows = partial(SessionRepository, self.store)
-        desks = open_handlers(
+        handlers = open_handlers(
             SessionServices(self.store, self.streams, self.decider, time.monotonic, now, rows, lifetimes)
         )
-        self.dispatcher = Dispatcher(self.store, self.streams, self.decider, desks=desks)
+        self.dispatcher = Dispatcher(self.store, self.streams, self.decider, handlers=handlers)
         cursors = self.dispatcher.cursors
         cursors.on_skip = self.monitor.skip
         self.monitor.watch_figures(cursors.figures)
@@ -230,7 +230,7 @@ class Service:
             if isinstance(outcome, Exception):
                 log.error("connection not closed cleanly", exc_info=outcome)
         await self.dispatcher.cursors.close()
-        await self.dispatcher.desks.close()
+        await self.dispatcher.handlers.close()
         await self.searching.close()
         if self.past is not None:
             self.past.close()
@@ -298,7 +298,7 @@ class Service:
     def _keep_only(self, is_wanted: Callable[[str], bool]) -> None:
         """Delete what is kept for connections that must not be open."""
         self.dispatcher.cursors.keep(is_wanted)
-        self.dispatcher.desks.keep_only(is_wanted)
+        self.dispatcher.handlers.keep_only(is_wanted)
 
     def _past(self, now: Callable[[], datetime]) -> AsOfSearches:
         options = PastOptions(
@@ -323,7 +323,7 @@ class Service:
         ):
             return fault
         if isinstance(query, LiveQuery):
-            return self.following.feed(query.entity, query.after, may_leap=query.may_leap)
+            return self.following.feed(query.entity, query.after, may_skip=query.may_skip)
         try:
             return HistoryFeed.open(self.store, query, self._now())
         except QueryError as error:

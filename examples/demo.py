@@ -313,13 +313,13 @@ def read_in_octets(story: Story) -> None:
     )
     try:
         connect = connector(f"mqtt://{broker.host}:{broker.port}")
-        read = asyncio.run(read_past(connect, name, shown.octets("reader", "MQTT 5")))
+        read = asyncio.run(read_past(connect, name, shown.raw("reader", "MQTT 5")))
     except (Ended, OSError) as error:
         raise NoAnswer(f"the past of {name} was expected in octets: {error or type(error).__name__}") from error
     expected = [AT_FIRST, *(temperature_of(turn, 0) for turn in range(ROUNDS))]
     if (read.revisions, read.temperatures) != (list(range(1, EVENTS + 1)), expected):
         raise NotAsPromised(f"{EVENTS} events and as many temperatures were expected, {read} came")
-    story.add(IN_OCTETS, f"{EVENTS} events, then {EVENTS} numbers: {read.octets} octets in {read.messages} messages")
+    story.add(IN_OCTETS, f"{EVENTS} events, then {EVENTS} numbers: {read.raw} octets in {read.messages} messages")
     story.replayed.append(Replayed(IN_OCTETS, twin(name), "revision >= 1", tuple(read.revisions)))
 
 

@@ -288,15 +288,15 @@ class Client:
 
     async def _listen(self, link: Link) -> None:
         while True:
-            octets = await link.receive()
-            self._react(self._endpoint.receive(octets, time.monotonic()))
+            raw = await link.receive()
+            self._react(self._endpoint.receive(raw, time.monotonic()))
             self._wake()
 
     async def _speak(self, link: Link) -> None:
         """Say what there is to say. Raises ConnectionResetError when there is nothing more."""
         while True:
-            while octets := self._endpoint.take():
-                await link.send(octets)
+            while raw := self._endpoint.take():
+                await link.send(raw)
             if self._endpoint.is_closed:
                 raise ConnectionResetError("nothing more is to be said")
             self._is_silent = True

@@ -40,7 +40,7 @@ class Link(ABC):
     """Whether octets that are sent together come together."""
 
     @abstractmethod
-    async def send(self, octets: bytes) -> None:
+    async def send(self, raw: bytes) -> None:
         """Send octets; waits while there is no room for them."""
 
     @abstractmethod
@@ -64,13 +64,13 @@ class SocketLink(Link):
     async def to(cls, host: str, port: int, tls: ssl.SSLContext | None = None) -> Self:
         return cls(*await asyncio.open_connection(host, port, ssl=tls))
 
-    async def send(self, octets: bytes) -> None:
-        self._writer.write(octets)
+    async def send(self, raw: bytes) -> None:
+        self._writer.write(raw)
         await self._writer.drain()
 
     async def receive(self) -> bytes:
-        if octets := await self._reader.read(CHUNK):
-            return octets
+        if raw := await self._reader.read(CHUNK):
+            return raw
         raise ConnectionResetError("the service has closed the socket")
 
     async def close(self) -> None:
@@ -99,7 +99,7 @@ class MqttLink(Link):
         self._mqtt.on_subscribe = self._on_subscribe
         self._mqtt.on_message = self._on_message
         self._mqtt.on_publish = self._on_publish
-        self._mqtt.on_disconnect = lambda *_: self._tell(None)
+        self._mqtt.on_disconnect = lambda *_: self._notify(None)
 
     @classmethod
     async def to(cls, host: str, port: int, beginning: str) -> Self:
@@ -115,13 +115,13 @@ class MqttLink(Link):
             raise
         return link
 
-    async def send(self, octets: bytes) -> None:
+    async def send(self, raw: bytes) -> None:
         await self._room.acquire()
-        self._mqtt.publish(f"{self._place}/up", octets, 1)
+        self._mqtt.publish(f"{self._place}/up", raw, 1)
 
     async def receive(self) -> bytes:
-        if (octets := await self._came.get()) is not None:
-            return octets
+        if (raw := await self._came.get()) is not None:
+            return raw
         raise ConnectionResetError("the broker has closed the link, or does not let us read")
 
     async def close(self) -> None:
@@ -137,15 +137,15 @@ class MqttLink(Link):
         self._mqtt.subscribe(f"{self._place}/down", 1)
 
     def _on_subscribe(self, _client: Mqtt, _data: Any, _number: int, codes: list[Any], _properties: Any) -> None:
-        self._tell(None if codes[0].is_failure else b"")
+        self._notify(None if codes[0].is_failure else b"")
 
     def _on_message(self, _client: Mqtt, _data: Any, message: MQTTMessage) -> None:
-        self._tell(bytes(message.payload))
+        self._notify(bytes(message.payload))
 
     def _on_publish(self, *_: Any) -> None:
         self._loop.call_soon_threadsafe(self._room.release)
 
-    def _tell(self, came: bytes | None) -> None:
+    def _notify(self, came: bytes | None) -> None:
         """Hand over what came; None says that nothing comes any more."""
         self._loop.call_soon_threadsafe(self._came.put_nowait, came)
 

@@ -55,21 +55,21 @@ class Overheard(Link):
             Decoder(EndpointLimits(), frozenset(LAYOUTS), CODES[hello]) for hello in (ClientHello, ServerHello)
         )
 
-    async def send(self, octets: bytes) -> None:
-        self._show("->", octets, self._up)
-        await self._link.send(octets)
+    async def send(self, raw: bytes) -> None:
+        self._show("->", raw, self._up)
+        await self._link.send(raw)
 
     async def receive(self) -> bytes:
-        octets = await self._link.receive()
-        self._show("<-", octets, self._down)
-        return octets
+        raw = await self._link.receive()
+        self._show("<-", raw, self._down)
+        return raw
 
     async def close(self) -> None:
         await self._link.close()
 
-    def _show(self, arrow: str, octets: bytes, decoder: Decoder) -> None:
-        if said := ", ".join(in_words(list(decoder.feed(octets)))):
-            self._say(arrow, len(octets), said)
+    def _show(self, arrow: str, raw: bytes, decoder: Decoder) -> None:
+        if said := ", ".join(in_words(list(decoder.feed(raw)))):
+            self._say(arrow, len(raw), said)
 
 
 def in_words(frames: Sequence[Frame]) -> Iterator[str]:
@@ -101,7 +101,7 @@ class Read:
 
     revisions: list[int] = field(default_factory=list)
     temperatures: list[float] = field(default_factory=list)
-    octets: int = 0
+    raw: int = 0
     messages: int = 0
 
 
@@ -109,10 +109,10 @@ async def read_past(connect: Callable[[], Awaitable[Link]], device: str, show: S
     """All events of a device's twin, then the temperatures alone. Raises Ended, and OSError where nobody answers."""
     read = Read()
 
-    def say(arrow: str, octets: int, words: str) -> None:
-        read.octets += octets
+    def say(arrow: str, raw: int, words: str) -> None:
+        read.raw += raw
         read.messages += 1
-        show(arrow, octets, words)
+        show(arrow, raw, words)
 
     async def overheard() -> Link:
         return Overheard(await connect(), say)

@@ -69,7 +69,7 @@ class WithoutTheMiddle:
         self._held, self._run = [], 0
 
 
-def octets(name: str, transport: str) -> Callable[[str, int, str], None]:
+def raw(name: str, transport: str) -> Callable[[str, int, str], None]:
     """What shows messages of octets: who, over what, which way, how many there are, and what they say."""
 
     def show(arrow: str, length: int, said: str) -> None:

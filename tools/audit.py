@@ -90,12 +90,12 @@ def main() -> int:
     # Not --strict, which gives up at the first package that cannot be audited: `judge` sees which those are.
     options = ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
     command = [program, *options, "--timeout", str(SOCKET_SECONDS), "--requirement", str(PINS)]
-    verdict = ask(command, SECONDS)
-    print(verdict.text)
-    if verdict.passed:
+    decision = ask(command, SECONDS)
+    print(decision.text)
+    if decision.passed:
         STAMP.parent.mkdir(exist_ok=True)
         STAMP.write_text(stamp(), encoding="ascii")
-    return int(verdict.failed)
+    return int(decision.failed)
 
 
 if __name__ == "__main__":

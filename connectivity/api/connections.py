@@ -19,7 +19,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from connectivity.api import preconditions
 from connectivity.api.authentication import caller_of
 from connectivity.api.errors import refusal
-from connectivity.api.openapi import TRIAL, answers, request_body, body, nothing
+from connectivity.api.openapi import TEST, answers, request_body, body, nothing
 from connectivity.api.requests import BodyLimits, content, expect_media_type, json_object
 from connectivity.api.responses import JSON, JsonAnswer
 from connectivity.api.schemas import (
@@ -29,8 +29,8 @@ from connectivity.api.schemas import (
     NEW_CONNECTION_EXAMPLE,
     REVISION_EXAMPLE,
     STATUS_EXAMPLE,
-    TRIAL_EXAMPLE,
-    TRIAL_RESULT_EXAMPLE,
+    TEST_EXAMPLE,
+    TEST_RESULT_EXAMPLE,
 )
 from connectivity.config.problems import show
 from connectivity.errors import Problem
@@ -100,14 +100,14 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         responses=answers(
             {
                 201: body("Stored.", "Connection", CONNECTION_EXAMPLE, "etag", "location"),
-                200: body("The results of the dry run.", "TrialResult", TRIAL_RESULT_EXAMPLE),
+                200: body("The results of the dry run.", "TrialResult", TEST_RESULT_EXAMPLE),
             },
             *("connectivity:connection.configuration.invalid", "connectivity:connection.conflict"),
             *("connectivity:connection.failed", "connectivity:connection.unavailable"),
             *("api:store.unavailable", "api:body.invalid"),
             has_json=True,
         ),
-        openapi_extra=request_body({JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE), TRIAL: ("Trial", TRIAL_EXAMPLE)}),
+        openapi_extra=request_body({JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE), TEST: ("Trial", TEST_EXAMPLE)}),
     )
     async def create(
         request: Request,
@@ -116,9 +116,9 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         ] = "false",
     ) -> Response:
         if dry_run == "true":
-            kind = expect_media_type(request, JSON, TRIAL)
+            kind = expect_media_type(request, JSON, TEST)
             sent = await json_object(request, bounds)
-            document, sample = _trial(sent) if kind == TRIAL else (sent, None)
+            document, sample = _connection_test(sent) if kind == TEST else (sent, None)
             return JsonAnswer(await management.test(document, sample))
         expect_media_type(request, JSON)
         document = await json_object(request, bounds)
@@ -258,7 +258,9 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         "/{connection_id}/revisions",
         summary="The revisions of a connection, the newest first",
         operation_id="connectionRevisions",
-        responses=_read_responses("Its last hundred revisions.", "Revisions", [REVISION_EXAMPLE], "api:store.unavailable"),
+        responses=_read_responses(
+            "Its last hundred revisions.", "Revisions", [REVISION_EXAMPLE], "api:store.unavailable"
+        ),
     )
     async def revisions(connection_id: ConnectionId) -> Response:
         return JsonAnswer(await management.revisions(connection_id))
@@ -338,27 +340,27 @@ def _render(found: Definition, selection: Selection | None) -> Mapping[str, Any]
     return select({**found.document, **special}, selection)  # type: ignore[no-any-return]
 
 
-def _trial(sent: Mapping[str, Any]) -> tuple[dict[str, Any], SampleMessage | None]:
+def _connection_test(sent: Mapping[str, Any]) -> tuple[dict[str, Any], SampleMessage | None]:
     """`{"connection": …, "sample": {"payload", "encoding", "headers", "source", "address"}}`.
 
     Raises OperationRefused.
     """
     document, sample = sent.get("connection"), sent.get("sample")
     if sent.keys() - {"connection", "sample"} or not isinstance(document, dict):
-        raise _unfit_trial("$", "another object", 'an object with "connection", and perhaps "sample"')
+        raise _unfit_connection_test("$", "another object", 'an object with "connection", and perhaps "sample"')
     if sample is None:
         return document, None
     if not isinstance(sample, dict) or (unknown := sample.keys() - _SAMPLE.keys()):
         found = show(sorted(unknown)[0]) if isinstance(sample, dict) else show(sample)
-        raise _unfit_trial("sample", found, f"an object with {', '.join(_SAMPLE)}")
+        raise _unfit_connection_test("sample", found, f"an object with {', '.join(_SAMPLE)}")
     for name, (kind, expected) in _SAMPLE.items():
         if not isinstance(value := sample.get(name, _DEFAULTS.get(name)), kind) or isinstance(value, bool):
-            raise _unfit_trial(f"sample.{name}", show(value), expected)
+            raise _unfit_connection_test(f"sample.{name}", show(value), expected)
     headers, index = sample.get("headers", {}), sample.get("source", 0)
     if not all(isinstance(value, str) for value in headers.values()):
-        raise _unfit_trial("sample.headers", "a value that is not a string", "an object of strings")
+        raise _unfit_connection_test("sample.headers", "a value that is not a string", "an object of strings")
     if not 0 <= index < 1_000:
-        raise _unfit_trial("sample.source", show(index), "the index of a source")
+        raise _unfit_connection_test("sample.source", show(index), "the index of a source")
     return document, SampleMessage(_payload(sample), headers, index, sample.get("address"))
 
 
@@ -375,15 +377,17 @@ _DEFAULTS: Mapping[str, Any] = {"encoding": "text", "headers": {}, "source": 0}
 def _payload(sample: Mapping[str, Any]) -> bytes:
     text, encoding = sample["payload"], sample.get("encoding", "text")
     if encoding not in ("text", "base64"):
-        raise _unfit_trial("sample.encoding", show(encoding), "one of: text, base64")
+        raise _unfit_connection_test("sample.encoding", show(encoding), "one of: text, base64")
     if encoding == "text":
         return str(text).encode()
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise _unfit_trial("sample.payload", "a string that is not Base64", "Base64, or encoding text") from None
+        raise _unfit_connection_test(
+            "sample.payload", "a string that is not Base64", "Base64, or encoding text"
+        ) from None
 
 
-def _unfit_trial(path: str, found: str, expected: str) -> Exception:
+def _unfit_connection_test(path: str, found: str, expected: str) -> Exception:
     problem = Problem(path, found, expected)
     return refusal("api:body.invalid", "The connection test request is invalid.", str(problem), [problem])

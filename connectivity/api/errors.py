@@ -88,7 +88,9 @@ def refusal(
     return OperationRefused(fault(error, message, description), problems)
 
 
-def error_body(found: Fault, problems: Sequence[Problem] = (), report: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def error_body(
+    found: Fault, problems: Sequence[Problem] = (), report: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """The body of an error answer."""
     body: dict[str, Any] = {"status": found.status, "error": found.error, "message": found.message}
     if found.description is not None:

@@ -16,7 +16,7 @@ from connectivity.api.errors import CODES
 from connectivity.api.schemas import schemas
 
 HEALTH = "Health"
-TRIAL = "application/vnd.connectivity.trial+json"
+TEST = "application/vnd.connectivity.trial+json"
 """The media type of a connection that is tried together with a sample."""
 
 Answers = dict[int | str, dict[str, Any]]

@@ -121,7 +121,9 @@ def erasing(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
             *("api:entity.notfound", "api:store.unavailable", "api:forbidden", "api:body.invalid"),
             has_json=True,
         ),
-        openapi_extra=request_body({JSON: ("ErasureWish", {"entity": "acme.site:lamp-7", "type": "thing", "by": "anna"})}),
+        openapi_extra=request_body(
+            {JSON: ("ErasureWish", {"entity": "acme.site:lamp-7", "type": "thing", "by": "anna"})}
+        ),
     )
     async def erase(request: Request) -> Response:
         expect_media_type(request, JSON)

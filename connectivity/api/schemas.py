@@ -20,7 +20,7 @@ CONNECTION_EXAMPLE = {
     "sources": [{"addresses": ["fleet/+/cmd"], "qos": 1, "authorizationContext": ["integration:fleet"]}],
 }
 NEW_CONNECTION_EXAMPLE = {**CONNECTION_EXAMPLE, "uri": "ssl://fleet:${env:MQTT_PASSWORD}@broker.acme.example:8883"}
-TRIAL_EXAMPLE = {
+TEST_EXAMPLE = {
     "connection": NEW_CONNECTION_EXAMPLE,
     "sample": {
         "payload": '{"topic": "acme.site/lamp-7/things/twin/commands/retrieve", "path": "/"}',
@@ -29,7 +29,7 @@ TRIAL_EXAMPLE = {
         "address": "fleet/7/cmd",
     },
 }
-TRIAL_RESULT_EXAMPLE: dict[str, Any] = {
+TEST_RESULT_EXAMPLE: dict[str, Any] = {
     "connection": "open",
     "clients": [{"status": "open", "details": "connected"}],
     "sources": [{"index": 0, "address": "fleet/+/cmd", "status": "open", "details": "connected"}],
@@ -184,7 +184,7 @@ def schemas() -> dict[str, Any]:
                 "connectivity.commands:resetConnectionLogs",
             ],
         },
-        "Trial": _trial(),
+        "Trial": _connection_test(),
         "TrialResult": {**_OPEN, "description": "The result for each address, and the mapping result of the sample."},
         "Status": _of_connection("connectionStatus", "liveStatus"),
         "Metrics": _of_connection("connectionMetrics"),
@@ -271,7 +271,7 @@ def _error() -> dict[str, Any]:
     }
 
 
-def _trial() -> dict[str, Any]:
+def _connection_test() -> dict[str, Any]:
     return {
         "type": "object",
         "required": ["connection"],

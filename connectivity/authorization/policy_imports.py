@@ -69,12 +69,16 @@ def _entries_of_import(
                 yield found._replace(here=f"imported-{imported}-{found.here}")
 
 
-def resolve_imports(policy: Policy, lookup: Lookup, is_shown: Callable[[ImportedEntry], bool] = lambda _: True) -> Policy:
+def resolve_imports(
+    policy: Policy, lookup: Lookup, is_shown: Callable[[ImportedEntry], bool] = lambda _: True
+) -> Policy:
     """The policy with the imported entries behind its own: those of them that are shown."""
     if not policy["imports"]:
         return policy
     entries = dict(policy["entries"])
-    entries.update((found.here, found.entry) for found in imported_entries(policy, lookup) if found.here and is_shown(found))
+    entries.update(
+        (found.here, found.entry) for found in imported_entries(policy, lookup) if found.here and is_shown(found)
+    )
     return {**policy, "entries": entries}
 
 
@@ -118,7 +122,9 @@ def _allowed_additions(reference: Mapping[str, str], other: Mapping[str, Any]) -
     return every if found is None else found
 
 
-def _joint_resources(entry: Mapping[str, Any], other: Mapping[str, Any], allowed: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _joint_resources(
+    entry: Mapping[str, Any], other: Mapping[str, Any], allowed: Sequence[str]
+) -> Iterator[Mapping[str, Any]]:
     """Return what two entries give together that neither gives alone."""
     namespaces = _both(entry.get("namespaces") or [], other.get("namespaces") or [])
     if namespaces is None:

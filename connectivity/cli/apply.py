@@ -22,7 +22,7 @@ from connectivity.cli.plan import Action, Step, StoredDocument, WantedDocument
 
 MAX_SAMPLE = 16 * 1024 * 1024
 
-TRIAL = "application/vnd.connectivity.trial+json"
+TEST = "application/vnd.connectivity.trial+json"
 
 
 def wanted_of(paths: Sequence[Path], *, as_json: bool) -> dict[str, WantedDocument]:
@@ -104,14 +104,14 @@ def sample_of(file: Path | None) -> bytes | None:
         raise typer.Exit(2) from None
 
 
-def connection_test_result(service: ServiceClient, trial: Mapping[str, Any]) -> Any:
+def connection_test_result(service: ServiceClient, connection_test: Mapping[str, Any]) -> Any:
     """Return the result of a connection test. Raises RequestFailed."""
-    kind = TRIAL if "sample" in trial else "application/json"
-    body = trial if "sample" in trial else trial["connection"]
+    kind = TEST if "sample" in connection_test else "application/json"
+    body = connection_test if "sample" in connection_test else connection_test["connection"]
     return service.ask("POST", "connections", query={"dry-run": "true"}, body=body, content_type=kind).document
 
 
-def trial_of(
+def connection_test_of(
     document: Mapping[str, Any], sample: bytes | None, headers: Sequence[str], source: int, address: str | None
 ) -> dict[str, Any]:
     """Return the body of a connection test.

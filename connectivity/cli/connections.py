@@ -79,11 +79,11 @@ def follow_log(
     service: ServiceClient,
     connection: str,
     seconds: float,
-    told: Callable[[str], None],
+    notify: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield new entries without end. `told` is called when the service disappears and comes back.
+    """Yield new entries without end. `notify` is called when the service disappears and comes back.
 
     Raises RequestFailed for permanent errors: no permission, no such connection.
     """
@@ -95,7 +95,7 @@ def follow_log(
         except ServiceUnreachable as error:
             missed = clock()
             if not away:
-                told(f"{error}; waiting")
+                notify(f"{error}; waiting")
                 away = True
         except ServiceRefused as error:
             is_back = missed is not None and clock() - missed <= GRACE_SECONDS
@@ -103,7 +103,7 @@ def follow_log(
                 raise
         else:
             if away:
-                told(f"{service.place.display_url}: available again")
+                notify(f"{service.place.display_url}: available again")
                 away = False
             yield from seen.new(found)
         sleep(seconds)
@@ -272,32 +272,32 @@ def try_out(
 
     The service connects from where it runs, and resolves secret references there.
     """
-    from connectivity.cli.apply import only_one, sample_of, trial_of, connection_test_result, wanted_of
+    from connectivity.cli.apply import only_one, sample_of, connection_test_of, connection_test_result, wanted_of
 
     if sample is None and (header or address is not None or source):
         complain("found --header, --source or --address without --sample; add --sample")
         raise typer.Exit(2)
     document = only_one(wanted_of([path], as_json=as_json), connection)
-    wanted = trial_of(document, sample_of(sample), header or [], source, address)
+    wanted = connection_test_of(document, sample_of(sample), header or [], source, address)
     try:
         found = connection_test_result(service, wanted)
     except ServiceRefused as error:
         # The results before the failure are printed too.
         report = error.fault if as_json else error.fault.get("report")
-        _print_trial(report, as_json=as_json)
+        _print_connection_test(report, as_json=as_json)
         raise
-    _print_trial(found, as_json=as_json)
+    _print_connection_test(found, as_json=as_json)
     if not tables.is_good(found):
         raise typer.Exit(1)
 
 
-def _print_trial(report: object, *, as_json: bool) -> None:
+def _print_connection_test(report: object, *, as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
-    if rows := tables.trial(report):
+    if rows := tables.connection_test(report):
         print_table(rows)
-    for line in tables.trial_sample(report):
+    for line in tables.test_sample(report):
         typer.echo(printable(line))
 
 

@@ -252,11 +252,11 @@ def _read(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 @contextmanager
-def _deadline(sock: socket.socket, seconds: float, told: Callable[[], None]) -> Iterator[None]:
+def _deadline(sock: socket.socket, seconds: float, notify: Callable[[], None]) -> Iterator[None]:
     """Close the socket when the time is up, and report it."""
 
     def end() -> None:
-        told()
+        notify()
         try:
             sock.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -278,7 +278,9 @@ def _translate_errors(place: ServiceAddress) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise ServiceUnreachable(f"{place.display_url}: no complete response in time; check --url and the service") from None
+        raise ServiceUnreachable(
+            f"{place.display_url}: no complete response in time; check --url and the service"
+        ) from None
     except ConnectionRefusedError:
         raise ServiceUnreachable(f"{place.display_url}: connection refused; start the service, or fix --url") from None
     except socket.gaierror:
@@ -297,7 +299,9 @@ def _translate_errors(place: ServiceAddress) -> Iterator[None]:
     except (http.client.HTTPException, ValueError, EOFError):
         raise ServiceUnreachable(f"{place.display_url}: the response is not HTTP, or incomplete; fix --url") from None
     except OSError as error:
-        raise ServiceUnreachable(f"{place.display_url}: cannot be reached: {error.strerror or error}; fix --url") from None
+        raise ServiceUnreachable(
+            f"{place.display_url}: cannot be reached: {error.strerror or error}; fix --url"
+        ) from None
 
 
 def _understood(place: ServiceAddress, status: int, headers: Mapping[str, str], data: bytes) -> HttpResponse:

@@ -107,11 +107,11 @@ def verify(
     if as_json:
         print_json({**found, "differences": differences, "found": found["differences"]})
     else:
-        _print_verdict(found, differences)
+        _print_decision(found, differences)
     raise typer.Exit(1 if found["differences"] else 0)
 
 
-def _print_verdict(found: dict[str, Any], differences: list[dict[str, Any]]) -> None:
+def _print_decision(found: dict[str, Any], differences: list[dict[str, Any]]) -> None:
     """Print sentences, and a table of differences."""
     if differences:
         print_table([{"table": it["table"], "event": it["seq"], **_without(it, "table", "seq")} for it in differences])

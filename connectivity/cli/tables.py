@@ -100,7 +100,7 @@ _TRIED = {"clients": "client", "sources": "source", "replyTargets": "reply-targe
 _FINE = {"open", "unknown", None}
 
 
-def trial(report: object) -> list[Row]:
+def connection_test(report: object) -> list[Row]:
     """Return one row for each tested client, source, reply-target and target."""
     return [
         {
@@ -116,11 +116,11 @@ def trial(report: object) -> list[Row]:
 
 def is_good(report: object) -> bool:
     """Whether the tested connection would open, and its sample is valid."""
-    states = [row["is"] for row in trial(report)]
+    states = [row["is"] for row in connection_test(report)]
     return not _object(_object(report).get("sample")).get("error") and all(state in _FINE for state in states)
 
 
-def trial_sample(report: object) -> Iterator[str]:
+def test_sample(report: object) -> Iterator[str]:
     """Return the other results of a test: parts without effect, and the sample."""
     found = _object(report)
     yield from (f"without effect: {each}" for each in _list(found.get("withoutEffect")))

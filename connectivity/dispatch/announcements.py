@@ -117,7 +117,9 @@ class PolicyAnnouncements:
             return unobserved
 
         def acknowledge_label(error: ConnectivityError | None) -> None:
-            self.acknowledge(target.issued_acknowledgement(label, awaited.signal.entity, error, awaited.correlation_id, "twin"))
+            self.acknowledge(
+                target.issued_acknowledgement(label, awaited.signal.entity, error, awaited.correlation_id, "twin")
+            )
 
         return acknowledge_label
 

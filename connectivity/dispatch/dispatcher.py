@@ -98,16 +98,16 @@ class Dispatcher:
         streams: SubscriptionManager,
         decider: Decider,
         clock: Callable[[], float] = time.monotonic,
-        desks: SessionHandlers | None = None,
+        handlers: SessionHandlers | None = None,
     ) -> None:
         """`clock` returns monotonic seconds, for the timeouts of acknowledgements.
 
-        `desks` are the session handlers, by protocol.
+        `handlers` are the session handlers, by protocol.
         """
         self._store = store
         self._streams = streams
         self._decider = decider
-        self.desks = desks or SessionHandlers({})
+        self.handlers = handlers or SessionHandlers({})
         self._submitted: set[asyncio.Future[None]] = set()
         """Pending transactions. After one has failed, later deliveries wait until its own are handed back."""
         self._past_retrieves: set[asyncio.Task[None]] = set()
@@ -153,10 +153,10 @@ class Dispatcher:
         """Add a connection that was opened, so that its targets get signals of others."""
         self._members.join(member)
 
-    def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:
+    def reader(self, connection_id: str, address: str, reader_status: ReaderStatus) -> None:
         """Note that a client at a reply address has come or gone."""
-        self.desks.reader(connection_id, address, sign)
-        if sign is ReaderStatus.GONE:
+        self.handlers.reader(connection_id, address, reader_status)
+        if reader_status is ReaderStatus.GONE:
             self._streams.leave(connection_id, address)
 
     def close_connection(self, connection_id: str) -> None:
@@ -164,7 +164,7 @@ class Dispatcher:
         self.cursors.leave(connection_id)
         self._members.leave(connection_id)
         self._request_reply.collecting.close_connection(connection_id)
-        self.desks.close_connection(connection_id)
+        self.handlers.close_connection(connection_id)
         self._streams.close_connection(connection_id)
         self._subscriber.cache_clear()
         self._memory.close_connection(connection_id)
@@ -182,7 +182,7 @@ class Dispatcher:
 
     def sweep(self) -> None:
         """Run the periodic work of session handlers; to be called about once a second."""
-        self.desks.sweep()
+        self.handlers.sweep()
 
     def expire(self) -> None:
         """Finish requests that have reached their timeout. Only needed if the clock is set by a test."""
@@ -320,7 +320,7 @@ class Dispatcher:
         unasked = is_unread = response is arrival.received.error
         if isinstance(response, ErrorResponse):
             self._record_refusal(arrival, response, is_unread)
-            if (handler := self.desks.of(route.mapper.protocol)) is not None:
+            if (handler := self.handlers.of(route.mapper.protocol)) is not None:
                 handler.refuse(response, route, arrival, self._memory.finish_one(arrival))
                 return
             unasked = is_unread or response.fault is NO_TIME
@@ -524,7 +524,7 @@ class Dispatcher:
     ) -> Steps:
         """Have the protocol's session handler process a request. Raises StoreUnavailable."""
         try:
-            handler = self.desks.of(received_signal.route.mapper.protocol)
+            handler = self.handlers.of(received_signal.route.mapper.protocol)
             assert handler is not None, "a protocol with sessions has a session handler"
             results = handler.take(request, received_signal, arrival, changes)
             replies = [

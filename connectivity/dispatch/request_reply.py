@@ -18,7 +18,14 @@ import structlog
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.dispatch.announcements import PolicyAnnouncements
 from connectivity.dispatch.commands import foreign_labels
-from connectivity.dispatch.live_channel import LiveChannel, fits, forwarded_response, issued_answer, outgoing, unexpected_response
+from connectivity.dispatch.live_channel import (
+    LiveChannel,
+    fits,
+    forwarded_response,
+    issued_answer,
+    outgoing,
+    unexpected_response,
+)
 from connectivity.dispatch.pending import PendingRequest, PendingRequests
 from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.dispatch.weak_acknowledgements import WeakAcknowledgements
@@ -310,7 +317,9 @@ class RequestReply:
             if not pending.collector.wants(LIVE_RESPONSE):
                 # The request waits for other labels only.
                 return None
-            if self.collecting.acknowledge(pending, own_acknowledgement(LIVE_RESPONSE, answer, "live", pending.signal.headers)):
+            if self.collecting.acknowledge(
+                pending, own_acknowledgement(LIVE_RESPONSE, answer, "live", pending.signal.headers)
+            ):
                 return None
         arrival.facts.unmatched.note(answer)
         fault = unexpected_response(answer)

@@ -54,7 +54,7 @@ class WeakAcknowledgements:
 
         Raises StoreUnavailable.
         """
-        context = cursors.happening(self._published)
+        context = cursors.signal_context(self._published)
         reached = [
             each
             for member in members
@@ -117,7 +117,11 @@ class WeakAcknowledgements:
         if route.label is None or route.label not in labels:
             # The broker has the event; the subscriber sends the declared label.
             return
-        self._acknowledge(route.issued_acknowledgement(route.label, self._published.event.entity, result, self._correlation_id, "twin"))
+        self._acknowledge(
+            route.issued_acknowledgement(
+                route.label, self._published.event.entity, result, self._correlation_id, "twin"
+            )
+        )
 
     def _acknowledge_weakly(self) -> None:
         for label in dict.fromkeys(self._suppressed):

@@ -193,13 +193,13 @@ class Eraser:
 
     def _hide(self, record: Erasure) -> None:
         self._hiding[record.id] = record
-        self._tell(record)
+        self._notify(record)
 
     def _show(self, record: Erasure) -> None:
         self._hiding.pop(record.id, None)
-        self._tell(record)
+        self._notify(record)
 
-    def _tell(self, record: Erasure) -> None:
+    def _notify(self, record: Erasure) -> None:
         """Hide of the record's entity what any of its erasures hides."""
         key = (record.entity_type, record.entity)
         found = [it.seq for it in self._hiding.values() if (it.entity_type, it.entity) == key]
@@ -247,15 +247,15 @@ class Eraser:
 
 
 def _unfinished_erasures(lake: Lake) -> list[Erasure]:
-    with JournalReader.open(lake.journal) as follower:
-        return follower.unfinished_erasures()
+    with JournalReader.open(lake.journal) as journal_reader:
+        return journal_reader.unfinished_erasures()
 
 
 def _border(lake: Lake) -> int:
     """Return the oldest known event number; 1 in a journal without events."""
-    with JournalReader.open(lake.journal) as follower:
-        newest = follower.newest()
-        known = follower.oldest_known()
+    with JournalReader.open(lake.journal) as journal_reader:
+        newest = journal_reader.newest()
+        known = journal_reader.oldest_known()
     return newest + 1 if known is None else known
 
 
@@ -291,8 +291,8 @@ def list_records(lake: Lake) -> list[dict[str, Any]]:
     """Return every record, oldest first. Raises ErasureUnavailable."""
     try:
         watermark = read_watermark(lake.watermark)
-        with JournalReader.open(lake.journal) as follower:
-            return [record_as_json(record, watermark) for record in follower.erasures()]
+        with JournalReader.open(lake.journal) as journal_reader:
+            return [record_as_json(record, watermark) for record in journal_reader.erasures()]
     except StoreError as error:
         raise ErasureUnavailable(str(error)) from error
 
@@ -319,8 +319,8 @@ def has_policy(data_dir: Path, entity: EntityId) -> bool:
     if entity.type is not EntityType.THING:
         return False
     try:
-        with JournalReader.open(Lake(data_dir).journal) as follower:
-            return follower.state(EntityType.POLICY.value, entity.id) is not None
+        with JournalReader.open(Lake(data_dir).journal) as journal_reader:
+            return journal_reader.state(EntityType.POLICY.value, entity.id) is not None
     except StoreError as error:
         raise ErasureUnavailable(str(error)) from error
 

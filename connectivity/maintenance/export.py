@@ -168,8 +168,8 @@ class HistoryExport:
             return
         types = [self._selection.entity_type] if self._selection.entity_type is not None else TYPES
         try:
-            with JournalReader.open(Lake(self._settings.data_dir).journal) as follower:
-                is_known = any(follower.state(type, entity) is not None for type in types)
+            with JournalReader.open(Lake(self._settings.data_dir).journal) as journal_reader:
+                is_known = any(journal_reader.state(type, entity) is not None for type in types)
         except StoreError as error:
             raise ExportFailed(str(error), _exit_code(error)) from error
         if not is_known:

@@ -26,7 +26,7 @@ from spark_store.search.index_sql import path_of
 log = structlog.get_logger(__name__)
 
 
-TELL_SECONDS = 10.0
+REPORT_SECONDS = 10.0
 """How often progress is logged."""
 
 RETRY_SECONDS = 1.0
@@ -99,7 +99,7 @@ class IndexBuilder:
                     break
                 now, failure = self._clock(), ""
                 pause = now - since
-                if steps == 1 or now - logged >= TELL_SECONDS:
+                if steps == 1 or now - logged >= REPORT_SECONDS:
                     logged, found = now, self.progress()
                     log.info("search index build in progress", indexed=found.indexed, entities=found.last)
             except StoreError as error:

@@ -119,7 +119,7 @@ class JournalTrimmer:
                 log.warning("journal not trimmed", reason=reason)
             self._reason = reason
         self._on_round(self._reason is None)
-        self._tell(trimmed)
+        self._notify(trimmed)
         return trimmed
 
     async def _last(self, before: str) -> int:
@@ -163,7 +163,7 @@ class JournalTrimmer:
         except OverflowError:
             return ""  # older than any event
 
-    def _tell(self, trimmed: int) -> None:
+    def _notify(self, trimmed: int) -> None:
         self._untold += trimmed
         if self._untold and self._clock() - self._told >= LOG_SECONDS:
             oldest = self._store.oldest()

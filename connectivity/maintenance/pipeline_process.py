@@ -281,7 +281,7 @@ class PipelineProcess:
         }[settings.spark.mode]
         self._settings = settings
         self._lake = Lake(settings.data_dir)
-        self._follower: JournalReader | None = None
+        self._journal_reader: JournalReader | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._running: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -316,10 +316,10 @@ class PipelineProcess:
                 log.debug("the watermark cannot be read", reason=str(error))
                 return _Seen()
             try:
-                if self._follower is None:
-                    self._follower = JournalReader.open(self._lake.journal)
-                lag = measure_lag(self._follower, watermark.seq, datetime.now(UTC))
-                return _Seen(watermark, lag, len(self._follower.erasures(watermark.erased)))
+                if self._journal_reader is None:
+                    self._journal_reader = JournalReader.open(self._lake.journal)
+                lag = measure_lag(self._journal_reader, watermark.seq, datetime.now(UTC))
+                return _Seen(watermark, lag, len(self._journal_reader.erasures(watermark.erased)))
             except StoreError as error:
                 log.debug("the lake's lag cannot be read", reason=str(error))
                 return _Seen(watermark)
@@ -351,13 +351,13 @@ class PipelineProcess:
                 log.info("pipeline killed during a batch", seconds=seconds)
                 self._signal(signal.SIGKILL)
             await self._running
-        await asyncio.to_thread(self._close_follower)
+        await asyncio.to_thread(self._close_journal_reader)
 
-    def _close_follower(self) -> None:
+    def _close_journal_reader(self) -> None:
         """Close the journal reader, after a running `look`."""
         with self._looking:
-            if self._follower is not None:
-                self._follower.close()
+            if self._journal_reader is not None:
+                self._journal_reader.close()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None:

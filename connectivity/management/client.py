@@ -59,11 +59,11 @@ class ConnectionClient:
         pauses: Backoff,
         changed: Callable[[], None],
         now: Callable[[], datetime],
-        heard: Readers = nobody_asks,
+        received_signal: Readers = nobody_asks,
     ) -> None:
         """`number`: the index of the client; `entries`: the connection log.
 
-        `heard` is called with what links report about readers at reply addresses.
+        `received_signal` is called with what links report about readers at reply addresses.
         """
         self.lifecycle = Lifecycle()
         self.has_attempted = False
@@ -80,7 +80,7 @@ class ConnectionClient:
         self._outbox = outbox
         self._pauses = pauses
         self._changed = changed
-        self._heard = heard
+        self._heard = received_signal
         self._taking: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
         self._has_stood = 0.0

@@ -89,14 +89,14 @@ async def dry_run(
         routes = routes_of(connection, sample.source, Outbox(), PrometheusRegistry().meter(connection.id), now, host)
         reader = SourceReader(*routes, max_payload=max_payload)
         address = sample.address or connection.sources[sample.source].addresses[0]
-        delivery = Delivery(Envelope(sample.payload, dict(sample.headers)), address, None, False, _nobody)
+        delivery = Delivery(Envelope(sample.payload, dict(sample.headers)), address, None, False, _ignore)
         prepared = await reader.prepare([delivery])
         received = reader.receive(delivery, *prepared)
         shown: Shown = {
             "source": sample.source,
             "address": address,
             "subjects": list(received.subjects),
-            "signals": [await _signal_report(heard) for heard in received.signals],
+            "signals": [await _signal_report(received_signal) for received_signal in received.signals],
         }
         if received.error is not None:
             assert received.route is not None
@@ -113,12 +113,12 @@ async def dry_run(
         await host.close()
 
 
-def _nobody(_delivery: Delivery, _outcome: Outcome) -> None:
+def _ignore(_delivery: Delivery, _outcome: Outcome) -> None:
     """Ignore the outcome: no broker has delivered the message."""
 
 
-async def _signal_report(heard: ReceivedSignal) -> Shown:
-    signal, route = heard.signal, heard.route
+async def _signal_report(received_signal: ReceivedSignal) -> Shown:
+    signal, route = received_signal.signal, received_signal.route
     shown: Shown = {
         "mapper": route.mapper.name,
         "topic": str(topic_of(signal)),
@@ -148,8 +148,8 @@ def _value(signal: Inbound) -> Any:
             return {"subscriptionId": key, "demand": demand}
         case Cancel(key=key):
             return {"subscriptionId": key}
-        case SessionMessage(request=bytes() as octets):
-            return {"octets": octets.hex(" ")}
+        case SessionMessage(request=bytes() as raw):
+            return {"octets": raw.hex(" ")}
         case SessionMessage(request=request):
             members = {name: value for name, value in asdict(request).items() if name != "auth_key"}
             return {"type": type(request).__name__.lower(), **members}

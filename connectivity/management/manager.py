@@ -53,7 +53,7 @@ Answer = TypeVar("Answer")
 OPEN_SECONDS = 55.0
 """How long an operator waits for the clients of a connection that is being opened."""
 
-TRIALS_AT_ONCE = 8
+TESTS_AT_ONCE = 8
 """How many connections are tested at the same time. Each may have links and script processes."""
 
 _SHORT = 2048
@@ -85,7 +85,7 @@ class ConnectionManager(Management):
         vault: Vault,
         observer: ConnectionObserver,
         subscriptions: SubscriptionTable,
-        trial: ConnectionTest | None = None,
+        connection_test: ConnectionTest | None = None,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         patience: float = OPEN_SECONDS,
@@ -96,10 +96,10 @@ class ConnectionManager(Management):
         self._vault = vault
         self._observer = observer
         self._subscriptions = subscriptions
-        self._trial = trial
+        self._connection_test = connection_test
         self._now = now
         self._patience = patience
-        self._trying = asyncio.Semaphore(TRIALS_AT_ONCE)
+        self._trying = asyncio.Semaphore(TESTS_AT_ONCE)
         self._last: dict[str, int] = {}
         """The last revision of every id that the API owns or owned."""
         self._doubtful: set[str] = set()
@@ -354,7 +354,9 @@ class ConnectionManager(Management):
             async with asyncio.timeout(self._patience):
                 await running.attempted.wait()
         except TimeoutError:
-            raise OperationRefused(interface.not_opened(connection_id, f"no answer within {self._patience:g} s")) from None
+            raise OperationRefused(
+                interface.not_opened(connection_id, f"no answer within {self._patience:g} s")
+            ) from None
         if running.status is not Status.OPEN:
             raise OperationRefused(interface.not_opened(connection_id, running.status_details))
 
@@ -492,10 +494,10 @@ class ConnectionManager(Management):
             former = None
         # Masks in the document are secrets of the stored one.
         connection, _ = await self._usable(named, former)
-        if self._trial is None:
+        if self._connection_test is None:
             return {}
         async with self._trying:
-            return await self._trial(connection, sample)
+            return await self._connection_test(connection, sample)
 
     def status(self, connection_id: str) -> Mapping[str, Any]:
         return self._observer.status(self._desired(connection_id), self._registry.get(connection_id))

@@ -19,7 +19,14 @@ import structlog
 from connectivity.connections.model import Connection
 from connectivity.management.files import FileProblem, LoadedFolder
 from connectivity.management.interface import Document, Owner
-from connectivity.management.reconciler import DesiredConnection, FolderReading, ReconcileStep, digest_of, compare_folder, steps
+from connectivity.management.reconciler import (
+    DesiredConnection,
+    FolderReading,
+    ReconcileStep,
+    digest_of,
+    compare_folder,
+    steps,
+)
 from connectivity.management.supervisor import Supervisor
 from connectivity.management.watcher import FolderGone, FolderWatcher
 from spark_store.errors import StoreUnavailable
@@ -219,7 +226,11 @@ class ConnectionRegistry:
         else:
             if reading is not None:
                 loaded, digests = reading
-                self._take(compare_folder(loaded, self._owned_by(Owner.FILE), self.notes, self._taken_ids(), digests, self._now()))
+                self._take(
+                    compare_folder(
+                        loaded, self._owned_by(Owner.FILE), self.notes, self._taken_ids(), digests, self._now()
+                    )
+                )
                 # Unreadable files may contain any connection.
                 self._may_hide = bool(loaded.problems)
                 self.announce_desired()
@@ -246,7 +257,7 @@ class ConnectionRegistry:
         told = set(self.problems)
         for problem in found.problems:
             if problem not in told:
-                _tell(problem)
+                _notify(problem)
         self.problems = found.problems
         former = self._owned_by(Owner.FILE)
         for connection_id in former.keys() - found.wanted.keys():
@@ -290,7 +301,7 @@ class ConnectionRegistry:
         self._is_closing = True
 
 
-def _tell(found: FileProblem) -> None:
+def _notify(found: FileProblem) -> None:
     log.error(
         "connection file has a problem", file=str(found.file), path=found.problem.path, problem=str(found.problem)
     )

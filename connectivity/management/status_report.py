@@ -31,7 +31,7 @@ def name_of(number: int = 0) -> str:
     return f"connectivity-{number}"
 
 
-def client_standing(client: ConnectionClient, details_of_open: str) -> ResourceStatus:
+def client_status(client: ConnectionClient, details_of_open: str) -> ResourceStatus:
     """Return the status of a client. `details_of_open`: the details while it is connected."""
     lifecycle = client.lifecycle
     status = lifecycle.status
@@ -46,7 +46,7 @@ def client_standing(client: ConnectionClient, details_of_open: str) -> ResourceS
     )
 
 
-def waiting_standing(client: ConnectionClient, details: str) -> ResourceStatus:
+def waiting_status(client: ConnectionClient, details: str) -> ResourceStatus:
     """Return the status of a client that does not connect yet. `details`: what it waits for."""
     return ResourceStatus(
         "client", name_of(client.number), Status.UNKNOWN, details, client.since, recovery=Recovery.ONGOING

@@ -26,13 +26,13 @@ from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import Detail
 from connectivity.management.client import Backoff, ConnectionClient
 from connectivity.management.status_report import (
-    client_standing,
+    client_status,
     closed_status,
     logs_of,
     metrics_of,
     source_standings,
     target_standings,
-    waiting_standing,
+    waiting_status,
 )
 from connectivity.mapping.script_host import ScriptHost
 from connectivity.monitoring.prometheus import PrometheusRegistry
@@ -123,7 +123,7 @@ class Supervisor:
                 pauses=pauses,
                 changed=self._client_changed,
                 now=now,
-                heard=partial(dispatcher.reader, connection.id),
+                received_signal=partial(dispatcher.reader, connection.id),
             )
             for number in range(connection.client_count)
         ]
@@ -184,7 +184,7 @@ class Supervisor:
         """
         wanted = wanted or self.connection.connection_status
         if self._opening is not None:
-            waiting = [waiting_standing(client, self._details_of_opening()) for client in self.clients]
+            waiting = [waiting_status(client, self._details_of_opening()) for client in self.clients]
             return report(self.connection.id, wanted, waiting, [], [], None)
         running = [client for client in self.clients if client.lifecycle.status is not Status.CLOSED]
         if not running:
@@ -198,7 +198,7 @@ class Supervisor:
         return report(
             self.connection.id,
             wanted,
-            [client_standing(client, self._details_of_open([client], ())) for client in self.clients],
+            [client_status(client, self._details_of_open([client], ())) for client in self.clients],
             [each for client in self.clients for each in source_standings(self.connection, client)],
             [each for client in self.clients for each in target_standings(self._targets, client, conditions)],
             min(connected, default=None),
@@ -250,7 +250,7 @@ class Supervisor:
                 log.warning("a part of the document is without effect", connection=self.connection.id, part=shortfall)
             self._dispatcher.join(self._member)
             self._dispatcher.cursors.join(self.connection, self._targets)
-            self._dispatcher.desks.opened(self.connection.id, self._routes)
+            self._dispatcher.handlers.opened(self.connection.id, self._routes)
         for client in self.clients:
             client.open()
 
@@ -268,7 +268,7 @@ class Supervisor:
         if drain and links:
             # Answers to a goodbye arrive like other messages.
             started = time.monotonic()
-            await self._wait(self._dispatcher.desks.part(self.connection.id), links, drain * _PARTING)
+            await self._wait(self._dispatcher.handlers.part(self.connection.id), links, drain * _PARTING)
             drain -= time.monotonic() - started
         for client in self.clients:
             client.stop_taking()

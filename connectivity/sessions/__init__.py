@@ -29,52 +29,52 @@ def load_handler(protocol: str) -> type[SessionHandler] | None:
 class SessionHandlers:
     """The session handlers of a service, by protocol. Notifications go to all of them."""
 
-    def __init__(self, desks: Mapping[str, SessionHandler]) -> None:
-        self._desks = desks
+    def __init__(self, handlers: Mapping[str, SessionHandler]) -> None:
+        self._handlers = handlers
 
     def __repr__(self) -> str:
-        return f"<Desks {list(self._desks.values())!r}>"
+        return f"<Desks {list(self._handlers.values())!r}>"
 
     def of(self, protocol: str) -> SessionHandler | None:
         """Return the session handler of a protocol; None if it has no sessions."""
-        return self._desks.get(protocol)
+        return self._handlers.get(protocol)
 
     def opened(self, connection_id: str, routes: Sequence[ReplyTargetPublisher]) -> None:
         """See `SessionHandler.opened`."""
-        for desk in self._desks.values():
-            desk.opened(connection_id, routes)
+        for handler in self._handlers.values():
+            handler.opened(connection_id, routes)
 
     def close_connection(self, connection_id: str) -> None:
         """See `SessionHandler.close_connection`."""
-        for desk in self._desks.values():
-            desk.close_connection(connection_id)
+        for handler in self._handlers.values():
+            handler.close_connection(connection_id)
 
     def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
         """See `SessionHandler.keep_only`."""
-        for desk in self._desks.values():
-            desk.keep_only(is_wanted)
+        for handler in self._handlers.values():
+            handler.keep_only(is_wanted)
 
-    def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:
+    def reader(self, connection_id: str, address: str, reader_status: ReaderStatus) -> None:
         """See `SessionHandler.reader`."""
-        for desk in self._desks.values():
-            desk.reader(connection_id, address, sign)
+        for handler in self._handlers.values():
+            handler.reader(connection_id, address, reader_status)
 
     async def part(self, connection_id: str) -> None:
         """See `SessionHandler.part`."""
-        await asyncio.gather(*(desk.part(connection_id) for desk in self._desks.values()))
+        await asyncio.gather(*(handler.part(connection_id) for handler in self._handlers.values()))
 
     def sweep(self) -> None:
         """See `SessionHandler.sweep`."""
-        for desk in self._desks.values():
-            desk.sweep()
+        for handler in self._handlers.values():
+            handler.sweep()
 
     async def close(self) -> None:
         """See `SessionHandler.close`."""
-        for desk in self._desks.values():
-            await desk.close()
+        for handler in self._handlers.values():
+            await handler.close()
 
 
 def open_handlers(means: SessionServices) -> SessionHandlers:
     """Create one session handler of each kind."""
-    desks = {protocol: load_handler(protocol) for protocol in PROTOCOLS}
-    return SessionHandlers({protocol: desk(means) for protocol, desk in desks.items() if desk is not None})
+    handlers = {protocol: load_handler(protocol) for protocol in PROTOCOLS}
+    return SessionHandlers({protocol: handler(means) for protocol, handler in handlers.items() if handler is not None})

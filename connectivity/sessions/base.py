@@ -102,7 +102,11 @@ class SessionHandler(ABC):
 
     @abstractmethod
     def take(
-        self, spoken: SessionMessage, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+        self,
+        session_message: SessionMessage,
+        received_signal: ReceivedSignal,
+        arrival: InboundDelivery,
+        changes: list[Change],
     ) -> Sequence[SessionReply | SessionCommand]:
         """Process a request.
 
@@ -132,7 +136,7 @@ class SessionHandler(ABC):
     def keep_only(self, is_wanted: Callable[[str], bool]) -> None:  # noqa: B027
         """Only connections of which this is true may be open: the sessions of others have ended."""
 
-    def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:  # noqa: B027
+    def reader(self, connection_id: str, address: str, reader_status: ReaderStatus) -> None:  # noqa: B027
         """Process the coming or going of a reader at an address."""
 
     async def part(self, connection_id: str) -> None:  # noqa: B027

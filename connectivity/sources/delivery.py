@@ -165,7 +165,9 @@ def _trace(
 ) -> DecodedDelivery:
     """Begin a span, and return the same delivery with the span's context in the headers of its signals."""
     untraced = received.signals
-    signals, error = tracer.begin_delivery(delivery, [each.signal for each in untraced], received.error, route.index, started)
+    signals, error = tracer.begin_delivery(
+        delivery, [each.signal for each in untraced], received.error, route.index, started
+    )
     traced = [each._replace(signal=signal) for each, signal in zip(untraced, signals, strict=True)]
     return msgspec.structs.replace(received, signals=traced, error=error)
 

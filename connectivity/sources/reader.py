@@ -32,7 +32,7 @@ from mappings.errors import INTERNAL_ERROR, DecodeError, Fault, MappingError
 from mappings.ids import EntityId, EntityType, new_correlation_id, parse_entity_id
 from mappings.mappers.base import Answers
 from mappings.model.envelope import Envelope
-from mappings.model.headers import normalise, readable, require_size
+from mappings.model.headers import normalize, readable, require_size
 from mappings.model.signals import Acknowledgement, Command, ErrorResponse, Inbound, SessionMessage
 from mappings.model.topic_path import topic_of
 from mappings.placeholders.resolution import unresolved
@@ -317,7 +317,7 @@ class SourceReader:
         try:
             if self.route.header_mapping:
                 mapped = self.route.header_mapping.apply(self._context(delivery, signal, subjects))
-                headers = _merge(headers, normalise(mapped, mapped=True))
+                headers = _merge(headers, normalize(mapped, mapped=True))
             if isinstance(signal, SessionMessage):
                 return self._complete_session_message(signal, headers, delivery, subjects, identity)
             if self._requests is not None and (channel := channel_of(signal)) is not None:

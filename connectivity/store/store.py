@@ -524,13 +524,13 @@ class Store:
         self.authorities.tell(changes, [it.forgotten.entity for it in done if it.forgotten is not None])
         if self.tail.is_followed and any(change.events for change in changes):
             # Callers that wait for these come first: their replies precede the events to targets.
-            asyncio.get_running_loop().call_soon(self._tell_followers, self._last, changes)
+            asyncio.get_running_loop().call_soon(self._notify_readers, self._last, changes)
         self._is_busy = False
         if self._queue or self._trimming is not None:
             self._is_busy = True
             self._write()
 
-    def _tell_followers(self, last: int | None, changes: Sequence[Change]) -> None:
+    def _notify_readers(self, last: int | None, changes: Sequence[Change]) -> None:
         """Pass committed changes to the tail.
 
         `last` is the number of their last event, if the tail had readers when they were written.

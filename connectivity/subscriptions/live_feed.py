@@ -118,10 +118,10 @@ class LiveFeeds:
         """Count events that a follower skipped."""
         self._skipped += events
 
-    def feed(self, entity: EntityId, after: int | None = None, *, may_leap: bool = False) -> LiveFeed:
+    def feed(self, entity: EntityId, after: int | None = None, *, may_skip: bool = False) -> LiveFeed:
         """Return a feed of the events after revision `after`, or after the newest decided one.
 
-        `may_leap` as in `FollowQuery`. Raises StoreUnavailable.
+        `may_skip` as in `FollowQuery`. Raises StoreUnavailable.
         """
         if after is None:
             newest = self._store.snapshot(entity)
@@ -137,7 +137,7 @@ class LiveFeeds:
         except StoreUnavailable:
             self._end(entity, buffer)
             raise
-        feed = LiveFeed(self, entity, buffer, after, may_leap=may_leap)
+        feed = LiveFeed(self, entity, buffer, after, may_skip=may_skip)
         buffer.feeds[feed] = None
         if len(buffer.feeds) == 1:
             self.on_created(entity, 1)
@@ -310,14 +310,14 @@ class LiveFeed(Feed):
         "_is_closed",
         "_is_notified",
         "_lagging_since",
-        "_may_leap",
+        "_may_skip",
         "_ready",
         "_supplied",
         "entity",
     )
 
     def __init__(
-        self, feeds: LiveFeeds, entity: EntityId, buffer: _EntityBuffer, after: int, *, may_leap: bool
+        self, feeds: LiveFeeds, entity: EntityId, buffer: _EntityBuffer, after: int, *, may_skip: bool
     ) -> None:
         """Use `LiveFeeds.feed` to create feeds."""
         self.entity = entity
@@ -327,7 +327,7 @@ class LiveFeed(Feed):
         self._supplied = 0
         """The position after the last page."""
         self._ready: Callable[[], None] | None = None
-        self._may_leap = may_leap
+        self._may_skip = may_skip
         self._lagging_since: float | None = None
         """When the lag became too far."""
         self._is_notified = False
@@ -356,7 +356,7 @@ class LiveFeed(Feed):
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
         """Return a page of events after a position. Raises StoreUnavailable, HistoryUnavailable."""
-        if self._may_leap:
+        if self._may_skip:
             self._skip_if_lagging(max(position, self._after))
         page = await self._feeds.read(self.entity, self._buffer, max(position, self._after), limit, max_bytes)
         if page.then is PageEnd.WAIT and not page.elements:

@@ -129,7 +129,7 @@ class EventCursor:
         self._is_full = len(self._open) >= window or self._open_bytes >= WINDOW_BYTES
         return not self._is_full
 
-    def take(self, found: PublishedEvent, happening: SignalContext[TwinEvent]) -> None:
+    def take(self, found: PublishedEvent, signal_context: SignalContext[TwinEvent]) -> None:
         """Process the next event after `taken`; between them are only gaps. Raises StoreUnavailable."""
         seq = found.seq
         if found.cause is not None and found.cause.origin == self.route.connection_id:
@@ -137,14 +137,14 @@ class EventCursor:
             self.taken = seq
             self._listeners.pop(seq, None)
             return
-        judged = self.route.judge(happening)
+        judged = self.route.judge(signal_context)
         self.taken = seq
         if isinstance(judged, SuppressionReason):
             if judged is SuppressionReason.ENRICHMENT:
                 self.skipped += 1
-                self._log(ENRICHMENT_FAILED, judged.value, **_about(happening.signal))
+                self._log(ENRICHMENT_FAILED, judged.value, **_about(signal_context.signal))
             if self._listeners:
-                self._tell(seq, judged)
+                self._notify(seq, judged)
             return
         self._open[seq] = judged
         self._open_bytes += _size(judged)
@@ -159,7 +159,7 @@ class EventCursor:
         self._shut(seq)
         self.taken = seq
         self.skipped += 1
-        self._tell(seq, PublishFailed("internal error while processing the event", status=_OWN_FAULT))
+        self._notify(seq, PublishFailed("internal error while processing the event", status=_OWN_FAULT))
 
     def skip(self, last: int, trimmed: int) -> None:
         """Skip numbers after `taken` up to `last`.
@@ -171,7 +171,7 @@ class EventCursor:
             self.skipped += missed
             self._log("events skipped", "the journal has trimmed them", events=missed)
         for seq in [seq for seq in self._listeners if self.taken < seq <= last]:
-            self._tell(seq, PublishFailed("the journal has trimmed the event", status=424))
+            self._notify(seq, PublishFailed("the journal has trimmed the event", status=424))
         self.taken = max(self.taken, last)
 
     def _ended(self, seq: int, error: ConnectivityError | None) -> None:
@@ -191,7 +191,7 @@ class EventCursor:
 
     def _over(self, seq: int, result: Result) -> None:
         self._shut(seq)
-        self._tell(seq, result)
+        self._notify(seq, result)
         if not self._open and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
         if self._failed is not None:
@@ -253,7 +253,7 @@ class EventCursor:
             self._timer.cancel()
             self._timer = None
 
-    def _tell(self, seq: int, result: Result) -> None:
+    def _notify(self, seq: int, result: Result) -> None:
         listeners: Sequence[Told] = self._listeners.pop(seq, ())
         for told in listeners:
             told(result)

@@ -249,16 +249,16 @@ class EventPublisher:
                 for cursor in group:
                     cursor.skip(taken, 0)
                 continue
-            happening = self.happening(found)
-            group = [cursor for cursor in group if self._offer(cursor, found, happening)]
+            signal_context = self.signal_context(found)
+            group = [cursor for cursor in group if self._offer(cursor, found, signal_context)]
             if monotonic() > until:
                 break
         return any(cursor.can_go_on for cursor in group)
 
-    def _offer(self, cursor: EventCursor, found: PublishedEvent, happening: SignalContext[TwinEvent]) -> bool:
+    def _offer(self, cursor: EventCursor, found: PublishedEvent, signal_context: SignalContext[TwinEvent]) -> bool:
         """Whether the cursor has passed the event, perhaps by an internal error. Else it is tried again."""
         try:
-            cursor.take(found, happening)
+            cursor.take(found, signal_context)
         except StoreUnavailable as error:
             log.warning("a target waits for the store", connection=cursor.route.connection_id, error=str(error))
             return False
@@ -283,7 +283,7 @@ class EventPublisher:
         """Return one durable event. Raises StoreUnavailable."""
         return self._store.tail.find_event(entity, revision)
 
-    def happening(self, found: PublishedEvent) -> SignalContext[TwinEvent]:
+    def signal_context(self, found: PublishedEvent) -> SignalContext[TwinEvent]:
         """Return an event with the present state."""
         return SignalContext(twin_event(found), self._present)
 

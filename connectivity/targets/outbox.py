@@ -89,11 +89,11 @@ class _Place:
 class LinkWindow:
     """A live link that several queues share."""
 
-    __slots__ = ("_is_flushing", "in_flight", "is_behind", "lanes", "link")
+    __slots__ = ("_is_flushing", "in_flight", "is_behind", "queues", "link")
 
     def __init__(self, link: Link) -> None:
         self.link = link
-        self.lanes: list[OrderedQueue] = []
+        self.queues: list[OrderedQueue] = []
         self.in_flight = 0
         self.is_behind = False
         """Whether messages wait for a confirmation before they can be sent."""
@@ -109,13 +109,13 @@ class LinkWindow:
             is_sending = True
             while is_sending:
                 is_sending = False
-                for lane in list(self.lanes):
-                    is_sending = lane.send(self) or is_sending
+                for queue in list(self.queues):
+                    is_sending = queue.send(self) or is_sending
         finally:
             self._is_flushing = False
-        self.is_behind = any(lane.is_waiting() for lane in self.lanes)
-        if len(self.lanes) > 1:
-            self.lanes.append(self.lanes.pop(0))
+        self.is_behind = any(queue.is_waiting() for queue in self.queues)
+        if len(self.queues) > 1:
+            self.queues.append(self.queues.pop(0))
 
 
 class OrderedQueue:
@@ -246,10 +246,10 @@ class OrderedQueue:
 
     def _go_over(self) -> None:
         if self._carrier is not None:
-            self._carrier.lanes.remove(self)
+            self._carrier.queues.remove(self)
         self._carrier = self._wanted
         if self._carrier is not None:
-            self._carrier.lanes.append(self)
+            self._carrier.queues.append(self)
             self._carrier.flush()
 
     def _give_up(self) -> None:
@@ -285,7 +285,7 @@ class OrderedQueue:
             self._empty = None
 
 
-FEW_LANES = 64
+FEW_QUEUES = 64
 """The number of queues from which empty ones of a listener are deleted."""
 
 
@@ -293,15 +293,15 @@ class Outbox:
     """The queues of a connection with so many clients."""
 
     def __init__(self, clients: int = 1) -> None:
-        self._lanes = [OrderedQueue() for _ in range(clients)]
+        self._queues = [OrderedQueue() for _ in range(clients)]
         self._carriers: dict[int, LinkWindow] = {}
         self._making: set[asyncio.Future[Sequence[OutboundMessage]]] = set()
 
     def __repr__(self) -> str:
-        return f"<Outbox {self._lanes!r}>"
+        return f"<Outbox {self._queues!r}>"
 
     def __len__(self) -> int:
-        return sum(map(len, self._lanes))
+        return sum(map(len, self._queues))
 
     @property
     def is_attached(self) -> bool:
@@ -331,7 +331,7 @@ class Outbox:
         party: Hashable = None,
     ) -> None:
         """The same with a posting that the caller knows already, since a link may confirm within the call."""
-        self._lane(about, messages[0].address).post(messages, posting, party)
+        self._queue(about, messages[0].address).post(messages, posting, party)
 
     def hold(
         self,
@@ -347,13 +347,13 @@ class Outbox:
 
         `address` is where they will go.
         """
-        lane = self._lane(about, address)
-        lane.hold(posting, party)
+        queue = self._queue(about, address)
+        queue.hold(posting, party)
         self._making.add(making)
 
         def made(making: asyncio.Future[Sequence[OutboundMessage]]) -> None:
             self._making.discard(making)
-            lane.fill(() if making.cancelled() else making.result(), posting, party)
+            queue.fill(() if making.cancelled() else making.result(), posting, party)
 
         making.add_done_callback(made)
 
@@ -362,17 +362,17 @@ class Outbox:
 
         Unknown messages are included if they are this sender's.
         """
-        if busy := [lane for lane in self._lanes if lane.is_waiting(party)]:
+        if busy := [queue for queue in self._queues if queue.is_waiting(party)]:
             posting = PendingPublish(len(busy), ended)
-            for lane in busy:
-                lane.mark(posting, party)
+            for queue in busy:
+                queue.mark(posting, party)
         else:
             ended(None)
 
     def attach(self, link: Link, client: int = 0) -> None:
         """Process a new link of a client: waiting messages are sent over it."""
         self._carriers[client] = LinkWindow(link)
-        self._place_lanes()
+        self._place_queues()
 
     def detach(self, client: int = 0, *, was_silent: bool = False) -> None:
         """Process the loss of a client's link: unconfirmed messages are sent again over the next one.
@@ -380,26 +380,26 @@ class Outbox:
         `was_silent`: the broker did not close it.
         """
         if (carrier := self._carriers.pop(client, None)) is not None:
-            for lane in carrier.lanes:
-                lane.lose(was_silent=was_silent)
-            self._place_lanes()
+            for queue in carrier.queues:
+                queue.lose(was_silent=was_silent)
+            self._place_queues()
 
     async def drain(self) -> None:
         """Wait until every message has ended."""
-        for lane in self._lanes:
-            await lane.drain()
+        for queue in self._queues:
+            await queue.drain()
 
-    def _lane(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - what it is about says where it leaves
-        lanes = self._lanes
-        return lanes[0] if len(lanes) == 1 else lanes[hash(about) % len(lanes)]
+    def _queue(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - what it is about says where it leaves
+        queues = self._queues
+        return queues[0] if len(queues) == 1 else queues[hash(about) % len(queues)]
 
-    def _place_lanes(self) -> None:
-        for home, lane in enumerate(self._lanes):
-            lane.use(self._carriers.get(home) or self._host(home, lane))
+    def _place_queues(self) -> None:
+        for home, queue in enumerate(self._queues):
+            queue.use(self._carriers.get(home) or self._host(home, queue))
 
-    def _host(self, home: int, lane: OrderedQueue) -> LinkWindow | None:
+    def _host(self, home: int, queue: OrderedQueue) -> LinkWindow | None:
         """Return another client's link for a queue whose own client has none."""
-        if lane.is_suspect or not self._carriers:
+        if queue.is_suspect or not self._carriers:
             return None
         others = sorted(self._carriers)
         return self._carriers[others[home % len(others)]]
@@ -412,7 +412,7 @@ class PerAddressOutbox(Outbox):
         super().__init__(0)
         self._by_address: dict[str, OrderedQueue] = {}
         self._link: Link | None = None
-        self._most = FEW_LANES
+        self._most = FEW_QUEUES
 
     def __repr__(self) -> str:
         return f"<PerAddressOutbox {len(self._by_address)} queues, {len(self)} messages, link {self._link!r}>"
@@ -429,38 +429,38 @@ class PerAddressOutbox(Outbox):
 
         A listener stops reading from slow peers, so that nothing has to be held back here.
         """
-        if busy := [lane for lane in self._by_address.values() if lane.is_making(party)]:
+        if busy := [queue for queue in self._by_address.values() if queue.is_making(party)]:
             posting = PendingPublish(len(busy), ended)
-            for lane in busy:
-                lane.mark(posting, party)
+            for queue in busy:
+                queue.mark(posting, party)
         else:
             ended(None)
 
     def attach(self, link: Link, client: int = 0) -> None:  # noqa: ARG002 - a listener has one
         self._link = link
-        for lane in list(self._by_address.values()):
-            lane.use(LinkWindow(link))
+        for queue in list(self._by_address.values()):
+            queue.use(LinkWindow(link))
 
     def detach(self, client: int = 0, *, was_silent: bool = False) -> None:  # noqa: ARG002 - a listener has one
         """Process the end of the listener. Messages for its peers end at the next one, without receiver."""
         self._link = None
-        for lane in self._by_address.values():
+        for queue in self._by_address.values():
             # No peer's message closes a listener.
-            lane.lose(was_silent=True)
+            queue.lose(was_silent=True)
 
     async def drain(self) -> None:
-        for lane in list(self._by_address.values()):
-            await lane.drain()
+        for queue in list(self._by_address.values()):
+            await queue.drain()
 
-    def _lane(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - the address says where it leaves
-        if (lane := self._by_address.get(address)) is None:
+    def _queue(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - the address says where it leaves
+        if (queue := self._by_address.get(address)) is None:
             if len(self._by_address) >= self._most:
                 self._forget_empty()
-            lane = self._by_address[address] = OrderedQueue()
+            queue = self._by_address[address] = OrderedQueue()
             if self._link is not None:
-                lane.use(LinkWindow(self._link))
-        return lane
+                queue.use(LinkWindow(self._link))
+        return queue
 
     def _forget_empty(self) -> None:
-        self._by_address = {address: lane for address, lane in self._by_address.items() if len(lane)}
-        self._most = max(FEW_LANES, 2 * len(self._by_address))
+        self._by_address = {address: queue for address, queue in self._by_address.items() if len(queue)}
+        self._most = max(FEW_QUEUES, 2 * len(self._by_address))

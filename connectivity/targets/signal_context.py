@@ -17,7 +17,7 @@ import msgspec
 
 from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.targets.destination import context_of
-from connectivity.twins.access import Visibility, may_receive, readable, sight
+from connectivity.twins.access import Visibility, may_receive, readable, view_of_path
 from connectivity.twins.context import StateLookup
 from connectivity.twins.retrieval import hidden
 from mappings.ids import EntityId, EntityType
@@ -89,14 +89,14 @@ S = TypeVar("S", bound=TwinEvent | Live)
 class SubjectView(Generic[S]):
     """A signal as certain subjects can read it. `document` is the part of the thing that a filter sees."""
 
-    __slots__ = ("_context", "_document", "_happening", "_part", "_readable", "_signal", "subjects")
+    __slots__ = ("_context", "_document", "_signal_context", "_part", "_readable", "_signal", "subjects")
 
-    def __init__(self, happening: SignalContext[S], subjects: tuple[str, ...], part: Any) -> None:
+    def __init__(self, signal_context: SignalContext[S], subjects: tuple[str, ...], part: Any) -> None:
         """`part`: the readable part of the parsed value; MISSING if the value is readable as it is."""
         self.subjects = subjects
-        self._happening = happening
+        self._signal_context = signal_context
         self._part = part
-        self._signal: S | None = happening.signal if part is MISSING else None
+        self._signal: S | None = signal_context.signal if part is MISSING else None
         self._context: PlaceholderContext | None = None
         self._document: dict[str, Any] | None = None
         self._readable: Mapping[str, Any] | None = None
@@ -105,27 +105,29 @@ class SubjectView(Generic[S]):
     def signal(self) -> S:
         """The signal with the readable part of its value."""
         if self._signal is None:
-            self._signal = _with(self._happening.signal, value=_encode(self._part))
+            self._signal = _with(self._signal_context.signal, value=_encode(self._part))
         return self._signal
 
     @property
     def context(self) -> PlaceholderContext:
         """The placeholder values of the readable signal."""
         if self._part is MISSING:
-            return self._happening.context
+            return self._signal_context.context
         if self._context is None:
-            self._context = context_of(self.signal, self._happening.present.now)
+            self._context = context_of(self.signal, self._signal_context.present.now)
         return self._context
 
     def _operand(self, name: str, template: Template) -> Any:
-        return self._happening.operand(name, template) if self._part is MISSING else _value_of(template, self.context)
+        return (
+            self._signal_context.operand(name, template) if self._part is MISSING else _value_of(template, self.context)
+        )
 
     def document(self, operands: tuple[tuple[str, Template], ...] = ()) -> Mapping[str, Any]:
         """The document for filters, not to be changed. The `operands` are inserted under their names."""
         document = self._document
         if document is None:
-            value = self._happening.value if self._part is MISSING else self._part
-            document = self._document = self._happening.described_thing(value)
+            value = self._signal_context.value if self._part is MISSING else self._part
+            document = self._document = self._signal_context.described_thing(value)
         for name, template in operands:
             if name not in document and (found := self._operand(name, template)) is not MISSING:
                 document[name] = found
@@ -133,19 +135,19 @@ class SubjectView(Generic[S]):
 
     def readable_thing(self, selection: Selection) -> Mapping[str, Any] | None:
         """The readable thing after the signal, with extra fields; None if unknown, empty if deleted."""
-        happening = self._happening
-        snapshot = happening.snapshot
-        if snapshot is None or snapshot.revision < getattr(happening.signal, "revision", 0):
+        signal_context = self._signal_context
+        snapshot = signal_context.snapshot
+        if snapshot is None or snapshot.revision < getattr(signal_context.signal, "revision", 0):
             return None
         if snapshot.state is None:
             return {}
         if self._readable is None:
-            enforcer = happening.enforcer
+            enforcer = signal_context.enforcer
             seen = enforcer.view(snapshot.state, "thing:/", self.subjects) if enforcer is not None else DROP
             self._readable = {} if seen is DROP else seen
         if not any(name.startswith("_") for name in selection):
             return self._readable
-        return {**self._readable, **hidden(snapshot, selection, self.subjects, happening.present)}
+        return {**self._readable, **hidden(snapshot, selection, self.subjects, signal_context.present)}
 
     def with_extra(self, extra: Mapping[str, Any]) -> S:
         return _with(self.signal, extra=_encode(extra)) if extra else self.signal
@@ -237,7 +239,7 @@ class SignalContext(Generic[S]):
                 else SuppressionReason.FORBIDDEN
             )
         enforcer = self.enforcer
-        much = sight(enforcer, subjects, signal.path) if enforcer is not None else Visibility.NOTHING
+        much = view_of_path(enforcer, subjects, signal.path) if enforcer is not None else Visibility.NOTHING
         if enforcer is None or much is Visibility.NOTHING:
             return SuppressionReason.FORBIDDEN
         if much is Visibility.WHOLE or signal.value is None:

@@ -88,14 +88,14 @@ class TargetPublisher(Publisher):
         (self.facts.acknowledged if error is None else self.facts.not_acknowledged).note(ack, words=words)
         return ack
 
-    def judge(self, happening: SignalContext[S]) -> S | SuppressionReason:
+    def judge(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
         """Return the signal as the target receives it, or the reason why it does not. `post` sends it then."""
-        judged = self.interest.judge_shared(happening)
+        judged = self.interest.judge_shared(signal_context)
         if judged is SuppressionReason.FILTER:
-            self.facts.dispatched.note(happening.signal)
+            self.facts.dispatched.note(signal_context.signal)
         elif judged is SuppressionReason.ENRICHMENT:
-            self.facts.dispatched.note(happening.signal)
-            self.facts.not_filtered.note(happening.signal, words=judged.value)
+            self.facts.dispatched.note(signal_context.signal)
+            self.facts.not_filtered.note(signal_context.signal, words=judged.value)
         return judged
 
     def messages(self, signal: Outbound) -> Sequence[OutboundMessage]:

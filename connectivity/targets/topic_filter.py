@@ -57,7 +57,7 @@ class _CompiledTopic:
         """Topics with extra fields are asked first, in the order of their selectors."""
         return (self.extra is None, self.extra.text if self.extra is not None else "")
 
-    def answer(self, seen: SubjectView[S], happening: SignalContext[S]) -> S | SuppressionReason:
+    def answer(self, seen: SubjectView[S], signal_context: SignalContext[S]) -> S | SuppressionReason:
         """The signal as this topic has it, or why it is kept."""
         extra = self.extra
         predicate = self.predicate
@@ -66,8 +66,8 @@ class _CompiledTopic:
         if predicate is None and extra is None:
             return seen.signal
         if predicate is not None and self.has_times:
-            predicate = rql.resolve_times(predicate, happening.present.now())
-        if extra is None or _is_end(happening.signal):
+            predicate = rql.resolve_times(predicate, signal_context.present.now())
+        if extra is None or _is_end(signal_context.signal):
             passes = predicate is None or rql.evaluate(predicate, seen.document(self.operands))
             return seen.signal if passes else SuppressionReason.FILTER
         selection = extra.selection(lambda: seen.context)
@@ -118,19 +118,19 @@ class TopicFilter:
         """Return the readable signal with its extra fields, or the reason why it is not sent."""
         return self.judge_shared(SignalContext(signal, present))
 
-    def judge_shared(self, happening: SignalContext[S]) -> S | SuppressionReason:
+    def judge_shared(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
         """The same for a signal that others are asked about too."""
-        wishes = self._wishes.get(happening.topic) if happening.topic is not None else None
+        wishes = self._wishes.get(signal_context.topic) if signal_context.topic is not None else None
         if wishes is None:
             return SuppressionReason.TOPIC
-        seen = happening.visible_to(self.subjects)
+        seen = signal_context.visible_to(self.subjects)
         if isinstance(seen, SuppressionReason):
             return seen
-        namespace = happening.signal.entity.namespace
+        namespace = signal_context.signal.entity.namespace
         answer: S | SuppressionReason = SuppressionReason.NAMESPACE
         for wish in wishes:
             if not wish.namespaces or namespace in wish.namespaces:
-                answer = wish.answer(seen, happening)
+                answer = wish.answer(seen, signal_context)
                 if answer is not SuppressionReason.FILTER:
                     return answer
         return answer

@@ -66,7 +66,7 @@ class ReaderStatus(Enum):
     """Whether anyone received a message that was published to an address."""
 
     HEARD = "at least one reader received it"
-    UNHEARD = "no reader received it, although the broker accepted or returned it"
+    UNDELIVERED = "no reader received it, although the broker accepted or returned it"
     REFUSED = "the broker refuses messages to this address"
     GONE = "the reader has disconnected and will not return"
 

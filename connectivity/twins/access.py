@@ -217,7 +217,7 @@ class Visibility(Enum):
     NOTHING = "nothing"
 
 
-def sight(enforcer: Enforcer, subjects: Sequence[str], path: str) -> Visibility:
+def view_of_path(enforcer: Enforcer, subjects: Sequence[str], path: str) -> Visibility:
     """Return how much the subjects can read at a path of a thing."""
     place = f"thing:{path}"
     if enforcer.unrestricted(subjects, READ, place):

@@ -75,13 +75,13 @@ _LONGEST_NAME, _MOST_NAMES = 60, 20
 """How much of a mapping's name a problem shows, and how many names."""
 
 
-def check(connection: Connection, mended: Iterable[str] = ()) -> Iterator[Problem]:
-    """Yield every problem beyond shapes. Rules that read a field among `mended` are left out."""
-    skipped = _COMPARES_WITH_ID if "id" in mended else ()
+def check(connection: Connection, repaired: Iterable[str] = ()) -> Iterator[Problem]:
+    """Yield every problem beyond shapes. Rules that read a field among `repaired` are left out."""
+    skipped = _COMPARES_WITH_ID if "id" in repaired else ()
     for rule in CHECKS:
         if rule not in skipped:
             yield from rule(connection)
-    if "connectionType" not in mended:
+    if "connectionType" not in repaired:
         yield from check_type(connection)
 
 

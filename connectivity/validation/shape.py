@@ -28,12 +28,12 @@ _CODES = {"id": "connectivity:connection.id.invalid", "uri": URI_INVALID}
 class ShapeReport(NamedTuple):
     """The result of reading a document.
 
-    `connection` is None only if it could not be repaired; `mended` are the repaired paths.
+    `connection` is None only if it could not be repaired; `repaired` are the repaired paths.
     """
 
     connection: Connection | None
     problems: list[Problem]
-    mended: frozenset[str]
+    repaired: frozenset[str]
 
 
 def read_shape(written: object, resolved: Any) -> ShapeReport:
@@ -42,19 +42,19 @@ def read_shape(written: object, resolved: Any) -> ShapeReport:
         return ShapeReport(None, [Problem(ROOT, show(written), "an object")], frozenset())
     document = copy.deepcopy(resolved)
     problems: list[Problem] = []
-    mended: set[str] = set()
+    repaired: set[str] = set()
     for _ in range(_ROUNDS):
         try:
-            return ShapeReport(Connection.model_validate(document), problems, frozenset(mended))
+            return ShapeReport(Connection.model_validate(document), problems, frozenset(repaired))
         except ValidationError as error:
             for details in error.errors(include_url=False):
                 problem = problem_of(details, Connection, written)
-                if not is_within(problem.path, mended):
+                if not is_within(problem.path, repaired):
                     problems.append(problem)
                 # Fields of other credential types are meaningless.
                 location = details["loc"][:-1] if details["type"] == "literal_error" else details["loc"]
-                mended.add(_mend(document, _place(Connection, location)))
-    return ShapeReport(None, problems, frozenset(mended))
+                repaired.add(_repair(document, _place(Connection, location)))
+    return ShapeReport(None, problems, frozenset(repaired))
 
 
 def is_within(path: str, places: frozenset[str] | set[str]) -> bool:
@@ -152,7 +152,7 @@ def _is_container(field: FieldInfo) -> bool:
     return get_origin(field.annotation) in (tuple, Mapping)
 
 
-def _mend(document: Any, place: _Place) -> str:
+def _repair(document: Any, place: _Place) -> str:
     """Repair the place of an error so that it can be read, and return the changed path."""
     holder, path = _at(document, place.holder), (*place.holder, place.name)
     if not isinstance(holder, dict):

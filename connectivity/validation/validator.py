@@ -69,13 +69,13 @@ def _read(document: object, environ: Mapping[str, str] | None, base: Path | None
     resolved = resolve(written, environ=environ, base=base)
     shape = read_shape(written, resolved.document)
     missing = {problem.path for problem in resolved.problems}
-    silent = shape.mended | missing
+    silent = shape.repaired | missing
     if "uri" in silent:
         # The scheme decides whether a certificate is required; an example replaces the unreadable uri.
         silent |= {"credentials"}
     problems = [problem for problem in shape.problems if problem.path not in missing]
     if shape.connection is not None:
-        found = check(shape.connection, shape.mended)
+        found = check(shape.connection, shape.repaired)
         problems += (problem for problem in found if not is_within(problem.path, silent))
     hidden = _secrets(resolved, shape.connection)
     # Missing references stay in the document, to name what is missing.

@@ -136,7 +136,9 @@ class _Around:
             json_bytes(reply),
             json_bytes(signal.key),
         )
-        repeated = {name: value for name, value in repeated_headers(signal.subscribed).items() if name not in _OWN_OF_ITEM}
+        repeated = {
+            name: value for name, value in repeated_headers(signal.subscribed).items() if name not in _OWN_OF_ITEM
+        }
         self._headers = b',"headers":' + json_bytes(repeated)[:-1] + (b"," if repeated else b"")
 
     def frame(self, entity: EntityId, action: str) -> _Frame:

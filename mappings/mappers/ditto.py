@@ -23,7 +23,7 @@ from mappings.errors import DecodeError
 from mappings.ids import EntityId
 from mappings.mappers.base import HONO_NOTIFICATIONS, Codec, PayloadMapper, blocklist
 from mappings.model.envelope import Envelope
-from mappings.model.headers import normalise, readable
+from mappings.model.headers import normalize, readable
 from mappings.model.signals import Command, Headers, Inbound, Outbound
 from mappings.model.topic_path import TopicPath, unknown_topic
 
@@ -53,7 +53,7 @@ class DittoCodec(PayloadMapper):
             if topic.criterion == "errors":
                 return ()
             refuse_nul(envelope.payload, message.value)
-            headers = normalise(message.headers) if message.headers else {}
+            headers = normalize(message.headers) if message.headers else {}
             return _signals(message, topic, entity, headers)
         except DecodeError as error:
             if error.entity is None:

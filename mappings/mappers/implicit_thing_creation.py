@@ -16,7 +16,7 @@ from mappings.errors import DecodeError, EncodeError, Fault
 from mappings.ids import EntityType, parse_entity_id
 from mappings.mappers.base import Codec, TemplateMapper, blocklist, require
 from mappings.model.envelope import Envelope
-from mappings.model.headers import normalise
+from mappings.model.headers import normalize
 from mappings.model.signals import Command, ErrorResponse, Inbound, Outbound
 from mappings.options import JsonTemplate, Option, OptionProblem, OptionRefused, flag, json_template, templates
 from mappings.placeholders.header_mapping import HeaderMapping
@@ -94,7 +94,7 @@ class ImplicitThingCreationCodec(TemplateMapper):
             raise DecodeError(errors.invalid_id("things", thing["thingId"]))
         own = {**ONLY_NEW, **self._headers.apply(context)}
         # An existing thing must not reject the delivery.
-        headers = {"requested-acks": [], **normalise(own, mapped=True), "allow-policy-lockout": self._allows_lockout}
+        headers = {"requested-acks": [], **normalize(own, mapped=True), "allow-policy-lockout": self._allows_lockout}
         return (Command(entity, "create", "/", json_bytes(thing), headers),)
 
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002

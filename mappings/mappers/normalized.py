@@ -82,7 +82,9 @@ class NormalizedCodec(PayloadMapper):
             document |= {"_deletedFields": {format_pointer(place): time}} if place else {"_deleted": time}
         else:
             extra = message.get("extra")
-            document = merge_objects(merge_objects(document, extra if isinstance(extra, Mapping) else {}), _at(place, message))
+            document = merge_objects(
+                merge_objects(document, extra if isinstance(extra, Mapping) else {}), _at(place, message)
+            )
             if is_merge and self._shows_deleted:
                 gone = {format_pointer(path): time for path in _nulls(place, message.get("value"))}
                 document |= {"_deletedFields": gone} if gone else {}

@@ -24,7 +24,7 @@ from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.mappers.base import HONO_NOTIFICATIONS, Answers, Codec, TemplateMapper, blocklist
 from mappings.mappers.ditto import CODEC as DITTO
 from mappings.model.envelope import ContentType, Envelope, parse_content_type
-from mappings.model.headers import normalise
+from mappings.model.headers import normalize
 from mappings.model.json_pointer import format_pointer
 from mappings.model.signals import Inbound, Message, MessageResponse, Outbound
 from mappings.options import Option, templates, text
@@ -137,7 +137,7 @@ def _message(found: Mapping[str, str], payload: bytes, content_type: ContentType
     direction = found.get(DIRECTION, "").lower()
     if direction not in _BOXES:
         raise _odd(DIRECTION, direction, "TO or FROM")
-    headers = normalise({name: value for name, value in found.items() if name not in _PARTS}, mapped=True)
+    headers = normalize({name: value for name, value in found.items() if name not in _PARTS}, mapped=True)
     feature = found.get(FEATURE)
     place = format_pointer(("features", feature)) if feature else ""
     path = f"{place}/{_BOXES[direction]}/messages/{subject}"

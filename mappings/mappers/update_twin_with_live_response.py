@@ -15,7 +15,7 @@ from mappings.ids import EntityType
 from mappings.mappers.base import HONO_NOTIFICATIONS, Codec, TemplateMapper, blocklist
 from mappings.mappers.ditto import CODEC as DITTO
 from mappings.model.envelope import Envelope
-from mappings.model.headers import normalise
+from mappings.model.headers import normalize
 from mappings.model.signals import Command, Inbound, LiveResponse
 from mappings.options import Option, templates
 from mappings.placeholders.header_mapping import HeaderMapping
@@ -55,7 +55,7 @@ class UpdateTwinWithLiveResponseCodec(TemplateMapper):
         return [self._merge(signal, context) for signal in signals if _is_retrieved(signal)]
 
     def _merge(self, answer: Any, context: PlaceholderContext) -> Command:
-        headers = normalise(self._headers.apply(context), mapped=True)
+        headers = normalize(self._headers.apply(context), mapped=True)
         headers["content-type"] = MERGE_PATCH
         if (correlation_id := answer.headers.get("correlation-id")) is not None:
             headers["correlation-id"] = f"{correlation_id}{SUFFIX}"

@@ -2,7 +2,7 @@
 
 `FIELDS` is the table of the Ditto protocol's headers. Clients may send those that are *read*; those that are *written* go
 back to clients; the others stay inside the service. Any other header is custom: text that travels unchanged from a command
-to its response and its event. `normalise` checks received headers, `repeated_headers` and `outgoing` select headers to send. Ditto
+to its response and its event. `normalize` checks received headers, `repeated_headers` and `outgoing` select headers to send. Ditto
 protocol, headers.
 """
 
@@ -256,7 +256,7 @@ _KEPT_BACK = frozenset(row.name for row in FIELDS.values() if not row.is_written
 # --- coming in ----------------------------------------------------------------------------------------------------------
 
 
-def normalise(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
+def normalize(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
     """Return the headers of a client, checked, with names of the table in lower case.
 
     Values have their types. Headers that a client may not send are dropped, and so is null. Custom headers keep their
@@ -273,7 +273,7 @@ def normalise(headers: Mapping[str, object], *, mapped: bool = False) -> dict[st
 
 
 def readable(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
-    """Return the headers as `normalise` does, without invalid ones.
+    """Return the headers as `normalize` does, without invalid ones.
 
     For the response to a message that cannot be decoded.
     """

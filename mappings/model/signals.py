@@ -261,12 +261,12 @@ class SearchQuery:
 class LiveQuery:
     """A query for all future events of one entity after revision `after`.
 
-    None: after the newest one. `may_leap`: a slow subscriber skips ahead to the newest event.
+    None: after the newest one. `may_skip`: a slow subscriber skips ahead to the newest event.
     """
 
     entity: EntityId
     after: int | None = None
-    may_leap: bool = False
+    may_skip: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,80 +65,80 @@ class Decoder:
         """The bytes of an incomplete frame."""
         return len(self._waiting)
 
-    def feed(self, octets: bytes) -> Iterator[Frame]:
+    def feed(self, raw: bytes) -> Iterator[Frame]:
         """Yield the complete frames one by one: `allowed` and `sizes` apply to the next one.
 
         Raises ProtocolError for invalid bytes, after the frames before them.
         """
         if self._waiting:
-            self._waiting += octets
+            self._waiting += raw
             if len(self._waiting) < self._needed:
                 return
-            octets = bytes(self._waiting)
+            raw = bytes(self._waiting)
             self._waiting.clear()
         at = 0
-        while at < len(octets):
+        while at < len(raw):
             try:
-                frame, behind = self._read(octets, at)
+                frame, behind = self._read(raw, at)
             except IncompleteFrame as short:
-                self._waiting += memoryview(octets)[at:]
+                self._waiting += memoryview(raw)[at:]
                 self._needed = short.needed - at
                 return
             at = behind
             yield frame
 
-    def _read(self, octets: bytes, start: int) -> tuple[Frame, int]:
-        code = octets[start]
+    def _read(self, raw: bytes, start: int) -> tuple[Frame, int]:
+        code = raw[start]
         if code not in self.allowed:
             raise self._refused(code)
         if code == 0x82:
-            frame, at = self._on_next(octets, start)
+            frame, at = self._on_next(raw, start)
         elif code == 0x83:
-            frame, at = self._on_next_packed(octets, start)
+            frame, at = self._on_next_packed(raw, start)
         else:
-            frame, at = self._by_table(octets, start)
+            frame, at = self._by_table(raw, start)
         if at - start > self._limits.frame:
             raise broken(
                 ProtocolViolation.FRAME_TOO_LARGE, f"{at - start} bytes, expected at most {self._limits.frame}"
             )
         return frame, at
 
-    def _by_table(self, octets: bytes, start: int) -> tuple[Frame, int]:
-        layout = LAYOUTS[octets[start]]
+    def _by_table(self, raw: bytes, start: int) -> tuple[Frame, int]:
+        layout = LAYOUTS[raw[start]]
         values = []
         at = start + 1
         for shape in layout.fields:
-            value, at = self._readers[shape](octets, at, start)
+            value, at = self._readers[shape](raw, at, start)
             values.append(value)
         frame = layout.kind(*values)
         if isinstance(frame, OnSubscribe):
             self.sizes[frame.subscriber] = frame.element_size
         return frame, at
 
-    def _on_next(self, octets: bytes, start: int) -> tuple[Frame, int]:
-        subscriber, at = _id(octets, start + 1, start)
+    def _on_next(self, raw: bytes, start: int) -> tuple[Frame, int]:
+        subscriber, at = _id(raw, start + 1, start)
         size = self._known_size(subscriber)
         if not size:
-            size, at = read_varint(octets, at)
+            size, at = read_varint(raw, at)
             self._check_room(size, at - start)
         behind = at + size
-        if behind > len(octets):
+        if behind > len(raw):
             raise IncompleteFrame(behind)
-        return OnNext(subscriber, octets[at:behind]), behind
+        return OnNext(subscriber, raw[at:behind]), behind
 
-    def _on_next_packed(self, octets: bytes, start: int) -> tuple[Frame, int]:
-        subscriber, at = _id(octets, start + 1, start)
+    def _on_next_packed(self, raw: bytes, start: int) -> tuple[Frame, int]:
+        subscriber, at = _id(raw, start + 1, start)
         size = self._known_size(subscriber)
         if not size:
             raise broken(ProtocolViolation.PACKED_WITHOUT_SIZE, f"one for the id {subscriber}")
-        count, at = read_varint(octets, at)
+        count, at = read_varint(raw, at)
         if not count:
             raise broken(ProtocolViolation.PACKED_NOTHING, f"one for the id {subscriber}")
         self._check_room(count * size, at - start)
         behind = at + count * size
-        if behind > len(octets):
+        if behind > len(raw):
             raise IncompleteFrame(behind)
-        return OnNextPacked(subscriber, [octets[place : place + size] for place in range(at, behind, size)]), behind
+        return OnNextPacked(subscriber, [raw[place : place + size] for place in range(at, behind, size)]), behind
 
     def _known_size(self, subscriber: int) -> int:
         size = self.sizes.get(subscriber)
@@ -153,34 +153,34 @@ class Decoder:
             )
 
     def _read_bounded(
-        self, octets: bytes, at: int, mistake: ProtocolViolation, most: int, least: int = 0
+        self, raw: bytes, at: int, mistake: ProtocolViolation, most: int, least: int = 0
     ) -> tuple[bytes, int]:
-        length, at = read_varint(octets, at)
+        length, at = read_varint(raw, at)
         if not least <= length <= most:
             raise broken(mistake, f"{length} bytes, expected {least} to {most}")
-        if at + length > len(octets):
+        if at + length > len(raw):
             raise IncompleteFrame(at + length)
-        return octets[at : at + length], at + length
+        return raw[at : at + length], at + length
 
-    def _name(self, octets: bytes, at: int, start: int) -> tuple[str, int]:  # noqa: ARG002
-        found, at = self._read_bounded(octets, at, ProtocolViolation.FRAME_TOO_LARGE, self._limits.frame)
+    def _name(self, raw: bytes, at: int, start: int) -> tuple[str, int]:  # noqa: ARG002
+        found, at = self._read_bounded(raw, at, ProtocolViolation.FRAME_TOO_LARGE, self._limits.frame)
         return _utf_8(found), at
 
-    def _text(self, octets: bytes, at: int, start: int) -> tuple[str, int]:  # noqa: ARG002
-        found, at = self._read_bounded(octets, at, ProtocolViolation.TEXT_TOO_LONG, self._limits.text)
+    def _text(self, raw: bytes, at: int, start: int) -> tuple[str, int]:  # noqa: ARG002
+        found, at = self._read_bounded(raw, at, ProtocolViolation.TEXT_TOO_LONG, self._limits.text)
         return _utf_8(found), at
 
-    def _part(self, octets: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
-        return self._read_bounded(octets, at, ProtocolViolation.PART_TOO_LARGE, self._limits.part)
+    def _part(self, raw: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
+        return self._read_bounded(raw, at, ProtocolViolation.PART_TOO_LARGE, self._limits.part)
 
-    def _token(self, octets: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
-        return self._read_bounded(octets, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.token, SHORTEST_TOKEN)
+    def _token(self, raw: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
+        return self._read_bounded(raw, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.token, SHORTEST_TOKEN)
 
-    def _data(self, octets: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
-        return self._read_bounded(octets, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.ping)
+    def _data(self, raw: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
+        return self._read_bounded(raw, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.ping)
 
-    def _size(self, octets: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG002
-        size, at = read_varint(octets, at)
+    def _size(self, raw: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG002
+        size, at = read_varint(raw, at)
         if size > self._limits.element_size:
             raise broken(
                 ProtocolViolation.ELEMENT_SIZE_TOO_LARGE, f"{size}, expected at most {self._limits.element_size}"
@@ -204,39 +204,39 @@ class Decoder:
         return broken(ProtocolViolation.NOT_IN_FORCE if known else ProtocolViolation.UNKNOWN_CODE, f"code 0x{code:02x}")
 
 
-def _version(octets: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG001
-    if at >= len(octets):
+def _version(raw: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG001
+    if at >= len(raw):
         raise IncompleteFrame(at + 1)
     # The rest is in the format of that version.
-    if octets[at] != VERSION:
-        raise unsupported(octets[at])
-    return octets[at], at + 1
+    if raw[at] != VERSION:
+        raise unsupported(raw[at])
+    return raw[at], at + 1
 
 
-def _long(octets: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG001
-    return read_varint(octets, at)
+def _long(raw: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG001
+    return read_varint(raw, at)
 
 
-def _id(octets: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG001
-    found, at = read_varint(octets, at)
+def _id(raw: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG001
+    found, at = read_varint(raw, at)
     if found > LARGEST_ID:
         raise broken(ProtocolViolation.OUT_OF_RANGE, f"the id {found}, expected at most {LARGEST_ID}")
     return found, at
 
 
-def _ids(octets: bytes, at: int, start: int) -> tuple[tuple[int, ...], int]:
-    count, at = read_varint(octets, at)
+def _ids(raw: bytes, at: int, start: int) -> tuple[tuple[int, ...], int]:
+    count, at = read_varint(raw, at)
     if count > IDS_OF_A_HELLO:
         raise broken(ProtocolViolation.TOO_MANY_EXTENSIONS, f"{count}, expected at most {IDS_OF_A_HELLO}")
     found = []
     for _ in range(count):
-        each, at = _id(octets, at, start)
+        each, at = _id(raw, at, start)
         found.append(each)
     return tuple(found), at
 
 
-def _utf_8(octets: bytes) -> str:
+def _utf_8(raw: bytes) -> str:
     try:
-        return octets.decode()
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise broken(ProtocolViolation.NOT_UTF_8, f"{error.reason} at byte {error.start}") from error

@@ -66,10 +66,10 @@ def packer(projection: Projection) -> Callable[[Any], bytes | None]:
                 return None
             return pack(number)
         try:
-            octets = pack(number)
+            raw = pack(number)
         except (OverflowError, struct.error):
             return None
-        return octets if math.isfinite(number) else None
+        return raw if math.isfinite(number) else None
 
     return packed
 
@@ -108,9 +108,9 @@ def numbers(first: int, count: int, size: int) -> PackedElements:
     # Those that differ in their last byte only are created together: benchmarks read them by the million.
     modulus = 1 << 8 * (size - 1)
     heads = ((number % modulus).to_bytes(size - 1, "big") for number in range(first >> 8, (behind + 255) >> 8))
-    octets = b"".join(head + head.join(_LASTS) for head in heads)
+    raw = b"".join(head + head.join(_LASTS) for head in heads)
     start = (first & 255) * size
-    return PackedElements(octets[start : start + count * size], size)
+    return PackedElements(raw[start : start + count * size], size)
 
 
 def element_size(trial: SyntheticName) -> int:

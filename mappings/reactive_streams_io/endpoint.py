@@ -111,11 +111,11 @@ class Endpoint(Speaker):
         self._events: list[Event] = []
         self._control: deque[bytes] = deque()
         self._afterwards: deque[bytes] = deque()
-        self._control_octets = 0
+        self._control_bytes = 0
         self._wishes = 0
         self._carried = b""
         self._held: list[Frame] = []
-        self._held_octets = 0
+        self._held_bytes = 0
         self._numbered = False
         self._hello_is_sent = False
         self._next_sent = self._next_received = 1
@@ -143,13 +143,13 @@ class Endpoint(Speaker):
         """Whether the connection has ended and `take` returns nothing."""
         return self.is_closed and not self._control
 
-    def receive(self, octets: bytes, now: float) -> list[Event]:
+    def receive(self, raw: bytes, now: float) -> list[Event]:
         """Process received bytes of a stream, or one message. Errors end the connection, as an event."""
         if self.state is EndpointState.CLOSED:
             return []
         self._wishes = 0
         try:
-            frames = self._decoder.feed(octets)
+            frames = self._decoder.feed(raw)
             if self._has_messages:
                 self._message(frames, now)
             else:
@@ -339,7 +339,7 @@ class Endpoint(Speaker):
 
         One message may cause many, so each frame is checked.
         """
-        waiting = self._control_octets + self.session.said_octets
+        waiting = self._control_bytes + self.session.sent_bytes
         waiting += OBJECT * (len(self._control) + self.session.said_frames + self._wishes)
         if waiting > self._limits.backlog:
             raise broken(ProtocolViolation.UNREAD, f"{waiting} waiting bytes, expected at most {self._limits.backlog}")
@@ -498,9 +498,9 @@ class Endpoint(Speaker):
         if not isinstance(frame, SubscribeFrame | RequestFrame | CancelFrame):
             raise broken(ProtocolViolation.RESUME_MISPLACED, f"{type(frame).__name__} before the response")
         self._held.append(frame)
-        self._held_octets += len(encode(frame)) + OBJECT
-        if self._held_octets > self._limits.backlog:
-            raise broken(ProtocolViolation.FRAME_TOO_LARGE, f"{self._held_octets} bytes before the response")
+        self._held_bytes += len(encode(frame)) + OBJECT
+        if self._held_bytes > self._limits.backlog:
+            raise broken(ProtocolViolation.FRAME_TOO_LARGE, f"{self._held_bytes} bytes before the response")
 
     def _interrupt(self, now: float, reason: str) -> bool:
         """Leave the session to be resumed. False where that cannot be."""
@@ -552,7 +552,7 @@ class Endpoint(Speaker):
             return None
         if self._control:
             frame = self._control.popleft()
-            self._control_octets -= len(frame)
+            self._control_bytes -= len(frame)
             return frame
         is_optimistic = (
             self.state is EndpointState.OPENING and self.role is EndpointRole.CLIENT and self._ticket is None
@@ -569,9 +569,9 @@ class Endpoint(Speaker):
     def _say(self, frame: Frame) -> None:
         if self._has_said_goodbye:
             return
-        octets = encode(frame)
-        self._control.append(octets)
-        self._control_octets += len(octets)
+        raw = encode(frame)
+        self._control.append(raw)
+        self._control_bytes += len(raw)
 
     def _say_hello(self) -> None:
         self._hello_is_said = True
@@ -586,9 +586,9 @@ class Endpoint(Speaker):
 
     def _part(self, reason: str, *, is_fault: bool = False) -> None:
         """End the connection without waiting for the peer."""
-        if self._control_octets + OBJECT * len(self._control) > self._limits.backlog:
+        if self._control_bytes + OBJECT * len(self._control) > self._limits.backlog:
             self._control.clear()
-            self._control_octets = 0
+            self._control_bytes = 0
         self._say_goodbye(reason)
         self._end(reason, is_fault=is_fault)
 

@@ -45,18 +45,18 @@ def varint(value: int) -> bytes:
     return bytes(written)
 
 
-def read_varint(octets: bytes, at: int) -> tuple[int, int]:
+def read_varint(raw: bytes, at: int) -> tuple[int, int]:
     """The number at a position, and the position behind it. Raises Short, ProtocolError."""
     value = shift = 0
     for index in range(at, at + LONGEST_VARINT):
-        if index >= len(octets):
+        if index >= len(raw):
             raise IncompleteFrame(index + 1)
-        octet = octets[index]
-        if octet < 128:
-            if not octet and shift:
+        byte = raw[index]
+        if byte < 128:
+            if not byte and shift:
                 raise broken(ProtocolViolation.VARINT_NOT_MINIMAL)
-            return value | octet << shift, index + 1
-        value |= (octet & 127) << shift
+            return value | byte << shift, index + 1
+        value |= (byte & 127) << shift
         shift += 7
     raise broken(ProtocolViolation.VARINT_TOO_LONG)
 
@@ -273,9 +273,9 @@ def _encode_value(shape: FieldEncoding, value: Any, element_size: int) -> bytes:
             return varint(len(value)) + b"".join([_of_size(element, element_size) for element in value])
 
 
-def length_prefixed(octets: bytes) -> bytes:
+def length_prefixed(raw: bytes) -> bytes:
     """Return bytes after their length."""
-    return varint(len(octets)) + octets
+    return varint(len(raw)) + raw
 
 
 def _of_size(element: bytes, size: int) -> bytes:
@@ -303,28 +303,28 @@ _GOODBYE = CODES[Goodbye]
 _SEQ = CODES[Seq]
 
 
-def envelope(octets: bytes, session: str | None = None) -> Envelope:
+def envelope(raw: bytes, session: str | None = None) -> Envelope:
     """A message of frames."""
     headers = {"content-type": CONTENT_TYPE}
     if session is not None:
         headers[SESSION] = session
-    return Envelope(octets, headers)
+    return Envelope(raw, headers)
 
 
-def begins_session(octets: bytes) -> bool:
+def begins_session(raw: bytes) -> bool:
     """Whether this message is a client's hello."""
-    return octets.startswith(_HELLO)
+    return raw.startswith(_HELLO)
 
 
-def is_parting(octets: bytes) -> bool:
+def is_parting(raw: bytes) -> bool:
     """Whether a message begins with a goodbye, after its number if it has one."""
     position = 0
-    if octets[:1] == bytes([_SEQ]):
+    if raw[:1] == bytes([_SEQ]):
         position = 1
-        while position < len(octets) and octets[position] & 0x80:
+        while position < len(raw) and raw[position] & 0x80:
             position += 1
         position += 1
-    return octets[position : position + 1] == bytes([_GOODBYE])
+    return raw[position : position + 1] == bytes([_GOODBYE])
 
 
 def is_session(text: str) -> bool:

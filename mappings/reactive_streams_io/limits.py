@@ -62,5 +62,5 @@ class EndpointLimits(msgspec.Struct, frozen=True):
     """How long a session can be resumed after the loss of its transport."""
     resumable: int = 1024
     """Lost sessions that are kept at a time."""
-    resumable_octets: int = 64 << 20
+    resumable_bytes: int = 64 << 20
     """The bytes of all lost sessions together."""

@@ -27,7 +27,7 @@ LONGEST_NAME = 256
 class RsioOptions:
     """A definition's options. `reply_addresses` of None: those of the source's reply-target."""
 
-    has_trials: bool = False
+    has_test_publishers: bool = False
     extensions: frozenset[Extension] = frozenset(Extension)
     limits: EndpointLimits = field(default_factory=EndpointLimits)
     streams: Mapping[str, StreamDefinition] = field(default_factory=dict)
@@ -43,7 +43,7 @@ def read_rsio(written: Mapping[str, Any]) -> RsioOptions:
     """The options of a definition. Raises OptionsRefused, which names every problem at once."""
     found = read_options(OPTIONS, written)
     return RsioOptions(
-        has_trials=found["tck"],
+        has_test_publishers=found["tck"],
         extensions=found["extensions"],
         limits=EndpointLimits(element=found["elementLimit"], part=found["partLimit"], idle=found["sessionIdleTimeout"]),
         streams=found["streams"],
@@ -81,7 +81,7 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _octets(most: int) -> Any:
+def _raw(most: int) -> Any:
     def read(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
             raise OptionRefused(OptionProblem((), value, f"a number of bytes from 1 to {most}"))
@@ -112,14 +112,14 @@ OPTIONS = (
     ),
     Option(
         "elementLimit",
-        _octets(LARGEST_ELEMENT),
+        _raw(LARGEST_ELEMENT),
         "The size of the largest element, in bytes. A larger one fails its stream with 413.",
         1 << 20,
         16 << 20,
     ),
     Option(
         "partLimit",
-        _octets(LARGEST_PART),
+        _raw(LARGEST_PART),
         "The size of one part of a split element, in bytes.",
         16_384,
         LARGEST_PART,

@@ -19,20 +19,20 @@ from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 class PackedElements(Sequence[bytes]):
     """Elements of `size` bytes each, next to each other."""
 
-    __slots__ = ("octets", "size")
+    __slots__ = ("raw", "size")
 
-    def __init__(self, octets: bytes, size: int) -> None:
+    def __init__(self, raw: bytes, size: int) -> None:
         """Raises ValueError for bytes that are no whole elements."""
-        if size < 1 or len(octets) % size:
-            raise ValueError(f"found {len(octets)} bytes, expected whole elements of {size} bytes")
-        self.octets = octets
+        if size < 1 or len(raw) % size:
+            raise ValueError(f"found {len(raw)} bytes, expected whole elements of {size} bytes")
+        self.raw = raw
         self.size = size
 
     def __repr__(self) -> str:
         return f"<PackedElements: {len(self)} of {self.size} bytes>"
 
     def __len__(self) -> int:
-        return len(self.octets) // self.size
+        return len(self.raw) // self.size
 
     @overload
     def __getitem__(self, index: int) -> bytes: ...
@@ -48,13 +48,13 @@ class PackedElements(Sequence[bytes]):
             start, stop, step = index.indices(len(self))
             if step != 1:
                 raise ValueError(f"found a step of {step}, expected 1")
-            return PackedElements(self.octets[start * size : max(start, stop) * size], size)
+            return PackedElements(self.raw[start * size : max(start, stop) * size], size)
         start = range(len(self))[index] * size
-        return self.octets[start : start + size]
+        return self.raw[start : start + size]
 
     def __iter__(self) -> Iterator[bytes]:
-        octets, size = self.octets, self.size
-        return (octets[start : start + size] for start in range(0, len(octets), size))
+        raw, size = self.raw, self.size
+        return (raw[start : start + size] for start in range(0, len(raw), size))
 
 
 _LARGEST_HEAD = 16
@@ -64,7 +64,7 @@ _LARGEST_HEAD = 16
 class PublisherSide:
     """One stream that a peer subscribes to.
 
-    `asked` is its subscribe; `octets` the bytes of waiting elements.
+    `asked` is its subscribe; `raw` the bytes of waiting elements.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class PublisherSide:
         "demand",
         "has_begun",
         "is_queued",
-        "octets",
+        "raw",
         "stream",
         "subscriber",
     )
@@ -93,7 +93,7 @@ class PublisherSide:
         self.demand = asked.demand
         self.has_begun = False
         self.is_queued = False
-        self.octets = 0
+        self.raw = 0
         self._limits = limits
         self._head = varint(asked.subscriber)
         self._size = 0
@@ -105,7 +105,7 @@ class PublisherSide:
         self._ending: bytes | None = None
 
     def __repr__(self) -> str:
-        return f"<Publishing {self.stream} as {self.subscriber}, demand {self.demand}, {self.octets} bytes waiting>"
+        return f"<Publishing {self.stream} as {self.subscriber}, demand {self.demand}, {self.raw} bytes waiting>"
 
     @property
     def has_ended(self) -> bool:
@@ -135,15 +135,15 @@ class PublisherSide:
         if not self.has_begun or self.has_ended:
             raise ValueError(f"found elements for a stream that has {'ended' if self.has_ended else 'not begun'}")
         if size := self._size:
-            octets = size * len(elements)
+            raw = size * len(elements)
             self._run += _join(elements, size)
         else:
-            octets = sum(map(len, elements))
-            if octets > self._limits.element and (largest := max(map(len, elements))) > self._limits.element:
+            raw = sum(map(len, elements))
+            if raw > self._limits.element and (largest := max(map(len, elements))) > self._limits.element:
                 said = f"found an element of {largest} bytes, expected at most {self._limits.element}"
                 raise EncodeError(Fault(413, "rsio:element.toolarge", said))
             self._waiting.extend(elements)
-        self.octets += octets
+        self.raw += raw
         if self.demand < UNBOUNDED:
             self.demand -= len(elements)
 
@@ -175,7 +175,7 @@ class PublisherSide:
             room -= len(frame)
             if room < 0 or size > most:
                 break
-            self.octets -= size
+            self.raw -= size
             frames.append(frame)
             waiting.popleft()
         return frames
@@ -194,27 +194,27 @@ class PublisherSide:
         size = self._size
         count = max(1, (min(self._limits.batch, self._limits.frame) - _LARGEST_HEAD) // size)
         end = min(self._place + count * size, len(self._run))
-        octets = bytes(self._run[self._place : end])
+        raw = bytes(self._run[self._place : end])
         self._place = end
         # The run is cut now and then, not at every frame: that would move it each time.
         if end == len(self._run) or end > self._limits.backlog:
             del self._run[:end]
             self._place = 0
-        self.octets -= len(octets)
-        if len(octets) == size:
-            return b"\x82" + self._head + octets
-        return b"\x83" + self._head + varint(len(octets) // size) + octets
+        self.raw -= len(raw)
+        if len(raw) == size:
+            return b"\x82" + self._head + raw
+        return b"\x83" + self._head + varint(len(raw) // size) + raw
 
     def _single(self, element: bytes) -> bytes:
         if len(element) > self._limits.split_above:
             self._large = memoryview(element)
             return self._part(self._large)
-        self.octets -= len(element)
+        self.raw -= len(element)
         return b"\x82" + self._head + varint(len(element)) + element
 
     def _part(self, large: memoryview) -> bytes:
         data, rest = large[: self._limits.part], large[self._limits.part :]
-        self.octets -= len(data)
+        self.raw -= len(data)
         code = b"\x84" if rest else b"\x85"
         frame = code + self._head + varint(self._element) + varint(len(data)) + data
         self._large = rest or None
@@ -226,11 +226,11 @@ class PublisherSide:
 def _join(elements: Sequence[bytes], size: int) -> bytes:
     """Elements of this size next to each other. Raises ValueError where one has another size."""
     if isinstance(elements, PackedElements):
-        octets, is_fit = elements.octets, elements.size == size
+        raw, is_fit = elements.raw, elements.size == size
     else:
-        octets = b"".join(elements)
+        raw = b"".join(elements)
         # All have this size.
-        is_fit = len(octets) == size * len(elements) and max(map(len, elements), default=size) <= size
+        is_fit = len(raw) == size * len(elements) and max(map(len, elements), default=size) <= size
     if not is_fit:
         raise ValueError(f"found elements of other sizes, expected {size} bytes each")
-    return octets
+    return raw

@@ -152,15 +152,15 @@ LARGEST_TRIAL = 1 << 26
 """The bytes of the one element of `tck/big`: enough to be too large."""
 
 
-def parse(text: str, *, with_trials: bool = False) -> Name:
-    """Parse a publisher string; `with_trials` includes the test publishers.
+def parse(text: str, *, with_test_publishers: bool = False) -> Name:
+    """Parse a publisher string; `with_test_publishers` includes the test publishers.
 
     Raises DecodeError: 404 for an unknown name, 400 for other errors.
     """
     path, has_parameters, rest = text.partition("?")
     segments = [_segment(segment) for segment in path.split("/")]
     parameters = _Parameters(_pairs(rest) if has_parameters else {})
-    name = _parse_segments(segments, parameters, with_trials)
+    name = _parse_segments(segments, parameters, with_test_publishers)
     parameters.expect_none()
     return name
 
@@ -224,7 +224,7 @@ def write(name: Name) -> str:
     return f"{path}?{pairs}" if pairs else path
 
 
-def _parse_segments(segments: list[str], parameters: _Parameters, with_trials: bool) -> Name:
+def _parse_segments(segments: list[str], parameters: _Parameters, with_test_publishers: bool) -> Name:
     match segments:
         case ["things", id, "history"]:
             return _history(_entity(EntityType.THING, id), parameters)
@@ -252,7 +252,7 @@ def _parse_segments(segments: list[str], parameters: _Parameters, with_trials: b
             return _stream(id, _number("partition", partition), parameters)
         case ["ingest", name]:
             return IngestName(name, parameters.encoding())
-        case ["tck", kind] if with_trials and kind in _TRIALS:
+        case ["tck", kind] if with_test_publishers and kind in _TRIALS:
             return _trial(kind, parameters)
         case _:
             raise DecodeError(
@@ -394,9 +394,9 @@ def _segment(text: str) -> str:
 def _decode(text: str) -> str:
     if "%" not in text:
         return text
-    octets = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), text.encode("ascii"))
+    raw = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), text.encode("ascii"))
     try:
-        return octets.decode()
+        return raw.decode()
     except UnicodeDecodeError as error:
         raise _wrong(f"found {shorten(text)!r}, expected percent-encoded UTF-8") from error
 

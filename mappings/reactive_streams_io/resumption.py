@@ -51,7 +51,7 @@ class _Kept:
     token: bytes
     former: bytes | None
     until: float | None = None
-    octets: int = 0
+    raw: int = 0
     """Its size, as far as is known."""
 
 
@@ -79,7 +79,7 @@ class Resumables:
     `tokens` makes one; times are the seconds that the endpoints get.
     """
 
-    __slots__ = ("_by_session", "_by_token", "_given_up", "_idle", "_limits", "_lost", "_octets", "_tokens")
+    __slots__ = ("_by_session", "_by_token", "_given_up", "_idle", "_limits", "_lost", "_raw", "_tokens")
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Resumables:
         self._idle: dict[int, _Kept] = {}
         """The lost sessions without streams."""
         self._given_up: dict[int, _Kept] = {}
-        self._octets = 0
+        self._raw = 0
         """The size of the lost sessions, as far as is known."""
 
     def __repr__(self) -> str:
@@ -138,8 +138,8 @@ class Resumables:
         """
         kept = self._by_session[session.key]
         kept.until = until
-        kept.octets = session.octets
-        self._octets += kept.octets
+        kept.raw = session.raw
+        self._raw += kept.raw
         self._lost[session.key] = kept
         if not session.has_streams:
             self._idle[session.key] = kept
@@ -162,8 +162,8 @@ class Resumables:
         """Return the expired sessions with the events of their streams."""
         for kept in self._lost.values():
             # Lost sessions still read ahead for a while.
-            former, kept.octets = kept.octets, kept.session.octets
-            self._octets += kept.octets - former
+            former, kept.raw = kept.raw, kept.session.raw
+            self._raw += kept.raw - former
         self._make_room()
         late = [kept for kept in self._lost.values() if kept.until is not None and kept.until < now]
         over = [kept.session for kept in (*self._given_up.values(), *late)]
@@ -173,7 +173,7 @@ class Resumables:
 
     def _make_room(self) -> None:
         """Give up as many as are too many."""
-        while len(self._lost) > self._limits.resumable or self._octets > self._limits.resumable_octets:
+        while len(self._lost) > self._limits.resumable or self._raw > self._limits.resumable_bytes:
             self._give_up(next(iter((self._idle or self._lost).values())))
 
     def _give_up(self, kept: _Kept) -> None:
@@ -185,4 +185,4 @@ class Resumables:
         """It is lost no more, if it was."""
         if self._lost.pop(kept.session.key, None) is not None:
             self._idle.pop(kept.session.key, None)
-            self._octets -= kept.octets
+            self._raw -= kept.raw

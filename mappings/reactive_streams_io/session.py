@@ -44,7 +44,7 @@ class RsioSession:
         "_acknowledged",
         "_again",
         "_copies",
-        "_copies_octets",
+        "_copies_bytes",
         "_limits",
         "_numbers",
         "_order",
@@ -54,7 +54,7 @@ class RsioSession:
         "key",
         "publishing",
         "received",
-        "said_octets",
+        "sent_bytes",
         "sent",
         "sizes",
         "subscribing",
@@ -70,7 +70,7 @@ class RsioSession:
         self.sent = self.received = 0
         self.keeps_copies = keeps_copies
         self.window = limits.window
-        self.said_octets = 0
+        self.sent_bytes = 0
         self._acknowledged = 0
         self._limits = limits
         self._numbers = itertools.count(1)
@@ -78,7 +78,7 @@ class RsioSession:
         self._said: deque[bytes] = deque()
         self._again: deque[bytes] = deque()
         self._copies: deque[bytes] = deque()
-        self._copies_octets = 0
+        self._copies_bytes = 0
 
     def __repr__(self) -> str:
         return (
@@ -145,7 +145,7 @@ class RsioSession:
             return []
         # The subscriber needs one onSubscribe for each subscribe, to distinguish the generations of an ID.
         if not publishing.has_begun:
-            self._say_octets(publishing.begin(0))
+            self._send_bytes(publishing.begin(0))
         self._drop(publishing)
         return [] if publishing.has_ended else [Cancelled(publishing.stream)]
 
@@ -158,7 +158,7 @@ class RsioSession:
             return False
         if publishing.has_begun:
             raise ValueError(f"the stream {stream} has already begun")
-        self._say_octets(publishing.begin(element_size))
+        self._send_bytes(publishing.begin(element_size))
         return True
 
     def offer(self, stream: int, elements: Sequence[bytes]) -> bool:
@@ -180,10 +180,12 @@ class RsioSession:
         if publishing is None:
             return False
         if not publishing.has_begun:
-            self._say_octets(publishing.begin(0))
+            self._send_bytes(publishing.begin(0))
         subscriber = publishing.subscriber
         frame = (
-            OnComplete(subscriber) if error is None else OnError(subscriber, errors.truncate(error, self._limits.text_sent))
+            OnComplete(subscriber)
+            if error is None
+            else OnError(subscriber, errors.truncate(error, self._limits.text_sent))
         )
         publishing.end(encode(frame))
         self._queue(publishing)
@@ -197,7 +199,7 @@ class RsioSession:
     def waiting(self, stream: int) -> int:
         """Return the bytes of a stream's elements that the transport has not taken yet."""
         publishing = self.by_stream.get(stream)
-        return 0 if publishing is None else publishing.octets
+        return 0 if publishing is None else publishing.raw
 
     # Streams that we ask for.
 
@@ -241,7 +243,7 @@ class RsioSession:
         self._order.clear()
         self._said.clear()
         self._again.clear()
-        self.said_octets = 0
+        self.sent_bytes = 0
         self.keep_no_copies()
         return [*cancelled, *self.subscribing.end_all(reason)]
 
@@ -249,7 +251,7 @@ class RsioSession:
 
     @property
     def said_frames(self) -> int:
-        """How many replies and requests wait for the transport; `said_octets` is their size."""
+        """How many replies and requests wait for the transport; `sent_bytes` is their size."""
         return len(self._said)
 
     @property
@@ -262,10 +264,10 @@ class RsioSession:
         return bool(self.by_stream or self.subscribing.streams)
 
     @property
-    def octets(self) -> int:
+    def raw(self) -> int:
         """The bytes kept for the peer: copies, replies and elements."""
-        waiting = sum(publishing.octets for publishing in self.publishing.values())
-        return self._copies_octets + self.said_octets + waiting + self.subscribing.open_octets
+        waiting = sum(publishing.raw for publishing in self.publishing.values())
+        return self._copies_bytes + self.sent_bytes + waiting + self.subscribing.open_bytes
 
     def next_frame(self) -> bytes | None:
         """Return the next frame, which is considered sent; None if there is none."""
@@ -273,7 +275,7 @@ class RsioSession:
             return self._again.popleft()
         if self._said:
             frame = self._said.popleft()
-            self.said_octets -= len(frame)
+            self.sent_bytes -= len(frame)
         elif self._order:
             frame = self._next_in_turn()
         else:
@@ -323,7 +325,7 @@ class RsioSession:
         if received > self.sent:
             raise broken(ProtocolViolation.ACKNOWLEDGED_TOO_MUCH, f"{received}, expected at most {self.sent}")
         while self._copies and self.first_available <= received:
-            self._copies_octets -= len(self._copies.popleft())
+            self._copies_bytes -= len(self._copies.popleft())
 
     def can_repeat(self, received: int) -> bool:
         """Whether all frames after so many are still kept."""
@@ -348,13 +350,13 @@ class RsioSession:
         """The session cannot be resumed."""
         self.keeps_copies = False
         self._copies.clear()
-        self._copies_octets = 0
+        self._copies_bytes = 0
 
     def _keep(self, frame: bytes) -> None:
         self._copies.append(frame)
-        self._copies_octets += len(frame)
-        while len(self._copies) > self.window or self._copies_octets > self._limits.copies:
-            self._copies_octets -= len(self._copies.popleft())
+        self._copies_bytes += len(frame)
+        while len(self._copies) > self.window or self._copies_bytes > self._limits.copies:
+            self._copies_bytes -= len(self._copies.popleft())
 
     def _queue(self, publishing: PublisherSide) -> None:
         if not publishing.is_queued:
@@ -369,11 +371,11 @@ class RsioSession:
             publishing.is_queued = False
 
     def _say(self, frame: Frame) -> None:
-        self._say_octets(encode(frame))
+        self._send_bytes(encode(frame))
 
-    def _say_octets(self, frame: bytes) -> None:
+    def _send_bytes(self, frame: bytes) -> None:
         self._said.append(frame)
-        self.said_octets += len(frame)
+        self.sent_bytes += len(frame)
 
 
 class Speaker:

@@ -20,7 +20,7 @@ from mappings.reactive_streams_io.limits import LARGEST_ID, UNBOUNDED, EndpointL
 class Generation:
     """One stream that we subscribed to: its outstanding demand, and incomplete elements."""
 
-    __slots__ = ("_limits", "_open", "demand", "element_size", "is_over", "open_octets", "stream", "subscriber")
+    __slots__ = ("_limits", "_open", "demand", "element_size", "is_over", "open_bytes", "stream", "subscriber")
 
     def __init__(self, stream: int, subscriber: int, demand: int, limits: EndpointLimits) -> None:
         self.stream = stream
@@ -30,7 +30,7 @@ class Generation:
         self.is_over = False
         self._limits = limits
         self._open: dict[int, bytearray] = {}
-        self.open_octets = 0
+        self.open_bytes = 0
 
     def __repr__(self) -> str:
         over = ", over" if self.is_over else ""
@@ -44,7 +44,7 @@ class Generation:
         """End the stream; later frames are dropped."""
         self.is_over = True
         self._open.clear()
-        self.open_octets = 0
+        self.open_bytes = 0
 
     def take(self, count: int) -> int:
         """Subtract received elements from the demand; return how many were requested."""
@@ -66,13 +66,13 @@ class Generation:
                 return ProtocolViolation.TOO_MANY_OPEN_ELEMENTS
             joined = self._open[element] = bytearray()
         joined += data
-        self.open_octets += len(data)
+        self.open_bytes += len(data)
         if len(joined) > self._limits.element:
             return ProtocolViolation.ELEMENT_TOO_LARGE
         if not is_last:
             return None
         del self._open[element]
-        self.open_octets -= len(joined)
+        self.open_bytes -= len(joined)
         if self.element_size and len(joined) != self.element_size:
             return ProtocolViolation.WRONG_ELEMENT_SIZE
         return bytes(joined)
@@ -81,11 +81,11 @@ class Generation:
 class SubscriberSide:
     """All streams that we subscribed to at one peer. Frames go in, events come out.
 
-    `to_cancel` has the IDs of publishers that violated a rule; `open_octets` are the bytes of incomplete elements of all
+    `to_cancel` has the IDs of publishers that violated a rule; `open_bytes` are the bytes of incomplete elements of all
     streams.
     """
 
-    __slots__ = ("_by_stream", "_current", "_limits", "_pending", "open_octets", "to_cancel")
+    __slots__ = ("_by_stream", "_current", "_limits", "_pending", "open_bytes", "to_cancel")
 
     def __init__(self, limits: EndpointLimits) -> None:
         self._limits = limits
@@ -93,7 +93,7 @@ class SubscriberSide:
         self._pending: dict[int, deque[Generation]] = {}
         self._current: dict[int, Generation] = {}
         self.to_cancel: list[int] = []
-        self.open_octets = 0
+        self.open_bytes = 0
 
     def __repr__(self) -> str:
         return f"<Subscribing {list(self._by_stream.values())}>"
@@ -152,7 +152,7 @@ class SubscriberSide:
         ended: list[StreamEvent] = [StreamFailed(stream, reason) for stream in self._by_stream]
         for generation in self._by_stream.values():
             generation.end()
-        self.open_octets = 0
+        self.open_bytes = 0
         self._by_stream.clear()
         self._pending.clear()
         self._current.clear()
@@ -197,10 +197,10 @@ class SubscriberSide:
         return arrived + self._spoilt(generation, ProtocolViolation.MORE_THAN_DEMANDED)
 
     def _part(self, generation: Generation, frame: OnNextPart | OnNextLastPart) -> list[StreamEvent]:
-        before = generation.open_octets
+        before = generation.open_bytes
         joined = generation.part(frame.element, frame.data, is_last=isinstance(frame, OnNextLastPart))
-        self.open_octets += generation.open_octets - before
-        if self.open_octets > self._limits.joining:
+        self.open_bytes += generation.open_bytes - before
+        if self.open_bytes > self._limits.joining:
             joined = ProtocolViolation.ELEMENT_TOO_LARGE
         if isinstance(joined, ProtocolViolation):
             return self._spoilt(generation, joined)
@@ -221,7 +221,7 @@ class SubscriberSide:
         return [StreamFailed(generation.stream, _line(mistake))]
 
     def _end(self, generation: Generation) -> None:
-        self.open_octets -= generation.open_octets
+        self.open_bytes -= generation.open_bytes
         generation.end()
         self._by_stream.pop(generation.stream, None)
 

@@ -47,7 +47,7 @@ class End(Enum):
 
     DISCONNECTED = "the client disconnected"
     IDLE = "no request for too long"
-    UNHEARD = "messages had no receiver"
+    UNDELIVERED = "messages had no receiver"
     REFUSED = "the broker rejected messages"
     GONE = "the client has left"
     CLOSED = "the connection was closed"
@@ -119,7 +119,7 @@ class StreamrSession:
     owners: frozenset[str]
     seen: float
     subscriptions: dict[Spot, _Subscription] = field(default_factory=dict)
-    unheard: AbsenceDetector = field(default_factory=AbsenceDetector)
+    undelivered: AbsenceDetector = field(default_factory=AbsenceDetector)
 
 
 class Sessions:
@@ -258,14 +258,14 @@ class Sessions:
     def reader_seen(self, address: str) -> None:
         """Something that was sent was received."""
         if (session := self._sessions.get(address)) is not None:
-            session.unheard.clear()
+            session.undelivered.clear()
 
-    def unheard(self, address: str, now: float) -> list[Effect]:
+    def undelivered(self, address: str, now: float) -> list[Effect]:
         """Process that nobody received a message. End the session if that continues."""
         session = self._sessions.get(address)
-        if session is None or not session.unheard.note(now):
+        if session is None or not session.undelivered.note(now):
             return []
-        return self.end(address, End.UNHEARD)
+        return self.end(address, End.UNDELIVERED)
 
     def recheck(self, streams: Container[str], may_read: Callable[[str, frozenset[str]], bool]) -> list[Effect]:
         """End the subscriptions to these streams that are no longer permitted, after a change of policies.

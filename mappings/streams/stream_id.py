@@ -105,7 +105,11 @@ class KeyHash(str, Enum):
 
 
 def choose_partition(
-    key: str | None, partitions: int, hash: KeyHash = KeyHash.MURMUR3_SWAPPED, *, chance: random.Random | None = None
+    key: str | None,
+    partitions: int,
+    hash: KeyHash = KeyHash.MURMUR3_SWAPPED,
+    *,
+    random_source: random.Random | None = None,
 ) -> int:
     """Return the partition of a message with this key, out of so many.
 
@@ -114,7 +118,7 @@ def choose_partition(
     if partitions == 1:
         return 0
     if not key:
-        return (chance or random).randrange(partitions)
+        return (random_source or random).randrange(partitions)
     return abs(hash_key(key, hash)) % partitions
 
 

@@ -204,7 +204,7 @@ class Journal:
     def commit(self) -> None:
         """Make everything written durable. After StoreUnavailable the transaction is gone."""
         with self._writing():
-            self._mend()
+            self._repair()
             if self._writer.in_transaction:
                 self._writer.execute("COMMIT")
 
@@ -213,7 +213,7 @@ class Journal:
         self._is_torn = True
         # If it fails, the next transaction begins with it.
         with contextlib.suppress(sqlite3.Error):
-            self._mend()
+            self._repair()
 
     def append(self, changes: Sequence[Change]) -> None:
         """Write and commit changes. Raises what they raise; then the open transaction is discarded."""
@@ -288,7 +288,7 @@ class Journal:
                 self._writer.execute(statement)
                 self._writer.execute("COMMIT")
 
-    def _mend(self) -> None:
+    def _repair(self) -> None:
         """Do the rollback that failed."""
         if self._is_torn:
             if self._writer.in_transaction:
@@ -296,7 +296,7 @@ class Journal:
             self._is_torn = False
 
     def _begin(self) -> None:
-        self._mend()
+        self._repair()
         if not self._writer.in_transaction:
             self._writer.execute("BEGIN IMMEDIATE")
 

@@ -272,7 +272,10 @@ class JournalReader:
         return row
 
     def _rows(self, statement: str, parameters: tuple[object, ...]) -> Generator[tuple[Any, ...], None, None]:
-        with _translate_errors(self.path), contextlib.closing(self._connection.execute(statement, parameters)) as cursor:
+        with (
+            _translate_errors(self.path),
+            contextlib.closing(self._connection.execute(statement, parameters)) as cursor,
+        ):
             while rows := cursor.fetchmany(_FETCH):
                 yield from rows
 

@@ -238,7 +238,7 @@ SEARCH: Step = (
 )
 
 # Rows of sessions that outlive the service: see `spark_store.journal.sessions`.
-DESK_SESSIONS: Step = (
+SESSIONS: Step = (
     """
     CREATE TABLE desk_sessions (
         protocol   TEXT    NOT NULL,
@@ -264,7 +264,7 @@ STEPS: Sequence[Step] = (
     POLICY_DUE,
     CONNECTIONS,
     SEARCH,
-    DESK_SESSIONS,
+    SESSIONS,
 )
 
 

@@ -25,7 +25,7 @@ _LOOKS = 2
 """How often the log is read: a pipeline may write a checkpoint and delete older parts meanwhile."""
 
 
-def check_lake(place: Lake, follower: JournalReader, *, every_page: bool) -> None:
+def check_lake(place: Lake, journal_reader: JournalReader, *, every_page: bool) -> None:
     """Check the lake.
 
     Raises LakeUnfit with the missing or damaged part and the remedy, and StoreUnavailable.
@@ -34,16 +34,16 @@ def check_lake(place: Lake, follower: JournalReader, *, every_page: bool) -> Non
     for table in there:
         reader.check_log(place, table)
         _check_commits(Path(place.path(table)) / "_delta_log")
-    check_reach(place, follower)
+    check_reach(place, journal_reader)
     for table in there:
         for fault in _faults(place, table, every_page):
             raise damaged_table(fault)
 
 
-def check_reach(place: Lake, follower: JournalReader) -> None:
+def check_reach(place: Lake, journal_reader: JournalReader) -> None:
     """Check that `events` has all trimmed events of the journal. Raises LakeUnfit, StoreUnavailable."""
     # In this order: the lake only grows, and the journal is trimmed to what is in it.
-    newest, oldest = follower.newest(), follower.oldest_known()
+    newest, oldest = journal_reader.newest(), journal_reader.oldest_known()
     begin = newest + 1 if oldest is None else oldest
     if begin > 1:
         refuse_hole(begin, reader.position(place).seq if place.has(EVENTS) else 0)
@@ -73,7 +73,9 @@ def _check_commits(log: Path) -> None:
     except OSError as error:
         raise translate_system_error(log, error) from error
     if not is_whole:
-        raise damaged_table(f"{log}: expected every commit up to {newest} from a checkpoint or from 0 on, found some missing")
+        raise damaged_table(
+            f"{log}: expected every commit up to {newest} from a checkpoint or from 0 on, found some missing"
+        )
 
 
 def _faults(place: Lake, table: Table, every_page: bool) -> Iterator[str]:

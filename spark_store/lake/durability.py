@@ -1,4 +1,4 @@
-"""Protects the lake from power cuts: `sync` makes files durable, `mend` removes damaged commits.
+"""Protects the lake from power cuts: `sync` makes files durable, `repair` removes damaged commits.
 
 Spark and Delta never wait for the disk. So the pipeline calls `sync` before the watermark covers events, and before files
 are removed that were replaced. A power cut may leave later files empty; no one relies on those versions, and they are
@@ -73,7 +73,7 @@ def _open_folder(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def mend(lake: Lake) -> list[Path]:
+def repair(lake: Lake) -> list[Path]:
     """Remove commits that a power cut has damaged, newest first; return which.
 
     Only the newest one of a table, only if it is younger than the watermark (so it is done again), and only if it is empty,

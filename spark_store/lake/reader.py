@@ -60,8 +60,8 @@ def pending(lake: Lake) -> list[Erasure]:
     """
     noted = [last_transaction(lake, table, ERASURES) for table in TABLES if lake.has(table)]
     done = min([read_watermark(lake.watermark).erased, *noted])
-    with JournalReader.open(lake.journal) as follower:
-        return follower.erasures(done)
+    with JournalReader.open(lake.journal) as journal_reader:
+        return journal_reader.erasures(done)
 
 
 class FullSnapshot(NamedTuple):

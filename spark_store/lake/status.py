@@ -22,10 +22,10 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
     reason, since the rest is needed then.
     """
     watermark, reason = _watermark(place)
-    with JournalReader.open(place.journal) as follower:
-        lag, newest = measure_lag(follower, watermark.seq, now), follower.newest()
-        pending = len(follower.erasures(watermark.erased))
-        lacking = _lacking(place, follower)
+    with JournalReader.open(place.journal) as journal_reader:
+        lag, newest = measure_lag(journal_reader, watermark.seq, now), journal_reader.newest()
+        pending = len(journal_reader.erasures(watermark.erased))
+        lacking = _lacking(place, journal_reader)
     shown: dict[str, Any] = msgspec.to_builtins(watermark)
     batch = watermark.batch
     rate = round(batch.rows / batch.seconds) if batch is not None and batch.seconds else None
@@ -52,10 +52,10 @@ def _watermark(place: Lake) -> tuple[Watermark, str | None]:
         return Watermark(), str(error)
 
 
-def _lacking(place: Lake, follower: JournalReader) -> str | None:
+def _lacking(place: Lake, journal_reader: JournalReader) -> str | None:
     """Return why trimmed events are not in the lake, or cannot be found; None if they are."""
     try:
-        check_reach(place, follower)
+        check_reach(place, journal_reader)
     except StoreError as error:
         return str(error)
     return None

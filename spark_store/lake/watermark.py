@@ -147,10 +147,10 @@ class LakeLag(NamedTuple):
     seconds: float
 
 
-def measure_lag(follower: JournalReader, seq: int, now: datetime) -> LakeLag:
+def measure_lag(journal_reader: JournalReader, seq: int, now: datetime) -> LakeLag:
     """Return the lag of a lake with the watermark `seq`. Raises StoreUnavailable."""
-    waiting = follower.next_after(seq)
+    waiting = journal_reader.next_after(seq)
     if waiting is None:
         return LakeLag(0, 0.0)
     since = datetime.fromisoformat(waiting[1])
-    return LakeLag(follower.newest() - seq, max(0.0, (now - since).total_seconds()))
+    return LakeLag(journal_reader.newest() - seq, max(0.0, (now - since).total_seconds()))

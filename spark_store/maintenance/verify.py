@@ -125,28 +125,28 @@ def verify(place: Lake, options: VerifyOptions, say: Callable[[VerifyReport], ob
     """
     watermark = read_watermark(place.watermark)
     last = watermark.seq
-    with JournalReader.open(place.journal) as follower:
-        verdict = None if options.restart else _load_report(place.progress_file)
-        if verdict is None:
-            oldest = follower.oldest()
+    with JournalReader.open(place.journal) as journal_reader:
+        decision = None if options.restart else _load_report(place.progress_file)
+        if decision is None:
+            oldest = journal_reader.oldest()
             first = last + 1 if oldest is None else oldest
-            verdict = VerifyReport(first, last, first - 1)
-        check_lake(place, follower, every_page=options.fold_all)
-        for _ in _steps(_Work(place, follower, options, watermark.erased, _Erasures(follower)), verdict):
-            _remember(place.progress_file, verdict)
+            decision = VerifyReport(first, last, first - 1)
+        check_lake(place, journal_reader, every_page=options.fold_all)
+        for _ in _steps(_Work(place, journal_reader, options, watermark.erased, _Erasures(journal_reader)), decision):
+            _remember(place.progress_file, decision)
             if say is not None:
-                say(verdict)
-        verdict.waiting = max(0, follower.newest() - last)
-        verdict.pending = len(follower.erasures(read_watermark(place.watermark).erased))
+                say(decision)
+        decision.waiting = max(0, journal_reader.newest() - last)
+        decision.pending = len(journal_reader.erasures(read_watermark(place.watermark).erased))
     place.progress_file.unlink(missing_ok=True)
-    return verdict
+    return decision
 
 
 class _Erasures:
     """The erasures of each entity: also those that have been asked for since the last question."""
 
-    def __init__(self, follower: JournalReader) -> None:
-        self._follower = follower
+    def __init__(self, journal_reader: JournalReader) -> None:
+        self._journal_reader = journal_reader
         self._newest = 0
         self._known: dict[tuple[str, str], list[Erasure]] = {}
 
@@ -161,7 +161,7 @@ class _Erasures:
         return self._known.get((entity_type, entity), [])
 
     def _look(self) -> None:
-        for erasure in self._follower.erasures(self._newest):
+        for erasure in self._journal_reader.erasures(self._newest):
             self._known.setdefault((erasure.entity_type, erasure.entity), []).append(erasure)
             self._newest = erasure.id
 
@@ -170,44 +170,44 @@ class _Work(NamedTuple):
     """The scope of a comparison. Erasures up to the ID `erased` are done in the lake, too."""
 
     place: Lake
-    follower: JournalReader
+    journal_reader: JournalReader
     options: VerifyOptions
     erased: int
     erasures: _Erasures
 
 
-def _steps(work: _Work, verdict: VerifyReport) -> Iterator[None]:
+def _steps(work: _Work, decision: VerifyReport) -> Iterator[None]:
     place, options = work.place, work.options
-    if verdict.indexed is None:
-        _compare_index(place, verdict)
-    while verdict.compared < verdict.last:
-        first, last = verdict.compared + 1, min(verdict.last, verdict.compared + options.range)
+    if decision.indexed is None:
+        _compare_index(place, decision)
+    while decision.compared < decision.last:
+        first, last = decision.compared + 1, min(decision.last, decision.compared + options.range)
         last, found = _compare_events(work, first, last)
-        verdict.add(found)
-        verdict.compared = last
-        verdict.rows += last - first + 1
+        decision.add(found)
+        decision.compared = last
+        decision.rows += last - first + 1
         yield
-    if verdict.last == 0:
+    if decision.last == 0:
         return
-    if not verdict.latest:
-        verdict.add(_compare_latest(work, verdict.last))
-        verdict.add(_compare_snapshots(work))
-        verdict.latest = True
+    if not decision.latest:
+        decision.add(_compare_latest(work, decision.last))
+        decision.add(_compare_snapshots(work))
+        decision.latest = True
         yield
-    while verdict.unfolded is not None:
-        part = _next_part(work, verdict.unfolded) if options.fold_all else None
+    while decision.unfolded is not None:
+        part = _next_part(work, decision.unfolded) if options.fold_all else None
         number, folded = _compare_folded(work, part)
-        verdict.add(folded)
-        verdict.entities += number
-        verdict.unfolded = None if part is None else part.end
+        decision.add(folded)
+        decision.entities += number
+        decision.unfolded = None if part is None else part.end
         yield
 
 
-def _compare_index(place: Lake, verdict: VerifyReport) -> None:
+def _compare_index(place: Lake, decision: VerifyReport) -> None:
     found = index_check.compare(place.journal)
-    verdict.indexed, verdict.unindexed = found.entities, found.waiting
-    verdict.add(LakeDifference("search index", *it) for it in found.examples)
-    verdict.count += max(0, found.differing - len(found.examples))
+    decision.indexed, decision.unindexed = found.entities, found.waiting
+    decision.add(LakeDifference("search index", *it) for it in found.examples)
+    decision.count += max(0, found.differing - len(found.examples))
 
 
 def _compare_events(work: _Work, first: int, last: int) -> tuple[int, list[LakeDifference]]:
@@ -226,7 +226,7 @@ def _range(work: _Work, first: int, last: int) -> tuple[int, dict[int, JournalEn
     """The journal's events up to `last`, or to the one with which they are enough; and which that is."""
     journal: dict[int, JournalEntry] = {}
     held = 0
-    for entry in work.follower.entries(first, last):
+    for entry in work.journal_reader.entries(first, last):
         held += size(entry)
         if journal and held > work.options.bytes:
             return entry.seq - 1, journal
@@ -237,9 +237,9 @@ def _range(work: _Work, first: int, last: int) -> tuple[int, dict[int, JournalEn
 def _events_unlike(
     work: _Work, journal: dict[int, JournalEntry], lake: Iterable[JournalEntry]
 ) -> Iterator[LakeDifference]:
-    follower, options = work.follower, work.options
+    journal_reader, options = work.journal_reader, work.options
     # Read after the entries: events trimmed meanwhile are not missed.
-    oldest, before = follower.oldest(), 0
+    oldest, before = journal_reader.oldest(), 0
     for kept in lake:
         entry = journal.pop(kept.seq, None)
         if kept.seq == before:
@@ -254,7 +254,7 @@ def _events_unlike(
             yield _event(f"{', '.join(wrong)} not as in the journal", entry)
         before = kept.seq
     for entry in journal.values():
-        state = follower.state(entry.entity_type, entry.entity)
+        state = journal_reader.state(entry.entity_type, entry.entity)
         newest = entry.revision if state is None else state.revision
         # It may have been erased after it was read.
         if not options.is_expired(entry, newest) and not _is_erased(work, EVENTS, entry):
@@ -315,39 +315,39 @@ def _compare_latest(work: _Work, last: int) -> Iterator[LakeDifference]:
 
     A row may be newer than the watermark, never older; at the journal's revision it is the same.
     """
-    place, follower, *_ = work
+    place, journal_reader, *_ = work
     with contextlib.closing(SeenKeys(place.pipeline)) as seen:
         for kept in lake_rows.latest_states(place):
             if seen.add(kept.entity_type, kept.entity):
                 yield from _latest_unlike(work, kept, last)
             else:
                 yield _row("there more than once", kept)
-        for state in follower.states(1, 0):
-            if seen.add(state.entity_type, state.entity) and _least_revision(follower, *state[:2], last):
+        for state in journal_reader.states(1, 0):
+            if seen.add(state.entity_type, state.entity) and _least_revision(journal_reader, *state[:2], last):
                 yield _row("missing in the lake", state)
 
 
 def _latest_unlike(work: _Work, kept: EntityState, last: int) -> Iterator[LakeDifference]:
-    state = work.follower.state(kept.entity_type, kept.entity)
+    state = work.journal_reader.state(kept.entity_type, kept.entity)
     if state is None or state.revision < kept.revision:
         yield from _unknown(work, LATEST, kept)
     elif state.revision > kept.revision:
         is_erased = _is_erased(work, LATEST, kept)
         if isinstance(is_erased, LakeDifference):
             yield is_erased
-        elif kept.revision < _least_revision(work.follower, kept.entity_type, kept.entity, last):
+        elif kept.revision < _least_revision(work.journal_reader, kept.entity_type, kept.entity, last):
             yield _row("older than the entity's events", kept)
     elif wrong := _unlike(state, kept):
         yield _row(f"{', '.join(wrong)} not as in the journal", kept)
 
 
-def _least_revision(follower: JournalReader, entity_type: str, entity: str, last: int) -> int:
+def _least_revision(journal_reader: JournalReader, entity_type: str, entity: str, last: int) -> int:
     """Return the least revision of the entity's row in `latest`; 0 if it need not exist.
 
     Erasures are read last: one that comes in between explains missing rows.
     """
-    reached = follower.revision_at(entity_type, entity, last)
-    erased, _ = follower.beginning(entity_type, entity)
+    reached = journal_reader.revision_at(entity_type, entity, last)
+    erased, _ = journal_reader.beginning(entity_type, entity)
     return reached if reached > erased else 0
 
 
@@ -361,7 +361,7 @@ def _compare_snapshots(work: _Work) -> Iterator[LakeDifference]:
         for kept in lake_rows.snapshots(work.place):
             key = (kept.entity_type, kept.entity)
             is_new = seen.add(*key, kept.revision)
-            state = work.follower.state(*key)
+            state = work.journal_reader.state(*key)
             if key in erased and (is_erased := _is_erased(work, SNAPSHOTS, kept)):
                 yield from [is_erased] if isinstance(is_erased, LakeDifference) else []
             elif not is_new:
@@ -388,7 +388,7 @@ def _unlike(state: EntityState, kept: EntityState) -> list[str]:
 
 def _next_part(work: _Work, first: str) -> EntityRange:
     """Return entities from the ID `first` on, as many as may be folded at once."""
-    return EntityRange(first, end_of_part(work.follower.sizes(first), work.options.bound))
+    return EntityRange(first, end_of_part(work.journal_reader.sizes(first), work.options.bound))
 
 
 def end_of_part(sizes: Iterable[tuple[str, int, int]], bound: MemoryBound) -> str | None:
@@ -481,10 +481,10 @@ class _History(NamedTuple):
 
 def _history(work: _Work, row: EntityState, entries: Callable[[], Iterable[JournalEntry]]) -> _History:
     """Goes through the events once, or again where the entity was erased meanwhile."""
-    begun = work.follower.beginning(row.entity_type, row.entity)
+    begun = work.journal_reader.beginning(row.entity_type, row.entity)
     while True:
         history = _read(row, entries(), *begun)
-        begun = work.follower.beginning(row.entity_type, row.entity)
+        begun = work.journal_reader.beginning(row.entity_type, row.entity)
         if begun[0] == history.erased:
             return history
 
@@ -583,8 +583,8 @@ def _load_report(path: Path) -> VerifyReport | None:
         raise StoreUnavailable(f"{path}: expected how far a comparison came, found {error}; say --restart") from error
 
 
-def _remember(path: Path, verdict: VerifyReport) -> None:
+def _remember(path: Path, decision: VerifyReport) -> None:
     try:
-        write_atomically(path, msgspec.json.encode(verdict))
+        write_atomically(path, msgspec.json.encode(decision))
     except OSError as error:
         raise translate_system_error(path, error) from error

@@ -273,26 +273,26 @@ def _verify(given: argparse.Namespace) -> int:
         fold_all=given.all,
         restart=given.restart,
     )
-    verdict = verify(
+    decision = verify(
         Lake(given.data_dir),
         options,
         lambda it: say("compared", seq=it.compared, last=it.last, entities=it.entities, differences=it.count),
     )
-    for difference in verdict.differences:
+    for difference in decision.differences:
         say("difference", **asdict(difference))
     say(
         "verified",
-        first=verdict.first,
-        last=verdict.last,
-        entities=verdict.entities,
-        differences=verdict.count,
-        shown=len(verdict.differences),
-        waiting=verdict.waiting,
-        erasures_pending=verdict.pending,
-        indexed=verdict.indexed,
-        unindexed=verdict.unindexed,
+        first=decision.first,
+        last=decision.last,
+        entities=decision.entities,
+        differences=decision.count,
+        shown=len(decision.differences),
+        waiting=decision.waiting,
+        erasures_pending=decision.pending,
+        indexed=decision.indexed,
+        unindexed=decision.unindexed,
     )
-    return EXIT_FAILED if verdict.count else 0
+    return EXIT_FAILED if decision.count else 0
 
 
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
@@ -359,8 +359,8 @@ def _target(
             with lake_lock(spark, lake, seconds, stopping) if is_writing else contextlib.nullcontext():
                 if is_writing:
                     sweep(lake)
-                    if mended := durability.mend(lake):
-                        say("log mended", commits=[str(commit.relative_to(lake.folder)) for commit in mended])
+                    if repaired := durability.repair(lake):
+                        say("log mended", commits=[str(commit.relative_to(lake.folder)) for commit in repaired])
                 yield LakeWriter.of(spark, given.data_dir)
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise translate_error(error) from error

@@ -88,6 +88,6 @@ def _events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _read_again(path: Path, first: int, last: int) -> None:
     """Repeat the read with Python's SQLite, for its error. Raises StoreUnavailable."""
-    with JournalReader.open(path) as follower:
-        for _ in follower.entries_by_entity(first, last):
+    with JournalReader.open(path) as journal_reader:
+        for _ in journal_reader.entries_by_entity(first, last):
             pass

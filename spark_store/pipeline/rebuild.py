@@ -154,7 +154,9 @@ def _remember(place: Lake, progress: RebuildProgress) -> None:
 
 def _fold(target: LakeWriter, progress: RebuildProgress) -> None:
     """Fold one part into the table beside the lake; a finished part is not repeated."""
-    condition = f"{progress.parts[progress.done].condition()} AND {erasure.spared_condition(reader.pending(target.lake))}"
+    condition = (
+        f"{progress.parts[progress.done].condition()} AND {erasure.spared_condition(reader.pending(target.lake))}"
+    )
     events = target.spark.read.format("delta").option("versionAsOf", progress.version).load(target.lake.path(EVENTS))
     items = event_items(events.where(condition))
     for known in _known_states(target):

@@ -105,8 +105,8 @@ class _EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"seq": min(newest, start["seq"] + limit.max_rows) if isinstance(limit, ReadMaxRows) else newest}
 
     def _newest(self) -> int:
-        with JournalReader.open(self._path) as follower:
-            return follower.newest()
+        with JournalReader.open(self._path) as journal_reader:
+            return journal_reader.newest()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[EventRange]:
         return split_range(start["seq"] + 1, end["seq"], self._parallelism)
@@ -119,13 +119,13 @@ class _EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             found += batch.num_rows
             yield batch
         wanted = partition.last - partition.first + 1
-        with JournalReader.open(self._path) as follower:
+        with JournalReader.open(self._path) as journal_reader:
             if found < wanted:
-                for batch in arrow(follower.long_entries(partition.first, partition.last, LONG), JournalEntry):
+                for batch in arrow(journal_reader.long_entries(partition.first, partition.last, LONG), JournalEntry):
                     found += batch.num_rows
                     yield batch
             # Counted afterwards: an erasure may have deleted events meanwhile.
-            holes = follower.holes(partition.first, partition.last)
+            holes = journal_reader.holes(partition.first, partition.last)
         if found + holes < wanted:
             raise LakeUnfit(
                 f"{self._path}: expected every event from {partition.first} to {partition.last}, found {found} of them; "
@@ -163,10 +163,10 @@ class _StatesReader(DataSourceReader):
 
 def _state_batches(path: Path, wanted: EventRange) -> Generator[pa.RecordBatch, None, None]:
     first = wanted.first
-    with JournalReader.open(path) as follower:
-        yield from arrow(follower.states(first, wanted.last, wanted.part, wanted.parts), EntityState)
+    with JournalReader.open(path) as journal_reader:
+        yield from arrow(journal_reader.states(first, wanted.last, wanted.part, wanted.parts), EntityState)
         # Checked afterwards: events may have been trimmed meanwhile.
-        oldest = follower.oldest_known() or follower.newest() + 1
+        oldest = journal_reader.oldest_known() or journal_reader.newest() + 1
     if 1 < first < oldest:
         raise StoreUnavailable(
             f"{path}: expected every event from {first} on, found that some were trimmed: which entities they touched "

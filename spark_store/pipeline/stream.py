@@ -181,17 +181,17 @@ class PipelineStream:
         self._watermark = self._last_watermark()
         if (looked := self._watermark.retention) is not None:
             self._look = look_at_clock(_look_of(looked), self._time(), uptime())
-        if self._options.table_maintenance.retention.is_forever:
+        if self._options.maintenance.retention.is_forever:
             # It is not tried again.
             self._note("retention", None)
         self._kept = reader.last_transaction(target.lake, MOMENTS, APP)
-        with JournalReader.open(target.lake.journal) as follower:
-            newest, appended = follower.newest(), tables.last_appended(target)
+        with JournalReader.open(target.lake.journal) as journal_reader:
+            newest, appended = journal_reader.newest(), tables.last_appended(target)
             merged = 0 if reader.has_gaps(target.lake, LATEST, "seq") else tables.last_merged(target)
-            tables.check_same_journal(target, follower, appended)
+            tables.check_same_journal(target, journal_reader, appended)
             self._step_back(min(appended, merged))
             # Read last: nothing above the watermark is trimmed from now on.
-            found = StartPosition(follower.oldest_known(), newest, appended, merged, self._watermark.seq)
+            found = StartPosition(journal_reader.oldest_known(), newest, appended, merged, self._watermark.seq)
         decided = plan(found)
         if decided.first <= decided.last:
             self._say("catching up", first=decided.first, last=decided.last)
@@ -210,9 +210,9 @@ class PipelineStream:
         """
         known = self._watermark
         if reached < known.seq:
-            self._tell(seq=reached)
+            self._notify(seq=reached)
         if (erased := erasure.last_done(self._target.lake)) < known.erased:
-            self._tell(erased=erased, erased_at=None)
+            self._notify(erased=erased, erased_at=None)
 
     def _resume_upkeep(self) -> None:
         """Schedule maintenance as if the former process had gone on."""
@@ -345,9 +345,9 @@ class PipelineStream:
 
     def _publish(self, seq: int, batch: Batch | None = None) -> None:
         fault_injection.reach(FaultPoint.BEFORE_WATERMARK, self._target.spark)
-        self._tell(seq=seq, published=now_text(), batch=batch or self._watermark.batch)
+        self._notify(seq=seq, published=now_text(), batch=batch or self._watermark.batch)
 
-    def _tell(self, **changes: Any) -> None:
+    def _notify(self, **changes: Any) -> None:
         """Make the batch durable, and publish it."""
         durability.sync(self._target.lake)
         self._watermark = msgspec.structs.replace(self._watermark, **changes)
@@ -359,8 +359,8 @@ class PipelineStream:
         A failed one stays pending and is retried later.
         """
         while time.monotonic() >= self._erase_again and not self._stopping.is_set():
-            with JournalReader.open(self._target.lake.journal) as follower:
-                todo = erasure.ready(follower.erasures(self._watermark.erased))[: erasure.AT_ONCE]
+            with JournalReader.open(self._target.lake.journal) as journal_reader:
+                todo = erasure.ready(journal_reader.erasures(self._watermark.erased))[: erasure.AT_ONCE]
             if not todo:
                 return
             self._erase_these(todo)
@@ -376,7 +376,7 @@ class PipelineStream:
                 # Like failed maintenance, it must not keep new events out of the lake.
                 self._erase_again = time.monotonic() + _ERASE_AGAIN_SECONDS
                 failure = str(translate_error(error))
-            self._tell(erasure_failure=failure)
+            self._notify(erasure_failure=failure)
         if failure is None:
             self._say("erased", erasures=[it.id for it in todo])
         else:
@@ -420,7 +420,7 @@ class PipelineStream:
             self._done = table_maintenance.without(self._done, self._at, now)
             self._note(self._at, reason)
             with contextlib.suppress(StoreError):
-                self._tell()
+                self._notify()
         self._say("maintenance failed", reason=reason)
 
     def _note(self, kind: str, failure: str | None) -> None:
@@ -439,7 +439,7 @@ class PipelineStream:
             self._kept = seq
             self._note("moment", None)
             self._count_files()
-            self._tell()
+            self._notify()
 
     def _do(self, todo: Due) -> None:
         begun = time.monotonic()
@@ -453,7 +453,7 @@ class PipelineStream:
                 do()
                 self._note(kind, None)
         self._count_files()
-        self._tell()
+        self._notify()
         self._say("maintenance", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
 
     def _forget(self) -> None:
@@ -462,7 +462,7 @@ class PipelineStream:
         believed, ahead = utc_text(look.believed), look.ahead
         if ahead is not None:
             self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=believed)
-        events = retention.forget(self._target, self._options.table_maintenance.retention, look.until)
+        events = retention.forget(self._target, self._options.maintenance.retention, look.until)
         self._say("forgotten", events=events)
         looked = RetentionRun(
             believed, events, None, utc_text(look.clock), *look.uptime, look.steady, look.off.total_seconds()

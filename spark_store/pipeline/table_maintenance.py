@@ -73,13 +73,13 @@ class Due(NamedTuple):
 
 def due(done: MaintenanceState, now: datetime, maintenance: MaintenancePlan) -> Due:
     """Return the maintenance that is due."""
-    waited = done.batches > 0 and _has_passed(table_maintenance.optimize_every, done.optimized, now)
+    waited = done.batches > 0 and _has_passed(maintenance.optimize_every, done.optimized, now)
     return Due(
-        optimize=done.batches >= table_maintenance.batches or done.files >= table_maintenance.files or waited,
-        vacuum=_has_passed(table_maintenance.vacuum_every, done.vacuumed, now),
-        forget=not table_maintenance.retention.is_forever and _has_passed(table_maintenance.forget_every, done.forgotten, now),
+        optimize=done.batches >= maintenance.batches or done.files >= maintenance.files or waited,
+        vacuum=_has_passed(maintenance.vacuum_every, done.vacuumed, now),
+        forget=not maintenance.retention.is_forever and _has_passed(maintenance.forget_every, done.forgotten, now),
         # A moment costs a row for each thing, so there are at most half as many of them as events.
-        keep=done.events >= max(table_maintenance.moment_events, 2 * done.entities),
+        keep=done.events >= max(maintenance.moment_events, 2 * done.entities),
     )
 
 
@@ -93,7 +93,12 @@ def without(done: MaintenanceState, kind: str, now: datetime) -> MaintenanceStat
 
 
 def resume_state(
-    done: MaintenanceState, watermark: Watermark, made: datetime, now: datetime, maintenance: MaintenancePlan, grace: timedelta
+    done: MaintenanceState,
+    watermark: Watermark,
+    made: datetime,
+    now: datetime,
+    maintenance: MaintenancePlan,
+    grace: timedelta,
 ) -> MaintenanceState:
     """Return `done` with the times of earlier processes.
 
@@ -106,9 +111,9 @@ def resume_state(
 
     looked = watermark.retention
     return done._replace(
-        optimized=since(watermark.optimized, table_maintenance.optimize_every),
-        vacuumed=since(watermark.vacuumed, table_maintenance.vacuum_every),
-        forgotten=since(None if looked is None else looked.happened, table_maintenance.forget_every),
+        optimized=since(watermark.optimized, maintenance.optimize_every),
+        vacuumed=since(watermark.vacuumed, maintenance.vacuum_every),
+        forgotten=since(None if looked is None else looked.happened, maintenance.forget_every),
     )
 
 

@@ -167,9 +167,9 @@ def last_merged(target: LakeWriter) -> int:
     return reader.last_transaction(target.lake, LATEST, APP)
 
 
-def check_same_journal(target: LakeWriter, follower: JournalReader, last: int) -> None:
+def check_same_journal(target: LakeWriter, journal_reader: JournalReader, last: int) -> None:
     """Compare the lake's event number `last` with the journal's, if both still have it. Raises LakeUnfit."""
-    mine = next(follower.entries(last, last), None)
+    mine = next(journal_reader.entries(last, last), None)
     if mine is None:
         return
     kept = reader.event(target.lake, last)

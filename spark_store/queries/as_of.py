@@ -108,13 +108,13 @@ def candidates(batch: Batch) -> Iterator[Candidate]:
     return map(Candidate._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
-def with_policies(follower: JournalReader, found: Sequence[Candidate]) -> list[CandidateAccess]:
+def with_policies(journal_reader: JournalReader, found: Sequence[Candidate]) -> list[CandidateAccess]:
     """Return the candidates with their present policy.
 
     Without those that have none, that the journal does not know, or that are from before an erasure. Raises
     StoreUnavailable.
     """
-    guards = zip(found, follower.guards("thing", [it.entity for it in found]), strict=True)
+    guards = zip(found, journal_reader.guards("thing", [it.entity for it in found]), strict=True)
     return [
         CandidateAccess(it, (policy, namespace_of(it.entity)))
         for it, (policy, erased) in guards
@@ -150,6 +150,6 @@ def visible_parts(found: Sequence[CandidateAccess], accesses: Mapping[Policy, Ac
             yield SearchHit(candidate.entity, thing)
 
 
-def is_reached(follower: JournalReader, watermark: int, before: datetime) -> bool:
+def is_reached(journal_reader: JournalReader, watermark: int, before: datetime) -> bool:
     """Whether a lake with this watermark has every event from before an instant. Raises StoreUnavailable."""
-    return not follower.has_before(watermark, utc_text(before))
+    return not journal_reader.has_before(watermark, utc_text(before))

@@ -329,9 +329,9 @@ def newest(
     for _ in range(_TRIES):
         position = lakes.position(lake) if lake.has(EVENTS) else None
         seq = 0 if position is None else position.seq
-        with JournalReader.open(lake.journal) as follower:
-            rows = _select(follower.entries(seq + 1, follower.newest()), selection, gone, check)
-            oldest = follower.oldest()
+        with JournalReader.open(lake.journal) as journal_reader:
+            rows = _select(journal_reader.entries(seq + 1, journal_reader.newest()), selection, gone, check)
+            oldest = journal_reader.oldest()
         # Events that the lake has taken meanwhile may have been trimmed from the journal while it was read.
         if (oldest is not None and oldest <= seq + 1) or read_watermark(lake.watermark).seq <= seq:
             return position, rows

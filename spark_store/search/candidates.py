@@ -41,8 +41,8 @@ class ValueCandidates(NamedTuple):
 class IdScan:
     """All things of some namespaces, or of all if there are none."""
 
-    def __init__(self, picture: ReadView, namespaces: Collection[str]) -> None:
-        self._picture = picture
+    def __init__(self, read_view: ReadView, namespaces: Collection[str]) -> None:
+        self._read_view = read_view
         self._namespaces = namespaces
 
     def things(
@@ -61,7 +61,7 @@ class IdScan:
         rows = self._rows(select, "", (wanted.path, wanted.rank, wanted.value), start, is_descending)
         if not beside:
             return rows
-        others = sorted(self._picture.ids(beside), reverse=is_descending)
+        others = sorted(self._read_view.ids(beside), reverse=is_descending)
         rest = (each for each in others if start is None or (each[0] < start if is_descending else each[0] > start))
         return heapq.merge(rows, rest, reverse=is_descending)
 
@@ -78,7 +78,7 @@ class IdScan:
         condition = "" if start is None else f" AND id {sign} ?"
         for first, last in self._ranges(is_descending):
             bounds = "" if first is None else " AND id >= ? AND id < ?"
-            yield from self._picture.connection.execute(
+            yield from self._read_view.connection.execute(
                 f"{select}{bounds}{condition}{more} ORDER BY id {direction}",
                 (
                     *before,
@@ -143,21 +143,21 @@ class CandidateSet:
 
     def __init__(
         self,
-        picture: ReadView,
+        read_view: ReadView,
         question: ThingQuery,
         subjects: Collection[str],
         limit: int,
         sorts_by_id: bool,
         known: CachedCandidates,
     ) -> None:
-        self.picture = picture
+        self.read_view = read_view
         self.limit = limit
         self.known = known
-        self.things = picture.things()
-        self.is_indexed = picture.is_indexed()
-        self.large = frozenset(picture.large()) if self.is_indexed else frozenset[int]()
+        self.things = read_view.things()
+        self.is_indexed = read_view.is_indexed()
+        self.large = frozenset(read_view.large()) if self.is_indexed else frozenset[int]()
         """Things of which the index knows nothing but that."""
-        self.policies = picture.policies(subjects) if self.is_indexed else None
+        self.policies = read_view.policies(subjects) if self.is_indexed else None
         """The policies by which they may be visible; None for very many, or if unknown."""
         self._sets: dict[Candidates, frozenset[int] | None] = {}
         self._sorts_by_id = sorts_by_id
@@ -189,13 +189,13 @@ class CandidateSet:
             case AllThings():
                 return None
             case RowSelect():
-                rows = self.picture.column(tree.sql, tree.parameters, bound + 1)
+                rows = self.read_view.column(tree.sql, tree.parameters, bound + 1)
                 return frozenset(rows) if len(rows) <= bound else None
             case PathIntersection(parts, rows):
-                path = self.picture.path(rows.path)
+                path = self.read_view.path(rows.path)
                 if path is None:
                     return frozenset()
-                return self.read(Intersection(parts) if self.picture.has_arrays(path) else rows, bound)
+                return self.read(Intersection(parts) if self.read_view.has_arrays(path) else rows, bound)
             case Union(parts):
                 found = [self.read(part, bound) for part in parts]
                 return None if None in found else frozenset[int]().union(*(each for each in found if each is not None))
@@ -228,7 +228,7 @@ class CandidateSet:
         """
         match tree:
             case RowSelect(path=name, equal=(rank, value)):
-                path = self.picture.declared_path(name)
+                path = self.read_view.declared_path(name)
                 return None if path is None else ValueCandidates(name, path, rank, value)
             case Intersection(parts) | PathIntersection(parts, _):
                 return next(filter(None, map(self.of_value, parts)), None)

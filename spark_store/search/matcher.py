@@ -48,13 +48,13 @@ class Matcher:
 
     def __init__(
         self,
-        picture: ReadView,
+        read_view: ReadView,
         question: ThingQuery,
         rights: ReadRights,
         order: Sequence[SortField],
         known: CachedCandidates,
     ) -> None:
-        self._picture = picture
+        self._read_view = read_view
         self._rights = rights
         self._predicate = question.predicate
         self._namespaces = question.namespaces
@@ -81,7 +81,7 @@ class Matcher:
 
         Raises Stopped: of long texts, a few take as long as a search may.
         """
-        if self._picture.clock.tick():
+        if self._read_view.clock.tick():
             raise SearchTimeout
         _, thing_id, revision, created, modified, policy, state = row
         for needle in self._needles:
@@ -113,7 +113,7 @@ class Matcher:
 
     def sees_everything(self, policies: Collection[str] | None) -> bool:
         """Whether the requester may certainly read everything of every visible thing of these policies."""
-        namespaces = self._picture.namespaces()
+        namespaces = self._read_view.namespaces()
         if policies is None or namespaces is None:
             return False
         accesses = (self.access(policy, f"{name}:") for policy in policies for name in namespaces)

@@ -63,18 +63,18 @@ class OrderedScan:
     """One query, for one page of about `limit` things."""
 
     def __init__(
-        self, picture: ReadView, question: ThingQuery, rights: ReadRights, limit: int, known: CachedCandidates
+        self, read_view: ReadView, question: ThingQuery, rights: ReadRights, limit: int, known: CachedCandidates
     ) -> None:
-        self.picture = picture
+        self.read_view = read_view
         self.limit = limit
         self.known = known
         self.predicate = question.predicate
         self.order = effective_order(question)
-        self._by_ids = IdScan(picture, question.namespaces)
+        self._by_ids = IdScan(read_view, question.namespaces)
         self.key_of = key_of(self.order)
         self.sorts_by_id = len(self.order) == 1
-        self.reach = CandidateSet(picture, question, rights.subjects, limit, self.sorts_by_id, known)
-        self.judge = Matcher(picture, question, rights, self.order, known)
+        self.reach = CandidateSet(read_view, question, rights.subjects, limit, self.sorts_by_id, known)
+        self.judge = Matcher(read_view, question, rights, self.order, known)
 
     # the order
 
@@ -115,7 +115,7 @@ class OrderedScan:
         else:
             way = AccessPath.VALUES
             name = path_of(self.order[0].field.path)
-            declared = name if len(self.order) == 2 and self.picture.declared_path(name) is not None else ""
+            declared = name if len(self.order) == 2 and self.read_view.declared_path(name) is not None else ""
         return QueryPlan(
             way,
             self.reach.tree,
@@ -140,7 +140,7 @@ class OrderedScan:
         if (
             not self.reach.is_indexed
             or self.reach.policies is None
-            or (namespaces := self.picture.namespaces()) is None
+            or (namespaces := self.read_view.namespaces()) is None
         ):
             return None
         fields = [sorting.field.path for sorting in self.order]
@@ -169,7 +169,7 @@ class OrderedScan:
         Their first values are `fixed`, and, if `last` is given, the next one is one of those.
         """
         found, level = [], len(fixed)
-        for row in self._every_row() if keys is None else self.picture.load(keys):
+        for row in self._every_row() if keys is None else self.read_view.load(keys):
             judged = self.judge.match_row(row)
             if (
                 judged is not None
@@ -208,7 +208,7 @@ class OrderedScan:
             judged = self.judge.match_row(row)
             if judged is not None and self._is_within(judged.place, fixed):
                 yield judged
-            elif not fixed and self.picture.clock.is_late():
+            elif not fixed and self.read_view.clock.is_late():
                 yield Match((SortValue(TypeRank.TEXT, row[1]),), None)
 
     def _rows_by_id(
@@ -264,7 +264,7 @@ class OrderedScan:
         ahead = f"SELECT id FROM entities WHERE type = 'thing' AND id {sign} ? ORDER BY id {direction} LIMIT 1 OFFSET ?"
         last: str | None = start
         while last is not None:
-            start, last = last, self.picture.first(ahead, (last, SCANNED))
+            start, last = last, self.read_view.first(ahead, (last, SCANNED))
             upto = "" if last is None else f" AND id {back}= ?"
             more, values = f"{upto} AND {condition.sql}", (*(() if last is None else (last,)), *condition.parameters)
             for row in self._by_ids.things(start, is_descending, COLUMNS, more, values):
@@ -283,7 +283,7 @@ class OrderedScan:
     ) -> Iterator[Row | str]:
         if way_to_ids(len(keys), self.reach.things, self.limit) is AccessPath.CANDIDATES:
             if self.known.ids is None or self.known.ids[0] not in (keys, fixed):
-                self.known.ids = (fixed or keys, sorted(self.picture.ids(keys)))
+                self.known.ids = (fixed or keys, sorted(self.read_view.ids(keys)))
             yield from self._known_ids(self.known.ids[1], start, is_descending)
             return
         if (value := self._value(tree, fixed)) is not None:
@@ -296,7 +296,7 @@ class OrderedScan:
                 if is_dense:
                     yield row
                 else:
-                    yield from self.picture.load((row[0],))
+                    yield from self.read_view.load((row[0],))
             if looked_at % CHUNK_MARK == 0:
                 yield row[1]
 
@@ -313,7 +313,7 @@ class OrderedScan:
             yield some[-1][0]
 
     def _load(self, ids: Sequence[tuple[str, int]]) -> Iterator[Row]:
-        rows = {row[0]: row for row in self.picture.load([key for _, key in ids])}
+        rows = {row[0]: row for row in self.read_view.load([key for _, key in ids])}
         yield from (rows[key] for _, key in ids if key in rows)
 
     def _value(self, tree: Candidates, fixed: tuple[Group, ...]) -> ValueCandidates | None:
@@ -384,7 +384,7 @@ class OrderedScan:
         """As `_level`, one value of the field that orders next after the other."""
         sorting = self.order[level]
         start = None if after is None else after[level]
-        path = self.picture.path(path_of(sorting.field.path))
+        path = self.read_view.path(path_of(sorting.field.path))
         ranks = [int(rank) for rank in TypeRank]
         for rank in reversed(ranks) if sorting.is_descending else ranks:
             if start is not None and (rank > start.rank if sorting.is_descending else rank < start.rank):
@@ -496,13 +496,13 @@ class OrderedScan:
         apart: frozenset[int],
     ) -> Iterator[Match]:
         """The things that have no value to be ordered by, or null."""
-        if path is not None and self.picture.has_for_all(path):
-            nulls = frozenset(self.picture.column(f"{_AT} = {int(TypeRank.NULL)}", (path,)))
+        if path is not None and self.read_view.has_for_all(path):
+            nulls = frozenset(self.read_view.column(f"{_AT} = {int(TypeRank.NULL)}", (path,)))
             keys = (nulls if keys is None else keys & nulls) - apart
         elif keys is None or len(keys) > SORTABLE:
-            others = frozenset(self.picture.column(f"{_AT} <> {int(TypeRank.NULL)}", (path,)))
-            nulls = frozenset(self.picture.column(f"{_AT} = {int(TypeRank.NULL)}", (path,)))
-            all = (frozenset(self.picture.column(_KEYS)) - apart) if keys is None else keys
+            others = frozenset(self.read_view.column(f"{_AT} <> {int(TypeRank.NULL)}", (path,)))
+            nulls = frozenset(self.read_view.column(f"{_AT} = {int(TypeRank.NULL)}", (path,)))
+            all = (frozenset(self.read_view.column(_KEYS)) - apart) if keys is None else keys
             keys = (all - others).union(all.intersection(nulls))
         within = (*fixed, Group(int(TypeRank.NULL), None))
         yield from self._level(level + 1, keys, tree, after, within, apart)
@@ -530,7 +530,7 @@ class OrderedScan:
             sign = f"{sign}="
         while True:
             condition = f" AND value {sign} ?" if bound else ""
-            cursor = self.picture.connection.execute(
+            cursor = self.read_view.connection.execute(
                 f"{select}{condition} ORDER BY value {direction}", (path, rank, *bound)
             )
             last: Any = _NONE

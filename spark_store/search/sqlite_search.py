@@ -86,9 +86,9 @@ class SqliteSearch:
         clock = Deadline(started + budget.left(), self._slice)
         hits: list[SearchHit] = []
         place, is_last = after, True
-        with self._translating(), self._picture(clock) as picture:
+        with self._translating(), self._read_view(clock) as read_view:
             try:
-                walk = OrderedScan(picture, question, rights, limit, self._recall(question, after))
+                walk = OrderedScan(read_view, question, rights, limit, self._recall(question, after))
                 for found in walk.behind(after):
                     if found.hit is None:
                         if clock.is_late():
@@ -139,8 +139,8 @@ class SqliteSearch:
     def explain(self, question: ThingQuery, rights: ReadRights, limit: int = 25) -> QueryPlan:
         """Return the plan of the first page at this moment. Raises StoreUnavailable."""
         clock = Deadline(time.perf_counter() + Budget().seconds, self._slice)
-        with self._translating(), self._picture(clock) as picture:
-            return OrderedScan(picture, question, rights, limit, CachedCandidates()).plan()
+        with self._translating(), self._read_view(clock) as read_view:
+            return OrderedScan(read_view, question, rights, limit, CachedCandidates()).plan()
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """The committed state of an entity; within a page, that of the page's picture.
@@ -173,7 +173,7 @@ class SqliteSearch:
         return entry[1]
 
     @contextlib.contextmanager
-    def _picture(self, clock: Deadline) -> Iterator[ReadView]:
+    def _read_view(self, clock: Deadline) -> Iterator[ReadView]:
         """Open a read view until the deadline."""
         self._connection.set_progress_handler(clock.tick, _OPERATIONS)
         try:

@@ -15,8 +15,8 @@ from pathlib import Path
 import uvloop
 
 
-async def main(octets: bytes, piece: int) -> None:
-    pieces = [octets[place : place + piece] for place in range(0, len(octets), piece)]
+async def main(raw: bytes, piece: int) -> None:
+    pieces = [raw[place : place + piece] for place in range(0, len(raw), piece)]
     is_over = asyncio.Event()
 
     async def send(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

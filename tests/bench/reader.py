@@ -29,23 +29,23 @@ def main(host: str, port: int, how: str, publisher: str, least: int, file: str =
     endpoint = Endpoint(EndpointRole.CLIENT, 0.0, extensions=())
     endpoint.subscribe(publisher, UNBOUNDED)
     kept = []
-    octets, is_over, first = 0, False, 0.0
+    raw, is_over, first = 0, False, 0.0
     with socket.create_connection((host, port), timeout=PATIENCE) as link:
         link.sendall(endpoint.take())
         spent = time.process_time()
         while not is_over and (chunk := link.recv(CHUNK)):
             first = first or time.perf_counter()
-            octets += len(chunk)
+            raw += len(chunk)
             if file:
                 kept.append(chunk)
             if how == "count":
-                is_over = octets > least and chunk.endswith(END)
+                is_over = raw > least and chunk.endswith(END)
             else:
                 is_over = any(isinstance(event, Completed) for event in endpoint.receive(chunk, 0.0))
         seconds, spent = time.perf_counter() - first, time.process_time() - spent
     if file:
         Path(file).write_bytes(b"".join(kept))
-    print(json.dumps({"seconds": seconds, "octets": octets, "processor": spent}), flush=True)
+    print(json.dumps({"seconds": seconds, "octets": raw, "processor": spent}), flush=True)
     return 0 if is_over else 1
 
 

@@ -21,7 +21,7 @@ from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import connection, source
-from tests.support.in_process.reactive_streams_io import H, Quay, octets, subscribe
+from tests.support.in_process.reactive_streams_io import H, Quay, raw, subscribe
 from tests.support.in_process.service import pause, until
 from tests.support.service_process import ServiceCommand
 
@@ -109,7 +109,7 @@ def _beside(folder: Path, service: ServiceCommand, port: int, what: str, publish
     """So many elements, and the same octets sent by the bare server, in turns."""
     file = folder / "octets"
     least = SIZE * count
-    octets = run("reader", "127.0.0.1", port, "count", publisher, least, file)["octets"]
+    raw = run("reader", "127.0.0.1", port, "count", publisher, least, file)["octets"]
     rates: dict[tuple[str, str], list[float]] = {}
     ours = theirs = 0.0
     for _ in range(TURNS):
@@ -131,7 +131,7 @@ def _beside(folder: Path, service: ServiceCommand, port: int, what: str, publish
         f"{middle['bare', 'read']:,.0f} elements/s (asyncio on uvloop, the same octets)",
         "ratio ≥ 0.8",
         ratio >= 0.8,
-        f"ratio {ratio:.2f}; {octets / count:.0f} octets each; processor time for each: {spent}; "
+        f"ratio {ratio:.2f}; {raw / count:.0f} octets each; processor time for each: {spent}; "
         f"to one that looks at nothing {middle['ours', 'count']:,.0f} and "
         f"{middle['bare', 'count']:,.0f} elements/s",
     )
@@ -164,7 +164,7 @@ def _over_mqtt(
             MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker,
         ):
             before = processor_seconds(service)
-            asker.send(octets(H, subscribe(publisher, 1, UNBOUNDED)))
+            asker.send(raw(H, subscribe(publisher, 1, UNBOUNDED)))
             found = figures()
             processor = processor_seconds(service) - before
             ours.append(found["octets"] / found["seconds"])

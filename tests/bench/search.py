@@ -52,33 +52,36 @@ class Whole:
         return thing
 
 
-def thing(number: int, chance: random.Random) -> dict[str, Any]:
+def thing(number: int, random_source: random.Random) -> dict[str, Any]:
     return {
         "thingId": f"bench.site:{number * 2654435761 % 2**32:08x}-{number:07}",
         "policyId": POLICY,
         "definition": f"acme:lamp:{number % 7}.0.0",
         "attributes": {
-            "room": f"room-{chance.randrange(200):03}",
-            "serial": f"SN-{chance.randrange(10**9):09}",
-            "maker": chance.choice(["acme", "umbrella", "initech", "hooli"]),
-            "floor": chance.randrange(12),
-            "tags": chance.sample(["north", "south", "old", "new", "spare"], 2),
-            "location": {"latitude": chance.uniform(47, 55), "longitude": chance.uniform(6, 15)},
-            "note": "".join(chance.choices("abcdefghij klmnop qrstuvwxyz", k=360)),
+            "room": f"room-{random_source.randrange(200):03}",
+            "serial": f"SN-{random_source.randrange(10**9):09}",
+            "maker": random_source.choice(["acme", "umbrella", "initech", "hooli"]),
+            "floor": random_source.randrange(12),
+            "tags": random_source.sample(["north", "south", "old", "new", "spare"], 2),
+            "location": {"latitude": random_source.uniform(47, 55), "longitude": random_source.uniform(6, 15)},
+            "note": "".join(random_source.choices("abcdefghij klmnop qrstuvwxyz", k=360)),
         },
         "features": {
             "thermometer": {
                 "definition": ["acme:thermometer:1.0.0"],
-                "properties": {"celsius": round(chance.uniform(-10, 40), 3), "battery": chance.randrange(101)},
+                "properties": {
+                    "celsius": round(random_source.uniform(-10, 40), 3),
+                    "battery": random_source.randrange(101),
+                },
             },
-            "lamp": {"properties": {"on": chance.random() < 0.5, "level": chance.randrange(256)}},
+            "lamp": {"properties": {"on": random_source.random() < 0.5, "level": random_source.randrange(256)}},
         },
     }
 
 
 def write_things(path: Path, number: int) -> None:
     """A journal's file with so many things and their index."""
-    chance = random.Random(7)
+    random_source = random.Random(7)
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
         for pragma in ("journal_mode = WAL", "synchronous = OFF", "cache_size = -262144"):
@@ -90,7 +93,7 @@ def write_things(path: Path, number: int) -> None:
         ids: dict[str, int] = {}
         at = "2030-01-15T07:30:00.000000Z"
         for key in range(1, number + 1):
-            state = thing(key, chance)
+            state = thing(key, random_source)
             file.execute(
                 "INSERT INTO entities (key, type, id, revision, created, modified, state, policy) "
                 "VALUES (?, 'thing', ?, 1, ?, ?, ?, ?)",
@@ -131,13 +134,13 @@ class Asked(NamedTuple):
 CELSIUS = "features/thermometer/properties/celsius"
 
 
-def _latitudes(chance: random.Random) -> str:
-    low = chance.uniform(47, 54)
+def _latitudes(random_source: random.Random) -> str:
+    low = random_source.uniform(47, 54)
     return f"and(ge(attributes/location/latitude,{low:.6f}),lt(attributes/location/latitude,{low + 0.08:.6f}))"
 
 
-def _warm_on_a_floor(chance: random.Random) -> str:
-    return f"and(eq(attributes/floor,{chance.randrange(12)}),gt({CELSIUS},{chance.uniform(-10, 40):.3f}))"
+def _warm_on_a_floor(random_source: random.Random) -> str:
+    return f"and(eq(attributes/floor,{random_source.randrange(12)}),gt({CELSIUS},{random_source.uniform(-10, 40):.3f}))"
 
 
 FIRST_PAGES = (
@@ -173,12 +176,12 @@ FIRST_PAGES = (
 
 
 def first_pages(path: Path, rounds: int = ROUNDS) -> Iterator[Figure]:
-    chance = random.Random(11)
+    random_source = random.Random(11)
     with closing(SqliteSearch(path)) as search:
         for kind in FIRST_PAGES:
             times = []
             for _ in range(max(5, rounds // 20) if kind.is_scan else rounds):
-                asked = question(kind.filter(chance), kind.options(chance))
+                asked = question(kind.filter(random_source), kind.options(random_source))
                 begun = time.perf_counter()
                 found = search.page(asked, Whole(), None, PAGE, Budget(60.0))
                 while not found.hits and not found.is_last:

@@ -60,19 +60,19 @@ def packet_end(buffer: bytearray, start: int) -> int | None:
 def main(host: str, port: int, topic: str, count: int, ending: bytes = b"") -> int:
     with socket.create_connection((host, port), timeout=PATIENCE) as link:
         link.sendall(connect_packet() + subscribe_packet(topic))
-        seen, size, octets, first, last = 0, 0, 0, 0.0, 0.0
+        seen, size, raw, first, last = 0, 0, 0, 0.0, 0.0
         with contextlib.suppress(TimeoutError):
             for kind, length, is_end in packets(link, ending):
                 if kind == SUBACK:
                     print("ready", flush=True)
                 elif kind == PUBLISH:
-                    seen, size, octets, last = seen + 1, length, octets + length, time.perf_counter()
+                    seen, size, raw, last = seen + 1, length, raw + length, time.perf_counter()
                     if seen == 1:
                         first = last
                         link.settimeout(SILENCE)
                     if is_end or seen == count:
                         break
-    print(json.dumps({"seconds": last - first, "seen": seen, "bytes": size, "octets": octets}), flush=True)
+    print(json.dumps({"seconds": last - first, "seen": seen, "bytes": size, "octets": raw}), flush=True)
     return 0 if seen else 1
 
 

@@ -1,6 +1,6 @@
 """What is fuzzed: functions of octets that raise where a promise is broken, and what they begin with.
 
-`octets` hears them as they are, in both roles; `talk` and `desk` make a plan of them, which two endpoints or clients at a
+`raw` hears them as they are, in both roles; `talk` and `desk` make a plan of them, which two endpoints or clients at a
 desk carry out; `names` reads publisher strings and reasons.
 """
 
@@ -49,7 +49,7 @@ def read(data: bytes) -> None:
     """Names, reasons and what a message begins with: read, or refused by the one error that there is."""
     text = data.decode("utf-8", "replace")
     with contextlib.suppress(DecodeError):
-        publisher_names.parse(text, with_trials=True)
+        publisher_names.parse(text, with_test_publishers=True)
     fault = errors.read(text)
     assert 100 <= fault.status < 600
     assert len(errors.write(fault).encode()) <= errors.LONGEST
@@ -86,7 +86,7 @@ TARGETS: dict[str, Callable[[bytes], object]] = {
 
 _random = dice("fuzzing")
 SEEDS: dict[str, list[bytes]] = {
-    "octets": [bytes([how]) + bytes.fromhex(each.octets) for each in EXAMPLES for how in (0x08, 0x0D)],
+    "octets": [bytes([how]) + bytes.fromhex(each.raw) for each in EXAMPLES for how in (0x08, 0x0D)],
     "names": [
         b"things/org.acme:lamp-1/history?from=2&to=4&filter=eq(attributes/a,%22x%22)",
         b"things/org.acme:lamp-1/events?project=/features/t/properties/value&pack=f64",

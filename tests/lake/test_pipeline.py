@@ -280,7 +280,9 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: Spark
     for since, found in ((0, 0), (1, 8), (1000, 8), (3000, 8), (4000, 18)):
         assert moment_before(site.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found, since
     shutil.rmtree(site.lake.path(MOMENTS))
-    assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, maintenance=MaintenancePlan(moment_events=2)), "made anew"
+    assert ("moment", {"seq": 18, "things": 4}) in take_all(
+        spark, site, maintenance=MaintenancePlan(moment_events=2)
+    ), "made anew"
 
 
 @pytest.mark.soak(shard="lake")

@@ -152,7 +152,7 @@ def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession
         site.lake.watermark.write_bytes(published)
         os.utime(site.lake.watermark, ns=(at, at))
         os.truncate(newest := log_files(site, table)[-1], 0)
-        assert durability.mend(site.lake) == [newest]
+        assert durability.repair(site.lake) == [newest]
         take_all(spark, site)
         site.assert_equal()
 

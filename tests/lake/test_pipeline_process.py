@@ -201,8 +201,8 @@ def by_hand(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFolder:
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(4, 700))
     monkeypatch.setattr(module, "_target", lambda *_, **__: contextlib.nullcontext(SimpleNamespace(lake=site.lake)))
     monkeypatch.setattr(tables, "prepare", lambda _: None)
-    monkeypatch.setattr(maintenance, "optimize", lambda _: None)
-    monkeypatch.setattr(maintenance, "vacuum", lambda _: None)
+    monkeypatch.setattr(table_maintenance, "optimize", lambda _: None)
+    monkeypatch.setattr(table_maintenance, "vacuum", lambda _: None)
     monkeypatch.setattr(retention, "forget", lambda *_: 17)
     return site
 

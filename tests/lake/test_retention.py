@@ -15,7 +15,15 @@ from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS
 from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline import retention as module
 from spark_store.pipeline import snapshots
-from spark_store.pipeline.retention import DeletedEvents, RetentionRule, RetentionRules, trusted_time, fold, forget, preview
+from spark_store.pipeline.retention import (
+    DeletedEvents,
+    RetentionRule,
+    RetentionRules,
+    trusted_time,
+    fold,
+    forget,
+    preview,
+)
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import timestamp

@@ -323,14 +323,14 @@ class TestAmqp091(BrokerBehaviour):
         publishing.give(*outgoing("/never-there", b"lost"), *outgoing(world.out, b""), *outgoing("/never-there", b""))
         words = "missing address: queue 'never-there' does not exist: NO_ROUTE"
         assert messages_of(await publishing.all_done()) == [words, None, words]
-        assert Counter(told) == {("/never-there", ReaderStatus.UNHEARD): 2, (world.out, ReaderStatus.HEARD): 1}
+        assert Counter(told) == {("/never-there", ReaderStatus.UNDELIVERED): 2, (world.out, ReaderStatus.HEARD): 1}
 
     async def test_a_missing_exchange_is_named_and_harms_nobody(self, world: AmqpWorld, link: AmqpLink) -> None:
         told, publishing = signs_of(link), Publishing(link)
         for payload in numbered(20):
             publishing.give(*outgoing(world.out, payload), *outgoing("not-there/key", payload))
         outcomes = messages_of(await publishing.all_done())
-        assert (outcomes[::2], told.count(("not-there/key", ReaderStatus.UNHEARD))) == ([None] * 20, 20)
+        assert (outcomes[::2], told.count(("not-there/key", ReaderStatus.UNDELIVERED))) == ([None] * 20, 20)
         assert set(outcomes[1::2]) == {"missing address: NOT_FOUND - no exchange 'not-there' in vhost '/'"}
         await wait_until(lambda: len(world.heard()) >= 20)
         assert [envelope.payload for envelope in world.heard()] == numbered(20)

@@ -62,11 +62,11 @@ class KafkaWorld:
     def definition(self) -> Connection:
         return Connection.model_validate(self.document)
 
-    async def connect(self, mended_within: float = 0.5, **options: str) -> KafkaLink:
+    async def connect(self, repair_seconds: float = 0.5, **options: str) -> KafkaLink:
         self.proxy.is_refusing = False
         self.proxy.flow()
         document = {**self.document, "specificConfig": {**self.document["specificConfig"], **options}}
-        self.link = await connect(Connection.model_validate(document), mended_within=mended_within)
+        self.link = await connect(Connection.model_validate(document), repair_seconds=repair_seconds)
         return self.link
 
     async def connect_client(self, client: int, clients: int) -> KafkaLink:
@@ -360,7 +360,7 @@ class TestKafka(BrokerBehaviour):
     # ── cuts and ends ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_small_cut_is_mended_and_nobody_notices(self, world: KafkaWorld) -> None:
-        link = await world.connect(mended_within=10.0)
+        link = await world.connect(repair_seconds=10.0)
         taker, publishing = Taker(link), Publishing(link)
         for number in range(3):
             world.proxy.cut()

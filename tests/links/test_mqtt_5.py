@@ -64,7 +64,7 @@ class TestMqtt5(MqttBehaviour):
         for address in (world.out, nobody, world.out, nobody):
             publishing.give(OutboundMessage(address, Envelope(b"{}")))
         assert await publishing.all_done() == [None] * 4
-        assert Counter(told) == {(world.out, ReaderStatus.HEARD): 2, (nobody, ReaderStatus.UNHEARD): 2}
+        assert Counter(told) == {(world.out, ReaderStatus.HEARD): 2, (nobody, ReaderStatus.UNDELIVERED): 2}
         await link.close()
 
     async def test_an_address_that_may_not_be_published_to_is_told(self, world: MqttWorld, tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ def test_no_known_weakness_is_a_pass() -> None:
 
 
 def test_a_known_weakness_fails_and_is_named_with_its_mending() -> None:
-    verdict = judge(said(FINE, WEAK), "Found 2 known vulnerabilities in 1 package")
-    assert (verdict.failed, verdict.passed) == (True, False)
-    assert verdict.text.splitlines() == [
+    decision = judge(said(FINE, WEAK), "Found 2 known vulnerabilities in 1 package")
+    assert (decision.failed, decision.passed) == (True, False)
+    assert decision.text.splitlines() == [
         "known weaknesses:",
         "b 2: PYSEC-1, fixed in 3",
         "b 2: X, not fixed yet",
@@ -53,16 +53,16 @@ def test_a_known_weakness_fails_and_is_named_with_its_mending() -> None:
     ],
 )
 def test_an_audit_that_did_not_happen_neither_passes_nor_fails(answer: str, complaint: str) -> None:
-    verdict = judge(answer, complaint)
-    assert (verdict.passed, verdict.failed) == (False, False)
-    assert verdict.text.startswith("not audited: ")
-    assert complaint.rpartition("\n")[2] in verdict.text or answer
+    decision = judge(answer, complaint)
+    assert (decision.passed, decision.failed) == (False, False)
+    assert decision.text.startswith("not audited: ")
+    assert complaint.rpartition("\n")[2] in decision.text or answer
 
 
 def test_what_can_be_audited_is_and_what_cannot_is_named_and_never_passes() -> None:
-    verdict = judge(said(FINE, UNKNOWN, {**FINE, "name": "d"}), "No known vulnerabilities found")
-    assert (verdict.passed, verdict.failed) == (False, False)
-    assert verdict.text.splitlines() == [
+    decision = judge(said(FINE, UNKNOWN, {**FINE, "name": "d"}), "No known vulnerabilities found")
+    assert (decision.passed, decision.failed) == (False, False)
+    assert decision.text.splitlines() == [
         "audited: no known weakness in 2 packages",
         "not audited, since nothing is known there of them: c",
     ]
@@ -75,14 +75,14 @@ def test_of_many_packages_that_cannot_be_audited_some_are_named() -> None:
 
 
 def test_a_known_weakness_counts_also_where_something_could_not_be_audited() -> None:
-    verdict = judge(said(WEAK, UNKNOWN), "")
-    assert verdict.failed
-    assert verdict.text.splitlines()[-1] == "not audited, since nothing is known there of them: c"
+    decision = judge(said(WEAK, UNKNOWN), "")
+    assert decision.failed
+    assert decision.text.splitlines()[-1] == "not audited, since nothing is known there of them: c"
 
 
 def test_an_audit_that_hangs_is_given_up() -> None:
-    verdict = ask([sys.executable, "-c", "import time; time.sleep(600)"], 0.5)
-    assert verdict == Verdict("not audited: no end after 0.5 s")
+    decision = ask([sys.executable, "-c", "import time; time.sleep(600)"], 0.5)
+    assert decision == Verdict("not audited: no end after 0.5 s")
 
 
 def test_without_the_program_nothing_is_audited(tmp_path: Path) -> None:
@@ -112,9 +112,9 @@ def test_what_passed_is_asked_for_again_when_the_pins_change(tmp_path: Path, mon
 
 @pytest.mark.parametrize(("verdict", "code"), [(judge("", "no network"), 0), (judge(said(WEAK), ""), 1)])
 def test_only_a_weakness_ends_with_1_and_only_a_pass_is_remembered(
-    verdict: Verdict, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    decision: Verdict, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "STAMP", tmp_path / "audited")
-    monkeypatch.setattr(audit, "ask", lambda *_: verdict)
+    monkeypatch.setattr(audit, "ask", lambda *_: decision)
     assert audit.main() == code
     assert not audit.STAMP.exists()

@@ -136,8 +136,8 @@ def plain(item: dict[str, Any]) -> dict[str, Any]:
     return {name: item[name] for name in ("topic", "path", "value", "revision", "timestamp") if name in item}
 
 
-def events(octets: Sequence[bytes]) -> list[dict[str, Any]]:
-    return [json.loads(each) for each in octets]
+def events(raw: Sequence[bytes]) -> list[dict[str, Any]]:
+    return [json.loads(each) for each in raw]
 
 
 def contents(frames: Sequence[Any]) -> list[dict[str, Any]]:
@@ -237,6 +237,6 @@ def test_one_stream_has_the_same_messages_in_the_same_order_in_both_protocols_th
     watch.until(lambda: len(watch.elements(from_now)) == MESSAGES)
     replayed = watch.subscribe(f"streams/{stream}/0?resend_all=true&follow=false", 10_000)
     watch.until(lambda: watch.has(Completed(replayed)))
-    for octets in (watch.elements(from_now), watch.elements(replayed)):
-        assert [without_ttl(json.loads(each)) for each in octets] == messages
+    for raw in (watch.elements(from_now), watch.elements(replayed)):
+        assert [without_ttl(json.loads(each)) for each in raw] == messages
     assert [without_ttl(frame[3]) for frame in resent(pump, stream, MESSAGES)] == messages

@@ -36,7 +36,7 @@ HISTORY = "things/acme.site:lamp/history"
 class Wire(Protocol):
     """What carries octets to the service and back."""
 
-    async def send(self, octets: bytes) -> None: ...
+    async def send(self, raw: bytes) -> None: ...
 
     async def hear(self) -> bytes:
         """What comes next; nothing at the end."""
@@ -48,8 +48,8 @@ class Stream:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
-    async def send(self, octets: bytes) -> None:
-        self._writer.write(octets)
+    async def send(self, raw: bytes) -> None:
+        self._writer.write(raw)
         await self._writer.drain()
 
     async def hear(self) -> bytes:
@@ -66,8 +66,8 @@ class Messages:
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
 
-    async def send(self, octets: bytes) -> None:
-        await self._socket.send(octets)
+    async def send(self, raw: bytes) -> None:
+        await self._socket.send(raw)
 
     async def hear(self) -> bytes:
         message = await self._socket.recv()
@@ -84,16 +84,16 @@ class Client:
     told: list[Event] = field(default_factory=list)
 
     async def say(self) -> None:
-        while octets := self.endpoint.take():
-            await self.wire.send(octets)
+        while raw := self.endpoint.take():
+            await self.wire.send(raw)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Hear and answer until this is true."""
         await self.say()
         while not condition():
-            octets = await asyncio.wait_for(self.wire.hear(), PATIENCE)
-            self.told += self.endpoint.receive(octets, time.monotonic())
-            if not octets:
+            raw = await asyncio.wait_for(self.wire.hear(), PATIENCE)
+            self.told += self.endpoint.receive(raw, time.monotonic())
+            if not raw:
                 self.told += self.endpoint.lose(time.monotonic())
             await self.say()
 

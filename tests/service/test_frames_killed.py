@@ -48,7 +48,7 @@ def kill(folder: Path, trial_broker: TrialBroker, rounds: int) -> None:
         if not isinstance(trial_broker, AmqpTrialBroker):
             # A queue keeps what comes while its reader is away, so that nothing may be missing there.
             trial.wait_for_sessions(FRAMES, "resumed", 1)
-        print(trial.verdict())
+        print(trial.decision())
         for reader in (FRAMES, OCTETS):
             print(reader, dict(trial.sessions(reader)))
             for log in planted(trial, reader, chances.randrange(10, 40), folder):

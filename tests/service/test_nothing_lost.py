@@ -161,7 +161,7 @@ def test_the_checker_process_catches_a_fault_planted_in_the_journal(
 ) -> None:
     with Trial(tmp_path, shared_broker(MqttTrialBroker)) as trial:
         trial.wait_for(50)
-        trial.verdict()
+        trial.decision()
         trial.service.stop()
         with sqlite3.connect(trial.service.data / "journal.db") as journal:
             before = journal.total_changes
@@ -189,7 +189,7 @@ def test_a_kill_of_the_service_between_three_brokers_loses_nothing(shared_broker
     with Trial(tmp_path, *map(shared_broker, ALL)) as trial:
         trial.kill_service_after(dice("kill").randrange(1, 50))
         trial.wait_for(1)
-        print(trial.verdict())
+        print(trial.decision())
 
 
 @EACH
@@ -200,7 +200,7 @@ def test_a_hundred_kills_of_the_service_lose_nothing_and_repeat_nothing(
     with Trial(tmp_path, shared_broker(kind)) as trial:
         for _ in range(KILLS):
             trial.kill_service_after(moments.randrange(1, 400))
-        print(trial.verdict())
+        print(trial.decision())
 
 
 # ── the broker is killed ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -213,10 +213,10 @@ def restart_broker(folder: Path, trial_broker: TrialBroker, restarts: int, most:
         for _ in range(restarts):
             trial.restart_broker_after(moments.randrange(1, most), trial_broker)
         trial.wait_for(1)
-        verdict = trial.verdict()
-        print(verdict)
+        decision = trial.decision()
+        print(decision)
         # The service has lived on, and with it every subscription.
-        assert " 0 failed" in verdict, trial.service.log()
+        assert " 0 failed" in decision, trial.service.log()
 
 
 @pytest.mark.slow(reason="a real broker ends and starts")
@@ -257,7 +257,7 @@ def test_8_14_cuts_and_silence_of_the_link_leave_no_gap_and_no_other_order(
                 proxy.cut()
             proxy.flow()
         trial.wait_for(1)
-        print(trial.verdict())
+        print(trial.decision())
 
 
 # ── all at once ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -282,4 +282,4 @@ def test_kills_of_the_service_and_of_three_brokers_in_turn_lose_nothing(killed_b
             trial.service.start_again(ready=False)
             away.start_again()
         trial.wait_for(1)
-        print(trial.verdict())
+        print(trial.decision())

@@ -62,7 +62,7 @@ def kill_all(folder: Path, load: TrialBroker, target: TrialBroker, rounds: int) 
             trial.wait_for(20)
             kill_while_away(trial, target, chances, 60)
             trial.wait_for(50)
-        return trial.verdict()
+        return trial.decision()
 
 
 def kill_while_away(trial: Trial, target: TrialBroker, chances: random.Random, most: int) -> None:
@@ -89,7 +89,7 @@ def test_what_was_stored_is_heard_in_order_and_what_was_acknowledged_too(
         trial.wait_for(20)
         kill_while_away(trial, target, dice("targets"), 10)
         trial.wait_for(20)
-        print(trial.verdict())
+        print(trial.decision())
 
 
 @pytest.mark.soak(shard="kills-amqp")

@@ -56,8 +56,8 @@ class Device:
         self.say()
 
     def say(self) -> None:
-        while octets := self.endpoint.take():
-            self._party.send(octets, headers={"rsio-session": self._session})
+        while raw := self.endpoint.take():
+            self._party.send(raw, headers={"rsio-session": self._session})
 
     def offer(self, upto: int) -> None:
         """Send as much as is wanted."""

@@ -55,7 +55,7 @@ def is_token(part: str) -> bool:
     return part.isalpha() and part.isupper()
 
 
-def octets(written: list[str], tokens: dict[str, bytes]) -> bytes:
+def raw(written: list[str], tokens: dict[str, bytes]) -> bytes:
     return b"".join(
         part[1:-1].encode() if part.startswith("'") else tokens[part] if is_token(part) else bytes.fromhex(part)
         for part in written
@@ -66,10 +66,10 @@ def expect(desk: Desk, written: list[str], tokens: dict[str, bytes]) -> None:
     """These octets come next. A token that is not known yet is what stands in its place."""
     for place, part in enumerate(written):
         if is_token(part) and part not in tokens:
-            before = octets(written[:place], tokens)
+            before = raw(written[:place], tokens)
             wait_for(desk, len(before) + TOKEN)
             tokens[part] = desk.heard[len(before) :][:TOKEN]
-    expected = octets(written, tokens)
+    expected = raw(written, tokens)
     wait_for(desk, len(expected))
     assert desk.heard.startswith(expected), f"{desk.heard.hex(' ')}, the page says {expected.hex(' ')}"
     desk.heard = desk.heard[len(expected) :]
@@ -172,23 +172,23 @@ def converse(mosquitto: Mosquitto) -> None:
     lines = [line for text in blocks("text") for line in text.splitlines()]
     tokens: dict[str, bytes] = {}
     with ExitStack() as stack:
-        desks = {
+        handlers = {
             arrows: Desk(stack.enter_context(at_topics(mosquitto, name)))
             for arrows, name in {1: "desk", 2: "again"}.items()
         }
-        for desk in desks.values():
+        for desk in handlers.values():
             desk.client.read = bytes
         for line in lines:
             arrows, _, written = line.partition(" ")
-            desk = desks[len(arrows)]
+            desk = handlers[len(arrows)]
             if set(arrows) == {">"}:
                 assert desk.heard == b"", f"more than the page says, before: {line}"
-                desk.client.send(octets(parts(written), tokens))
+                desk.client.send(raw(parts(written), tokens))
             else:
                 assert set(arrows) == {"<"}
                 expect(desk, parts(written), tokens)
         # After all goodbyes each may begin again, and hears nothing else before the answer.
-        hello, _, answer = (octets(parts(line.partition(" ")[2]), {}) for line in lines[:3])
-        for desk in desks.values():
+        hello, _, answer = (raw(parts(line.partition(" ")[2]), {}) for line in lines[:3])
+        for desk in handlers.values():
             assert desk.heard == b""
             desk.client.assert_next_answers(hello, lambda message: message == answer)

@@ -102,7 +102,7 @@ def kill(folder: Path, trial_broker: TrialBroker, rounds: int, *readers: str, mo
                 trial_broker.start_again()
                 trial.service.start_again(ready=False)
         trial.wait_for(20)
-        return trial.verdict()
+        return trial.decision()
 
 
 @pytest.mark.slow(reason="a real broker and the service end and start under load")

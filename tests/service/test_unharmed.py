@@ -32,7 +32,7 @@ def operate(folder: Path, trial_brokers: list[TrialBroker], steps: int) -> str:
         for _ in range(steps):
             churn.step()
         trial.wait_for(50)
-        verdict = trial.verdict()
+        decision = trial.decision()
         for connection in trial.connections:
             links = [
                 it for it in trial.service.records() if it["event"] == "connected" and it["connection"] == connection
@@ -41,7 +41,7 @@ def operate(folder: Path, trial_brokers: list[TrialBroker], steps: int) -> str:
             assert trial.service.metric(
                 "connectivity_deliveries_total", connection=connection, outcome="answered_again"
             ) == 0  # fmt: skip
-        return f"{churn}: {verdict}"
+        return f"{churn}: {decision}"
 
 
 @pytest.mark.slow(reason="an operator waits for each change beside a load")

@@ -202,7 +202,7 @@ class MemoryLink:
         if broker.withheld_confirms:
             broker.withheld_confirms -= 1
         else:
-            sign = ReaderStatus.UNHEARD if message.address in broker.unread_addresses else ReaderStatus.HEARD
+            sign = ReaderStatus.UNDELIVERED if message.address in broker.unread_addresses else ReaderStatus.HEARD
             self._confirm(message.address, sign, done, None)
 
     def _confirm(self, address: str, sign: ReaderStatus, done: Done, error: PublishFailed | None) -> None:

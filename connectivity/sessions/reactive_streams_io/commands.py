@@ -76,7 +76,7 @@ class CommandResponses:
             return
         self._send(answer, ReplyChannel(route, Destination(address, {})), ended)
 
-    def _send(self, answer: Response | ErrorResponse, line: ReplyChannel, ended: Done) -> None:
+    def _send(self, answer: Response | ErrorResponse, channel: ReplyChannel, ended: Done) -> None:
         try:
             envelopes = self._codec.encode(answer, None)
         except MappingError as error:
@@ -86,11 +86,11 @@ class CommandResponses:
 
         def told(error: ConnectivityError | None) -> None:
             if (instead := too_large(answer, error)) is not None:
-                self._send(instead, line, ended)
+                self._send(instead, channel, ended)
             else:
                 ended(error)
 
-        line.post(envelopes, told)
+        channel.post(envelopes, told)
 
     def _reply_address(
         self, answer: Response | ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, own: str
@@ -151,36 +151,36 @@ class CommandResult(NamedTuple):
     """The result of processing a message."""
 
     elements: Sequence[Element]
-    party: CommandSender
+    sender: CommandSender
 
 
 def carry_out(
-    made: CommandResult, heard: ReceivedSignal, arrival: InboundDelivery
+    made: CommandResult, received_signal: ReceivedSignal, arrival: InboundDelivery
 ) -> list[SessionReply | SessionCommand]:
     """Return the commands and errors of the elements of a message, in order."""
-    return [_work(element, made.party, heard, arrival) for element in made.elements]
+    return [_work(element, made.sender, received_signal, arrival) for element in made.elements]
 
 
 def _work(
-    element: Element, party: CommandSender, heard: ReceivedSignal, arrival: InboundDelivery
+    element: Element, sender: CommandSender, received_signal: ReceivedSignal, arrival: InboundDelivery
 ) -> SessionReply | SessionCommand:
     if element.work is not None:
         work = element.work
         # It may be stored already, durable or not.
         return replace(work, named=work.named._replace(is_asked=True)) if isinstance(work, SessionCommand) else work
-    border = heard.border
+    border = received_signal.border
     assert border is not None, "what a desk takes has come over a border"
-    element.work = _read(element, party, heard.route, arrival, border)
+    element.work = _read(element, sender, received_signal.route, arrival, border)
     # Counted even if a later element fails.
-    element.octets = b""
+    element.raw = b""
     return element.work
 
 
 def _read(
-    element: Element, party: CommandSender, route: ReplyTargetPublisher, arrival: InboundDelivery, border: SenderCheck
+    element: Element, sender: CommandSender, route: ReplyTargetPublisher, arrival: InboundDelivery, border: SenderCheck
 ) -> SessionReply | SessionCommand:
-    told = partial(_note_result, element, party, route, arrival)
-    found = _command(border.read(element.octets), arrival)
+    told = partial(_note_result, element, sender, route, arrival)
+    found = _command(border.read(element.raw), arrival)
     if isinstance(found, ErrorResponse):
         return partial(_report_refusal, found, told)
     if not _UNANSWERABLE.isdisjoint(found.headers):
@@ -193,7 +193,7 @@ def _command(received: DecodedDelivery, arrival: InboundDelivery) -> Command | E
     facts, route = arrival.facts, arrival.route
     error = received.error
     if error is None:
-        found = [heard.signal for heard in received.signals]
+        found = [received_signal.signal for received_signal in received.signals]
         if len(found) == 1 and isinstance(found[0], Command) and not asks_for_past(found[0]):
             facts.mapped.note(found[0])
             return found[0]
@@ -227,23 +227,23 @@ def _report_refusal(
 
 def _note_result(
     element: Element,
-    party: CommandSender,
+    sender: CommandSender,
     route: ReplyTargetPublisher,
     arrival: InboundDelivery,
     answer: Response | ErrorResponse,
     ended: Done,
 ) -> None:
     """Note the durable result of an element."""
-    if not party.ingest.acknowledge(element):
+    if not sender.ingest.acknowledge(element):
         ended(None)
         return
 
     def done(error: ConnectivityError | None) -> None:
-        if party.ingest.done(element):
-            party.wake()
+        if sender.ingest.done(element):
+            sender.wake()
         ended(error)
 
-    party.answers.post(answer, route, arrival, party.address, done)
+    sender.answers.post(answer, route, arrival, sender.address, done)
 
 
 def _is_wanted(answer: Response | ErrorResponse) -> bool:

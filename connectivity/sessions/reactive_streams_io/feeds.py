@@ -38,8 +38,8 @@ class EncodedFeed(Feed):
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         found = await self._feed.page(position, min(limit, WRITTEN_AT_ONCE), max_bytes)
-        octets = [written for each in found.elements if (written := self._write(each)) is not None]
-        return Page(octets, found.position, found.then)
+        raw = [written for each in found.elements if (written := self._write(each)) is not None]
+        return Page(raw, found.position, found.then)
 
     def wake(self, ready: Callable[[], None]) -> None:
         self._feed.wake(ready)
@@ -150,31 +150,33 @@ class DeferredFeed(Feed):
 class SyntheticFeed(Feed):
     """A test publisher. Its elements are made when they are asked for."""
 
-    __slots__ = ("_elements", "_left", "_trial")
+    __slots__ = ("_elements", "_left", "_connection_test")
 
     def __init__(self, trial: SyntheticName) -> None:
-        self._trial = trial
+        self._connection_test = trial
         self._elements: Iterator[bytes] = elements.elements(trial)
         self._left = elements.number(trial)
 
     def __repr__(self) -> str:
-        return f"<Trials {self._trial.kind}, {self._left} left>"
+        return f"<Trials {self._connection_test.kind}, {self._left} left>"
 
     @property
     def is_empty(self) -> bool:
         """Whether it is complete before it begins."""
-        return not self._left and self._trial.kind != "never" and elements.ending(self._trial) is None
+        return (
+            not self._left and self._connection_test.kind != "never" and elements.ending(self._connection_test) is None
+        )
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed where this publisher is to fail."""
-        if self._trial.kind == "never":
+        if self._connection_test.kind == "never":
             return Page((), position, PageEnd.WAIT)
-        if not self._left and (fault := elements.ending(self._trial)) is not None:
+        if not self._left and (fault := elements.ending(self._connection_test)) is not None:
             raise FeedFailed(fault)
-        fit = max(1, max_bytes // max(1, self._trial.size))
+        fit = max(1, max_bytes // max(1, self._connection_test.size))
         found = list(islice(self._elements, min(limit, fit)))
         self._left -= len(found)
-        is_last = not self._left and elements.ending(self._trial) is None
+        is_last = not self._left and elements.ending(self._connection_test) is None
         return Page(found, position + len(found), PageEnd.END if is_last else PageEnd.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
@@ -187,26 +189,26 @@ class SyntheticFeed(Feed):
 class NumbersFeed(Feed):
     """The test publisher of elements with a fixed size, in runs. A position is how many were read."""
 
-    __slots__ = ("_trial",)
+    __slots__ = ("_connection_test",)
 
     def __init__(self, trial: SyntheticName) -> None:
-        self._trial = trial
+        self._connection_test = trial
 
     def __repr__(self) -> str:
-        return f"<Numbers {self._trial}>"
+        return f"<Numbers {self._connection_test}>"
 
     @property
     def is_empty(self) -> bool:
         """Whether it is complete before it begins."""
-        return not self._trial.count
+        return not self._connection_test.count
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """As many as there is room for."""
-        size = self._trial.size
-        count = min(limit, max(1, max_bytes // size), self._trial.count - position)
+        size = self._connection_test.size
+        count = min(limit, max(1, max_bytes // size), self._connection_test.count - position)
         behind = position + count
         run = elements.numbers(position + 1, count, size)
-        return Page(run, behind, PageEnd.END if behind == self._trial.count else PageEnd.MORE)
+        return Page(run, behind, PageEnd.END if behind == self._connection_test.count else PageEnd.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
         """There never is more."""

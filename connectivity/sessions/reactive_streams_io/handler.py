@@ -56,18 +56,18 @@ class RsioHandler(SessionHandler):
 
     def __init__(self, means: SessionServices) -> None:
         self._means = means
-        self._rooms: dict[tuple[str, str], RsioSessions] = {}
+        self._registries: dict[tuple[str, str], RsioSessions] = {}
         """By connection and mapper."""
         self._source = StreamSource(means.store, means.lifetimes, means.now)
-        self._watching = ReaderAccess(means.store, means.decider.world)
+        self._reader_access = ReaderAccess(means.store, means.decider.world)
 
     def __repr__(self) -> str:
-        return f"<RsioDesk, {list(self._rooms.values())!r}>"
+        return f"<RsioDesk, {list(self._registries.values())!r}>"
 
     def take(
         self,
-        spoken: SessionMessage,
-        heard: ReceivedSignal,
+        session_message: SessionMessage,
+        received_signal: ReceivedSignal,
         arrival: InboundDelivery,
         changes: list[Change],  # noqa: ARG002
     ) -> Sequence[SessionReply | SessionCommand]:
@@ -75,149 +75,153 @@ class RsioHandler(SessionHandler):
 
         The session replies at once or later; the commands in the message are executed with its batch.
         """
-        if arrival.made is not None and (made := arrival.made.get(heard.name)) is not None:
-            return carry_out(made, heard, arrival)
-        room = self._room(heard.route)
-        found = self._find(room, heard.route, spoken.headers, arrival)
+        if arrival.made is not None and (made := arrival.made.get(received_signal.name)) is not None:
+            return carry_out(made, received_signal, arrival)
+        registry = self._registry(received_signal.route)
+        found = self._find(registry, received_signal.route, session_message.headers, arrival)
         if found is None:
             return ()
-        key, line = found
-        counterpart = room.find(key)
-        if counterpart is not None and counterpart.owners.isdisjoint(arrival.received.subjects):
-            drop("a session is not for others to use", arrival, spoken.headers, answer_to=line.address)
+        key, channel = found
+        peer_session = registry.find(key)
+        if peer_session is not None and peer_session.owners.isdisjoint(arrival.received.subjects):
+            drop("a session is not for others to use", arrival, session_message.headers, answer_to=channel.address)
             return ()
-        if counterpart is not None and arrival.delivery.redelivered and counterpart.is_known(arrival.delivery):
-            heard.route.meter.inbound("answered_again")
-            return _carry_out(counterpart, room, heard, arrival, is_again=True)
-        counterpart = self._seat(room, key, line, counterpart, heard.route, arrival, spoken.request)
-        if counterpart is None:
+        if peer_session is not None and arrival.delivery.redelivered and peer_session.is_known(arrival.delivery):
+            received_signal.route.meter.inbound("answered_again")
+            return _carry_out(peer_session, registry, received_signal, arrival, is_again=True)
+        peer_session = self._state(
+            registry, key, channel, peer_session, received_signal.route, arrival, session_message.request
+        )
+        if peer_session is None:
             return ()
-        counterpart.line = line
-        before = counterpart.offers
+        peer_session.channel = channel
+        before = peer_session.offers
         is_text = arrival.delivery.envelope.header(FRAME) == TEXT
         events = (
-            counterpart.reject(ProtocolViolation.TEXT) if is_text else counterpart.hear(arrival.delivery, heard.border)
+            peer_session.reject(ProtocolViolation.TEXT)
+            if is_text
+            else peer_session.accept(arrival.delivery, received_signal.border)
         )
-        room.see(key, counterpart, events)
-        is_again = arrival.delivery.redelivered or counterpart.offers is not before
-        return _carry_out(counterpart, room, heard, arrival, is_again=is_again)
+        registry.see(key, peer_session, events)
+        is_again = arrival.delivery.redelivered or peer_session.offers is not before
+        return _carry_out(peer_session, registry, received_signal, arrival, is_again=is_again)
 
-    def _seat(
+    def _state(
         self,
-        room: RsioSessions,
+        registry: RsioSessions,
         key: Key,
-        line: ReplyChannel,
+        channel: ReplyChannel,
         known: PeerSession | None,
         route: ReplyTargetPublisher,
         arrival: InboundDelivery,
-        octets: bytes,
+        raw: bytes,
     ) -> PeerSession | None:
         """Return the session of a message; None if the message is refused."""
         if known is not None and route.is_listener:
             return known
-        if not _begins(octets, route):
+        if not _begins(raw, route):
             # Late frames of a stream that has ended.
-            if known is None and not route.is_stream and not is_parting(octets):
-                self._turn_away(errors.NO_SESSION, route, line, key, CloseReason.MALFORMED)
+            if known is None and not route.is_stream and not is_parting(raw):
+                self._turn_away(errors.NO_SESSION, route, channel, key, CloseReason.MALFORMED)
             return known
-        if room.is_parting:
+        if registry.is_parting:
             # A goodbye begins no session.
-            room.forget(key)
-            self._turn_away(errors.SHUTDOWN, route, line, key)
+            registry.forget(key)
+            self._turn_away(errors.SHUTDOWN, route, channel, key)
             return None
-        if route.source.qos == 0 and not room.options.allows_unreliable:
-            self._turn_away(UNRELIABLE, route, line, key)
+        if route.source.qos == 0 and not registry.options.allows_unreliable:
+            self._turn_away(UNRELIABLE, route, channel, key)
             return None
-        if known is None and room.is_full(line.address):
-            self._turn_away(FULL, route, line, key)
+        if known is None and registry.is_full(channel.address):
+            self._turn_away(FULL, route, channel, key)
             return None
-        return room.begin(key, line, arrival.received.subjects)
+        return registry.begin(key, channel, arrival.received.subjects)
 
     def _turn_away(
         self,
         reason: str,
         route: ReplyTargetPublisher,
-        line: ReplyChannel,
+        channel: ReplyChannel,
         key: Key,
         parting: CloseReason = CloseReason.DONE,
     ) -> None:
         """Say goodbye to a sender without session."""
         route.meter.inbound("refused")
         say = log.debug if route.is_listener else log.info
-        say("a message was turned away", connection=line.connection_id, address=line.address, reason=reason)
-        line.post([envelope(encode(Goodbye(reason)), key[1])], parting=parting)
+        say("a message was turned away", connection=channel.connection_id, address=channel.address, reason=reason)
+        channel.post([envelope(encode(Goodbye(reason)), key[1])], parting=parting)
 
     def refuse(self, error: ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, ended: Done) -> None:
         """A message that could not be taken is missing from its session, which ends."""
-        room = self._room(route)
-        found = self._find(room, route, error.headers, arrival)
+        registry = self._registry(route)
+        found = self._find(registry, route, error.headers, arrival)
         if found is not None:
-            key, line = found
+            key, channel = found
             reason = errors.write(error.fault)
-            counterpart = room.find(key)
+            peer_session = registry.find(key)
             # The session may be unknown if it was not looked up; the sender must still be allowed.
             subjects = arrival.received.subjects or tuple(route.source.authorization_context)
-            if counterpart is None:
-                self._turn_away(reason, route, line, key)
-            elif counterpart.owners.isdisjoint(subjects):
-                drop("a session is not for others to use", arrival, error.headers, answer_to=line.address)
+            if peer_session is None:
+                self._turn_away(reason, route, channel, key)
+            elif peer_session.owners.isdisjoint(subjects):
+                drop("a session is not for others to use", arrival, error.headers, answer_to=channel.address)
             else:
-                room.see(key, counterpart, counterpart.part(reason))
+                registry.see(key, peer_session, peer_session.part(reason))
         ended(None)
 
     def sweep(self) -> None:
-        self._watching.sweep()
+        self._reader_access.sweep()
         # Deliveries are held while the store is unavailable.
         is_taking = self._means.store.is_available
-        for room in list(self._rooms.values()):
-            room.sweep(is_taking=is_taking)
+        for registry in list(self._registries.values()):
+            registry.sweep(is_taking=is_taking)
 
-    def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:
-        for room in self._of(connection_id):
-            if sign is ReaderStatus.HEARD:
-                room.reader_seen(address)
-            elif sign is ReaderStatus.UNHEARD:
-                room.unheard(address)
+    def reader(self, connection_id: str, address: str, reader_status: ReaderStatus) -> None:
+        for registry in self._of(connection_id):
+            if reader_status is ReaderStatus.HEARD:
+                registry.reader_seen(address)
+            elif reader_status is ReaderStatus.UNDELIVERED:
+                registry.undelivered(address)
             else:
-                room.leave(address)
+                registry.leave(address)
 
     async def part(self, connection_id: str) -> None:
-        if not (rooms := self._of(connection_id)):
+        if not (registries := self._of(connection_id)):
             return
         # Commands of clients are done by then, and acknowledged.
         with contextlib.suppress(StoreUnavailable):
             await self._means.store.barrier()
-        await asyncio.gather(*(room.part(errors.SHUTDOWN) for room in rooms))
+        await asyncio.gather(*(registry.part(errors.SHUTDOWN) for registry in registries))
 
     def close_connection(self, connection_id: str) -> None:
-        for key in [key for key in self._rooms if key[0] == connection_id]:
-            self._rooms.pop(key).close()
+        for key in [key for key in self._registries if key[0] == connection_id]:
+            self._registries.pop(key).close()
 
     def _of(self, connection_id: str) -> list[RsioSessions]:
-        return [room for (connection, _), room in self._rooms.items() if connection == connection_id]
+        return [registry for (connection, _), registry in self._registries.items() if connection == connection_id]
 
-    def _room(self, route: ReplyTargetPublisher) -> RsioSessions:
+    def _registry(self, route: ReplyTargetPublisher) -> RsioSessions:
         key = (route.connection_id, route.mapper.name)
-        room = self._rooms.get(key)
-        if room is None:
+        registry = self._registries.get(key)
+        if registry is None:
             means = self._means
             options = cast(RsioOptions, route.mapper.codec.terms)
             opening = PublisherResolver(
                 options, means.store, means.streams, means.decider.world, self._source, means.now
             )
-            room = self._rooms[key] = RsioSessions(
+            registry = self._registries[key] = RsioSessions(
                 route.connection_id,
                 options,
                 opening,
                 means.streams,
-                self._watching,
+                self._reader_access,
                 means.clock,
                 CommandResponses.of(options, means.now),
             )
-        return room
+        return registry
 
     def _find(
-        self, room: RsioSessions, route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery
+        self, registry: RsioSessions, route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery
     ) -> tuple[Key, ReplyChannel] | None:
         """Return the key of a message's session, and its reply channel.
 
@@ -231,7 +235,7 @@ class RsioHandler(SessionHandler):
         if resolved is None:
             drop("a request cannot be answered", arrival, headers)
             return None
-        if not is_meant(resolved.address, room.options.reply_addresses, route):
+        if not is_meant(resolved.address, registry.options.reply_addresses, route):
             drop("a request names an address that is not meant", arrival, headers, answer_to=resolved.address)
             return None
         name = headers.get(SESSION)
@@ -243,27 +247,32 @@ class RsioHandler(SessionHandler):
         return (resolved.address, str(name)), ReplyChannel(route, resolved, f"{resolved.address}#{name}")
 
 
-def _begins(octets: bytes, route: ReplyTargetPublisher) -> bool:
+def _begins(raw: bytes, route: ReplyTargetPublisher) -> bool:
     """Whether a message begins a session: a hello, or anything from a peer of a listener."""
-    return not octets if route.is_stream else begins_session(octets) or (route.is_listener and not octets)
+    return not raw if route.is_stream else begins_session(raw) or (route.is_listener and not raw)
 
 
 def _carry_out(
-    counterpart: PeerSession, room: RsioSessions, heard: ReceivedSignal, arrival: InboundDelivery, *, is_again: bool
+    peer_session: PeerSession,
+    registry: RsioSessions,
+    received_signal: ReceivedSignal,
+    arrival: InboundDelivery,
+    *,
+    is_again: bool,
 ) -> Sequence[SessionReply | SessionCommand]:
     """Return the commands of a message.
 
     `is_again`: with unacknowledged earlier ones, whose deliveries may have been given up.
     """
-    offers = counterpart.offers
+    offers = peer_session.offers
     fresh = offers.ingest.take()
     elements = offers.ingest.untold if is_again else fresh
     if not elements:
         return ()
-    party = CommandSender(offers.ingest, room.answers, counterpart.line.address, lambda: offers.wake())
-    made = CommandResult(elements, party)
-    arrival.made = {**(arrival.made or {}), heard.name: made}
-    return carry_out(made, heard, arrival)
+    sender = CommandSender(offers.ingest, registry.answers, peer_session.channel.address, lambda: offers.wake())
+    made = CommandResult(elements, sender)
+    arrival.made = {**(arrival.made or {}), received_signal.name: made}
+    return carry_out(made, received_signal, arrival)
 
 
 HANDLER = RsioHandler

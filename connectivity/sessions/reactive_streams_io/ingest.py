@@ -37,19 +37,19 @@ _TOO_MANY = 429
 class Element:
     """A received element; `position` counts all elements of its session. It is acknowledged once."""
 
-    __slots__ = ("inlet", "is_told", "octets", "position", "stream", "work")
+    __slots__ = ("inlet", "is_told", "raw", "position", "stream", "work")
 
-    def __init__(self, inlet: CommandStream, stream: int, position: str, octets: bytes) -> None:
+    def __init__(self, inlet: CommandStream, stream: int, position: str, raw: bytes) -> None:
         self.inlet = inlet
         self.stream = stream
         self.position = position
-        self.octets = octets
+        self.raw = raw
         self.is_told = False
         self.work: SessionReply | SessionCommand | None = None
         """The commands of the element, once it was decoded."""
 
     def __repr__(self) -> str:
-        return f"<Element {self.position}, {len(self.octets)} octets>"
+        return f"<Element {self.position}, {len(self.raw)} octets>"
 
 
 class CommandStream:
@@ -104,9 +104,9 @@ class Ingest:
         """Elements of a stream have come."""
         if (inlet := self._by_stream.get(stream)) is None:
             return
-        for octets in elements:
+        for raw in elements:
             self._count += 1
-            element = Element(inlet, stream, f"{self._prefix}:{self._count}", octets)
+            element = Element(inlet, stream, f"{self._prefix}:{self._count}", raw)
             self._fresh.append(element)
             self._untold[element] = None
 

@@ -55,14 +55,14 @@ GAP = "503 rsio:message.lost A message could not be sent."
 
 
 class PeerSession:
-    """A client. `line` is the channel of its last reply; `owners` are the subjects of its session."""
+    """A client. `channel` is the channel of its last reply; `owners` are the subjects of its session."""
 
     def __init__(
         self,
         endpoint: Endpoint,
         offers: SessionStreams,
         opening: PublisherResolver,
-        line: ReplyChannel,
+        channel: ReplyChannel,
         owners: frozenset[str],
         clock: Callable[[], float],
         resumed: Callable[[int, int], SessionStreams],
@@ -74,7 +74,7 @@ class PeerSession:
         """
         self.endpoint = endpoint
         self.offers = offers
-        self.line = line
+        self.channel = channel
         self.owners = owners
         self.unconfirmed = 0
         self._clock = clock
@@ -82,7 +82,7 @@ class PeerSession:
         self._resumed = resumed
         self._name = name
         self._heard: OrderedDict[tuple[str | None, bytes], None] = OrderedDict()
-        self._is_peer = line.route.is_listener
+        self._is_peer = channel.route.is_listener
         """At a listener messages are lost only when the client disconnects, which is reported."""
         self._window = WINDOW_OF_A_PEER if self._is_peer else WINDOW
         self._parting: CloseReason | None = None
@@ -92,7 +92,7 @@ class PeerSession:
         offers.meet(self.wake)
 
     def __repr__(self) -> str:
-        return f"<Counterpart at {self.line.address}, {self.endpoint!r}, {self.unconfirmed} unconfirmed>"
+        return f"<Counterpart at {self.channel.address}, {self.endpoint!r}, {self.unconfirmed} unconfirmed>"
 
     def is_known(self, delivery: Delivery) -> bool:
         """Whether the broker redelivers a processed message."""
@@ -101,7 +101,7 @@ class PeerSession:
             return bool(self._heard) and next(reversed(self._heard)) == known
         return known in self._heard
 
-    def hear(self, delivery: Delivery, border: SenderCheck | None = None) -> Sequence[Event]:
+    def accept(self, delivery: Delivery, border: SenderCheck | None = None) -> Sequence[Event]:
         """Process a message; return the events that are not about streams.
 
         `border` knows the subjects of its sender.
@@ -198,7 +198,7 @@ class PeerSession:
             else:
                 self.offers.begin(stream, opened, demand)
         except Exception:
-            log.exception("a publisher could not be opened", publisher=publisher, connection=self.line.connection_id)
+            log.exception("a publisher could not be opened", publisher=publisher, connection=self.channel.connection_id)
             self.offers.fail(stream, INTERNAL_ERROR)
 
     def _ended(self, event: Completed | StreamFailed) -> None:
@@ -213,11 +213,11 @@ class PeerSession:
             if isinstance(event, Closed):
                 self.offers.stop()
         # Peers of a listener may come and go often: not logged as warnings.
-        say = log.debug if self.line.route.is_listener else log.info
+        say = log.debug if self.channel.route.is_listener else log.info
         say(
             "a session ended" if isinstance(event, Closed) else "a session was interrupted",
-            connection=self.line.connection_id,
-            address=self.line.address,
+            connection=self.channel.connection_id,
+            address=self.channel.address,
             reason=event.reason,
         )
 
@@ -238,9 +238,9 @@ class PeerSession:
             return
         self._is_flushing = True
         try:
-            while self.unconfirmed < self._window and (octets := self.endpoint.take()):
+            while self.unconfirmed < self._window and (raw := self.endpoint.take()):
                 elements, self.offers.elements = self.offers.elements, 0
-                self._post(octets, elements)
+                self._post(raw, elements)
                 self.offers.resume_reading()
             if self._parting is not None and self.endpoint.is_spent:
                 # The last word was said before, or cannot be said.
@@ -248,12 +248,12 @@ class PeerSession:
         finally:
             self._is_flushing = False
 
-    def _post(self, octets: bytes, elements: int = 0) -> None:
+    def _post(self, raw: bytes, elements: int = 0) -> None:
         parting: CloseReason | None = None
         if self.endpoint.is_spent:
             parting, self._parting = self._parting, None
         self.unconfirmed += 1
-        self.line.post([envelope(octets, self._name)], self._confirmed, elements=elements, parting=parting)
+        self.channel.post([envelope(raw, self._name)], self._confirmed, elements=elements, parting=parting)
 
     def _confirmed(self, error: ConnectivityError | None) -> None:
         self.unconfirmed -= 1

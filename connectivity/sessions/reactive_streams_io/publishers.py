@@ -141,7 +141,7 @@ class PublisherResolver:
     def open(self, publisher: str, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         """Return the publisher of a publisher string, or the fault."""
         try:
-            name = publisher_names.parse(publisher, with_trials=self._options.has_trials)
+            name = publisher_names.parse(publisher, with_test_publishers=self._options.has_test_publishers)
             opened = self._open_named(name, subjects)
             return opened if name.encoding == "json" or isinstance(opened, Fault) else _in_cbor(name, opened)
         except DecodeError as error:
@@ -155,7 +155,7 @@ class PublisherResolver:
         match name:
             case publisher_names.SyntheticName():
                 return ResolvedPublisher(
-                    SubscriptionKind.HISTORY, None, elements.element_size(name), lambda: _trial(name)
+                    SubscriptionKind.HISTORY, None, elements.element_size(name), lambda: _connection_test(name)
                 )
             case publisher_names.History():
                 return self._history(name, subjects)
@@ -223,7 +223,9 @@ class PublisherResolver:
             return self._written(name.entity, name.projection, name.fields, is_kept)
         if name.projection is not None:
             raise ValueError("found extra-fields with project, expected one of them")
-        write = enriched_encoder(name.entity, name.extra_fields, name.filter, subjects, ClockedState(self._world, self._now))
+        write = enriched_encoder(
+            name.entity, name.extra_fields, name.filter, subjects, ClockedState(self._world, self._now)
+        )
         return write if name.fields is None else _selecting_encoder(write, name.fields)
 
     def _written(
@@ -345,7 +347,7 @@ def _in_cbor(name: publisher_names.Name, opened: ResolvedPublisher) -> ResolvedP
     return opened._replace(open=open)
 
 
-def _trial(trial: publisher_names.SyntheticName) -> Feed:
+def _connection_test(trial: publisher_names.SyntheticName) -> Feed:
     feed = NumbersFeed(trial) if elements.element_size(trial) else SyntheticFeed(trial)
     return NOTHING if feed.is_empty else feed
 
@@ -378,8 +380,8 @@ def _selecting_encoder(write: Write, fields: str) -> Write:
     selection = parse_fields(fields)
 
     def selected(event: Event) -> bytes | None:
-        octets = write(event)
-        return octets if octets is None else _encode(select(_decode(octets), selection))
+        raw = write(event)
+        return raw if raw is None else _encode(select(_decode(raw), selection))
 
     return selected
 

@@ -34,26 +34,26 @@ LITTLE = 64 << 10
 class ConnectionBudget:
     """The bytes that wait for all clients of a connection."""
 
-    __slots__ = ("octets",)
+    __slots__ = ("raw",)
 
     def __init__(self) -> None:
-        self.octets = 0
+        self.raw = 0
 
     def __repr__(self) -> str:
-        return f"<Hall, {self.octets} octets>"
+        return f"<Hall, {self.raw} octets>"
 
     @property
     def is_crowded(self) -> bool:
-        return self.octets >= MOST_TOGETHER
+        return self.raw >= MOST_TOGETHER
 
 
 class ReadAheadBudget:
     """The bytes that wait for one client."""
 
-    __slots__ = ("_hall", "_held", "_is_left", "_reading", "_turns")
+    __slots__ = ("_connection_budget", "_held", "_is_left", "_reading", "_turns")
 
-    def __init__(self, hall: ConnectionBudget) -> None:
-        self._hall = hall
+    def __init__(self, connection_budget: ConnectionBudget) -> None:
+        self._connection_budget = connection_budget
         self._held = 0
         self._reading = 0
         self._is_left = False
@@ -89,26 +89,26 @@ class ReadAheadBudget:
         if (turn := self._turns.pop(feed, None)) is not None and not turn.done():
             turn.set_result(False)
 
-    def leave(self, octets: int) -> None:
+    def leave(self, raw: int) -> None:
         """Count a page that was read until it is taken."""
         self._reading -= 1
-        self._held += octets
-        self._hall.octets += octets
+        self._held += raw
+        self._connection_budget.raw += raw
         self._admit()
 
-    def release(self, octets: int) -> None:
+    def release(self, raw: int) -> None:
         """Subtract bytes that the transport has taken, or that are no longer needed."""
-        self._held -= octets
-        self._hall.octets -= octets
+        self._held -= raw
+        self._connection_budget.raw -= raw
         self._admit()
 
-    def page_of(self, octets: int) -> int:
+    def page_of(self, raw: int) -> int:
         """Return the size of a page that could have that many bytes."""
-        return min(octets, LITTLE) if self._is_narrow else octets
+        return min(raw, LITTLE) if self._is_narrow else raw
 
     @property
     def _is_narrow(self) -> bool:
-        return self._is_left or self._hall.is_crowded
+        return self._is_left or self._connection_budget.is_crowded
 
     @property
     def _has_room(self) -> bool:
@@ -129,9 +129,9 @@ class BudgetedFeed(Feed):
 
     __slots__ = ("_feed", "_gate", "_held", "_is_closed")
 
-    def __init__(self, feed: Feed, gate: ReadAheadBudget) -> None:
+    def __init__(self, feed: Feed, budget: ReadAheadBudget) -> None:
         self._feed = feed
-        self._gate = gate
+        self._gate = budget
         self._held = 0
         self._is_closed = False
 
@@ -140,17 +140,17 @@ class BudgetedFeed(Feed):
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Return the page of the underlying feed; an empty one if it was closed meanwhile."""
-        gate = self._gate
-        if not await gate.enter(self):
+        budget = self._gate
+        if not await budget.enter(self):
             return Page((), position, PageEnd.WAIT)
         held = 0
         try:
-            found = await self._feed.page(position, limit, gate.page_of(max_bytes))
+            found = await self._feed.page(position, limit, budget.page_of(max_bytes))
             if not self._is_closed:
                 held = size_of(found.elements)
                 self._held += held
         finally:
-            gate.leave(held)
+            budget.leave(held)
         return found
 
     def release(self) -> None:
@@ -170,5 +170,5 @@ class BudgetedFeed(Feed):
 def size_of(elements: Sequence[Any]) -> int:
     """Return the size of waiting elements. Packed ones are one object."""
     if isinstance(elements, PackedElements):
-        return len(elements.octets) + OBJECT
+        return len(elements.raw) + OBJECT
     return sum(map(len, elements)) + OBJECT * len(elements)

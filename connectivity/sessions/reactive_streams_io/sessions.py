@@ -44,7 +44,7 @@ class RsioSessions:
         options: RsioOptions,
         opening: PublisherResolver,
         streams: SubscriptionManager,
-        watching: ReaderAccess,
+        reader_access: ReaderAccess,
         clock: Callable[[], float],
         answers: CommandResponses,
     ) -> None:
@@ -55,17 +55,17 @@ class RsioSessions:
         """How responses to clients' commands are sent."""
         self._opening = opening
         self._streams = streams
-        self._watching = watching
+        self._reader_access = reader_access
         self._clock = clock
         self._resumables = Resumables(options.limits)
         self._counterparts: dict[Key, PeerSession] = {}
         self._at: dict[str, set[Key]] = {}
         """By address, the keys of its sessions."""
-        self._unheard: dict[str, AbsenceDetector] = {}
+        self._undelivered: dict[str, AbsenceDetector] = {}
         """By address, how many messages nobody received there."""
         self._parted: asyncio.Future[None] | None = None
         """Set when the connection closes: resolved when all sessions have ended."""
-        self._hall = ConnectionBudget()
+        self._connection_budget = ConnectionBudget()
         self._offers: dict[int, SessionStreams] = {}
         """By session key, connected clients and those that may come back."""
 
@@ -84,10 +84,10 @@ class RsioSessions:
     def find(self, key: Key) -> PeerSession | None:
         return self._counterparts.get(key)
 
-    def begin(self, key: Key, line: ReplyChannel, subjects: tuple[str, ...]) -> PeerSession:
+    def begin(self, key: Key, channel: ReplyChannel, subjects: tuple[str, ...]) -> PeerSession:
         """Begin the session of a client; its former one ends."""
         self.forget(key)
-        route = line.route
+        route = channel.route
         endpoint = Endpoint(
             EndpointRole.SERVER,
             self._clock(),
@@ -99,24 +99,30 @@ class RsioSessions:
             resumables=self._resumables,
         )
         offers = SessionStreams(
-            endpoint.session, self.connection_id, subjects, self.options, self._streams, self._watching, self._hall
+            endpoint.session,
+            self.connection_id,
+            subjects,
+            self.options,
+            self._streams,
+            self._reader_access,
+            self._connection_budget,
         )
         self._offers[endpoint.session.key] = offers
-        counterpart = PeerSession(
-            endpoint, offers, self._opening, line, frozenset(subjects), self._clock, self._hand_over, key[1]
+        peer_session = PeerSession(
+            endpoint, offers, self._opening, channel, frozenset(subjects), self._clock, self._hand_over, key[1]
         )
-        self._counterparts[key] = counterpart
+        self._counterparts[key] = peer_session
         self._at.setdefault(key[0], set()).add(key)
-        return counterpart
+        return peer_session
 
     def forget(self, key: Key) -> None:
         """End a session without a goodbye."""
-        if (counterpart := self._counterparts.get(key)) is not None:
-            self._drop(key, counterpart)
-            session = counterpart.endpoint.session
+        if (peer_session := self._counterparts.get(key)) is not None:
+            self._drop(key, peer_session)
+            session = peer_session.endpoint.session
             self._resumables.void(session)
             self._offers.pop(session.key, None)
-            counterpart.leave()
+            peer_session.leave()
 
     def leave(self, address: str) -> None:
         """Process that the reader at this address has disconnected.
@@ -124,46 +130,46 @@ class RsioSessions:
         A session that can be resumed waits for its client, others end.
         """
         for key in list(self._at.get(address, ())):
-            counterpart = self._counterparts[key]
-            self.see(key, counterpart, counterpart.lose())
+            peer_session = self._counterparts[key]
+            self.see(key, peer_session, peer_session.lose())
 
     def reader_seen(self, address: str) -> None:
         """Note that the address has a reader."""
-        self._unheard.pop(address, None)
+        self._undelivered.pop(address, None)
 
-    def unheard(self, address: str) -> None:
+    def undelivered(self, address: str) -> None:
         """Process a message that nobody received.
 
         Clients that cannot detect lost messages are disconnected. Others may come back, until it is certain that the address
         has no reader.
         """
         for key in list(self._at.get(address, ())):
-            counterpart = self._counterparts[key]
-            if counterpart.endpoint.state is EndpointState.CLOSING:
-                self.see(key, counterpart, counterpart.lose())
-            elif not counterpart.finds_gaps:
-                self.see(key, counterpart, counterpart.part(GAP))
-        if address in self._at and self._unheard.setdefault(address, AbsenceDetector()).note(self._clock()):
+            peer_session = self._counterparts[key]
+            if peer_session.endpoint.state is EndpointState.CLOSING:
+                self.see(key, peer_session, peer_session.lose())
+            elif not peer_session.finds_gaps:
+                self.see(key, peer_session, peer_session.part(GAP))
+        if address in self._at and self._undelivered.setdefault(address, AbsenceDetector()).note(self._clock()):
             self.leave(address)
 
-    def see(self, key: Key, counterpart: PeerSession, events: Sequence[Event]) -> None:
+    def see(self, key: Key, peer_session: PeerSession, events: Sequence[Event]) -> None:
         """Process the end of a client's connection."""
         for event in events:
             match event:
                 case Interrupted():
-                    self._drop(key, counterpart)
+                    self._drop(key, peer_session)
                 case Closed():
-                    if counterpart.offers.session is counterpart.endpoint.session:
-                        self._offers.pop(counterpart.offers.session.key, None)
-                    self._drop(key, counterpart)
+                    if peer_session.offers.session is peer_session.endpoint.session:
+                        self._offers.pop(peer_session.offers.session.key, None)
+                    self._drop(key, peer_session)
 
     def sweep(self, *, is_taking: bool) -> None:
         """Do what is due.
 
         `is_taking`: whether deliveries are accepted now; otherwise no client is considered silent.
         """
-        for key, counterpart in list(self._counterparts.items()):
-            self.see(key, counterpart, counterpart.tick(is_taking=is_taking))
+        for key, peer_session in list(self._counterparts.items()):
+            self.see(key, peer_session, peer_session.tick(is_taking=is_taking))
         for session, _ in self._resumables.expire(self._clock()):
             if (offers := self._offers.pop(session.key, None)) is not None:
                 offers.stop()
@@ -171,9 +177,9 @@ class RsioSessions:
     async def part(self, reason: str) -> None:
         """Accept no more sessions, say goodbye to all clients, and wait for their goodbyes."""
         self._parted = asyncio.get_running_loop().create_future()
-        for key, counterpart in list(self._counterparts.items()):
-            counterpart.settle_up()
-            self.see(key, counterpart, counterpart.part(reason))
+        for key, peer_session in list(self._counterparts.items()):
+            peer_session.settle_up()
+            self.see(key, peer_session, peer_session.part(reason))
         if self._counterparts:
             await self._parted
 
@@ -197,13 +203,13 @@ class RsioSessions:
         offers.wake()
         return offers
 
-    def _drop(self, key: Key, counterpart: PeerSession) -> None:
-        if self._counterparts.get(key) is counterpart:
+    def _drop(self, key: Key, peer_session: PeerSession) -> None:
+        if self._counterparts.get(key) is peer_session:
             del self._counterparts[key]
             keys = self._at[key[0]]
             keys.discard(key)
             if not keys:
                 del self._at[key[0]]
-                self._unheard.pop(key[0], None)
+                self._undelivered.pop(key[0], None)
         if self._parted is not None and not self._counterparts and not self._parted.done():
             self._parted.set_result(None)

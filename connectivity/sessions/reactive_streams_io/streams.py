@@ -58,8 +58,8 @@ class SessionStreams:
         subjects: tuple[str, ...],
         options: RsioOptions,
         streams: SubscriptionManager,
-        watching: ReaderAccess,
-        hall: ConnectionBudget,
+        reader_access: ReaderAccess,
+        connection_budget: ConnectionBudget,
     ) -> None:
         self.session = session
         self.connection_id = connection_id
@@ -71,9 +71,9 @@ class SessionStreams:
         self.wake: Callable[[], None] = nobody
         self.elements = 0
         """How many streams have begun since this was set to 0."""
-        self.gate = ReadAheadBudget(hall)
+        self.budget = ReadAheadBudget(connection_budget)
         self._streams = streams
-        self._watching = watching
+        self._reader_access = reader_access
         self._offers: dict[int, PublishedStream] = {}
         self._waiting: dict[int, PublishedStream] = {}
 
@@ -83,12 +83,12 @@ class SessionStreams:
     def meet(self, wake: Callable[[], None]) -> None:
         """A client is connected and reads."""
         self.wake = wake
-        self.gate.meet()
+        self.budget.meet()
 
     def leave(self) -> None:
         """No client is connected."""
         self.wake = nobody
-        self.gate.leave_alone()
+        self.budget.leave_alone()
 
     def entity(self, stream: int) -> EntityId | None:
         """Return the entity of a stream; None if it has ended."""
@@ -99,7 +99,7 @@ class SessionStreams:
         """Subscribe on the engine. Raises StoreUnavailable."""
         offer = self._offers[stream] = PublishedStream(self, stream, opened)
         if opened.entity is not None:
-            self._watching.note((self, stream))
+            self._reader_access.note((self, stream))
         query = SessionQuery(offer.open, opened.entity)
         self._streams.subscribe(Subscribe(opened.kind, query, {}, offer.key, demand), offer.peer)
 
@@ -114,7 +114,7 @@ class SessionStreams:
         """End a stream silently: the client has canceled it, or has disconnected."""
         if (offer := self._offers.pop(stream, None)) is not None:
             self._waiting.pop(stream, None)
-            self._watching.forget((self, stream))
+            self._reader_access.forget((self, stream))
             offer.is_over = True
             self._streams.cancel(Cancel(offer.kind, offer.key, {}), offer.peer)
             offer.let_go()
@@ -144,7 +144,7 @@ class SessionStreams:
     def forget(self, offer: PublishedStream) -> None:
         """An offer has come to its end, which waits behind its elements."""
         self._offers.pop(offer.stream, None)
-        self._watching.forget((self, offer.stream))
+        self._reader_access.forget((self, offer.stream))
 
 
 class PublishedStream:
@@ -178,7 +178,7 @@ class PublishedStream:
         found = self._open()
         if isinstance(found, Fault) or found is NOTHING:
             return found
-        self._feed = BudgetedFeed(found, self._offers.gate)
+        self._feed = BudgetedFeed(found, self._offers.budget)
         return self._feed
 
     def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:

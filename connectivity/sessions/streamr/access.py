@@ -26,40 +26,42 @@ class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
         super().__init__(store.authorities)
         self._world = world
 
-    def follow(self, room: StreamrSessions, stream: str) -> None:
+    def follow(self, registry: StreamrSessions, stream: str) -> None:
         """Watch the permission of a session that begins a live subscription. Raises StoreUnavailable."""
-        if (room, stream) not in self:
-            self.note((room, stream))
+        if (registry, stream) not in self:
+            self.note((registry, stream))
 
-    def close(self, room: StreamrSessions) -> None:
+    def close(self, registry: StreamrSessions) -> None:
         """The room is closed."""
-        for followed in self.select(lambda followed: followed[0] is room):
+        for followed in self.select(lambda followed: followed[0] is registry):
             self.forget(followed)
 
     def concerning(self, judged: tuple[StreamrSessions, str]) -> frozenset[EntityId]:
-        room, stream = judged
-        return concerning(stream, room.options.streams, self._world)
+        registry, stream = judged
+        return concerning(stream, registry.options.streams, self._world)
 
     def judge(self, found: Collection[tuple[StreamrSessions, str]]) -> None:
         streams: dict[StreamrSessions, set[str]] = {}
-        for room, stream in found:
-            streams.setdefault(room, set()).add(stream)
-        for room, concerned in streams.items():
-            self._judge_in(room, concerned)
+        for registry, stream in found:
+            streams.setdefault(registry, set()).add(stream)
+        for registry, concerned in streams.items():
+            self._judge_in(registry, concerned)
 
-    def _judge_in(self, room: StreamrSessions, streams: set[str]) -> None:
-        options, world = room.options, self._world
+    def _judge_in(self, registry: StreamrSessions, streams: set[str]) -> None:
+        options, world = registry.options, self._world
 
         def may_read(stream: str, subjects: frozenset[str]) -> bool:
             return may_follow(stream, options, tuple(subjects), world)
 
-        effects = room.sessions.recheck(streams, may_read)
-        room.do([effect for effect in effects if not isinstance(effect, SendFrame)])
+        effects = registry.sessions.recheck(streams, may_read)
+        registry.do([effect for effect in effects if not isinstance(effect, SendFrame)])
         # Requests from before the change are answered first.
-        asyncio.get_running_loop().call_soon(room.do, [effect for effect in effects if isinstance(effect, SendFrame)])
-        still = room.sessions.followed_streams()
+        asyncio.get_running_loop().call_soon(
+            registry.do, [effect for effect in effects if isinstance(effect, SendFrame)]
+        )
+        still = registry.sessions.followed_streams()
         for stream in streams:
             if stream in still:
-                self.note((room, stream))
+                self.note((registry, stream))
             else:
-                self.forget((room, stream))
+                self.forget((registry, stream))

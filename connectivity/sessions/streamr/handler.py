@@ -56,13 +56,13 @@ CLIENT_ID = "client-id"
 class _Request(NamedTuple):
     """A request and its sender.
 
-    `line` of None: there is no reply address. `is_taken`: the session belongs to another sender.
+    `channel` of None: there is no reply address. `is_taken`: the session belongs to another sender.
     """
 
-    room: StreamrSessions
-    line: StreamrReplyChannel | None
+    registry: StreamrSessions
+    channel: StreamrReplyChannel | None
     owners: frozenset[str]
-    heard: ReceivedSignal
+    received_signal: ReceivedSignal
     arrival: InboundDelivery
     is_taken: bool
 
@@ -72,11 +72,11 @@ class StreamrHandler(SessionHandler):
 
     def __init__(self, means: SessionServices) -> None:
         self._means = means
-        self._rooms: dict[tuple[str, str], StreamrSessions] = {}
+        self._registries: dict[tuple[str, str], StreamrSessions] = {}
         """By connection and mapper."""
         self._source = StreamSource(means.store, means.lifetimes, means.now)
         self._frames = FrameCache(self._source)
-        self._watching = FollowerAccess(means.store, means.decider.world)
+        self._reader_access = FollowerAccess(means.store, means.decider.world)
         self._rows = means.rows(PROTOCOL)
         self._unopened: dict[str, Sequence[ReplyTargetPublisher]] = {}
         """Connections whose sessions could not be read yet."""
@@ -84,86 +84,90 @@ class StreamrHandler(SessionHandler):
         """Which connections may be open; kept while the store cannot be read."""
 
     def __repr__(self) -> str:
-        return f"<StreamrDesk, {list(self._rooms.values())!r}>"
+        return f"<StreamrDesk, {list(self._registries.values())!r}>"
 
     # requests
 
     def take(
-        self, spoken: SessionMessage, heard: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
+        self,
+        session_message: SessionMessage,
+        received_signal: ReceivedSignal,
+        arrival: InboundDelivery,
+        changes: list[Change],
     ) -> Sequence[SessionReply | SessionCommand]:
         """Process a request. Its reply, a refusal too, is sent after everything before it is durable."""
-        request: Request = spoken.request
-        visit = self._visit(request, spoken.headers, heard, arrival)
-        if visit is None:
+        request: Request = session_message.request
+        context = self._context(request, session_message.headers, received_signal, arrival)
+        if context is None:
             return ()
         try:
-            if visit.is_taken:
+            if context.is_taken:
                 raise _session_taken(request)
-            return (self._carry_out(request, visit, spoken.headers, changes),)
+            return (self._carry_out(request, context, session_message.headers, changes),)
         except RequestRefused as error:
-            return (self._refusal(error, visit, spoken.headers),)
+            return (self._refusal(error, context, session_message.headers),)
 
     def _carry_out(
-        self, request: Request, visit: _Request, headers: Headers, changes: list[Change]
+        self, request: Request, context: _Request, headers: Headers, changes: list[Change]
     ) -> SessionReply | SessionCommand:
         if isinstance(request, Publish):
-            return self._publish(request, visit, headers, changes)
-        line = visit.line
-        assert line is not None, "who cannot be answered can only publish"
+            return self._publish(request, context, headers, changes)
+        channel = context.channel
+        assert channel is not None, "who cannot be answered can only publish"
         match request:
             case SubscribeRequest():
-                return self._subscribe(request, visit, line, _client(headers))
+                return self._subscribe(request, context, channel, _client(headers))
             case Unsubscribe():
-                return self._unsubscribe(request, visit, line, _client(headers))
+                return self._unsubscribe(request, context, channel, _client(headers))
             case Resend():
-                return self._resend(request, visit, line)
+                return self._resend(request, context, channel)
             case Disconnect():
-                visit.room.do(visit.room.sessions.end(line.address, End.DISCONNECTED))
+                context.registry.do(context.registry.sessions.end(channel.address, End.DISCONNECTED))
         # No reply; a retried batch repeats it after the requests before it.
         return _silent
 
-    def _visit(
-        self, request: Request, headers: Headers, heard: ReceivedSignal, arrival: InboundDelivery
+    def _context(
+        self, request: Request, headers: Headers, received_signal: ReceivedSignal, arrival: InboundDelivery
     ) -> _Request | None:
         """Return the sender of a request; None if the request is not processed because of it."""
-        route = heard.route
-        room = self._room(route)
+        route = received_signal.route
+        registry = self._registry(route)
         owners = frozenset(arrival.received.subjects)
         try:
-            line = self._line(route, headers, arrival, room.options)
+            channel = self._channel(route, headers, arrival, registry.options)
         except MappingError as error:
             drop("a request names an address that cannot be one", arrival, headers, error=str(error))
             return None
-        address = line.address if line is not None else None
-        verdict = room.sessions.admit(
+        address = channel.address if channel is not None else None
+        decision = registry.sessions.admit(
             request,
             address,
             owners,
             self._means.clock(),
-            is_allowed=partial(is_meant, pattern=room.options.reply_addresses, route=route),
+            is_allowed=partial(is_meant, pattern=registry.options.reply_addresses, route=route),
         )
-        if verdict is SenderDecision.NOWHERE:
+        if decision is SenderDecision.NOWHERE:
             drop("a request cannot be answered", arrival, headers)
             return None
-        if verdict is SenderDecision.OUTSIDE:
+        if decision is SenderDecision.OUTSIDE:
             drop("a request names an address that is not meant", arrival, headers, answer_to=address)
             return None
-        is_taken = verdict is SenderDecision.TAKEN
+        is_taken = decision is SenderDecision.TAKEN
         if is_taken and isinstance(request, Disconnect):
             drop("a session is not ended by somebody else", arrival, headers, answer_to=address)
             return None
-        return _Request(room, line, owners, heard, arrival, is_taken)
+        return _Request(registry, channel, owners, received_signal, arrival, is_taken)
 
     def _publish(
-        self, request: Publish, visit: _Request, headers: Headers, changes: list[Change]
+        self, request: Publish, context: _Request, headers: Headers, changes: list[Change]
     ) -> SessionReply | SessionCommand:
-        options, arrival = visit.room.options, visit.arrival
-        permission = self._admit(request, visit)
-        session = visit.line.address if visit.line is not None else None
-        chosen = visit.line.correlation_id if visit.line is not None else None
-        named = name_in_session(visit.heard, arrival, session, chosen)
+        options, arrival = context.registry.options, context.arrival
+        permission = self._admit(request, context)
+        session = context.channel.address if context.channel is not None else None
+        chosen = context.channel.correlation_id if context.channel is not None else None
+        named = name_in_session(context.received_signal, arrival, session, chosen)
         if not isinstance(permission.stream, ConfiguredStream):
-            return twin_command(request, permission.stream.entity, permission, headers, named, visit.line)
+            return twin_command(request, permission.stream.entity, permission, headers, named, context.channel)
         name, is_asked, is_chosen = named
         if name is None or not is_asked or not self._source.is_known(name, is_chosen=is_chosen):
             self._source.append(
@@ -177,101 +181,101 @@ class StreamrHandler(SessionHandler):
                 changes=changes,
             )
         else:
-            visit.heard.route.meter.inbound("answered_again")
-        return partial(_report_publish, request, visit.line)
+            context.received_signal.route.meter.inbound("answered_again")
+        return partial(_report_publish, request, context.channel)
 
     def _subscribe(
-        self, request: SubscribeRequest, visit: _Request, line: StreamrReplyChannel, client: str | None
+        self, request: SubscribeRequest, context: _Request, channel: StreamrReplyChannel, client: str | None
     ) -> SessionReply:
-        permission = self._admit(request, visit)
+        permission = self._admit(request, context)
         subjects = frozenset(permission.subjects)
-        frames = visit.room.subscribe(request, line, visit.owners, subjects, self._means.clock(), client)
-        return partial(_confirm_subscription, visit.room, frames, line)
+        frames = context.registry.subscribe(request, channel, context.owners, subjects, self._means.clock(), client)
+        return partial(_confirm_subscription, context.registry, frames, channel)
 
     def _unsubscribe(
-        self, request: Unsubscribe, visit: _Request, line: StreamrReplyChannel, client: str | None
+        self, request: Unsubscribe, context: _Request, channel: StreamrReplyChannel, client: str | None
     ) -> SessionReply:
-        frames = visit.room.unsubscribe(request, line, client)
-        if visit.arrival.is_again and isinstance(frames[-1], Error):
+        frames = context.registry.unsubscribe(request, channel, client)
+        if context.arrival.is_again and isinstance(frames[-1], Error):
             # It was carried out when it came first.
             frames = [Unsubscribed(request.stream, request.partition or 0)]
-        return partial(_confirm_subscription, visit.room, frames, line)
+        return partial(_confirm_subscription, context.registry, frames, channel)
 
-    def _resend(self, request: Resend, visit: _Request, line: StreamrReplyChannel) -> SessionReply:
-        room = visit.room
-        permission = self._admit(request, visit)
-        if room.sessions.open(line.address, visit.owners, self._means.clock()) is None:
-            raise RequestRefused(room.sessions.too_many, error_subject(request))
-        room.keeping.add_resend(request, visit.owners, line)
+    def _resend(self, request: Resend, context: _Request, channel: StreamrReplyChannel) -> SessionReply:
+        registry = context.registry
+        permission = self._admit(request, context)
+        if registry.sessions.open(channel.address, context.owners, self._means.clock()) is None:
+            raise RequestRefused(registry.sessions.too_many, error_subject(request))
+        registry.keeping.add_resend(request, context.owners, channel)
         entity = entity_at(permission.stream, request.partition)
         wanted = ResendRequest(request, entity, self._newest(entity), permission.subjects)
-        return partial(self._begin_resend, wanted, visit, line)
+        return partial(self._begin_resend, wanted, context, channel)
 
     def _begin_resend(
         self,
         wanted: ResendRequest,
-        visit: _Request,
-        line: StreamrReplyChannel,
+        context: _Request,
+        channel: StreamrReplyChannel,
         _error: BaseException | None,
         ended: Done,
     ) -> None:
         """Begin a resend, when it is durable and all requests before it are answered."""
         ended(None)
-        room, sub = visit.room, wanted.request.sub
-        if room.sessions.get(line.address) is None:
-            room.keeping.remove_resend(line.address, sub)
+        registry, sub = context.registry, wanted.request.sub
+        if registry.sessions.get(channel.address) is None:
+            registry.keeping.remove_resend(channel.address, sub)
             return
-        resending = room.seat(line).resending
+        resending = registry.state(channel).resending
         try:
-            resending.ask(wanted, line)
+            resending.ask(wanted, channel)
         except RequestRefused as refusal:
             if sub not in resending.subs:
-                room.keeping.remove_resend(line.address, sub)
-            self._refusal(refusal, visit, visit.heard.signal.headers)(None, unobserved)
+                registry.keeping.remove_resend(channel.address, sub)
+            self._refusal(refusal, context, context.received_signal.signal.headers)(None, unobserved)
 
-    def _admit(self, request: Publish | SubscribeRequest | Resend, visit: _Request) -> StreamPermission:
-        return admit(request, visit.room.options, visit.arrival.received.subjects, self._means.decider.world)
+    def _admit(self, request: Publish | SubscribeRequest | Resend, context: _Request) -> StreamPermission:
+        return admit(request, context.registry.options, context.arrival.received.subjects, self._means.decider.world)
 
     # refusals
 
     def refuse(self, error: ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, ended: Done) -> None:
-        room = self._room(route)
+        registry = self._registry(route)
         try:
-            line = self._line(route, error.headers, arrival, room.options)
+            channel = self._channel(route, error.headers, arrival, registry.options)
         except MappingError:
-            line = None
-        if line is None or not is_meant(line.address, room.options.reply_addresses, route):
+            channel = None
+        if channel is None or not is_meant(channel.address, registry.options.reply_addresses, route):
             drop("what could not be read cannot be answered", arrival, error.headers, error=error.fault.message)
             ended(None)
             return
-        line.say(frame_of(error.fault, line.correlation_id), ended)
+        channel.say(frame_of(error.fault, channel.correlation_id), ended)
 
-    def _refusal(self, error: RequestRefused, visit: _Request, headers: Headers) -> SessionReply:
-        visit.heard.route.meter.inbound("refused")
+    def _refusal(self, error: RequestRefused, context: _Request, headers: Headers) -> SessionReply:
+        context.received_signal.route.meter.inbound("refused")
         log.info(
             "a request was refused",
-            connection=visit.room.connection_id,
-            source=visit.heard.route.index,
+            connection=context.registry.connection_id,
+            source=context.received_signal.route.index,
             stream=error.about.stream,
             status=error.fault.status,
             error=error.fault.error,
             **log_context(headers),
         )
-        line = visit.line
-        if line is None:
+        channel = context.channel
+        if channel is None:
             return _silent
-        return partial(_send_frames, line, [error_of(error.fault, error.about, line.correlation_id)])
+        return partial(_send_frames, channel, [error_of(error.fault, error.about, channel.correlation_id)])
 
     # sessions
 
     def sweep(self) -> None:
-        self._watching.sweep()
+        self._reader_access.sweep()
         now = self._means.clock()
-        for room in list(self._rooms.values()):
-            room.do(room.sessions.idle(now))
-            for seat in room:
-                if not seat.resending.is_idle:
-                    seat.resending.go_on()
+        for registry in list(self._registries.values()):
+            registry.do(registry.sessions.idle(now))
+            for state in registry:
+                if not state.resending.is_idle:
+                    state.resending.go_on()
         for connection_id, routes in list(self._unopened.items()):
             self.opened(connection_id, routes)
         if self._is_wanted is not None:
@@ -282,7 +286,7 @@ class StreamrHandler(SessionHandler):
         own = [route for route in routes if route.mapper.protocol == PROTOCOL]
         world, now = self._means.decider.world, self._means.clock()
         try:
-            go_on(self._rows, connection_id, {route: self._room(route) for route in own}, world, now)
+            go_on(self._rows, connection_id, {route: self._registry(route) for route in own}, world, now)
         except StoreUnavailable as error:
             log.warning("sessions wait for the store", connection=connection_id, reason=str(error))
             self._unopened[connection_id] = own
@@ -296,38 +300,40 @@ class StreamrHandler(SessionHandler):
         except StoreUnavailable:
             self._is_wanted = is_wanted
 
-    def reader(self, connection_id: str, address: str, sign: ReaderStatus) -> None:
-        for room in self._of(connection_id):
-            if sign is ReaderStatus.HEARD:
-                room.sessions.reader_seen(address)
-            elif sign is ReaderStatus.UNHEARD:
-                room.do(room.sessions.unheard(address, self._means.clock()))
+    def reader(self, connection_id: str, address: str, reader_status: ReaderStatus) -> None:
+        for registry in self._of(connection_id):
+            if reader_status is ReaderStatus.HEARD:
+                registry.sessions.reader_seen(address)
+            elif reader_status is ReaderStatus.UNDELIVERED:
+                registry.do(registry.sessions.undelivered(address, self._means.clock()))
             else:
-                room.do(room.sessions.end(address, End.REFUSED if sign is ReaderStatus.REFUSED else End.GONE))
+                registry.do(
+                    registry.sessions.end(address, End.REFUSED if reader_status is ReaderStatus.REFUSED else End.GONE)
+                )
 
     async def close(self) -> None:
         await self._rows.close()
 
     def close_connection(self, connection_id: str) -> None:
-        for room in self._of(connection_id):
-            room.close()
-            self._watching.close(room)
-            del self._rooms[connection_id, room.mapper]
+        for registry in self._of(connection_id):
+            registry.close()
+            self._reader_access.close(registry)
+            del self._registries[connection_id, registry.mapper]
         self._unopened.pop(connection_id, None)
 
     def _of(self, connection_id: str) -> list[StreamrSessions]:
-        return [room for (connection, _), room in self._rooms.items() if connection == connection_id]
+        return [registry for (connection, _), registry in self._registries.items() if connection == connection_id]
 
-    def _room(self, route: ReplyTargetPublisher) -> StreamrSessions:
+    def _registry(self, route: ReplyTargetPublisher) -> StreamrSessions:
         key = (route.connection_id, route.mapper.name)
-        room = self._rooms.get(key)
-        if room is None:
+        registry = self._registries.get(key)
+        if registry is None:
             keeping = SessionPersistence(self._rows, *key)
-            room = self._rooms[key] = StreamrSessions(
+            registry = self._registries[key] = StreamrSessions(
                 keeping, options_of(route), self._make_live, self._make_resending, self._newest
             )
-            room.on_follow = partial(self._watching.follow, room)
-        return room
+            registry.on_follow = partial(self._reader_access.follow, registry)
+        return registry
 
     def _newest(self, entity: EntityId) -> int:
         """The newest revision that is decided. Raises StoreUnavailable."""
@@ -336,18 +342,18 @@ class StreamrHandler(SessionHandler):
 
     def _make_live(
         self,
-        line: StreamrReplyChannel,
+        channel: StreamrReplyChannel,
         spot: tuple[str, int],
         subjects: tuple[str, ...],
         lost: Callable[[Fault], None],
         sent: Callable[[int], object],
     ) -> LiveSubscription:
-        return LiveSubscription(self._means.streams, self._frames, line, spot, subjects, lost, sent)
+        return LiveSubscription(self._means.streams, self._frames, channel, spot, subjects, lost, sent)
 
     def _make_resending(self, answered: Callable[[Sub], object]) -> ResendQueue:
         return ResendQueue(self._means.store, self._means.streams, self._source, self._means.clock, answered)
 
-    def _line(
+    def _channel(
         self, route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery, options: StreamrOptions
     ) -> StreamrReplyChannel | None:
         """Return the reply channel of a request; None if there is none.
@@ -382,20 +388,24 @@ def _session_taken(request: Request) -> RequestRefused:
 
 
 def _send_frames(
-    line: StreamrReplyChannel,
+    channel: StreamrReplyChannel,
     frames: Sequence[Frame],
     _error: BaseException | None,
     ended: Done,
 ) -> None:
     """It is this request's turn to be answered."""
-    line.send([(type_of(frame), write_frame(frame, line.style)) for frame in frames], ended)
+    channel.send([(type_of(frame), write_frame(frame, channel.style)) for frame in frames], ended)
 
 
 def _confirm_subscription(
-    room: StreamrSessions, frames: Sequence[Frame], line: StreamrReplyChannel, _error: BaseException | None, ended: Done
+    registry: StreamrSessions,
+    frames: Sequence[Frame],
+    channel: StreamrReplyChannel,
+    _error: BaseException | None,
+    ended: Done,
 ) -> None:
     """Confirm a subscribe or unsubscribe that is durable."""
-    room.answer(frames, line, ended)
+    registry.answer(frames, channel, ended)
 
 
 def _silent(_error: BaseException | None, ended: Done) -> None:
@@ -403,17 +413,21 @@ def _silent(_error: BaseException | None, ended: Done) -> None:
     ended(None)
 
 
-def _report_publish(request: Publish, line: StreamrReplyChannel | None, error: BaseException | None, ended: Done) -> None:
+def _report_publish(
+    request: Publish, channel: StreamrReplyChannel | None, error: BaseException | None, ended: Done
+) -> None:
     """Report a message that could not be stored; a durable one has no reply."""
     if error is None:
         ended(None)
         return
     log.error("a message could not be stored", stream=request.stream, exc_info=error)
     reason = "the stream has changed at the same time" if isinstance(error, RevisionConflict) else "it cannot be stored"
-    if line is None:
+    if channel is None:
         ended(None)
     else:
-        line.say(error_of(errors.publish_failed(reason), ErrorSubject(request.stream), line.correlation_id), ended)
+        channel.say(
+            error_of(errors.publish_failed(reason), ErrorSubject(request.stream), channel.correlation_id), ended
+        )
 
 
 HANDLER = StreamrHandler

@@ -50,15 +50,15 @@ class LiveSubscription:
         self,
         streams: SubscriptionManager,
         frames: FrameCache,
-        line: StreamrReplyChannel,
+        channel: StreamrReplyChannel,
         spot: Spot,
         subjects: tuple[str, ...],
         lost: Callable[[Fault], None],
         sent: Callable[[int], object],
     ) -> None:
         """`sent` receives the offset up to which the broker has confirmed everything."""
-        self.line = line
-        self.connection_id = line.connection_id
+        self.channel = channel
+        self.connection_id = channel.connection_id
         self.last: int | None = None
         """The offset that was sent last."""
         self._streams = streams
@@ -67,14 +67,14 @@ class LiveSubscription:
         self._lost = lost
         self._confirmed = sent
         self._is_over = False
-        self.peer = Subscriber(self, subjects, (line.connection_id, line.address), has_session=True)
+        self.peer = Subscriber(self, subjects, (channel.connection_id, channel.address), has_session=True)
 
     def __repr__(self) -> str:
-        return f"<Live {self._key} to {self.line.address}, sent {self.last}>"
+        return f"<Live {self._key} to {self.channel.address}, sent {self.last}>"
 
     def follow(self, entity: EntityId, after: int | None = None) -> None:
         """Begin behind this offset, or behind the newest one."""
-        subscribe = Subscribe(SubscriptionKind.LIVE, LiveQuery(entity, after, may_leap=True), {}, self._key, WINDOW)
+        subscribe = Subscribe(SubscriptionKind.LIVE, LiveQuery(entity, after, may_skip=True), {}, self._key, WINDOW)
         self._streams.subscribe(subscribe, self.peer)
 
     def leave(self) -> None:
@@ -87,10 +87,10 @@ class LiveSubscription:
         if self._is_over:
             return None
         if isinstance(signal, Next):
-            cache, style = self._frames, self.line.style
+            cache, style = self._frames, self.channel.style
             frames = [(FrameType.BROADCAST, cache.broadcast(event, style)) for event in signal.elements]
             self.last = signal.elements[-1].revision
-            return self.line.send(frames, partial(self._sent, len(frames), self.last, ended), elements=len(frames))
+            return self.channel.send(frames, partial(self._sent, len(frames), self.last, ended), elements=len(frames))
         if not isinstance(signal, Created):
             self._is_over = True
             self._lost(fault_of(signal))

@@ -36,16 +36,16 @@ class SessionPersistence:
     def __init__(self, rows: SessionRepository, connection_id: str, mapper: str) -> None:
         self._rows, self.connection_id, self.mapper = rows, connection_id, mapper
 
-    def add_subscription(self, row: SubscriptionRow, line: StreamrReplyChannel, after: int) -> None:
+    def add_subscription(self, row: SubscriptionRow, channel: StreamrReplyChannel, after: int) -> None:
         """Store that a session is subscribed to a partition, for these clients and subjects.
 
         New subscriptions begin after this offset.
         """
         stream, partition = row.spot
         kept = PersistedSubscription(
-            stream, partition, row.owners, tuple(sorted(row.subjects)), row.clients, line.mapped
+            stream, partition, row.owners, tuple(sorted(row.subjects)), row.clients, channel.mapped
         )
-        self._rows.keep(SessionRow(self.at(row.address, row.spot), line.source, pack(kept), after))
+        self._rows.keep(SessionRow(self.at(row.address, row.spot), channel.source, pack(kept), after))
 
     def remove_subscription(self, address: str, spot: Spot) -> None:
         """A session follows a partition no longer."""
@@ -55,10 +55,12 @@ class SessionPersistence:
         """Note that the broker has confirmed a session's messages up to this offset."""
         self._rows.sent(at, offset)
 
-    def add_resend(self, request: Resend, owners: frozenset[str], line: StreamrReplyChannel) -> None:
+    def add_resend(self, request: Resend, owners: frozenset[str], channel: StreamrReplyChannel) -> None:
         """A resend has no end yet."""
-        kept = PersistedResend(request.stream, request.partition, request.sub, owners, line.mapped, line.correlation_id)
-        self._rows.keep(SessionRow(self._asked_at(line.address, request.sub), line.source, pack(kept)))
+        kept = PersistedResend(
+            request.stream, request.partition, request.sub, owners, channel.mapped, channel.correlation_id
+        )
+        self._rows.keep(SessionRow(self._asked_at(channel.address, request.sub), channel.source, pack(kept)))
 
     def remove_resend(self, address: str, sub: Sub) -> None:
         """Each resend of this `sub` has ended."""

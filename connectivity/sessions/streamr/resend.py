@@ -101,10 +101,10 @@ class ResendQueue:
         asked = {resend.ticket.request.sub for resend in self._asked.values()}
         return asked | {resend.ticket.request.sub for _, resend, _ in self._kept_back} | set(self._unconfirmed)
 
-    def ask(self, wanted: ResendRequest, line: StreamrReplyChannel) -> None:
+    def ask(self, wanted: ResendRequest, channel: StreamrReplyChannel) -> None:
         """Queue a resend. Raises RequestRefused if too many wait."""
         ticket = self._resends.ask(wanted.request)
-        self._asked[ticket.number] = _Resend(self, self._source, ticket, wanted, line)
+        self._asked[ticket.number] = _Resend(self, self._source, ticket, wanted, channel)
         self.go_on()
 
     def go_on(self) -> None:
@@ -146,7 +146,7 @@ class ResendQueue:
     def _answer(self, resend: _Resend, frame: Frame) -> None:
         self._resends.answered(resend.ticket)
         self._unconfirmed[resend.ticket.request.sub] += 1
-        resend.line.say(frame, partial(self._end_confirmed, resend.ticket.request.sub))
+        resend.channel.say(frame, partial(self._end_confirmed, resend.ticket.request.sub))
 
     def _end_confirmed(self, sub: Sub, _error: ConnectivityError | None) -> None:
         self._unconfirmed[sub] -= 1
@@ -167,13 +167,13 @@ class _Resend:
         source: StreamSource,
         ticket: ResendTicket,
         wanted: ResendRequest,
-        line: StreamrReplyChannel,
+        channel: StreamrReplyChannel,
     ) -> None:
         self.ticket = ticket
-        self.line = line
-        self.connection_id = line.connection_id
+        self.channel = channel
+        self.connection_id = channel.connection_id
         self.key = f"{ticket.request.sub}\0{ticket.number}"
-        self.peer = Subscriber(self, wanted.subjects, (line.connection_id, line.address), has_session=True)
+        self.peer = Subscriber(self, wanted.subjects, (channel.connection_id, channel.address), has_session=True)
         self._resending = resending
         self._source = source
         self._wanted = wanted
@@ -182,7 +182,7 @@ class _Resend:
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<resend {self.ticket.number} to {self.line.address}>"
+        return f"<resend {self.ticket.number} to {self.channel.address}>"
 
     def begin(self, store: Store, streams: SubscriptionManager) -> None:
         request, entity, newest, _ = self._wanted
@@ -243,11 +243,11 @@ class _Resend:
             self._resending.finish(self, self._conversation.failed(fault.message), found=True)
 
     def _send(self, signal: Next, ended: Done | None) -> PendingPublish:
-        style = self.line.style
+        style = self.channel.style
         found = self._conversation.element_frames([self._source.entry(event) for event in signal.elements])
         frames = [(type_of(frame), write_frame(frame, style)) for frame in found]
         number = len(signal.elements)
-        return self.line.send(frames, partial(self._sent, number, ended), elements=number)
+        return self.channel.send(frames, partial(self._sent, number, ended), elements=number)
 
     def _sent(self, number: int, ended: Done | None, error: ConnectivityError | None) -> None:
         """The broker has the messages; one that it has refused leaves a gap, which ends the resend."""

@@ -30,37 +30,39 @@ from spark_store.records import SessionRow
 def go_on(
     rows: SessionRepository,
     connection_id: str,
-    rooms: Mapping[ReplyTargetPublisher, StreamrSessions],
+    registries: Mapping[ReplyTargetPublisher, StreamrSessions],
     world: StateLookup,
     now: float,
 ) -> None:
     """Resume the stored sessions of a connection with these publishers. Raises StoreUnavailable."""
-    mappers = {room.mapper for room in rooms.values()}
+    mappers = {registry.mapper for registry in registries.values()}
     for row in rows.rows(connection_id):
         if row.at.mapper not in mappers:
             rows.forget(row.at)
-    for room in dict.fromkeys(rooms.values()):
-        by_source = {route.index: route for route, own in rooms.items() if own is room}
-        for row, kept in list(room.keeping.stored_sessions()):
+    for registry in dict.fromkeys(registries.values()):
+        by_source = {route.index: route for route, own in registries.items() if own is registry}
+        for row, kept in list(registry.keeping.stored_sessions()):
             route = by_source.get(row.source)
-            if route is None or not is_meant(row.at.address, room.options.reply_addresses, route):
-                room.keeping.drop(row, "no source answers there any more")
+            if route is None or not is_meant(row.at.address, registry.options.reply_addresses, route):
+                registry.keeping.drop(row, "no source answers there any more")
             else:
-                _go_on(room, row, kept, route, world, now)
+                _go_on(registry, row, kept, route, world, now)
 
 
 def _go_on(
-    room: StreamrSessions, row: SessionRow, kept: Kept, route: ReplyTargetPublisher, world: StateLookup, now: float
+    registry: StreamrSessions, row: SessionRow, kept: Kept, route: ReplyTargetPublisher, world: StateLookup, now: float
 ) -> None:
     correlation_id = kept.correlation_id if isinstance(kept, PersistedResend) else None
-    line = StreamrReplyChannel(route, Destination(row.at.address, kept.headers), room.options.style, correlation_id)
+    channel = StreamrReplyChannel(
+        route, Destination(row.at.address, kept.headers), registry.options.style, correlation_id
+    )
     if isinstance(kept, PersistedResend):
-        room.cut_off(kept, line)
-    elif (fault := _fault(kept, room.options, route, world)) is not None:
-        room.keeping.drop(row, fault.error)
-        line.say(error_of(fault, ErrorSubject(kept.stream, kept.partition)))
+        registry.cut_off(kept, channel)
+    elif (fault := _fault(kept, registry.options, route, world)) is not None:
+        registry.keeping.drop(row, fault.error)
+        channel.say(error_of(fault, ErrorSubject(kept.stream, kept.partition)))
     else:
-        room.go_on(kept, row.last or 0, line, now)
+        registry.go_on(kept, row.last or 0, channel, now)
 
 
 def _fault(

@@ -49,17 +49,17 @@ MakeLive = Callable[
 
 
 class SessionState:
-    """The work in progress of one session. `line` is the channel of its last reply."""
+    """The work in progress of one session. `channel` is the channel of its last reply."""
 
-    __slots__ = ("line", "lives", "resending")
+    __slots__ = ("channel", "live_subscriptions", "resending")
 
-    def __init__(self, line: StreamrReplyChannel, resending: ResendQueue) -> None:
-        self.line = line
-        self.lives: dict[Spot, LiveSubscription] = {}
+    def __init__(self, channel: StreamrReplyChannel, resending: ResendQueue) -> None:
+        self.channel = channel
+        self.live_subscriptions: dict[Spot, LiveSubscription] = {}
         self.resending = resending
 
     def __repr__(self) -> str:
-        return f"<Seat at {self.line.address}, following {len(self.lives)}, {self.resending!r}>"
+        return f"<Seat at {self.channel.address}, following {len(self.live_subscriptions)}, {self.resending!r}>"
 
 
 class StreamrSessions:
@@ -93,20 +93,20 @@ class StreamrSessions:
     def __iter__(self) -> Iterator[SessionState]:
         return iter(list(self.seats.values()))
 
-    def seat(self, line: StreamrReplyChannel) -> SessionState:
+    def state(self, channel: StreamrReplyChannel) -> SessionState:
         """The seat of the session at this address, begun if need be."""
-        seat = self.seats.get(line.address)
-        if seat is None:
-            seat = self.seats[line.address] = SessionState(
-                line, self._make_resending(partial(self.keeping.remove_resend, line.address))
+        state = self.seats.get(channel.address)
+        if state is None:
+            state = self.seats[channel.address] = SessionState(
+                channel, self._make_resending(partial(self.keeping.remove_resend, channel.address))
             )
-        seat.line = line
-        return seat
+        state.channel = channel
+        return state
 
     def subscribe(
         self,
         request: SubscribeRequest,
-        line: StreamrReplyChannel,
+        channel: StreamrReplyChannel,
         owners: frozenset[str],
         subjects: frozenset[str],
         now: float,
@@ -117,50 +117,50 @@ class StreamrSessions:
         It is sent when it is durable. Raises StoreUnavailable.
         """
         self.on_follow(request.stream)
-        effects = self.sessions.subscribe(request, line.address, owners, subjects, now, client=client)
-        return self._apply(effects, line)
+        effects = self.sessions.subscribe(request, channel.address, owners, subjects, now, client=client)
+        return self._apply(effects, channel)
 
-    def unsubscribe(self, request: Unsubscribe, line: StreamrReplyChannel, client: str | None) -> list[Frame]:
+    def unsubscribe(self, request: Unsubscribe, channel: StreamrReplyChannel, client: str | None) -> list[Frame]:
         """Unsubscribe a session from a partition; return the reply for when that is durable."""
-        effects = self.sessions.unsubscribe(request, line.address, client=client)
-        return self._apply(effects, line)
+        effects = self.sessions.unsubscribe(request, channel.address, client=client)
+        return self._apply(effects, channel)
 
-    def _apply(self, effects: Sequence[Effect], line: StreamrReplyChannel) -> list[Frame]:
+    def _apply(self, effects: Sequence[Effect], channel: StreamrReplyChannel) -> list[Frame]:
         """Store a decision and do what needs no durability; return what is left."""
         self.do([effect for effect in effects if not isinstance(effect, SendFrame)])
         frames = [effect.frame for effect in effects if isinstance(effect, SendFrame)]
         for frame in frames:
             if isinstance(frame, Subscribed | Unsubscribed):
-                self._keep((frame.stream, frame.partition), line)
+                self._keep((frame.stream, frame.partition), channel)
         return frames
 
-    def _keep(self, spot: Spot, line: StreamrReplyChannel) -> None:
+    def _keep(self, spot: Spot, channel: StreamrReplyChannel) -> None:
         """Store the subscription of a session, if it has one."""
-        if (row := self.sessions.row(line.address, spot)) is None:
+        if (row := self.sessions.row(channel.address, spot)) is None:
             return
-        if spot not in self.seat(line).lives:
-            self._begins.setdefault((line.address, spot), self._newest(_entity(spot)))
-        self.keeping.add_subscription(row, line, self._begins.get((line.address, spot), 0))
+        if spot not in self.state(channel).live_subscriptions:
+            self._begins.setdefault((channel.address, spot), self._newest(_entity(spot)))
+        self.keeping.add_subscription(row, channel, self._begins.get((channel.address, spot), 0))
 
-    def answer(self, frames: Sequence[Frame], line: StreamrReplyChannel, ended: Done) -> None:
+    def answer(self, frames: Sequence[Frame], channel: StreamrReplyChannel, ended: Done) -> None:
         """Do the rest of a durable decision, and reply."""
-        said = [self._begin(frame, line) if isinstance(frame, Subscribed) else frame for frame in frames]
-        line.send([(type_of(frame), write_frame(frame, line.style)) for frame in said], ended)
+        said = [self._begin(frame, channel) if isinstance(frame, Subscribed) else frame for frame in frames]
+        channel.send([(type_of(frame), write_frame(frame, channel.style)) for frame in said], ended)
 
-    def _begin(self, frame: Subscribed, line: StreamrReplyChannel) -> Frame:
+    def _begin(self, frame: Subscribed, channel: StreamrReplyChannel) -> Frame:
         """Begin a durable subscription, unless it is running. Return its frame."""
         spot = (frame.stream, frame.partition)
-        after = self._begins.pop((line.address, spot), None)
-        row, seat = self.sessions.row(line.address, spot), self.seats.get(line.address)
-        if row is None or after is None or (seat is not None and spot in seat.lives):
+        after = self._begins.pop((channel.address, spot), None)
+        row, state = self.sessions.row(channel.address, spot), self.seats.get(channel.address)
+        if row is None or after is None or (state is not None and spot in state.live_subscriptions):
             # It has been left since, or is followed for the second time.
             return frame
         # The decision could not be stored: forget it.
-        failed = self._follow(spot, line, row.subjects, min(after, self._newest(_entity(spot))))
+        failed = self._follow(spot, channel, row.subjects, min(after, self._newest(_entity(spot))))
         if failed is None:
             return frame
-        self._undo(spot, line.address)
-        return error_of(failed, ErrorSubject(*spot), line.correlation_id)
+        self._undo(spot, channel.address)
+        return error_of(failed, ErrorSubject(*spot), channel.correlation_id)
 
     def do(self, effects: Sequence[Effect]) -> None:
         """Carry out a decision that is not due to a request."""
@@ -171,29 +171,29 @@ class StreamrSessions:
                 case SendFrame(address, frame):
                     self._say(address, frame)
                 case EndSession(address, why):
-                    if (seat := self.seats.pop(address, None)) is not None:
-                        for sub in seat.resending.subs:
+                    if (state := self.seats.pop(address, None)) is not None:
+                        for sub in state.resending.subs:
                             self.keeping.remove_resend(address, sub)
-                        seat.resending.stop()
+                        state.resending.stop()
                     log.info("a session ended", connection=self.connection_id, address=address, reason=why.value)
 
-    def _follow(self, spot: Spot, line: StreamrReplyChannel, subjects: frozenset[str], after: int) -> Fault | None:
+    def _follow(self, spot: Spot, channel: StreamrReplyChannel, subjects: frozenset[str], after: int) -> Fault | None:
         """Begin to follow behind this offset; why it could not be begun."""
-        seat = self.seat(line)
+        state = self.state(channel)
         failed: list[Fault] = []
 
         def lost(fault: Fault) -> None:
-            if seat.lives.get(spot) is live:
-                self._lost(line.address, spot, fault)
+            if state.live_subscriptions.get(spot) is live:
+                self._lost(channel.address, spot, fault)
             else:
                 failed.append(fault)
 
-        at = self.keeping.at(line.address, spot)
-        live = self._make_live(line, spot, tuple(subjects), lost, partial(self.keeping.confirm_sent, at))
+        at = self.keeping.at(channel.address, spot)
+        live = self._make_live(channel, spot, tuple(subjects), lost, partial(self.keeping.confirm_sent, at))
         live.follow(_entity(spot), after)
         if failed:
             return failed[0]
-        seat.lives[spot] = live
+        state.live_subscriptions[spot] = live
         return None
 
     def _lost(self, address: str, spot: Spot, fault: Fault) -> None:
@@ -208,25 +208,25 @@ class StreamrSessions:
     def _leave(self, address: str, spot: Spot) -> None:
         self.keeping.remove_subscription(address, spot)
         self._begins.pop((address, spot), None)
-        seat = self.seats.get(address)
-        if seat is not None and (live := seat.lives.pop(spot, None)) is not None:
+        state = self.seats.get(address)
+        if state is not None and (live := state.live_subscriptions.pop(spot, None)) is not None:
             live.leave()
 
     def _say(self, address: str, frame: Frame) -> None:
-        if (seat := self.seats.get(address)) is not None:
-            seat.line.say(frame)
+        if (state := self.seats.get(address)) is not None:
+            state.channel.say(frame)
 
     def close(self) -> None:
         """Close the sessions of a connection. Stored ones resume when it is opened again."""
         self.sessions.close()
-        for seat in self:
-            for live in seat.lives.values():
+        for state in self:
+            for live in state.live_subscriptions.values():
                 live.leave()
-            seat.resending.stop()
+            state.resending.stop()
         self.seats.clear()
         self._begins.clear()
 
-    def go_on(self, kept: PersistedSubscription, last: int, line: StreamrReplyChannel, now: float) -> None:
+    def go_on(self, kept: PersistedSubscription, last: int, channel: StreamrReplyChannel, now: float) -> None:
         """Resume a stored subscription after the last offset that was sent.
 
         Raises StoreUnavailable.
@@ -235,23 +235,23 @@ class StreamrSessions:
         self.on_follow(kept.stream)
         # Read before the session is created, so that a failure can be retried as a whole.
         newest = self._newest(_entity(spot))
-        row = SubscriptionRow(line.address, kept.owners, spot, frozenset(kept.subjects), kept.clients)
+        row = SubscriptionRow(channel.address, kept.owners, spot, frozenset(kept.subjects), kept.clients)
         if not self.sessions.restore([row], now):
             return
         after = resumed_from(last, newest - last, self.options.most_caught_up)
         if after is None:
-            log.info("a session missed too much to catch up", connection=self.connection_id, address=line.address)
-            self.keeping.confirm_sent(self.keeping.at(line.address, spot), newest)
-        failed = self._follow(spot, line, row.subjects, newest if after is None else min(after, newest))
+            log.info("a session missed too much to catch up", connection=self.connection_id, address=channel.address)
+            self.keeping.confirm_sent(self.keeping.at(channel.address, spot), newest)
+        failed = self._follow(spot, channel, row.subjects, newest if after is None else min(after, newest))
         if failed is not None:
-            self._lost(line.address, spot, failed)
+            self._lost(channel.address, spot, failed)
 
-    def cut_off(self, kept: PersistedResend, line: StreamrReplyChannel) -> None:
+    def cut_off(self, kept: PersistedResend, channel: StreamrReplyChannel) -> None:
         """A resend did not outlive the service: its client has to ask again."""
         fault = errors.resend_failed(kept.stream, kept.partition, "the service was restarted")
         about = ErrorSubject(kept.stream, kept.partition, kept.sub)
         frame = error_of(fault, about, kept.correlation_id)
-        line.say(frame, lambda _: self.keeping.remove_resend(line.address, kept.sub))
+        channel.say(frame, lambda _: self.keeping.remove_resend(channel.address, kept.sub))
 
 
 def _entity(spot: Spot) -> EntityId:

@@ -37,7 +37,7 @@ def twin_command(
     permission: StreamPermission,
     headers: Headers,
     named: DeduplicationKey,
-    line: StreamrReplyChannel | None,
+    channel: StreamrReplyChannel | None,
 ) -> SessionCommand:
     """Return the command in a request. `headers` are those of the request. Raises RequestRefused."""
     read = partial(load_codec("Ditto").decode, session=None)
@@ -50,7 +50,10 @@ def twin_command(
         "response-required": False,
     }
     return SessionCommand(
-        replace(command, headers=completed), permission.subjects, _separate_key(named), partial(_reply_error, request, line)
+        replace(command, headers=completed),
+        permission.subjects,
+        _separate_key(named),
+        partial(_reply_error, request, channel),
     )
 
 
@@ -62,13 +65,13 @@ def _separate_key(named: DeduplicationKey) -> DeduplicationKey:
 
 
 def _reply_error(
-    request: Publish, line: StreamrReplyChannel | None, answer: Response | ErrorResponse, ended: Done
+    request: Publish, channel: StreamrReplyChannel | None, answer: Response | ErrorResponse, ended: Done
 ) -> None:
     """Return the error of a command as a frame; a success has no reply."""
-    if line is None or not isinstance(answer, ErrorResponse):
+    if channel is None or not isinstance(answer, ErrorResponse):
         ended(None)
     else:
-        line.say(error_of(answer.fault, ErrorSubject(request.stream), line.correlation_id), ended)
+        channel.say(error_of(answer.fault, ErrorSubject(request.stream), channel.correlation_id), ended)
 
 
 Read = Callable[[Envelope], Sequence[Inbound]]

@@ -216,7 +216,7 @@ class AmqpClient:
 
         def consume(channel: AbstractChannel) -> Awaitable[object]:
             arguments: dict[str, FieldValue] = {"x-priority": "not a number (connection test)"}
-            return channel.basic_consume(queue, _nobody, arguments=arguments, timeout=self.patience)
+            return channel.basic_consume(queue, _ignore, arguments=arguments, timeout=self.patience)
 
         reason = await self._refusal(consume)
         return None if reason is None or reason.code == PRECONDITION_FAILED else reason
@@ -343,7 +343,7 @@ class _Listener:
         self.reason = reason
 
 
-async def _nobody(_message: object) -> None:
+async def _ignore(_message: object) -> None:
     """The consumer callback required by the library, which is never called."""
 
 

@@ -116,7 +116,7 @@ class AmqpConsumer:
             for number, queue in enumerate(queues):
                 tag = f"{number}"
                 self._queues[tag.encode()] = queue
-                await call(channel.basic_consume(queue, _nobody, consumer_tag=tag, timeout=patience))
+                await call(channel.basic_consume(queue, _ignore, consumer_tag=tag, timeout=patience))
         except CallFailed as failed:
             if self._reason is not None:
                 raise consume_error(queue, self._reason) from failed
@@ -222,5 +222,5 @@ class AmqpConsumer:
         self._on_lost(NotConnected(Detail.MISSING_ADDRESS, words))
 
 
-async def _nobody(_message: DeliveredMessage) -> None:
+async def _ignore(_message: DeliveredMessage) -> None:
     """The consumer callback required by the library, which is never called."""

@@ -16,7 +16,7 @@ CHANNEL_DETAILS = {
 }
 """The details of refusals to consume or publish, by reply code."""
 
-READER_SIGNS = {ACCESS_REFUSED: ReaderStatus.REFUSED, NOT_FOUND: ReaderStatus.UNHEARD}
+READER_SIGNS = {ACCESS_REFUSED: ReaderStatus.REFUSED, NOT_FOUND: ReaderStatus.UNDELIVERED}
 """The status of readers for refusals to publish, by reply code."""
 
 PASSING = frozenset({FORCED, 506, 541})

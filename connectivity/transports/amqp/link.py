@@ -65,8 +65,8 @@ class AmqpLink:
         self._end()
         self.client.abandon()
 
-    def _forward_reader_status(self, address: str, sign: ReaderStatus) -> None:
-        self.readers(address, sign)
+    def _forward_reader_status(self, address: str, reader_status: ReaderStatus) -> None:
+        self.readers(address, reader_status)
 
     def _die(self, error: LinkError) -> None:
         if not self._is_over:

@@ -175,7 +175,7 @@ class Publisher:
         if (found := self._missing.get(exchange)) is not None:
             until, error = found
             if time.monotonic() < until:
-                self._readers(message.address, ReaderStatus.UNHEARD)
+                self._readers(message.address, ReaderStatus.UNDELIVERED)
                 self._fail(done, error)
                 return False
             del self._missing[exchange]
@@ -250,7 +250,9 @@ class Publisher:
         self._suspects = max(0, self._suspects - len(outcomes))
         for sent, returned in outcomes:
             if error is None or returned is not None:
-                self._readers(sent.message.address, ReaderStatus.HEARD if returned is None else ReaderStatus.UNHEARD)
+                self._readers(
+                    sent.message.address, ReaderStatus.HEARD if returned is None else ReaderStatus.UNDELIVERED
+                )
             sent.done(returned or error)
         if self._held:
             self._go_on()
@@ -283,8 +285,8 @@ class Publisher:
         if len(unconfirmed) == 1:
             self._suspects = max(0, self._suspects - 1)
             refused = unconfirmed[0]
-            if (sign := READER_SIGNS.get(reason.code)) is not None:
-                self._readers(refused.message.address, sign)
+            if (reader_status := READER_SIGNS.get(reason.code)) is not None:
+                self._readers(refused.message.address, reader_status)
             refused.done(refused_message(reason))
             return
         self._log.warning("channel closed by broker after a message", reason=reason.words, unconfirmed=len(unconfirmed))

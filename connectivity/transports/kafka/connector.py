@@ -23,7 +23,7 @@ from connectivity.transports.kafka.client_config import servers
 from connectivity.transports.kafka.consumer import KafkaConsumer, Key
 from connectivity.transports.kafka.errors import ALL_DOWN, VAGUE, link_error
 from connectivity.transports.kafka.handshake import handshake, list_brokers
-from connectivity.transports.kafka.link import MENDED_WITHIN, KafkaLink
+from connectivity.transports.kafka.link import REPAIR_SECONDS, KafkaLink
 from connectivity.transports.kafka.options import Options
 from connectivity.transports.kafka.producer import KafkaProducer
 
@@ -40,11 +40,11 @@ Answer = TypeVar("Answer")
 
 
 async def connect(
-    connection: Connection, client: int = 0, *, patience: float = PATIENCE, mended_within: float = MENDED_WITHIN
+    connection: Connection, client: int = 0, *, patience: float = PATIENCE, repair_seconds: float = REPAIR_SECONDS
 ) -> KafkaLink:
     """Return a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
-    link = KafkaLink([source.addresses for source in connection.sources], mended_within)
+    link = KafkaLink([source.addresses for source in connection.sources], repair_seconds)
     places = servers(connection, options)
     link.asked = partial(handshake, connection, places, options.sasl_mechanism.upper())
     try:

@@ -5,7 +5,7 @@ redelivery is read again with all that follow, after a delay from 0.1 s to 1 min
 dropped and their outcomes ignored: the new owner reads them.
 
 **Lost connections.** The library reconnects by itself. The link is lost when no broker can be reached for
-`MENDED_WITHIN` seconds, when nothing is confirmed for 30 s, and at once for permanent errors: a refused login, revoked
+`REPAIR_SECONDS` seconds, when nothing is confirmed for 30 s, and at once for permanent errors: a refused login, revoked
 permissions, a missing topic, a fenced client.
 """
 
@@ -40,7 +40,7 @@ from connectivity.transports.kafka.producer import KafkaProducer
 from connectivity.transports.kafka.records import is_expired, envelope_of
 
 WINDOW = 4000
-MENDED_WITHIN = 5.0
+REPAIR_SECONDS = 5.0
 ASKED_EVERY = 0.1
 GONE_WITHIN = 5.0
 ANSWER_WITHIN = 2.0
@@ -55,10 +55,10 @@ class KafkaLink:
     window: int
     lost: asyncio.Future[LinkError]
 
-    def __init__(self, topics: Sequence[Sequence[str]], mended_within: float = MENDED_WITHIN) -> None:
+    def __init__(self, topics: Sequence[Sequence[str]], repair_seconds: float = REPAIR_SECONDS) -> None:
         """`topics`: the topics of each source.
 
-        `mended_within`: seconds that the library has to reach a broker again.
+        `repair_seconds`: seconds that the library has to reach a broker again.
         """
         self._loop = asyncio.get_running_loop()
         self.window = WINDOW
@@ -71,7 +71,7 @@ class KafkaLink:
             for name in names:
                 self._sources[name] = (*self._sources.get(name, ()), index)
         self._inboxes = [Inbox() for _ in topics]
-        self._mended_within = mended_within
+        self._repair_seconds = repair_seconds
         self._members: list[KafkaConsumer] = []
         self._publishing: KafkaProducer | None = None
         self._admin: AdminClient | None = None
@@ -252,7 +252,7 @@ class KafkaLink:
     async def _find_broker(self) -> None:
         """Give the library time to reach a broker; if it does not, the link is lost."""
         assert self._admin is not None
-        end = self._loop.time() + self._mended_within
+        end = self._loop.time() + self._repair_seconds
         while (left := end - self._loop.time()) > 0:
             try:
                 await run_in_thread("kafka reconnect", partial(list_brokers, self._admin, left))

@@ -184,7 +184,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     @abstractmethod
     def publish(self, message: OutboundMessage, done: Done) -> None: ...
 
-    def nobody_there(self, address: str, done: Done) -> None:
+    def reject_absent(self, address: str, done: Done) -> None:
         """Fail a message whose peer is not connected."""
         self.readers(address, ReaderStatus.GONE)
         done(PublishFailed(f"peer {address[:100]!r} is not connected", status=_NOBODY))
@@ -197,13 +197,15 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         now = self._loop.time()
         for peer in list(self._sockets):
             peer.look()
-            verdict = judge(peer.times, self._bounds, now)
-            if verdict is TimeoutDecision.PING:
+            decision = judge(peer.times, self._bounds, now)
+            if decision is TimeoutDecision.PING:
                 peer.ping()
-            elif verdict is TimeoutDecision.IDLE:
+            elif decision is TimeoutDecision.IDLE:
                 self.idle(peer)
-            elif verdict is not TimeoutDecision.FINE:
-                log.debug("peer connection aborted", connection=self._connection_id, peer=peer.id, reason=verdict.value)
+            elif decision is not TimeoutDecision.FINE:
+                log.debug(
+                    "peer connection aborted", connection=self._connection_id, peer=peer.id, reason=decision.value
+                )
                 peer.abort()
         for reason, count in self._refusals.items():
             log.warning("peers refused", connection=self._connection_id, reason=reason, count=count)

@@ -85,7 +85,7 @@ class MqttLink:
         self._held = self._withheld = 0
         self._is_made = self._is_over = self._is_full = False
         self.readers: Readers = nobody_asks
-        self._signs = dialect.signs
+        self._signs = dialect.reader_statuses
         self._unconfirmed: dict[int, tuple[str, Done]] = {}
         self._ended = self._delivery_ended
         self._channels: list[AsyncMqttClient] = []
@@ -227,8 +227,8 @@ class MqttLink:
         if (unconfirmed := self._unconfirmed.pop(mid, None)) is None:
             return
         address, done = unconfirmed
-        if (sign := self._signs.get(reason)) is not None:
-            self.readers(address, sign)
+        if (reader_status := self._signs.get(reason)) is not None:
+            self.readers(address, reader_status)
         done(None if reason < REFUSED else refused_message(reason))
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -30,7 +30,7 @@ class Mqtt311:
     """The `connectivity.transports.mqtt.protocol_version.ProtocolVersion` of MQTT 3.1.1."""
 
     protocol = MQTTProtocolVersion.MQTTv311
-    signs: Mapping[int, ReaderStatus] = {}
+    reader_statuses: Mapping[int, ReaderStatus] = {}
 
     def headers_of(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
         headers = {TOPIC: arrival.topic, QOS: str(arrival.qos), RETAIN: _RETAIN_TEXTS[arrival.retain]}

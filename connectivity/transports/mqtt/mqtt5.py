@@ -36,7 +36,7 @@ NO_PROPERTIES = b"\x00"
 
 READER_SIGNS: Mapping[int, ReaderStatus] = {
     0: ReaderStatus.HEARD,
-    16: ReaderStatus.UNHEARD,
+    16: ReaderStatus.UNDELIVERED,
     135: ReaderStatus.REFUSED,
     144: ReaderStatus.REFUSED,
 }
@@ -47,7 +47,7 @@ class Mqtt5(Mqtt311):
     """The `connectivity.transports.mqtt.protocol_version.ProtocolVersion` of MQTT 5."""
 
     protocol = MQTTProtocolVersion.MQTTv5
-    signs = READER_SIGNS
+    reader_statuses = READER_SIGNS
 
     def headers_of(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
         headers, _ = super().headers_of(arrival)

@@ -39,7 +39,7 @@ class ProtocolVersion(Protocol):
     """One version of MQTT."""
 
     protocol: MQTTProtocolVersion
-    signs: Mapping[int, ReaderStatus]
+    reader_statuses: Mapping[int, ReaderStatus]
     """The status of readers for the reason code of a confirm; other reasons say nothing."""
 
     def headers_of(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:

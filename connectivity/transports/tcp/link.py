@@ -126,7 +126,7 @@ class TcpLink(ListenerLink[TcpPeer]):
         if self.is_over:
             return
         if (peer := self.peers.get(message.address)) is None:
-            self.nobody_there(message.address, done)
+            self.reject_absent(message.address, done)
         elif message.parting is not None:
             peer.part(message.envelope.payload, done)
         else:

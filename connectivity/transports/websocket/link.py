@@ -121,7 +121,7 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
             self._send_to_all(message.address, payload, is_text=is_text)
             done(None)
         else:
-            self.nobody_there(message.address, done)
+            self.reject_absent(message.address, done)
 
     def _send_to_all(self, path: str, payload: bytes, *, is_text: bool) -> None:
         """Send a message, encoded once, to all peers at a path; peers that read too slowly are closed."""

@@ -24,17 +24,17 @@ class Client:
 
     def say(self) -> None:
         """Send what there is to say."""
-        while octets := self.endpoint.take():
-            self.send(octets)
+        while raw := self.endpoint.take():
+            self.send(raw)
 
-    def send(self, octets: bytes) -> None:
+    def send(self, raw: bytes) -> None:
         address = self._party.answers
         around: dict[str, dict[str, Any]] = {
             "mqtt-5": {"ResponseTopic": address},
             "amqp-091": {"reply_to": address},
             "kafka": {"headers": [("reply-to", address)]},
         }
-        self._party.send(octets, **around.get(self.kind, {}))
+        self._party.send(raw, **around.get(self.kind, {}))
 
     def subscribe(self, publisher: str, demand: int) -> int:
         """Ask for a stream; its number."""

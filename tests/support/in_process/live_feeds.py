@@ -55,7 +55,7 @@ class FollowedSite:
     def _open(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         assert isinstance(subscribe.query, LiveQuery)
         query = subscribe.query
-        return self.following.feed(query.entity, query.after, may_leap=query.may_leap)
+        return self.following.feed(query.entity, query.after, may_skip=query.may_skip)
 
     def follow_with(self, leeway: LagTolerance) -> None:
         """Have followers leap when they are behind by more than this."""
@@ -76,9 +76,9 @@ class FollowedSite:
         await until(lambda: self.following._lines[entity].newest >= revision)
 
     def subscriber(
-        self, entity: EntityId = LAMP, after: int | None = None, demand: int = UNBOUNDED, *, may_leap: bool = False
+        self, entity: EntityId = LAMP, after: int | None = None, demand: int = UNBOUNDED, *, may_skip: bool = False
     ) -> LiveSubscriber:
-        return LiveSubscriber(self, LiveQuery(entity, after, may_leap), demand)
+        return LiveSubscriber(self, LiveQuery(entity, after, may_skip), demand)
 
 
 class LiveSubscriber:

@@ -50,7 +50,7 @@ def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
 OWNER_SOURCE = {"addresses": ["ditto"], "authorizationContext": [OWNER], "replyTarget": {"address": "out"}}
 
 
-def octets(*said: str | bytes | Frame) -> bytes:
+def raw(*said: str | bytes | Frame) -> bytes:
     """Octets as hexadecimal digits, as they are, or as the frames that they are."""
     return b"".join(
         bytes.fromhex(each) if isinstance(each, str) else each if isinstance(each, bytes) else encode(each)
@@ -64,7 +64,7 @@ def subscribe(publisher: str, subscriber: int = 1, demand: int = 0) -> Subscribe
 
 def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
     """What subscribes to a test publisher."""
-    return octets(subscribe(f"tck/{parameters}", subscriber, demand))
+    return raw(subscribe(f"tck/{parameters}", subscriber, demand))
 
 
 class Quay(ConnectionHarness):
@@ -99,7 +99,7 @@ class Quay(ConnectionHarness):
     def say(self, address: str | None, *said: str | bytes | Frame, source: int = 0, **headers: str) -> None:
         """One message of the client at this address; None: it says nowhere to answer."""
         told = {} if address is None else {"reply_to": address}
-        self.deliver(octets(*said), source=source, **told, **headers)
+        self.deliver(raw(*said), source=source, **told, **headers)
 
     def messages(self, address: str) -> list[bytes]:
         """What was sent to an address so far, message by message."""
@@ -107,7 +107,7 @@ class Quay(ConnectionHarness):
 
     async def heard(self, address: str, expected: str | bytes) -> None:
         """Wait for exactly these octets at an address."""
-        wanted = octets(expected)
+        wanted = raw(expected)
         await until(lambda: len(b"".join(self.messages(address))) >= len(wanted))
         await pause()
         found = b"".join(self.messages(address))

@@ -217,7 +217,7 @@ class ConnectionHarness:
     monitor: PrometheusRegistry
     searching: SearchService
     following: LiveFeeds
-    desks: SessionHandlers
+    handlers: SessionHandlers
     kept: KeptRows
 
     def __init__(
@@ -240,7 +240,7 @@ class ConnectionHarness:
         if beside is not None:
             self.store, self.clock, self.decider = beside.store, beside.clock, beside.decider
             self.streams, self.dispatcher, self.monitor = beside.streams, beside.dispatcher, beside.monitor
-            self.searching, self.following, self.desks = beside.searching, beside.following, beside.desks
+            self.searching, self.following, self.handlers = beside.searching, beside.following, beside.handlers
             self.kept = beside.kept
         else:
             self.store = Store(self.journal, HASTY, cold=cold)
@@ -255,8 +255,8 @@ class ConnectionHarness:
             means = SessionServices(
                 self.store, self.streams, self.decider, self.clock.now, lambda: self.now, self.kept.of
             )
-            self.desks = open_handlers(means)
-            self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now, self.desks)
+            self.handlers = open_handlers(means)
+            self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now, self.handlers)
             self.monitor = PrometheusRegistry()
             self.monitor.watch_subscriptions(lambda: self.streams)
         self.outbox = Outbox()
@@ -277,7 +277,7 @@ class ConnectionHarness:
         declared: frozenset[str] = frozenset().union(*(reader.route.declared for reader in self.readers))
         self.dispatcher.join(OpenConnection(self.connection, self.targets, declared))
         self.routes = [route for reader in self.readers for route in reader.routes]
-        self.dispatcher.desks.opened(self.connection.id, self.routes)
+        self.dispatcher.handlers.opened(self.connection.id, self.routes)
         self.postponed: list[InboundDelivery] = []
         self.outcomes: list[tuple[str | None, Outcome]] = []
         self._number = 0
@@ -301,7 +301,7 @@ class ConnectionHarness:
         if fault is not None:
             return fault
         if isinstance(query, LiveQuery):
-            return self.following.feed(query.entity, query.after, may_leap=query.may_leap)
+            return self.following.feed(query.entity, query.after, may_skip=query.may_skip)
         return HistoryFeed.open(self.store, query, NOW)
 
     async def follow(self) -> Self:

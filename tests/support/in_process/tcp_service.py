@@ -19,7 +19,7 @@ from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.frames import CORE, Frame
 from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.brokers import free_port
-from tests.support.in_process.reactive_streams_io import Quay, definition, octets
+from tests.support.in_process.reactive_streams_io import Quay, definition, raw
 from tests.support.in_process.running_connection import AT_ONCE
 from tests.support.in_process.service import NOW, OWNER
 from tests.support.wait import PATIENCE, wait_until
@@ -63,12 +63,12 @@ class Caller:
         return cls(*made, sizes)
 
     def say(self, *said: str | bytes | Frame) -> None:
-        self.writer.write(octets(*said))
+        self.writer.write(raw(*said))
 
     async def say_slowly(self, said: str | bytes) -> None:
         """One octet at a time."""
-        for octet in octets(said):
-            self.writer.write(bytes([octet]))
+        for byte in raw(said):
+            self.writer.write(bytes([byte]))
             await self.writer.drain()
             await asyncio.sleep(0)
 
@@ -100,7 +100,7 @@ class Caller:
 
     async def hears(self, expected: str | bytes) -> None:
         """The next octets are these."""
-        wanted = octets(expected)
+        wanted = raw(expected)
         found = await self.take(len(wanted))
         assert found == wanted, f"{found.hex(' ')} is not {wanted.hex(' ')}"
 
@@ -191,18 +191,18 @@ class Landing:
     @property
     def clients(self) -> list[PeerSession]:
         """Those who have a connection now."""
-        return [each for room in self._rooms for each in room._counterparts.values()]
+        return [each for room in self._registries for each in room._counterparts.values()]
 
     async def keeps_only(self, number: int) -> None:
         """Wait until so many callers are there, and nothing of anybody else is kept."""
         link = self.link
         await wait_until(lambda: len(link.peers) == len(link._sockets) == number)
-        await wait_until(lambda: len(self.clients) == sum(len(room._at) for room in self._rooms) == number)
-        assert sum(len(room._offers) for room in self._rooms) == number
+        await wait_until(lambda: len(self.clients) == sum(len(room._at) for room in self._registries) == number)
+        assert sum(len(room._offers) for room in self._registries) == number
 
     @property
-    def _rooms(self) -> list[RsioSessions]:
-        return list(cast(RsioHandler, self.quay.dispatcher.desks.of("reactive_streams_io"))._rooms.values())
+    def _registries(self) -> list[RsioSessions]:
+        return list(cast(RsioHandler, self.quay.dispatcher.handlers.of("reactive_streams_io"))._registries.values())
 
     def keeps_little(self) -> None:
         """Let the system keep little of what those who are there have not read."""
@@ -213,7 +213,7 @@ class Landing:
     def pass_time(self, seconds: float) -> None:
         """Move the clock of the sessions, and do what is due then."""
         self.quay.clock.advance(seconds)
-        self.quay.dispatcher.desks.sweep()
+        self.quay.dispatcher.handlers.sweep()
 
     async def close(self) -> None:
         # Who is still there would be waited for.

@@ -34,7 +34,7 @@ class Churn:
     def __init__(
         self, service: ServiceProcess, trial_brokers: Sequence[TrialBroker], dice: random.Random, trial: str
     ) -> None:
-        self._service, self._trial_brokers, self._dice, self._trial = service, trial_brokers, dice, trial
+        self._service, self._trial_brokers, self._dice, self._connection_test = service, trial_brokers, dice, trial
         self._made = 0
         self._in_api: dict[str, dict[str, Any]] = {}
         self._in_files: dict[str, dict[str, Any]] = {}
@@ -65,7 +65,7 @@ class Churn:
         """A connection that nobody speaks to."""
         self._made += 1
         trial_broker = self._dice.choice(list(self._trial_brokers))
-        document = trial_broker.connection(self._trial, "churn")
+        document = trial_broker.connection(self._connection_test, "churn")
         return {**document, "id": f"churn-{self._made}", "connectionStatus": status}
 
     def _change(self, document: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
     python -m tests.support.kill_series.operator FOLDER SEED LOG
 
 Each line of the log is one command: `begun` before it is asked, `done` when it was answered as stored. Connections point
-to a port where nobody listens, so whatever is opened is answered 504, which says that it is stored. `verdict` compares the
+to a port where nobody listens, so whatever is opened is answered 504, which says that it is stored. `decision` compares the
 log with what the journal has, in the process of the one who killed.
 """
 
@@ -123,7 +123,7 @@ async def carry_out(service: Service, asked: Asked) -> None:
 # --- the verdict --------------------------------------------------------------------------------------------------------
 
 
-def verdict(folder: Path, log: Path) -> list[str]:
+def decision(folder: Path, log: Path) -> list[str]:
     """What is wrong."""
     stored = asyncio.run(_stored(folder))
     return [

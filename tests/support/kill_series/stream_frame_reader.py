@@ -80,7 +80,7 @@ class Way(ABC):
     has_messages: bool
 
     @abstractmethod
-    def send(self, octets: bytes) -> None:
+    def send(self, raw: bytes) -> None:
         """Raises Lost."""
 
     @abstractmethod
@@ -125,10 +125,10 @@ class BrokerWay(Way):
         self._party.read = bytes
         self._says: dict[str, Any] = {} if parts.scheme == "amqp" else {"answers": answers}
 
-    def send(self, octets: bytes) -> None:
+    def send(self, raw: bytes) -> None:
         # One by one, so that they keep their order over whatever links there are.
         try:
-            self._party.send(octets, **self._says)
+            self._party.send(raw, **self._says)
         except (OSError, TimeoutError, RuntimeError, ValueError) as error:
             raise Lost(str(error)) from error
 
@@ -157,9 +157,9 @@ class DoorWay(Way):
         except OSError as error:
             raise Lost(str(error)) from error
 
-    def send(self, octets: bytes) -> None:
+    def send(self, raw: bytes) -> None:
         try:
-            self._socket.sendall(octets)
+            self._socket.sendall(raw)
         except OSError as error:
             raise Lost(str(error)) from error
 
@@ -251,8 +251,8 @@ class Reader:
         while said := endpoint.take():
             way.send(said)
         events: list[Event] = []
-        for octets in way.receive():
-            events += endpoint.receive(octets, time.monotonic())
+        for raw in way.receive():
+            events += endpoint.receive(raw, time.monotonic())
         events += endpoint.tick(time.monotonic())
         self._react(endpoint, events)
 

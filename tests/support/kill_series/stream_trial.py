@@ -160,7 +160,7 @@ class StreamTrial:
         self.trial_broker.knock_down()
         self.trial_broker.start_again()
 
-    def verdict(self) -> str:
+    def decision(self) -> str:
         """The checker's counts, when the readers have all that was published. Raises AssertionError with its findings."""
         self._parties[WRITE].send_signal(signal.SIGUSR1)
         try:

@@ -172,7 +172,7 @@ class Trial:
             [sys.executable, "-m", *command], capture_output=True, text=True, timeout=CHECKED_WITHIN, check=False
         )
 
-    def verdict(self) -> str:
+    def decision(self) -> str:
         """The checker's counts, after the loads have ended. Raises AssertionError with its findings, for an answer
         that a broker is said to have refused: it may have been told again, and by luck; and where the search index does not
         say what the states say."""

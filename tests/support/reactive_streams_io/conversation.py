@@ -22,7 +22,7 @@ from mappings.reactive_streams_io.events import (
 from mappings.reactive_streams_io.frames import Goodbye
 from mappings.reactive_streams_io.publisher_names import SyntheticName, parse
 from tests.support.clock import Clock
-from tests.support.reactive_streams_io.examples import decoder, octets
+from tests.support.reactive_streams_io.examples import decoder, raw
 
 H = "01 00 00"
 """The hello of a client without extensions."""
@@ -73,7 +73,7 @@ class Party:
 
     def hears(self, text: str | bytes) -> bytes:
         """What it says after these octets, given as hex or as they are."""
-        heard = octets(text) if isinstance(text, str) else text
+        heard = raw(text) if isinstance(text, str) else text
         self.react(self.endpoint.receive(heard, self.clock.now()))
         return self.says()
 
@@ -82,8 +82,8 @@ class Party:
 
     def messages(self) -> list[bytes]:
         said = []
-        while octets := self.endpoint.take():
-            said.append(octets)
+        while raw := self.endpoint.take():
+            said.append(raw)
         return said
 
     def waits(self, seconds: float) -> bytes:
@@ -108,7 +108,7 @@ class Party:
 
     def _open(self, event: SubscribeReceived) -> None:
         try:
-            name = parse(event.publisher, with_trials=True)
+            name = parse(event.publisher, with_test_publishers=True)
         except DecodeError as error:
             self.endpoint.refuse(event.stream, errors.write(error.fault))
             return

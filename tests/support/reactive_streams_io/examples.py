@@ -42,7 +42,7 @@ TOKEN_HEX = TOKEN.hex(" ")
 
 class Example(NamedTuple):
     frame: Frame
-    octets: str
+    raw: str
     element_size: int = 0
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ EXAMPLES = [
 """Each frame at least once, with its octets."""
 
 
-def octets(text: str) -> bytes:
+def raw(text: str) -> bytes:
     """`01 00 00` → three octets."""
     return bytes.fromhex(text)
 

@@ -35,7 +35,7 @@ from mappings.reactive_streams_io.frames import (
     encode,
 )
 from mappings.reactive_streams_io.limits import UNBOUNDED
-from tests.support.reactive_streams_io.examples import octets
+from tests.support.reactive_streams_io.examples import raw
 
 OF_OCTETS = ("set", "cut", "double", "insert")
 OF_PIECES = ("lost", "twice", "late", "put in")
@@ -80,9 +80,9 @@ OF_STREAMS = [
 ]
 STRAY = [
     *(encode(frame) for frame in (*OF_EITHER, *OF_STREAMS)),
-    octets("83 01 02 61 62 63 64"),
-    octets("83 02 00"),
-    octets("55"),
+    raw("83 01 02 61 62 63 64"),
+    raw("83 02 00"),
+    raw("55"),
     b"",
 ]
 """What neither end has said, and what may yet come: right in some places, wrong in others."""

@@ -40,7 +40,7 @@ from mappings.reactive_streams_io.frames import (
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.reactive_streams_io.conversation import Party
-from tests.support.reactive_streams_io.examples import decoder, octets
+from tests.support.reactive_streams_io.examples import decoder, raw
 from tests.support.reactive_streams_io.faulty_wire import OF_EITHER, OF_OCTETS, changed, pieces
 
 LIMITS = EndpointLimits(frame=4096, element=8192, joining=16_384, backlog=4096, copies=4096, window=16, subscriptions=4)
@@ -78,7 +78,7 @@ OF_A_PUBLISHER = [
     for subscriber, size in ((1, 0), (2, 2), (3, 0))
     for said in (
         *[encode(OnNext(subscriber, b"ab"), size)] * 2,
-        bytes([0x83, subscriber]) + octets("02 61 62 63 64") if size else encode(OnNext(subscriber, b"")),
+        bytes([0x83, subscriber]) + raw("02 61 62 63 64") if size else encode(OnNext(subscriber, b"")),
         *(encode(OnNextPart(subscriber, element, bytes(2000))) for element in range(3)),
         encode(OnNextPart(subscriber, 1, b"")),
         *(encode(OnNextLastPart(subscriber, element, b"ab")) for element in range(3)),
@@ -127,7 +127,7 @@ def frames_of(said: bytes) -> list[Frame]:
 def is_bounded(party: Party) -> bool:
     """Whether what is kept for the peer, and of it, stays below what the limits allow."""
     session = party.endpoint.session
-    kept = session.octets - sum(each.octets for each in session.publishing.values())
+    kept = session.raw - sum(each.raw for each in session.publishing.values())
     bound = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.joining
     return kept <= bound and len(session.publishing) <= LIMITS.subscriptions
 

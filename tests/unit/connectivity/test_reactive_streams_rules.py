@@ -116,13 +116,13 @@ async def test_spec_1_03_signals_come_one_after_the_other_whoever_else_asks(pier
     subscribers = [first, *(somebody(pier, protocol, beside) for beside in (first, first, None))]
     for each in subscribers[1:]:
         await each.subscribe(demand=2)
-    chance = dice("turns", protocol)
+    random_source = dice("turns", protocol)
     waiting = list(subscribers)
     while waiting:
-        asking = chance.choice(waiting)
+        asking = random_source.choice(waiting)
         asking.ask(2)
-        if chance.random() < 0.5:
-            await pause(chance.randrange(60))
+        if random_source.random() < 0.5:
+            await pause(random_source.randrange(60))
         waiting = [each for each in waiting if not each.is_over]
     for each in subscribers:
         await each.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)

@@ -222,11 +222,11 @@ async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() 
     choose = dice("cuts of what is read")
     lengths = (choose.randrange(60, 900) for _ in range(30))
     async with Door(lengths) as door, door.client() as client:
-        texts, octets = await asyncio.gather(
+        texts, raw = await asyncio.gather(
             taken(client.subscribe("tck/range?n=2000", 16)), taken(client.subscribe("tck/fixed?n=2000&size=4", 50))
         )
     assert texts == numbers(2000)
-    assert octets == [number.to_bytes(4, "big") for number in range(1, 2001)]
+    assert raw == [number.to_bytes(4, "big") for number in range(1, 2001)]
     assert sum(len(party.told(Resumed)) for party in door.parties) >= 10
 
 

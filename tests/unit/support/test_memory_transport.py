@@ -97,7 +97,7 @@ class TestMemory(BrokerBehaviour):
         assert [error is None for error in await publishing.all_done()] == [True, True, False]
         assert told == [
             ("somebody", ReaderStatus.HEARD),
-            ("nobody", ReaderStatus.UNHEARD),
+            ("nobody", ReaderStatus.UNDELIVERED),
             ("closed", ReaderStatus.REFUSED),
         ]
 

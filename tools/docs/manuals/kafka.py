@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectivity.transports.kafka.consumer import IN_FLIGHT
-from connectivity.transports.kafka.link import MENDED_WITHIN, WINDOW
+from connectivity.transports.kafka.link import REPAIR_SECONDS, WINDOW
 from connectivity.transports.kafka.records import SENDER
 from tools.docs.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
 
@@ -53,7 +53,7 @@ carry one that were there before this link got their partition, or that it had a
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit(
             "interruptions that are bridged without a new link; meanwhile the status gives the reason",
-            f"shorter than {MENDED_WITHIN:.0f} s",
+            f"shorter than {REPAIR_SECONDS:.0f} s",
         ),
     ),
     faults=(

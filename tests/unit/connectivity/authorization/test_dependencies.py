@@ -46,13 +46,13 @@ def test_everybody_has_a_turn_within_the_rounds_and_nobody_a_second_one_before()
 
 
 def test_whoever_comes_or_goes_in_between_does_no_harm() -> None:
-    chance = dice("dependents")
+    random_source = dice("dependents")
     dependents: DependencyIndex[int] = DependencyIndex()
     present: set[int] = set()
     for _ in range(500):
-        number = chance.randrange(40)
-        if chance.random() < 0.5:
-            dependents.note(number, frozenset(chance.sample((A, B, C), chance.randint(0, 3))))
+        number = random_source.randrange(40)
+        if random_source.random() < 0.5:
+            dependents.note(number, frozenset(random_source.sample((A, B, C), random_source.randint(0, 3))))
             present.add(number)
         else:
             dependents.forget(number)

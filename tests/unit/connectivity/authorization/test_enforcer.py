@@ -35,13 +35,13 @@ def a_random_policy(dice: random.Random) -> Policy:
 
 def test_the_enforcer_agrees_with_the_obvious_rule_on_random_policies() -> None:
     """Four questions over thousands of policies."""
-    chance = dice("enforcer")
+    random_source = dice("enforcer")
     for _ in range(examples(3_000)):
-        policy = a_random_policy(chance)
+        policy = a_random_policy(random_source)
         enforcer = Enforcer(policy)
-        subjects = chance.sample((A, B, C), chance.randint(0, 3))
+        subjects = random_source.sample((A, B, C), random_source.randint(0, 3))
         for _ in range(3):
-            path = "thing:/" + "/".join(chance.choices(KEYS, k=chance.randint(0, 4)))
+            path = "thing:/" + "/".join(random_source.choices(KEYS, k=random_source.randint(0, 4)))
             place = segments(path)
             for permission in ("READ", "WRITE"):
                 question = (subjects, permission, path)
@@ -50,7 +50,7 @@ def test_the_enforcer_agrees_with_the_obvious_rule_on_random_policies() -> None:
                 assert enforcer.unrestricted(*question) == obvious_unrestricted(*facts), (policy, question)
                 assert enforcer.partial(*question) == obvious_partial(*facts), (policy, question)
             if path != "thing:/":
-                value = a_value(chance, KEYS)
+                value = a_value(random_source, KEYS)
                 expected = obvious_view(policy, subjects, value, place)
                 assert enforcer.view(value, path, subjects) == expected, (policy, path, value)
 

@@ -54,9 +54,7 @@ def test_a_terminal_sees_how_far_it_is(
 
 def test_a_file_without_events_is_told(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HistoryExport, "run", lambda *_, **__: {"file": "it.parquet", "rows": 0, "bytes": 900})
-    assert run("--out", "it.parquet", "--settings", settings).stdout == (
-        "it.parquet: no events, 900 bytes\n"
-    )
+    assert run("--out", "it.parquet", "--settings", settings).stdout == ("it.parquet: no events, 900 bytes\n")
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,9 @@ def test_a_response_is_routed_by_the_headers_of_its_request() -> None:
         "content-type": "text/plain",
         "more": "x",
     }
-    answer = forwarded_response(MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b'"ok"', said), BLINK)
+    answer = forwarded_response(
+        MessageResponse(LAMP, "to", "blink", "/inbox/messages/blink", 200, b'"ok"', said), BLINK
+    )
     assert answer.headers == {**BLINK.headers, "content-type": "text/plain", "more": "x"}
 
 

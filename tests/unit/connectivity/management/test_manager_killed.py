@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dice import dice
-from tests.support.kill_series.operator import Asked, State, expected, prepare, verdict
+from tests.support.kill_series.operator import Asked, State, expected, prepare, decision
 from tests.support.wait import wait_until_sync
 
 
@@ -42,7 +42,7 @@ class Operator:
         finally:
             process.kill()
             process.wait(15)
-        return verdict(self.folder, self.log)
+        return decision(self.folder, self.log)
 
     def _answers(self) -> int:
         return self.log.read_text(encoding="utf-8").count('"done"') if self.log.exists() else 0
@@ -83,5 +83,5 @@ def test_the_verdict_knows_what_an_answer_promised(
 def test_the_verdict_finds_a_loss(tmp_path: Path) -> None:
     operator = Operator(tmp_path)
     operator.log.write_text('["begun", "put", "depot", "t"]\n["done", "put", "depot", "t"]\n', encoding="utf-8")
-    assert len(verdict(tmp_path, operator.log)) == 1
+    assert len(decision(tmp_path, operator.log)) == 1
     assert Asked("put", "depot", "t").topic == "t"

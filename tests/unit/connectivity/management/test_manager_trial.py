@@ -11,7 +11,7 @@ import pytest
 
 from connectivity.connections.model import Connection
 from connectivity.management.interface import SampleMessage
-from connectivity.management.manager import TRIALS_AT_ONCE
+from connectivity.management.manager import TESTS_AT_ONCE
 from connectivity.security.keys import new_key
 from tests.support.in_process.connection_management import Bench, document, refused, said
 from tests.support.wait import wait_until
@@ -40,7 +40,7 @@ class Tried:
 
 @pytest.fixture
 def tried(bench: Bench) -> Tried:
-    bench.manager._trial = made = Tried()
+    bench.manager._connection_test = made = Tried()
     return made
 
 
@@ -90,9 +90,9 @@ async def test_few_are_tried_at_the_same_time_and_the_others_wait(bench: Bench) 
         running -= 1
         return {}
 
-    bench.manager._trial = trial
-    trials = [asyncio.create_task(bench.manager.test(document())) for _ in range(3 * TRIALS_AT_ONCE)]
-    await wait_until(lambda: running == TRIALS_AT_ONCE)
+    bench.manager._connection_test = trial
+    trials = [asyncio.create_task(bench.manager.test(document())) for _ in range(3 * TESTS_AT_ONCE)]
+    await wait_until(lambda: running == TESTS_AT_ONCE)
     gate.set()
     await asyncio.gather(*trials)
-    assert (max(at_once), len(at_once)) == (TRIALS_AT_ONCE, 3 * TRIALS_AT_ONCE)
+    assert (max(at_once), len(at_once)) == (TESTS_AT_ONCE, 3 * TESTS_AT_ONCE)

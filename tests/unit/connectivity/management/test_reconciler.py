@@ -12,7 +12,14 @@ from connectivity.connections.model import Connection
 from connectivity.errors import Problem
 from connectivity.management.files import FileProblem, LoadedFolder
 from connectivity.management.interface import Owner
-from connectivity.management.reconciler import DesiredConnection, FolderReading, ReconcileStep, digest_of, compare_folder, steps
+from connectivity.management.reconciler import (
+    DesiredConnection,
+    FolderReading,
+    ReconcileStep,
+    digest_of,
+    compare_folder,
+    steps,
+)
 from connectivity.validation.validator import parse
 from spark_store.records import FileNote
 from tests.support.table import each_row

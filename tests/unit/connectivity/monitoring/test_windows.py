@@ -77,15 +77,15 @@ def test_the_sum_of_counts_has_the_latest_second() -> None:
 
 def test_windows_agree_with_a_list_of_all_timestamps(hands: Hands) -> None:
     """Compared with a list of all timestamps and the buckets of each window."""
-    chance = dice("windows")
+    random_source = dice("windows")
     clock = SecondClock(hands.now)
     count, moments = WindowedCount(clock), []
     for _ in range(2_000):
-        moved(hands, clock, chance.choice((0, 0, 1, 3, 9, 31, 200, 4_000)))
-        for _ in range(chance.randrange(3)):
+        moved(hands, clock, random_source.choice((0, 0, 1, 3, 9, 31, 200, 4_000)))
+        for _ in range(random_source.randrange(3)):
             count.add()
             moments.append(clock.second)
-        if chance.random() < 0.3:
+        if random_source.random() < 0.3:
             expected = tuple(
                 sum(clock.second // window.seconds - moment // window.seconds < window.buckets for moment in moments)
                 for window in WINDOWS

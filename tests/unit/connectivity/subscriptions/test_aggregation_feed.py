@@ -39,7 +39,7 @@ def site() -> ConnectionHarness:
     return ConnectionHarness(source(), source("guests", "acme:guest"))
 
 
-async def rooms(site: ConnectionHarness, number: int, **guest: Any) -> None:
+async def registries(site: ConnectionHarness, number: int, **guest: Any) -> None:
     """Create things in three rooms in turn; `size` is the number of the thing."""
     for each in range(number):
         attributes = {"room": ("attic", "cellar", "hall")[each % 3], "size": each}
@@ -47,7 +47,7 @@ async def rooms(site: ConnectionHarness, number: int, **guest: Any) -> None:
 
 
 async def test_rows_come_in_pages_that_were_requested(site: ConnectionHarness) -> None:
-    await rooms(site, 9)
+    await registries(site, 9)
     searcher = Searcher(site)
     key = await searcher.subscribe(None, "size(2)", aggregation=BY_ROOM)
     assert await searcher.request(key) == [
@@ -59,7 +59,7 @@ async def test_rows_come_in_pages_that_were_requested(site: ConnectionHarness) -
 
 
 async def test_nothing_is_read_before_the_first_request(site: ConnectionHarness) -> None:
-    await rooms(site, 1)
+    await registries(site, 1)
     searcher = Searcher(site)
     key = await searcher.subscribe(aggregation={})
     assert site.search.pages == []
@@ -77,7 +77,7 @@ async def test_without_a_match_groups_are_complete_without_a_page_and_a_count_is
 
 
 async def test_only_things_that_match_filter_and_namespaces_are_counted(site: ConnectionHarness) -> None:
-    await rooms(site, 9)
+    await registries(site, 9)
     searcher = Searcher(site)
     key = await searcher.subscribe("gt(attributes/size,3)", aggregation={}, namespaces=["acme.site"])
     assert await searcher.request(key) == [[{"count": 5}]]
@@ -87,7 +87,7 @@ async def test_only_things_that_match_filter_and_namespaces_are_counted(site: Co
 
 async def test_all_matches_are_scanned_in_slices(site: ConnectionHarness) -> None:
     site.search.slice = 4
-    await rooms(site, 30)
+    await registries(site, 30)
     searcher = Searcher(site)
     key = await searcher.subscribe(None, "sort(-attributes/size)", aggregation=BY_ROOM)
     (page,) = await searcher.request(key)
@@ -101,7 +101,7 @@ async def test_rows_are_computed_outside_the_event_loop(
     site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exact means of 10,000 groups take a second."""
-    await rooms(site, 3)
+    await registries(site, 3)
     threads, rows = set[threading.Thread](), GroupAccumulator.rows
 
     def noted(tally: GroupAccumulator) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ async def test_rows_are_computed_outside_the_event_loop(
 
 
 async def test_errors_of_a_scan_fail_the_subscription(site: ConnectionHarness) -> None:
-    await rooms(site, 3)
+    await registries(site, 3)
     searcher = Searcher(site)
     for error in (BudgetExceeded(5.0),):
         site.search.error = error
@@ -132,7 +132,7 @@ async def test_errors_of_a_scan_fail_the_subscription(site: ConnectionHarness) -
 
 
 async def test_the_time_of_a_scan_is_limited_for_any_number_of_matches(site: ConnectionHarness) -> None:
-    await rooms(site, 9)
+    await registries(site, 9)
     site.search.slice = 1
     asked = site.searching.understand(SearchQuery(), ("acme:owner",))
     everything = FullScan(site.searching, asked.question, asked.subjects, 1e-9)
@@ -192,7 +192,7 @@ async def test_the_past_cannot_be_aggregated(site: ConnectionHarness) -> None:
 
 async def test_too_many_groups_are_refused(site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connectivity.subscriptions.aggregation_feed.MOST_GROUPS", 4)
-    await rooms(site, 5)
+    await registries(site, 5)
     searcher = Searcher(site)
     key = await searcher.subscribe(aggregation={"groupBy": {"id": "thingId"}})
     await searcher.request(key)
@@ -201,7 +201,7 @@ async def test_too_many_groups_are_refused(site: ConnectionHarness, monkeypatch:
 
 
 async def test_the_bytes_of_a_page_of_rows_are_limited(site: ConnectionHarness) -> None:
-    await rooms(site, 12)
+    await registries(site, 12)
     asked = site.searching.understand(SearchQuery(), ("acme:owner",))
     everything = FullScan(site.searching, asked.question, asked.subjects, 60.0)
     feed = AggregationFeed(everything, read_aggregation({"groupBy": {"id": "thingId"}}), 25)
@@ -231,13 +231,13 @@ async def rows(searcher: Searcher, aggregation: Any) -> Any:
 
 
 async def test_things_without_read_permission_are_not_counted(site: ConnectionHarness, guest: Searcher) -> None:
-    await rooms(site, 3)
+    await registries(site, 3)
     assert await rows(guest, {}) == [{"count": 0}]
     assert await rows(guest, BY_ROOM) == []
 
 
 async def test_values_without_read_permission_are_missing(site: ConnectionHarness, guest: Searcher) -> None:
-    await rooms(site, 3, **{"thing:/attributes/room": READ})
+    await registries(site, 3, **{"thing:/attributes/room": READ})
     assert await rows(guest, BY_ROOM) == [
         {"room": "attic", "count": 1, "all": 0},
         {"room": "cellar", "count": 1, "all": 0},
@@ -246,7 +246,7 @@ async def test_values_without_read_permission_are_missing(site: ConnectionHarnes
 
 
 async def test_a_revoked_path_makes_no_group_and_adds_nothing(site: ConnectionHarness, guest: Searcher) -> None:
-    await rooms(site, 3, **{"thing:/": READ, "thing:/attributes/room": HIDDEN})
+    await registries(site, 3, **{"thing:/": READ, "thing:/attributes/room": HIDDEN})
     assert await rows(guest, BY_ROOM) == [{"room": None, "count": 3, "all": 3}]
 
 
@@ -255,7 +255,7 @@ async def test_a_special_field_needs_its_own_permission_although_it_is_shown(
 ) -> None:
     """As in a filter; the policy applies even if the policy ID itself is not readable."""
     measures = {"measures": {"newest": {"max": "_revision"}, "all": {"sum": "attributes/size"}}}
-    await rooms(site, 1, **{"thing:/attributes": READ})
+    await registries(site, 1, **{"thing:/attributes": READ})
     assert await rows(guest, measures) == [{"count": 1, "newest": None, "all": 0}]
     await has_thing(site, "lamp-9", {"attributes": {"size": 9}}, policy=entries(**{"thing:/": READ}))
     assert await rows(guest, measures) == [{"count": 2, "newest": 1, "all": 9}]

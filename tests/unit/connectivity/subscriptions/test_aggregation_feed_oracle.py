@@ -110,20 +110,20 @@ def obvious(found: Iterable[Obvious], groupings: dict[str, str], measures: dict[
     ],
 )
 async def test_rows_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_path: Path) -> None:
-    chance = dice("aggregating", maker, worlds)
+    random_source = dice("aggregating", maker, worlds)
     number = 0
     for world in range(worlds):
-        policies, things = a_world(chance)
+        policies, things = a_world(random_source)
         open_journal, open_search = MAKERS[maker]
         journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
-        search, now = open_search(journal), chance.choice(NOWS)
+        search, now = open_search(journal), random_source.choice(NOWS)
         looking = SearchWorker(search, CurrentStateLookup(search.snapshot, lambda now=now: now))  # type: ignore[misc]
         for _ in range(QUESTIONS):
-            subjects = tuple(chance.sample(SUBJECTS, chance.randint(1, 2)))
-            filter = a_filter(chance)
-            groupings = {f"g{n}": chance.choice(GROUPINGS) for n in range(chance.choice((0, 1, 1, 2)))}
-            functions = chance.sample(("min", "max", "sum", "avg"), chance.randint(0, 2))
-            measures = {f"m{n}": {function: chance.choice(NUMBERS)} for n, function in enumerate(functions)}
+            subjects = tuple(random_source.sample(SUBJECTS, random_source.randint(1, 2)))
+            filter = a_filter(random_source)
+            groupings = {f"g{n}": random_source.choice(GROUPINGS) for n in range(random_source.choice((0, 1, 1, 2)))}
+            functions = random_source.sample(("min", "max", "sum", "avg"), random_source.randint(0, 2))
+            measures = {f"m{n}": {function: random_source.choice(NUMBERS)} for n, function in enumerate(functions)}
             seen = [
                 Obvious(thing, flattened(thing["policyId"], policies, now, id.partition(":")[0]), subjects)
                 for id, thing in sorted(things.items())

@@ -41,15 +41,15 @@ def test_spec_1_01_offering_more_than_requested_is_an_error() -> None:
 
 def test_spec_1_01_a_random_conversation_never_emits_more_than_was_requested() -> None:
     """In any order of requests and offers, no more elements are sent than requested."""
-    chance = dice("subscription")
+    random_source = dice("subscription")
     subscription, requested, emitted = patient(), 0, 0
     for _ in range(2_000):
-        if chance.random() < 0.4:
-            demand = chance.randint(1, 9)
+        if random_source.random() < 0.4:
+            demand = random_source.randint(1, 9)
             requested += demand
             assert subscription.request(demand) == []
         elif subscription.capacity:
-            elements = list(range(chance.randint(1, subscription.capacity)))
+            elements = list(range(random_source.randint(1, subscription.capacity)))
             assert subscription.offer(elements) == [ElementsEmitted(elements)]
             emitted += len(elements)
         assert emitted + subscription.capacity == requested

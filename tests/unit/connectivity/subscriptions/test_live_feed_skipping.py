@@ -40,7 +40,7 @@ def test_too_much_lag_is_a_number_of_events_or_of_bytes(events: int, bytes: int,
 
 async def test_case_b11_skipped_events_precede_the_next_event_that_is_sent(site: FollowedSite) -> None:
     site.follow_with(LagTolerance(events=4))
-    subscriber = site.subscriber(may_leap=True)
+    subscriber = site.subscriber(may_skip=True)
     await site.store_up_to(1)
     await until(lambda: subscriber.revisions == [1])
     subscriber.reply.is_stalled = True
@@ -61,7 +61,7 @@ async def test_case_b11_skipped_events_precede_the_next_event_that_is_sent(site:
 async def test_a_burst_alone_skips_no_events(site: FollowedSite) -> None:
     """Whatever the pause before it."""
     site.follow_with(LagTolerance(events=4))
-    subscriber = site.subscriber(may_leap=True)
+    subscriber = site.subscriber(may_skip=True)
     await site.store_up_to(1)
     await until(lambda: subscriber.revisions == [1])
     site.clock.advance(3600)
@@ -72,7 +72,7 @@ async def test_a_burst_alone_skips_no_events(site: FollowedSite) -> None:
 
 async def test_a_follower_with_little_demand_skips_by_bytes_as_well(site: FollowedSite) -> None:
     site.follow_with(LagTolerance(bytes=120))
-    subscriber = site.subscriber(demand=1, may_leap=True)
+    subscriber = site.subscriber(demand=1, may_skip=True)
     await site.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(1, 4)])
     await until(lambda: subscriber.revisions == [1])
     site.clock.advance(2)
@@ -94,7 +94,7 @@ async def test_a_follower_with_little_demand_skips_by_bytes_as_well(site: Follow
 
 async def test_a_follower_that_catches_up_in_between_gets_every_event(site: FollowedSite) -> None:
     site.follow_with(LagTolerance(events=4))
-    feed, position, seen = site.following.feed(LAMP, may_leap=True), 0, []
+    feed, position, seen = site.following.feed(LAMP, may_skip=True), 0, []
     for last in range(10, 101, 10):
         await site.store_up_to(last)
         await site.told(LAMP, last)
@@ -133,7 +133,7 @@ async def test_a_client_that_requests_gaps_ends_up_with_every_event(course: list
         position = page.position
         return page.then
 
-    feed = site.following.feed(LAMP, may_leap=True)
+    feed = site.following.feed(LAMP, may_skip=True)
     last = 0
     for stored, taken, seconds in course:
         if stored:

@@ -86,7 +86,7 @@ async def test_invalid_options_fail_with_their_code(searcher: Searcher, options:
 
 async def test_every_random_search_gets_an_answer(searcher: Searcher) -> None:
     """Random values of search fields and random filters get `created` and an end, or an error."""
-    chance, site = dice("bad searches"), searcher.site
+    random_source, site = dice("bad searches"), searcher.site
     pieces = [
         "eq",
         "(",
@@ -109,8 +109,11 @@ async def test_every_random_search_gets_an_answer(searcher: Searcher) -> None:
     for _ in range(examples(300)):
         site.forget()
         value = {
-            "filter": "".join(chance.choices(pieces, k=chance.randint(0, 9))),
-            **{chance.choice(("options", "namespaces", "aggregation", "x")): chance.choice(values) for _ in range(2)},
+            "filter": "".join(random_source.choices(pieces, k=random_source.randint(0, 9))),
+            **{
+                random_source.choice(("options", "namespaces", "aggregation", "x")): random_source.choice(values)
+                for _ in range(2)
+            },
         }
         answer = await site.ask(searching("subscribe", value))
         if answer["topic"].endswith("/errors"):

@@ -54,20 +54,20 @@ def found(search: ThingSearch, question: ThingQuery, rights: ThingRights, limit:
     ],
 )
 def test_results_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_path: Path) -> None:
-    chance = dice("searching", maker, worlds)
+    random_source = dice("searching", maker, worlds)
     number = 0
     for world in range(worlds):
-        policies, things = a_world(chance)
+        policies, things = a_world(random_source)
         open_journal, open_search = MAKERS[maker]
         journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
         search = open_search(journal)
-        now = chance.choice(NOWS)
+        now = random_source.choice(NOWS)
         present = CurrentStateLookup(search.snapshot, lambda now=now: now)  # type: ignore[misc]
         for _ in range(QUESTIONS):
-            subjects = tuple(chance.sample(SUBJECTS, chance.randint(1, 2)))
-            filter = a_filter(chance)
-            namespaces = chance.sample(NAMESPACES, chance.choice((0, 0, 1, 2)))
-            field, sign = chance.choice(FIELDS), chance.choice("+-")
+            subjects = tuple(random_source.sample(SUBJECTS, random_source.randint(1, 2)))
+            filter = a_filter(random_source)
+            namespaces = random_source.sample(NAMESPACES, random_source.choice((0, 0, 1, 2)))
+            field, sign = random_source.choice(FIELDS), random_source.choice("+-")
             order = read_options(f"sort({sign}{field})").order
             expected = [
                 each
@@ -84,14 +84,14 @@ def test_results_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_pat
             about = (text_of(filter), field, subjects, namespaces, policies, things, now)
             asked = read(text_of(filter), datetime(2030, 1, 15, tzinfo=UTC))
             question = ThingQuery(asked, order, frozenset(namespaces))
-            assert found(search, question, ThingRights(present, subjects), chance.randint(1, 9)) == answer, about
+            assert found(search, question, ThingRights(present, subjects), random_source.randint(1, 9)) == answer, about
             for id in things:
                 with_id = read(f'and({text_of(filter)},eq(thingId,"{id}"))', datetime.now(UTC))
                 named = ThingQuery(with_id, order, question.namespaces)
                 entity = named_thing(named.predicate)
                 assert entity is not None
                 by_name = PointLookup(entity, search.snapshot)
-                alone = found(by_name, named, ThingRights(present, subjects), chance.randint(1, 9))
+                alone = found(by_name, named, ThingRights(present, subjects), random_source.randint(1, 9))
                 assert alone == [each for each in answer if each[0] == id], about
             number += len(answer)
         search.close()
@@ -101,13 +101,13 @@ def test_results_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_pat
 
 def test_random_policies_include_every_kind_of_access() -> None:
     """Whole, partial and no access must be frequent enough for the comparison to be meaningful."""
-    chance, seen = dice("readers"), dict.fromkeys(("whole", "part", "none"), 0)
+    random_source, seen = dice("readers"), dict.fromkeys(("whole", "part", "none"), 0)
     for _ in range(200):
-        policies, things = a_world(chance)
+        policies, things = a_world(random_source)
         world = CurrentStateLookup(lambda entity, policies=policies: _policy(entity, policies), lambda: NOWS[0])  # type: ignore[misc]
         for thing in things.values():
             namespace = thing["thingId"].partition(":")[0]
-            access = ThingRights(world, chance.sample(SUBJECTS, 2)).access(thing["policyId"], namespace)
+            access = ThingRights(world, random_source.sample(SUBJECTS, 2)).access(thing["policyId"], namespace)
             is_seen = access is not None and access.view(thing) is not None
             seen["none" if access is None or not is_seen else "whole" if access.is_whole else "part"] += 1
     assert min(seen.values()) > 200 * len(NAMES) // 10, seen

@@ -294,13 +294,13 @@ async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch:
     site, other = await followed(target(EVENTS), target(EVENTS, address="b"))
     third = await beside(other, id="third")
     made: list[int] = []
-    happening = site.dispatcher.cursors.happening
+    happening = site.dispatcher.cursors.signal_context
 
     def noted(found: Any) -> Any:
         made.append(found.event.revision)
         return happening(found)
 
-    monkeypatch.setattr(site.dispatcher.cursors, "happening", noted)
+    monkeypatch.setattr(site.dispatcher.cursors, "signal_context", noted)
     third.outbox.detach()
     await turned(site, 1)
     await sent(other, 2)

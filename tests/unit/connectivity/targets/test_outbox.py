@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.errors import DeliveryGivenUp, PublishFailed
-from connectivity.targets.outbox import FEW_LANES, LARGE, MOST_BARREN, Outbox, PendingPublish, PerAddressOutbox
+from connectivity.targets.outbox import FEW_QUEUES, LARGE, MOST_BARREN, Outbox, PendingPublish, PerAddressOutbox
 from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.in_process.fakes import Link
@@ -517,13 +517,13 @@ async def test_at_a_door_what_a_party_is_still_making_holds_its_place_at_that_ad
 def test_at_a_door_lanes_that_are_empty_are_forgotten() -> None:
     outbox, link = PerAddressOutbox(), Link()
     outbox.attach(link)
-    for number in range(10 * FEW_LANES):
+    for number in range(10 * FEW_QUEUES):
         outbox.post(said(f"peer-{number}", "gone soon"))
         link.confirm()
     outbox.post(said("slow", "stays"))
     outbox.post(said("peer-0", "stays too"))
     assert "queues, 2 messages" in repr(outbox)
-    assert int(repr(outbox).split()[1]) <= FEW_LANES
+    assert int(repr(outbox).split()[1]) <= FEW_QUEUES
 
 
 async def test_what_a_closed_door_leaves_unsaid_goes_to_the_next_one_which_ends_it() -> None:

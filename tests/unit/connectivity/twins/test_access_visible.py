@@ -11,7 +11,7 @@ import msgspec
 from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.targets.signal_context import TWIN_EVENTS, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
-from connectivity.twins.access import Visibility, readable, sight
+from connectivity.twins.access import Visibility, readable, view_of_path
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import TwinEvent
 from spark_store.records import Snapshot
@@ -68,8 +68,8 @@ def test_5_6_what_is_left_of_a_value(policy: Policy, path: str, value: Any, seen
     ],
 )
 def test_5_6_how_much_is_seen_at_a_path(policy: Policy, path: str, much: Visibility) -> None:
-    assert sight(Enforcer(policy), [A], path) is much
-    assert sight(Enforcer(policy), [B], path) is Visibility.NOTHING
+    assert view_of_path(Enforcer(policy), [A], path) is much
+    assert view_of_path(Enforcer(policy), [B], path) is Visibility.NOTHING
 
 
 # --- the obvious way: ask the policy about every leaf, put together what is left ---
@@ -201,18 +201,18 @@ def a_value(dice: random.Random, depth: int) -> Any:
 
 
 def test_what_is_told_is_what_the_obvious_rule_leaves_over_thousands_of_policies_and_events() -> None:
-    chance = dice("visible")
+    random_source = dice("visible")
     outcomes = dict.fromkeys(("whole", "part", "nothing"), 0)
     count = examples(3_000)
     for _ in range(count):
-        policy = a_policy_of_readers(chance)
+        policy = a_policy_of_readers(random_source)
         present = OneThing(policy)
-        subjects = chance.sample((A, B, C), chance.randint(1, 3))
+        subjects = random_source.sample((A, B, C), random_source.randint(1, 3))
         target = TopicFilter([TWIN_EVENTS], subjects)
         for _ in range(3):
-            path = tuple(chance.choices(KEYS[:3], k=chance.choice((0, 0, 1, 1, 2))))
-            action = chance.choice(("created", "modified", "merged", "deleted"))
-            value = ... if action == "deleted" else a_value(chance, 3)
+            path = tuple(random_source.choices(KEYS[:3], k=random_source.choice((0, 0, 1, 1, 2))))
+            action = random_source.choice(("created", "modified", "merged", "deleted"))
+            value = ... if action == "deleted" else a_value(random_source, 3)
             raw = None if value is ... else msgspec.json.encode(value)
             event = TwinEvent(LAMP, 9, "", action, "/" + "/".join(path), raw, {})
             told = target.judge(event, present)

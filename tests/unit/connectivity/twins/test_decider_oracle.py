@@ -23,9 +23,9 @@ WORLDS, QUESTIONS = examples(1_500), 6
 
 def test_what_is_enforced_agrees_with_the_obvious_rule() -> None:
     """Imports, circles of them, references, namespaces, expiries and several subjects; asked at several times."""
-    chance = dice("decide")
+    random_source = dice("decide")
     for _ in range(WORLDS):
-        states = {id: a_policy(chance, id) for id in IDS[:3]}
+        states = {id: a_policy(random_source, id) for id in IDS[:3]}
         snapshots: dict[EntityId, Snapshot] = {
             policy(id): Snapshot(policy(id), 1, "", "", state, id) for id, state in states.items()
         }
@@ -34,21 +34,21 @@ def test_what_is_enforced_agrees_with_the_obvious_rule() -> None:
         for number in range(QUESTIONS):
             if number == QUESTIONS // 2:
                 # One of them changes: whoever imports it has to notice.
-                changed = chance.choice(IDS[:3])
-                states[changed] = a_policy(chance, changed)
+                changed = random_source.choice(IDS[:3])
+                states[changed] = a_policy(random_source, changed)
                 snapshots[policy(changed)] = Snapshot(policy(changed), 2, "", "", states[changed], changed)
-            clock[0] = max(clock[0], chance.choice(NOWS))
-            namespace, id = chance.choice(NAMESPACES), chance.choice(IDS[:3])
+            clock[0] = max(clock[0], random_source.choice(NOWS))
+            namespace, id = random_source.choice(NAMESPACES), random_source.choice(IDS[:3])
             enforcer = world.enforcer(id, namespace)
             assert enforcer is not None
             flat = flattened(id, states, clock[0], namespace)
-            subjects = chance.sample(SUBJECTS, chance.randint(0, 3))
-            path = "thing:/" + "/".join(chance.choices(KEYS, k=chance.randint(0, 3)))
+            subjects = random_source.sample(SUBJECTS, random_source.randint(0, 3))
+            path = "thing:/" + "/".join(random_source.choices(KEYS, k=random_source.randint(0, 3)))
             about = (states, id, namespace, clock, subjects, path)
             for permission in ("READ", "WRITE"):
                 question, facts = (subjects, permission, path), (flat, subjects, permission, segments(path))
                 assert enforcer.has(*question) == obvious_has(*facts), about
                 assert enforcer.unrestricted(*question) == obvious_unrestricted(*facts), about
                 assert enforcer.partial(*question) == obvious_partial(*facts), about
-            thing = {"thingId": "a:b", "attributes": a_value(chance, KEYS), "x": a_value(chance, KEYS)}
+            thing = {"thingId": "a:b", "attributes": a_value(random_source, KEYS), "x": a_value(random_source, KEYS)}
             assert enforcer.view(thing, "thing:/", subjects) == obvious_root(flat, subjects, thing), about

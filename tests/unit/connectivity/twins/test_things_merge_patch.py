@@ -12,10 +12,10 @@ from tests.support.twin_world import a_world
 
 def test_all_patterns_of_a_patch_have_one_budget() -> None:
     """At whatever depth they stand."""
-    rooms = {str(number): {"lamp": 1} for number in range(1000)}
-    assert minimize(rooms, {"1": {"{{ ~lamp1~ }}": None, "{{ ~lamp~ }}": None}}) == {"1": {"{{ ~lamp~ }}": None}}
+    registries = {str(number): {"lamp": 1} for number in range(1000)}
+    assert minimize(registries, {"1": {"{{ ~lamp1~ }}": None, "{{ ~lamp~ }}": None}}) == {"1": {"{{ ~lamp~ }}": None}}
     with pytest.raises(DeletePatternRefused, match="expected fewer patterns"):
-        minimize(rooms, {number: {f"{{{{ ~lamp{number}~ }}}}": None} for number in rooms})
+        minimize(registries, {number: {f"{{{{ ~lamp{number}~ }}}}": None} for number in registries})
 
 
 @pytest.mark.parametrize("path", ["/", "/attributes"])

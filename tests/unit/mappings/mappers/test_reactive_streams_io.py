@@ -32,4 +32,4 @@ def test_nothing_else_is_said_outside_a_session() -> None:
 
 def test_a_definition_has_options() -> None:
     assert CODEC.terms == RsioOptions()
-    assert CODEC.configure({"tck": True}).terms == RsioOptions(has_trials=True)
+    assert CODEC.configure({"tck": True}).terms == RsioOptions(has_test_publishers=True)

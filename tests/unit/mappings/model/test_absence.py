@@ -21,14 +21,14 @@ from mappings.model.absence import AbsenceDetector
 def test_nobody_is_there_after_three_messages_over_half_a_minute(
     times: tuple[float | None, ...], is_gone: bool
 ) -> None:
-    unheard = AbsenceDetector()
+    undelivered = AbsenceDetector()
     last = False
     for time in times:
         if time is None:
-            unheard.clear()
+            undelivered.clear()
         else:
-            last = unheard.note(time)
+            last = undelivered.note(time)
     assert last is is_gone
-    assert repr(unheard).startswith(
+    assert repr(undelivered).startswith(
         f"<AbsenceDetector {len(times) - (times.index(None) + 1 if None in times else 0)}, since "
     )

@@ -13,7 +13,7 @@ from mappings.model.headers import (
     FIELDS,
     MAX_SIZE,
     repeated_headers,
-    normalise,
+    normalize,
     outgoing,
     readable,
     require_size,
@@ -29,7 +29,7 @@ from tests.support.table import each_row
 
 def refused(name: str, value: object, *, mapped: bool = False) -> DecodeError:
     with pytest.raises(DecodeError) as raised:
-        normalise({name: value}, mapped=mapped)
+        normalize({name: value}, mapped=mapped)
     assert raised.value.fault.status == 400
     assert raised.value.fault.extra == {"invalidHeaderKey": name}
     return raised.value
@@ -44,16 +44,16 @@ WRITE_ONLY = [name for name, row in FIELDS.items() if row.is_written and not row
 
 
 def test_names_of_the_table_are_in_lower_case_and_others_as_they_were_sent() -> None:
-    assert normalise({"Correlation-ID": "c-1", "X-Trace": "t"}) == {"correlation-id": "c-1", "X-Trace": "t"}
+    assert normalize({"Correlation-ID": "c-1", "X-Trace": "t"}) == {"correlation-id": "c-1", "X-Trace": "t"}
 
 
 @each_row("name", [*INTERNAL, *WRITE_ONLY, "ditto-pre-defined-extra-fields-object"])
 def test_what_a_client_may_not_send_is_dropped(name: str) -> None:
-    assert normalise({name: "x", name.upper(): "y", "a": "1"}) == {"a": "1"}
+    assert normalize({name: "x", name.upper(): "y", "a": "1"}) == {"a": "1"}
 
 
 def test_null_is_dropped() -> None:
-    assert normalise({"correlation-id": None, "timeout": None, "custom": None}) == {}
+    assert normalize({"correlation-id": None, "timeout": None, "custom": None}) == {}
 
 
 @each_row(
@@ -90,7 +90,7 @@ def test_null_is_dropped() -> None:
     ],
 )
 def test_a_value_gets_the_type_of_its_header(name: str, value: object, expected: object) -> None:
-    found = normalise({name: value})[name]
+    found = normalize({name: value})[name]
     assert found == expected
     assert type(found) is type(expected)
 
@@ -145,7 +145,7 @@ def test_a_malformed_or_negative_timeout_is_never_header_invalid(value: object) 
 def test_what_can_be_read_comes_along_with_the_error() -> None:
     """So that the answer carries the correlation id and finds the reply address."""
     with pytest.raises(DecodeError) as raised:
-        normalise({"timeout": "x", "Correlation-Id": "c-1", "version": "z", "reply-to": "a/b"})
+        normalize({"timeout": "x", "Correlation-Id": "c-1", "version": "z", "reply-to": "a/b"})
     assert raised.value.fault.error == "timeout.invalid"
     assert raised.value.headers == {"correlation-id": "c-1", "reply-to": "a/b"}
 
@@ -155,9 +155,9 @@ def test_the_readable_ones_are_those_of_their_type() -> None:
 
 
 def test_of_two_spellings_the_later_counts() -> None:
-    assert normalise({"X-a": "1", "x-A": "2"}) == {"x-A": "2"}
-    assert normalise({"X-a": "1", "x-A": "2", "X-a ": "3"}) == {"x-A": "2", "X-a ": "3"}
-    assert normalise({"Version": 1, "version": 2}) == {"version": 2}
+    assert normalize({"X-a": "1", "x-A": "2"}) == {"x-A": "2"}
+    assert normalize({"X-a": "1", "x-A": "2", "X-a ": "3"}) == {"x-A": "2", "X-a ": "3"}
+    assert normalize({"Version": 1, "version": 2}) == {"version": 2}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_of_two_spellings_the_later_counts() -> None:
     [("a:b, c:d", ["a:b", "c:d"]), ("", []), ("a:b,", ["a:b"]), ('["a:b"]', ["a:b"]), (["a:b"], ["a:b"])],
 )
 def test_a_list_with_commas_will_do_where_headers_are_mapped(value: object, labels: list[str]) -> None:
-    assert normalise({"requested-acks": value}, mapped=True) == {"requested-acks": labels}
+    assert normalize({"requested-acks": value}, mapped=True) == {"requested-acks": labels}
 
 
 def test_the_size_is_that_of_names_and_values_together() -> None:
@@ -194,7 +194,7 @@ def test_headers_that_are_too_large_keep_what_an_answer_needs() -> None:
     [(10, 10.0), ("10", 10.0), ("10s", 10.0), ("500ms", 0.5), ("2m", 120.0), ("1h", 3600.0), (0, 0.0), ("0ms", 0.0)],
 )
 def test_a_timeout_is_told_in_seconds(value: object, seconds: float) -> None:
-    assert timeout_seconds(normalise({"timeout": value})) == pytest.approx(seconds)
+    assert timeout_seconds(normalize({"timeout": value})) == pytest.approx(seconds)
 
 
 def test_without_a_timeout_there_are_no_seconds() -> None:
@@ -216,7 +216,7 @@ def test_without_a_timeout_there_are_no_seconds() -> None:
     ],
 )
 def test_an_answer_is_wanted_unless_a_header_says_otherwise(headers: dict[str, object], required: bool) -> None:
-    assert response_required(normalise(headers)) is required
+    assert response_required(normalize(headers)) is required
 
 
 # --- going out ----------------------------------------------------------------------------------------------------------
@@ -258,12 +258,12 @@ values = st.recursive(
 def test_any_headers_are_normalised_or_refused(headers: dict[str, object], mapped: bool) -> None:
     """What can be read of them is normal already, and nothing internal goes out again."""
     found = readable(headers, mapped=mapped)
-    assert normalise(found) == found
+    assert normalize(found) == found
     assert not set(outgoing(found)) & {*INTERNAL, *READ_ONLY}
     # Of two spellings of one name the second may be refused though the first can be read.
     if found and len(found) == sum(value is not None for value in headers.values()):
         accepted()
-        assert normalise(headers, mapped=mapped) == found
+        assert normalize(headers, mapped=mapped) == found
 
 
 # --- mapping ------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.cpu_budget import at_most
-from tests.support.reactive_streams_io.examples import EXAMPLES, Example, decoder, frames, octets
+from tests.support.reactive_streams_io.examples import EXAMPLES, Example, decoder, frames, raw
 from tests.support.table import each_row
 
 SIZE = 4
@@ -40,13 +40,13 @@ def sizes_for(example: Example) -> dict[int, int]:
 
 @each_row("example", EXAMPLES, ids=str)
 def test_a_frame_is_read_from_its_worked_example(example: Example) -> None:
-    assert list(decoder(sizes_for(example)).feed(octets(example.octets))) == [example.frame]
+    assert list(decoder(sizes_for(example)).feed(raw(example.raw))) == [example.frame]
 
 
 @each_row("example", EXAMPLES, ids=str)
 def test_a_frame_is_read_octet_by_octet(example: Example) -> None:
     reader = decoder(sizes_for(example))
-    found = [list(reader.feed(bytes([octet]))) for octet in octets(example.octets)]
+    found = [list(reader.feed(bytes([byte]))) for byte in raw(example.raw)]
     assert found == [[]] * (len(found) - 1) + [[example.frame]]
     assert reader.waiting == 0
 
@@ -78,7 +78,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(
 
 def test_the_element_size_is_remembered_until_the_next_on_subscribe_of_that_id() -> None:
     """Section 7.2: it outlives cancel and completion."""
-    said = octets("81 06 02  82 06 00 07  86 06  82 06 00 08  81 06 00  82 06 01 62")
+    said = raw("81 06 02  82 06 00 07  86 06  82 06 00 08  81 06 00  82 06 01 62")
     assert [frame.element for frame in decoder().feed(said) if isinstance(frame, OnNext)] == [
         b"\x00\x07",
         b"\x00\x08",
@@ -90,7 +90,7 @@ def test_what_may_come_next_is_decided_between_two_frames() -> None:
     reader = decoder()
     reader.allowed = {0x01}
     reader.expected_hello = 0x01
-    coming = reader.feed(octets("01 00 00  13 05  01 00 00"))
+    coming = reader.feed(raw("01 00 00  13 05  01 00 00"))
     assert next(coming) == ClientHello(0)
     reader.allowed = CORE
     assert next(coming) == CancelFrame(5)
@@ -126,19 +126,19 @@ FATAL = [
 @each_row(("case", "text", "said"), FATAL, ids=[case for case, *_ in FATAL])
 def test_malformed_octets_are_noticed_as_soon_as_they_are_there(case: str, text: str, said: str) -> None:
     """No octet too late: the same without the last one is only not whole yet. The case is that of the conformance suite."""
-    wrong = octets(text)
+    wrong = raw(text)
     with pytest.raises(ProtocolError, match=said):
         list(decoder().feed(wrong))
     reader = decoder()
-    for octet in wrong[:-1]:
-        list(reader.feed(bytes([octet])))
+    for byte in wrong[:-1]:
+        list(reader.feed(bytes([byte])))
     with pytest.raises(ProtocolError, match=said):
         list(reader.feed(wrong[-1:]))
 
 
 def test_another_version_is_seen_before_the_rest_of_its_hello() -> None:
     with pytest.raises(UnsupportedVersion, match="unsupported version 1; supported: 0"):
-        list(decoder().feed(octets("01 01")))
+        list(decoder().feed(raw("01 01")))
 
 
 def test_a_length_beyond_its_limit_makes_nobody_keep_anything() -> None:
@@ -146,7 +146,7 @@ def test_a_length_beyond_its_limit_makes_nobody_keep_anything() -> None:
     try:
         for text in ("11 ff ff ff ff 07", "82 05 ff ff ff ff 07", "83 06 ff ff ff ff 07", "84 05 00 ff ff ff ff 07"):
             with pytest.raises(ProtocolError):
-                list(decoder({5: 0, 6: 8}).feed(octets(text)))
+                list(decoder({5: 0, 6: 8}).feed(raw(text)))
         assert tracemalloc.get_traced_memory()[1] < 1 << 18
     finally:
         tracemalloc.stop()
@@ -159,17 +159,17 @@ def test_a_large_frame_in_pieces_of_one_octet_costs_what_it_costs_in_one() -> No
     )
     reader = decoder({5: 0})
     with at_most(30):
-        found = [frame for octet in written for frame in reader.feed(bytes([octet]))]
+        found = [frame for byte in written for frame in reader.feed(bytes([byte]))]
     assert found == [OnNext(5, element), SubscribeFrame("x" * 200_000, 1, 2**63 - 1), RequestFrame(1, 2)]
 
 
 def test_limits_can_be_set() -> None:
     reader = decoder({6: 2}, EndpointLimits(frame=10))
-    assert list(reader.feed(octets("83 06 03 00 01 00 02 00 03"))) == [
+    assert list(reader.feed(raw("83 06 03 00 01 00 02 00 03"))) == [
         OnNextPacked(6, [b"\x00\x01", b"\x00\x02", b"\x00\x03"])
     ]
     with pytest.raises(ProtocolError, match="found 11 bytes, expected at most 10"):
-        list(reader.feed(octets("83 06 04")))
+        list(reader.feed(raw("83 06 04")))
 
 
 def test_a_frame_at_its_largest_is_read() -> None:

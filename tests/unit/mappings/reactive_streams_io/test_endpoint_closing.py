@@ -20,7 +20,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.reactive_streams_io.conversation import H, Party, greeted, is_goodbye, pipe, subscriber
-from tests.support.reactive_streams_io.examples import octets
+from tests.support.reactive_streams_io.examples import raw
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
 NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
@@ -40,15 +40,15 @@ def begun() -> Party:
 
 def test_the_complete_exchange_of_the_specification() -> None:
     party = Party(extensions=())
-    assert party.hears(f"01 00 00 {RANGE} 33 01 02") == octets("02 00 00 81 01 00 82 01 01 31 82 01 01 32")
-    assert party.hears("12 01 05") == octets("82 01 01 33 86 01")
-    assert party.hears("03 00") == octets("03 02 6f 6b")
+    assert party.hears(f"01 00 00 {RANGE} 33 01 02") == raw("02 00 00 81 01 00 82 01 01 31 82 01 01 32")
+    assert party.hears("12 01 05") == raw("82 01 01 33 86 01")
+    assert party.hears("03 00") == raw("03 02 6f 6b")
     assert party.endpoint.is_closed
 
 
 def test_case_g01_a_goodbye_is_answered_and_ends_all_streams() -> None:
     party = begun()
-    assert party.hears("03 04 64 6f 6e 65") == octets("03 02 6f 6b")
+    assert party.hears("03 04 64 6f 6e 65") == raw("03 02 6f 6b")
     assert len(party.cancelled) == 1
     assert party.events[-1] == Closed("done")
     assert party.endpoint.is_closed
@@ -71,7 +71,7 @@ def test_case_g03_two_goodbyes_that_cross_are_each_others_answers() -> None:
     for party in (server, client):
         party.react(party.endpoint.close(party.clock.now()))
     said = server.says(), client.says()
-    assert said == (octets("03 02 6f 6b"), octets("03 02 6f 6b"))
+    assert said == (raw("03 02 6f 6b"), raw("03 02 6f 6b"))
     assert server.hears(said[1]) == client.hears(said[0]) == b""
     assert server.endpoint.is_closed
     assert client.endpoint.is_closed
@@ -79,7 +79,7 @@ def test_case_g03_two_goodbyes_that_cross_are_each_others_answers() -> None:
 
 def test_case_g04_nothing_counts_behind_a_goodbye() -> None:
     party = greeted()
-    assert party.hears(f"03 01 78 {NEVER} 01 00") == octets("03 02 6f 6b")
+    assert party.hears(f"03 01 78 {NEVER} 01 00") == raw("03 02 6f 6b")
     assert not party.feeds
 
 
@@ -118,16 +118,16 @@ def test_nothing_is_asked_for_over_a_connection_that_is_over() -> None:
 def test_cases_w01_to_w04_both_sides_subscribe_with_the_same_id() -> None:
     party = greeted()
     stream = party.endpoint.subscribe("ingest/telemetry", 256)
-    assert party.says() == octets(INGEST)
+    assert party.says() == raw(INGEST)
     assert party.hears("81 01 00") == b""
     assert party.told(StreamAccepted) == [StreamAccepted(stream, 0)]
-    assert party.hears(f"{RANGE} 31 01 01") == octets("81 01 00 82 01 01 31 86 01")
+    assert party.hears(f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
     party.hears(MODIFY)
-    assert party.elements(stream) == [octets(MODIFY)[3:]]
+    assert party.elements(stream) == [raw(MODIFY)[3:]]
     for _ in range(127):
         party.hears(MODIFY)
     assert party.endpoint.request(stream, 128)
-    assert party.says() == octets("12 01 80 01")
+    assert party.says() == raw("12 01 80 01")
 
 
 def test_elements_that_nobody_asked_for_cancel_the_stream() -> None:
@@ -136,7 +136,7 @@ def test_elements_that_nobody_asked_for_cancel_the_stream() -> None:
     party.hears("81 01 00")
     party.hears(encode(OnNext(1, b"x")) * 256)
     assert party.failure(stream) is None
-    assert party.hears(encode(OnNext(1, b"x"))) == octets("13 01")
+    assert party.hears(encode(OnNext(1, b"x"))) == raw("13 01")
     assert len(party.elements(stream)) == 256
 
 
@@ -147,7 +147,7 @@ def test_case_w06_an_error_of_the_peer_frees_the_id() -> None:
     party.hears("81 01 00 87 01 08 35 30 30 20 67 6f 6e 65")
     assert party.told(StreamFailed) == [StreamFailed(stream, "500 gone")]
     party.endpoint.subscribe("ingest/telemetry", 256)
-    assert party.says() == octets(INGEST)
+    assert party.says() == raw(INGEST)
 
 
 def test_two_endpoints_talk_to_each_other_in_both_directions() -> None:
@@ -169,9 +169,9 @@ def alive(**options: object) -> Party:
 
 
 def test_case_k01_a_ping_is_answered_with_its_data_before_anything_else() -> None:
-    assert alive().hears("a8 02 ab cd") == octets("a9 02 ab cd")
+    assert alive().hears("a8 02 ab cd") == raw("a9 02 ab cd")
     party = alive()
-    assert party.hears(f"{RANGE} 31 01 01 a8 01 07")[:3] == octets("a9 01 07")
+    assert party.hears(f"{RANGE} 31 01 01 a8 01 07")[:3] == raw("a9 01 07")
 
 
 def test_case_k02_a_ping_with_too_much_data_is_fatal() -> None:
@@ -181,9 +181,9 @@ def test_case_k02_a_ping_with_too_much_data_is_fatal() -> None:
 def test_silence_is_met_with_pings_and_at_last_with_a_goodbye() -> None:
     party = alive()
     assert party.waits(29) == b""
-    assert party.waits(2) == octets("a8 00")
+    assert party.waits(2) == raw("a8 00")
     assert party.hears("a9 00") == b""
-    assert party.waits(59) == octets("a8 00")
+    assert party.waits(59) == raw("a8 00")
     assert is_goodbye(party.waits(60), "idle")
     assert party.endpoint.is_closed
 

@@ -169,7 +169,7 @@ def whole(link: Link) -> None:
         assert side.is_done
         assert side.party is not None
         assert side.party.told(Closed) == []
-        assert side.party.endpoint.session.subscribing.open_octets == 0
+        assert side.party.endpoint.session.subscribing.open_bytes == 0
 
 
 @pytest.mark.parametrize("has_messages", [False, True])

@@ -7,7 +7,7 @@ from mappings.reactive_streams_io.errors import LATE_HELLO
 from mappings.reactive_streams_io.events import Closed, Interrupted, SessionOpened, StreamFailed
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.reactive_streams_io.conversation import H, Party, greeted, is_goodbye, subscriber
-from tests.support.reactive_streams_io.examples import octets
+from tests.support.reactive_streams_io.examples import raw
 from tests.support.table import each_row
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
@@ -21,14 +21,14 @@ def closed(party: Party) -> bool:
 
 def test_case_h01_the_hello_lists_what_is_configured() -> None:
     party = Party(resumables=Resumables(), extensions=())
-    assert party.hears(H) == octets("02 00 00")
-    assert Party(resumables=Resumables()).hears(H) == octets("02 00 03 01 02 03")
-    assert Party().hears(H) == octets(HELLO)
+    assert party.hears(H) == raw("02 00 00")
+    assert Party(resumables=Resumables()).hears(H) == raw("02 00 03 01 02 03")
+    assert Party().hears(H) == raw(HELLO)
 
 
 def test_case_h02_the_server_speaks_first_and_does_not_wait_for_ever() -> None:
     party = Party()
-    assert party.says() == octets(HELLO)
+    assert party.says() == raw(HELLO)
     assert party.waits(9.9) == b""
     assert is_goodbye(party.waits(0.2), LATE_HELLO)
     assert closed(party)
@@ -36,7 +36,7 @@ def test_case_h02_the_server_speaks_first_and_does_not_wait_for_ever() -> None:
 
 def test_case_h02_a_client_does_not_wait_for_ever_either() -> None:
     party = Party(EndpointRole.CLIENT)
-    assert party.says() == octets("01 00 03 01 02 03")
+    assert party.says() == raw("01 00 03 01 02 03")
     assert is_goodbye(party.waits(10), LATE_HELLO)
 
 
@@ -61,7 +61,7 @@ def test_case_h05_another_version_is_refused() -> None:
 def test_case_h06_what_was_sent_to_another_version_was_never_sent() -> None:
     party = Party(EndpointRole.CLIENT, extensions=())
     stream = party.endpoint.subscribe("tck/never", 0)
-    assert party.says() == octets("01 00 00 11 09 74 63 6b 2f 6e 65 76 65 72 01 00")
+    assert party.says() == raw("01 00 00 11 09 74 63 6b 2f 6e 65 76 65 72 01 00")
     assert is_goodbye(party.hears("02 01 00"), "unsupported version 1")
     assert party.told(StreamFailed) == [StreamFailed(stream, "unsupported version 1; supported: 0")]
     assert closed(party)
@@ -71,13 +71,13 @@ OPTIMISTIC = f"01 00 00 {RANGE} 31 01 01"
 
 
 def test_case_h07_a_client_need_not_wait_for_the_hello() -> None:
-    assert Party().hears(OPTIMISTIC) == octets(f"{HELLO} 81 01 00 82 01 01 31 86 01")
+    assert Party().hears(OPTIMISTIC) == raw(f"{HELLO} 81 01 00 82 01 01 31 86 01")
 
 
 def test_case_h08_octets_may_come_one_by_one() -> None:
     party = Party()
-    said = b"".join(party.hears(bytes([octet])) for octet in octets(OPTIMISTIC))
-    assert said == octets(f"{HELLO} 81 01 00 82 01 01 31 86 01")
+    said = b"".join(party.hears(bytes([byte])) for byte in raw(OPTIMISTIC))
+    assert said == raw(f"{HELLO} 81 01 00 82 01 01 31 86 01")
 
 
 @each_row(
@@ -102,7 +102,7 @@ def test_case_h08_octets_may_come_one_by_one() -> None:
 def test_cases_h09_to_h12_and_v02_to_v12_malformed_octets_end_in_a_goodbye(
     case: str, role: EndpointRole, heard: str
 ) -> None:
-    for pieces in ([octets(heard)], [bytes([octet]) for octet in octets(heard)]):
+    for pieces in ([raw(heard)], [bytes([byte]) for byte in raw(heard)]):
         party = Party(role)
         said = b"".join(party.hears(piece) for piece in pieces)
         assert is_goodbye(said)
@@ -112,14 +112,14 @@ def test_cases_h09_to_h12_and_v02_to_v12_malformed_octets_end_in_a_goodbye(
 
 def test_case_v01_ids_and_demand_take_as_many_octets_as_they_need() -> None:
     party = greeted()
-    assert party.hears(f"{NEVER} ac 02 00 12 ac 02 80 01") == octets("81 ac 02 00")
+    assert party.hears(f"{NEVER} ac 02 00 12 ac 02 80 01") == raw("81 ac 02 00")
     (stream,) = party.feeds
     assert party.endpoint.capacity(stream) == 128
 
 
 def test_case_v04_unbounded_demand() -> None:
     said = greeted().hears(f"{RANGE} 32 01 ff ff ff ff ff ff ff ff 7f")
-    assert said == octets("81 01 00 82 01 01 31 82 01 01 32 86 01")
+    assert said == raw("81 01 00 82 01 01 31 82 01 01 32 86 01")
 
 
 def test_case_v06_a_frame_that_never_ends_never_happened() -> None:
@@ -132,7 +132,7 @@ def test_case_v06_a_frame_that_never_ends_never_happened() -> None:
 
 def test_case_v13_frames_that_come_together_are_processed_in_order() -> None:
     party = greeted()
-    assert party.hears(f"{NEVER} 01 00 12 01 01 13 01") == octets("81 01 00")
+    assert party.hears(f"{NEVER} 01 00 12 01 01 13 01") == raw("81 01 00")
     assert not party.feeds
 
 
@@ -147,7 +147,7 @@ def test_a_frame_that_does_not_end_in_time_ends_the_connection() -> None:
 def test_a_goodbye_before_the_hello_says_why_there_is_none() -> None:
     party, _ = Party(EndpointRole.CLIENT, extensions=()), None
     party.says()
-    assert party.hears("03 04 62 75 73 79") == octets("03 02 6f 6b")
+    assert party.hears("03 04 62 75 73 79") == raw("03 02 6f 6b")
     assert party.events == [Closed("busy")]
 
 

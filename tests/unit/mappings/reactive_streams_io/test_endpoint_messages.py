@@ -9,7 +9,7 @@ from mappings.reactive_streams_io.events import Closed, Interrupted, SessionOpen
 from mappings.reactive_streams_io.frames import Extension, Goodbye, ResumeGrant, Seq, SubscribeFrame, encode
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.reactive_streams_io.conversation import Party, is_goodbye
-from tests.support.reactive_streams_io.examples import octets
+from tests.support.reactive_streams_io.examples import raw
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
 NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
@@ -22,19 +22,19 @@ def session(*extensions: Extension, **options: object) -> Party:
 def numbered() -> Party:
     """A server with sequence numbers in force and a stream without demand."""
     party = session(Extension.SEQUENCE)
-    assert party.hears(f"01 00 01 03 {NEVER} 01 00") == octets("02 00 01 03 81 01 00")
+    assert party.hears(f"01 00 01 03 {NEVER} 01 00") == raw("02 00 01 03 81 01 00")
     return party
 
 
 def test_case_b01_hello_and_answers_come_in_order_on_the_reply_address() -> None:
     party = session()
     assert party.says() == b""
-    assert party.hears(f"01 00 00 {RANGE} 31 01 01") == octets("02 00 00 81 01 00 82 01 01 31 86 01")
+    assert party.hears(f"01 00 00 {RANGE} 31 01 01") == raw("02 00 00 81 01 00 82 01 01 31 86 01")
 
 
 def test_case_b02_two_sessions_do_not_meet() -> None:
     for party in (session(), session()):
-        assert party.hears(f"01 00 00 {RANGE} 31 01 01") == octets("02 00 00 81 01 00 82 01 01 31 86 01")
+        assert party.hears(f"01 00 00 {RANGE} 31 01 01") == raw("02 00 00 81 01 00 82 01 01 31 86 01")
 
 
 def test_case_b04_a_message_that_ends_inside_a_frame_is_fatal() -> None:
@@ -56,7 +56,7 @@ def test_case_b07_a_gap_is_noticed() -> None:
     party = numbered()
     party.hears("b0 01 12 01 01")
     said = party.hears("b0 03 12 01 01")
-    assert said[:2] == octets("b0 01")
+    assert said[:2] == raw("b0 01")
     assert is_goodbye(said, "protocol error: sequence gap")
     assert len(party.cancelled) == 1
 
@@ -75,8 +75,8 @@ def test_case_b08_the_server_has_to_number_all_that_follows_its_hello() -> None:
 
 def test_what_a_client_sends_before_it_knows_the_server_has_no_number_yet() -> None:
     party = numbered()
-    assert party.hears(f"{NEVER} 02 00") == octets("b0 01 81 02 00")
-    assert party.hears(f"b0 01 {NEVER} 03 00") == octets("b0 02 81 03 00")
+    assert party.hears(f"{NEVER} 02 00") == raw("b0 01 81 02 00")
+    assert party.hears(f"b0 01 {NEVER} 03 00") == raw("b0 02 81 03 00")
 
 
 def test_a_number_has_to_begin_the_message() -> None:
@@ -89,14 +89,14 @@ def test_a_number_has_to_begin_the_message() -> None:
 def test_messages_are_numbered_from_one_behind_the_hello() -> None:
     client, server = session(Extension.SEQUENCE, role=EndpointRole.CLIENT), session(Extension.SEQUENCE)
     (hello,) = client.messages()
-    assert hello == octets("01 00 01 03")
-    assert server.hears(hello) == octets("02 00 01 03")
+    assert hello == raw("01 00 01 03")
+    assert server.hears(hello) == raw("02 00 01 03")
     client.hears("02 00 01 03")
     stream = client.endpoint.subscribe("tck/range?n=3", 2)
     (asked,) = client.messages()
-    assert asked[:2] == octets("b0 01")
+    assert asked[:2] == raw("b0 01")
     answered = server.hears(asked)
-    assert answered[:2] == octets("b0 01")
+    assert answered[:2] == raw("b0 01")
     client.hears(answered)
     client.hears(answered)
     assert client.elements(stream) == [b"1", b"2"]
@@ -153,8 +153,8 @@ def test_a_gap_interrupts_a_client_that_can_resume() -> None:
     assert client.told(SessionOpened)
     stream = client.endpoint.subscribe("tck/range?n=9", 2)
     said = server.hears(client.says())
-    assert said[:2] == octets("b0 01")
-    client.hears(octets("b0 02") + said[2:])
+    assert said[:2] == raw("b0 01")
+    client.hears(raw("b0 02") + said[2:])
     assert client.told(Interrupted) == [Interrupted("sequence gap")]
     assert client.told(StreamFailed) == client.told(Closed) == client.elements(stream) == []
     assert client.says() == b""

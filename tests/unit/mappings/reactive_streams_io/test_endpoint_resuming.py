@@ -33,7 +33,7 @@ from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.clock import Clock
 from tests.support.reactive_streams_io.conversation import Party, is_goodbye, pipe
-from tests.support.reactive_streams_io.examples import decoder, octets
+from tests.support.reactive_streams_io.examples import decoder, raw
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
 HELLO = "01 00 01 01"
@@ -56,7 +56,7 @@ class Server:
     def hears(self, party: Party, said: str | bytes) -> bytes:
         """What a connection says; its streams move to it with the session that it resumes."""
         self.parties[party.endpoint.session.key] = party
-        events = party.endpoint.receive(octets(said) if isinstance(said, str) else said, self.clock.now())
+        events = party.endpoint.receive(raw(said) if isinstance(said, str) else said, self.clock.now())
         for event in events:
             if isinstance(event, Resumed):
                 party.feeds = self.parties[event.session].feeds
@@ -82,7 +82,7 @@ def begun(server: Server) -> tuple[Party, bytes]:
     party = server.connect()
     token = granted(server.hears(party, HELLO))
     said = server.hears(party, f"{RANGE} 39 01 04")
-    assert said.endswith(octets("81 01 00 82 01 01 31 82 01 01 32 82 01 01 33 82 01 01 34"))
+    assert said.endswith(raw("81 01 00 82 01 01 31 82 01 01 32 82 01 01 33 82 01 01 34"))
     return party, token
 
 
@@ -114,11 +114,11 @@ def test_case_r02_what_did_not_arrive_is_sent_again() -> None:
     old, token = begun(server)
     lost(server, old)
     party, said = resume(server, token, 3, 1)
-    assert said.startswith(octets("a2 01 82 01 01 33 82 01 01 34 a0"))
+    assert said.startswith(raw("a2 01 82 01 01 33 82 01 01 34 a0"))
     assert granted(said) != token
     assert party.told(Resumed) == [Resumed(old.endpoint.session.key)]
     assert not old.cancelled
-    assert server.hears(party, "12 01 02") == octets("82 01 01 35 82 01 01 36")
+    assert server.hears(party, "12 01 02") == raw("82 01 01 35 82 01 01 36")
 
 
 def test_case_r03_what_the_server_never_got_the_client_sends_again() -> None:
@@ -127,8 +127,8 @@ def test_case_r03_what_the_server_never_got_the_client_sends_again() -> None:
     token = granted(server.hears(old, HELLO))
     lost(server, old)
     party, said = resume(server, token, 0, 1)
-    assert said.startswith(octets("a2 00"))
-    assert server.hears(party, f"{RANGE} 31 01 01") == octets("81 01 00 82 01 01 31 86 01")
+    assert said.startswith(raw("a2 00"))
+    assert server.hears(party, f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
 
 
 def test_case_r04_an_unknown_or_expired_token_is_refused_and_the_connection_usable() -> None:
@@ -140,7 +140,7 @@ def test_case_r04_an_unknown_or_expired_token_is_refused_and_the_connection_usab
         party, said = resume(server, wrong, 3, 1)
         assert is_refused(said)
         assert granted(said)
-        assert server.hears(party, f"{RANGE} 31 01 01") == octets("81 01 00 82 01 01 31 86 01")
+        assert server.hears(party, f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
 
 
 def test_case_r05_the_token_of_another_subject_is_refused_and_stays_good() -> None:
@@ -169,7 +169,7 @@ def test_case_r06_a_token_whose_answer_was_lost_counts_again() -> None:
     parties = []
     for is_noticed in (True, False, True):
         party, said = resume(server, token, 3, 1)
-        assert said.startswith(octets("a2 01 82 01 01 33 82 01 01 34 a0"))
+        assert said.startswith(raw("a2 01 82 01 01 33 82 01 01 34 a0"))
         if is_noticed:
             lost(server, party)
         parties.append(party)
@@ -206,7 +206,7 @@ def test_a_client_says_nothing_before_it_has_the_next_token_and_then_that_it_has
     assert before is not None
     assert after is not None
     assert after.token == before.token
-    assert client.hears(answered[grant:]) == octets("a4 05 12 01 05")
+    assert client.hears(answered[grant:]) == raw("a4 05 12 01 05")
     granted_last = client.endpoint.ticket()
     assert granted_last is not None
     assert granted_last.token == granted(answered[grant:])
@@ -220,7 +220,7 @@ def test_a_client_that_gets_no_other_token_speaks_all_the_same_after_a_while() -
     assert client.hears("a2 01") == b""
     client.endpoint.request(stream, 5)
     assert client.waits(9) == b""
-    assert client.waits(2) == octets("12 01 05")
+    assert client.waits(2) == raw("12 01 05")
     assert client.endpoint.state is EndpointState.OPEN
 
 
@@ -238,7 +238,7 @@ def interrupted(server: Server, demand: int = 4) -> tuple[Party, Party, int]:
         Party(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,)),
         server.connect(),
     )
-    client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
+    client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
     stream = client.endpoint.subscribe("tck/range?n=9", demand)
     said = server.hears(party, client.says())
     client.hears(said[:11])
@@ -257,7 +257,7 @@ def reconnect(server: Server, old: Party) -> tuple[Party, Party]:
 
 def join(server: Server, client: Party, party: Party) -> bytes:
     """Hellos and whatever follows from them; what the server said behind its hello and its first grant."""
-    said = client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
+    said = client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
     answers = b""
     while said:
         answer = server.hears(party, said)
@@ -271,14 +271,14 @@ def test_case_r07_a_client_waits_for_the_hello_before_it_resumes() -> None:
     old, _, stream = interrupted(server)
     client, party = reconnect(server, old)
     old.endpoint.request(stream, 5)
-    assert client.says() == octets("01 00 01 01")
+    assert client.says() == raw("01 00 01 01")
     asked = client.hears("02 00 01 01")
     assert asked[0] == 0xA1
     assert client.endpoint.state is EndpointState.RESUMING
     # A server cannot tell, and takes both frames in one piece.
-    answered = server.hears(party, octets("01 00 01 01") + asked)
+    answered = server.hears(party, raw("01 00 01 01") + asked)
     again = client.hears(answered)
-    assert again == octets("a4 05 12 01 05")
+    assert again == raw("a4 05 12 01 05")
     client.hears(server.hears(party, again))
     assert client.elements(stream) == [str(number).encode() for number in range(3, 10)]
     assert client.told(Completed) == [Completed(stream)]
@@ -337,18 +337,18 @@ def test_case_r12_an_open_transport_is_ended_when_its_session_goes_on_elsewhere(
     server = Server()
     old, token = begun(server)
     party, said = resume(server, token, 5, 1)
-    assert said.startswith(octets("a2 01"))
+    assert said.startswith(raw("a2 01"))
     assert is_goodbye(old.says(), "resumed elsewhere")
     assert old.endpoint.take_events() == [Closed("resumed elsewhere")]
     assert old.endpoint.is_closed
     assert not old.cancelled
-    assert server.hears(party, "12 01 09").endswith(octets("86 01"))
+    assert server.hears(party, "12 01 09").endswith(raw("86 01"))
 
 
 def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> None:
     server = Server()
     client, party = Party(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
-    client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
+    client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
     stream = client.endpoint.subscribe("tck/fixed?n=5&size=2", 2)
     client.hears(server.hears(party, client.says()))
     for each in (client, party):
@@ -357,7 +357,7 @@ def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> No
     join(server, again, other)
     again.endpoint.request(stream, 9)
     said = server.hears(other, again.says())
-    assert said == octets("83 01 03 00 03 00 04 00 05 86 01")
+    assert said == raw("83 01 03 00 03 00 04 00 05 86 01")
     again.hears(said)
     assert again.elements(stream) == [b"\x00\x03", b"\x00\x04", b"\x00\x05"]
 
@@ -365,7 +365,7 @@ def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> No
 def test_case_r14_a_split_element_goes_on_with_its_next_part() -> None:
     server = Server()
     client, party = Party(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
-    client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
+    client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
     stream = client.endpoint.subscribe("tck/big?bytes=200000", 1)
     said = server.hears(party, client.says())
     client.hears(said[:70_000])
@@ -448,7 +448,7 @@ def test_what_the_server_asks_for_before_it_knows_of_a_resume_counts_only_if_the
             server.clock.advance(61)
         client, party = reconnect(server, old)
         client.says()
-        asked = octets("02 00 01 01") + server.hears(party, "01 00 01 01")
+        asked = raw("02 00 01 01") + server.hears(party, "01 00 01 01")
         ingest = party.endpoint.subscribe("tck/range?n=1", 1)
         resumed = client.hears(asked + party.says())
         answered = server.hears(party, resumed)
@@ -468,7 +468,7 @@ def test_what_comes_before_the_answer_to_a_resume_is_bounded(said: bytes) -> Non
     old, _, stream = interrupted(server)
     client, _ = reconnect(server, old)
     client.hears("02 00 01 01")
-    assert is_goodbye(client.hears(octets("81 01 00") * (said[0] == 0x86) + said))
+    assert is_goodbye(client.hears(raw("81 01 00") * (said[0] == 0x86) + said))
     assert [event.stream for event in client.told(StreamFailed)] == [stream]
 
 
@@ -476,13 +476,13 @@ def test_frames_are_acknowledged_every_quarter_of_the_window() -> None:
     server = Server(window=8)
     client = Party(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,))
     party = server.connect()
-    client.hears(octets("02 00 01 01") + server.hears(party, client.says()))
+    client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
     stream = client.endpoint.subscribe("tck/range?n=100", 100)
     pipe(client, party)
     assert len(client.elements(stream)) == 100
     assert party.endpoint.session.sent == 102
     assert party.endpoint.session.first_available > 100
-    assert client.endpoint.session.octets < 100
+    assert client.endpoint.session.raw < 100
 
 
 def test_lost_sessions_are_bounded_in_number() -> None:
@@ -495,9 +495,9 @@ def test_lost_sessions_are_bounded_in_number() -> None:
 
 
 def test_lost_sessions_are_bounded_in_octets() -> None:
-    server = Server(resumable_octets=50)
+    server = Server(resumable_bytes=50)
     parties = [begun(server)[0] for _ in range(4)]
-    assert parties[0].endpoint.session.octets == 19
+    assert parties[0].endpoint.session.raw == 19
     for party in parties:
         lost(server, party)
     assert len(server.resumables.expire(server.clock.now())) == 2

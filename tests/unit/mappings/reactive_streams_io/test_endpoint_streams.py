@@ -26,7 +26,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from tests.support.reactive_streams_io.conversation import Party, greeted, is_goodbye, subscriber
-from tests.support.reactive_streams_io.examples import decoder, octets
+from tests.support.reactive_streams_io.examples import decoder, raw
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
 NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
@@ -45,7 +45,7 @@ def frames(said: bytes) -> list[Frame]:
 def begun() -> Party:
     """After case D03."""
     party = greeted()
-    assert party.hears(f"{RANGE} 33 01 00") == octets("81 01 00")
+    assert party.hears(f"{RANGE} 33 01 00") == raw("81 01 00")
     return party
 
 
@@ -53,13 +53,13 @@ def begun() -> Party:
 
 
 def test_case_d01_no_more_than_was_requested() -> None:
-    assert greeted().hears(f"{RANGE} 33 01 02") == octets("81 01 00 82 01 01 31 82 01 01 32")
+    assert greeted().hears(f"{RANGE} 33 01 02") == raw("81 01 00 82 01 01 31 82 01 01 32")
 
 
 def test_case_d02_the_rest_on_request() -> None:
     party = greeted()
     party.hears(f"{RANGE} 33 01 02")
-    assert party.hears("12 01 05") == octets("82 01 01 33 86 01")
+    assert party.hears("12 01 05") == raw("82 01 01 33 86 01")
 
 
 def test_case_d03_nothing_without_demand() -> None:
@@ -67,11 +67,11 @@ def test_case_d03_nothing_without_demand() -> None:
 
 
 def test_case_d04_demand_adds_up() -> None:
-    assert begun().hears("12 01 01 12 01 01") == octets("82 01 01 31 82 01 01 32")
+    assert begun().hears("12 01 01 12 01 01") == raw("82 01 01 31 82 01 01 32")
 
 
 def test_case_d05_an_empty_publisher_completes_without_demand() -> None:
-    assert greeted().hears(f"{RANGE} 30 01 00") == octets("81 01 00 86 01")
+    assert greeted().hears(f"{RANGE} 30 01 00") == raw("81 01 00 86 01")
 
 
 def test_case_d06_a_request_for_nothing_fails_the_subscription() -> None:
@@ -141,12 +141,12 @@ def test_case_d14_another_subscribe_with_an_active_id_is_fatal() -> None:
 
 def test_case_d15_two_subscriptions_do_not_meet() -> None:
     said = greeted().hears(f"{RANGE} 32 01 00 {RANGE} 32 02 02")
-    assert said == octets("81 01 00 81 02 00 82 02 01 31 82 02 01 32 86 02")
+    assert said == raw("81 01 00 81 02 00 82 02 01 31 82 02 01 32 86 02")
 
 
 def test_case_d16_demand_does_not_overflow() -> None:
     said = begun().hears(f"12 01 {ENDLESS} 12 01 {ENDLESS}")
-    assert said == octets("82 01 01 31 82 01 01 32 82 01 01 33 86 01")
+    assert said == raw("82 01 01 31 82 01 01 32 82 01 01 33 86 01")
 
 
 def test_case_d16_unbounded_demand_stays_unbounded() -> None:
@@ -184,7 +184,7 @@ def test_a_publisher_string_that_is_too_long_fails_its_subscription() -> None:
 
 def test_case_d18_elements_beyond_the_demand_end_the_subscription() -> None:
     party, (stream,) = subscriber("a")
-    assert party.hears("81 01 00 82 01 01 31 82 01 01 32") == octets("13 01")
+    assert party.hears("81 01 00 82 01 01 31 82 01 01 32") == raw("13 01")
     assert party.events[1:3] == [StreamAccepted(stream, 0), ElementsReceived(stream, (b"1",))]
     assert "more elements than were requested" in str(party.failure(stream))
     assert party.hears("82 01 01 33 86 01") == b""
@@ -224,13 +224,13 @@ def test_case_i01_an_id_is_free_after_its_stream() -> None:
     party = greeted()
     party.hears(f"{RANGE} 33 01 02")
     party.hears("12 01 05")
-    assert party.hears(f"{RANGE} 31 01 01") == octets("81 01 00 82 01 01 31 86 01")
+    assert party.hears(f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
 
 
 def test_case_i02_every_subscribe_is_answered_even_if_it_was_cancelled() -> None:
     party = greeted()
     said = party.hears(f"{NEVER} 01 00 13 01 {RANGE} 31 01 01")
-    assert said == octets("81 01 00 81 01 00 82 01 01 31 86 01")
+    assert said == raw("81 01 00 81 01 00 82 01 01 31 86 01")
     assert party.endpoint.accept(party.cancelled[0]) is False
 
 
@@ -239,7 +239,7 @@ def reused() -> tuple[Party, int]:
     party, (first,) = subscriber("a", demand=5)
     assert party.endpoint.cancel(first)
     second = party.endpoint.subscribe("b", 5)
-    assert party.says() == octets("13 01 11 01 62 01 05")
+    assert party.says() == raw("13 01 11 01 62 01 05")
     return party, second
 
 
@@ -276,13 +276,13 @@ def test_an_id_with_too_many_unanswered_generations_is_left_alone() -> None:
 
 
 def test_case_f01_elements_of_one_size_are_packed() -> None:
-    assert greeted().hears(f"{FIXED} 03") == octets("81 06 02 83 06 03 00 01 00 02 00 03 86 06")
+    assert greeted().hears(f"{FIXED} 03") == raw("81 06 02 83 06 03 00 01 00 02 00 03 86 06")
 
 
 def test_case_f02_a_pack_holds_no_more_than_the_demand() -> None:
     party = greeted()
-    assert party.hears(f"{FIXED} 02") == octets("81 06 02 83 06 02 00 01 00 02")
-    assert party.hears("12 06 01") == octets("82 06 00 03 86 06")
+    assert party.hears(f"{FIXED} 02") == raw("81 06 02 83 06 02 00 01 00 02")
+    assert party.hears("12 06 01") == raw("82 06 00 03 86 06")
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_cases_f03_f04_and_f08_packs_and_sizes_that_cannot_be_are_fatal(case: st
 
 def test_case_f05_a_pack_beyond_the_demand_is_taken_as_far_as_it_was_asked_for() -> None:
     party, (stream,) = subscriber("a", demand=2)
-    assert party.hears("81 01 02 83 01 03 00 01 00 02 00 03") == octets("13 01")
+    assert party.hears("81 01 02 83 01 03 00 01 00 02 00 03") == raw("13 01")
     assert party.elements(stream) == [b"\x00\x01", b"\x00\x02"]
     assert party.failure(stream) is not None
 
@@ -312,7 +312,7 @@ def test_case_f06_elements_of_a_cancelled_stream_are_still_found_by_their_size()
 
 def test_case_f07_parts_that_join_to_another_size_end_the_subscription() -> None:
     party, (stream,) = subscriber("a")
-    assert party.hears("81 01 08 84 01 00 03 61 62 63 85 01 00 04 64 65 66 67") == octets("13 01")
+    assert party.hears("81 01 08 84 01 00 03 61 62 63 85 01 00 04 64 65 66 67") == raw("13 01")
     assert party.elements(stream) == []
     assert "size" in str(party.failure(stream))
 
@@ -357,9 +357,9 @@ def test_case_p06_parts_after_a_cancel_are_dropped() -> None:
     party, (stream,) = subscriber("a")
     party.hears("81 01 00 84 01 00 01 61")
     party.endpoint.cancel(stream)
-    assert party.hears("85 01 00 01 62") == octets("13 01")
+    assert party.hears("85 01 00 01 62") == raw("13 01")
     assert party.told(ElementsReceived) == []
-    assert party.endpoint.session.subscribing.open_octets == 0
+    assert party.endpoint.session.subscribing.open_bytes == 0
 
 
 def test_case_p07_an_element_id_is_free_after_its_last_part() -> None:
@@ -371,10 +371,10 @@ def test_case_p07_an_element_id_is_free_after_its_last_part() -> None:
 def test_case_p08_seventeen_open_elements_are_too_many() -> None:
     party, (stream,) = subscriber("a", demand=99)
     opened = b"".join(encode(OnNextPart(1, element, b"x")) for element in range(16))
-    assert party.hears(octets("81 01 00") + opened) == b""
-    assert party.hears("84 01 10 01 61") == octets("13 01")
+    assert party.hears(raw("81 01 00") + opened) == b""
+    assert party.hears("84 01 10 01 61") == raw("13 01")
     assert party.failure(stream) is not None
-    assert party.endpoint.session.subscribing.open_octets == 0
+    assert party.endpoint.session.subscribing.open_bytes == 0
 
 
 def test_case_p09_an_element_that_is_too_large_frees_what_was_kept() -> None:
@@ -383,19 +383,19 @@ def test_case_p09_an_element_that_is_too_large_frees_what_was_kept() -> None:
     part = encode(OnNextPart(1, 0, bytes(65_535)))
     for _ in range(256):
         assert party.hears(part) == b""
-    assert party.endpoint.session.subscribing.open_octets == 256 * 65_535
-    assert party.hears(encode(OnNextLastPart(1, 0, bytes(300)))) == octets("13 01")
+    assert party.endpoint.session.subscribing.open_bytes == 256 * 65_535
+    assert party.hears(encode(OnNextLastPart(1, 0, bytes(300)))) == raw("13 01")
     assert party.failure(stream) is not None
-    assert party.endpoint.session.subscribing.open_octets == 0
+    assert party.endpoint.session.subscribing.open_bytes == 0
 
 
 def test_all_streams_together_keep_no_more_of_open_elements_than_a_connection_may() -> None:
     party, streams = subscriber("a", "b", "c", limits=EndpointLimits(joining=100))
     said = b"".join(
-        octets(f"81 0{each} 00") + encode(OnNextPart(each, 0, bytes(40))) for each in range(1, len(streams) + 1)
+        raw(f"81 0{each} 00") + encode(OnNextPart(each, 0, bytes(40))) for each in range(1, len(streams) + 1)
     )
-    assert party.hears(said) == octets("13 03")
-    assert party.endpoint.session.subscribing.open_octets == 80
+    assert party.hears(said) == raw("13 03")
+    assert party.endpoint.session.subscribing.open_bytes == 80
 
 
 def test_case_p10_a_large_element_leaves_in_parts_and_counts_once() -> None:
@@ -433,7 +433,7 @@ def test_an_element_that_is_too_large_is_refused_with_413() -> None:
 
 def test_a_large_pack_is_cut_so_that_others_have_their_turn() -> None:
     party = greeted()
-    said = party.hears(encode(SubscribeFrame("tck/fixed?n=100000&size=8", 6, UNBOUNDED)) + octets(f"{RANGE} 32 01 02"))
+    said = party.hears(encode(SubscribeFrame("tck/fixed?n=100000&size=8", 6, UNBOUNDED)) + raw(f"{RANGE} 32 01 02"))
     found = frames(said)
     packs = [frame for frame in found if isinstance(frame, OnNextPacked)]
     assert [element for pack in packs for element in pack.elements] == [n.to_bytes(8, "big") for n in range(1, 100_001)]

@@ -20,7 +20,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.reactive_streams_io.conversation import Party, is_goodbye
-from tests.support.reactive_streams_io.examples import octets
+from tests.support.reactive_streams_io.examples import raw
 from tests.support.table import each_row
 
 NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
@@ -133,7 +133,7 @@ def test_a_mistake_has_its_consequence(mistake: ProtocolViolation) -> None:
     else:
         assert isinstance(party.events[-1], StreamFailed)
         assert mistake.condition in party.events[-1].reason
-        assert said in (octets("13 01"), b"")
+        assert said in (raw("13 01"), b"")
 
 
 def test_a_fatal_mistake_says_what_was_found_as_a_reason_to_part() -> None:

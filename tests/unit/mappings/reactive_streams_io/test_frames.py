@@ -22,7 +22,7 @@ from tests.support.table import each_row
 
 @each_row("example", EXAMPLES, ids=str)
 def test_a_frame_is_written_as_its_worked_example(example: Example) -> None:
-    assert encode(example.frame, example.element_size).hex(" ") == example.octets
+    assert encode(example.frame, example.element_size).hex(" ") == example.raw
 
 
 def test_every_frame_has_an_example() -> None:

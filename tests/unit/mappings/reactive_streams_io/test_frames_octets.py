@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mappings.errors import ProtocolError
 from mappings.reactive_streams_io.frames import IncompleteFrame, read_varint, varint
-from tests.support.reactive_streams_io.examples import longs, octets
+from tests.support.reactive_streams_io.examples import longs, raw
 
 VECTORS = [
     (0, "00"),
@@ -24,7 +24,7 @@ VECTORS = [
 @pytest.mark.parametrize(("value", "text"), VECTORS)
 def test_a_varint_is_written_and_read_as_the_table_has_it(value: int, text: str) -> None:
     assert varint(value).hex(" ") == text
-    assert read_varint(octets(f"aa {text} bb"), 1) == (value, 1 + len(octets(text)))
+    assert read_varint(raw(f"aa {text} bb"), 1) == (value, 1 + len(raw(text)))
 
 
 @given(longs, st.binary(max_size=3))
@@ -54,4 +54,4 @@ def test_what_has_no_varint_is_a_mistake_of_ours(value: int) -> None:
 )
 def test_a_varint_that_nobody_may_write_is_refused(text: str, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
-        read_varint(octets(text), 0)
+        read_varint(raw(text), 0)

@@ -22,7 +22,7 @@ def test_everything_may_be_written() -> None:
     found = read_rsio({option.name: option.example for option in OPTIONS})
     assert found.extensions == {Extension.KEEPALIVE, Extension.SEQUENCE}
     assert (found.limits.idle, found.limits.element, found.limits.part) == (1800.0, 1 << 20, 16_384)
-    assert found.has_trials
+    assert found.has_test_publishers
     assert found.allows_unreliable
     assert found.reply_addresses is not None
     assert found.reply_addresses.allows("rsio/pump/down")

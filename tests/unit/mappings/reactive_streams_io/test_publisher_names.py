@@ -95,7 +95,7 @@ VECTORS: list[tuple[str, str, Name]] = [
 
 @each_row(("case", "text", "name"), VECTORS, ids=[case for case, *_ in VECTORS])
 def test_a_name_is_read_and_written(case: str, text: str, name: Name) -> None:
-    assert parse(text, with_trials=True) == name
+    assert parse(text, with_test_publishers=True) == name
     assert write(name) == text
 
 
@@ -143,7 +143,7 @@ REFUSED = [
 @each_row(("case", "text", "status", "said"), REFUSED, ids=[case for case, *_ in REFUSED])
 def test_a_name_that_is_none_is_refused(case: str, text: str, status: int, said: str) -> None:
     with pytest.raises(DecodeError) as error:
-        parse(text, with_trials=True)
+        parse(text, with_test_publishers=True)
     assert error.value.status == status
     assert said in error.value.fault.message
 
@@ -210,12 +210,12 @@ def test_what_is_written_is_read_again(name: Name) -> None:
 def test_any_text_is_a_name_or_refused(text: str) -> None:
     refused = None
     try:
-        name = parse(text, with_trials=True)
+        name = parse(text, with_test_publishers=True)
     except DecodeError as error:
         refused = error.fault
     if refused is None:
         accepted()
-        assert parse(write(name), with_trials=True) == name
+        assert parse(write(name), with_test_publishers=True) == name
     else:
         assert refused.status in (400, 404)
         assert len(refused.message) < 500

@@ -123,11 +123,11 @@ def test_a_session_that_is_lost_with_thousands_of_others_is_measured_a_few_times
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     measured: list[RsioSession] = []
-    octets: Callable[[RsioSession], int] = vars(RsioSession)["octets"].fget
+    raw: Callable[[RsioSession], int] = vars(RsioSession)["octets"].fget
 
     def measure(session: RsioSession) -> int:
         measured.append(session)
-        return octets(session)
+        return raw(session)
 
     monkeypatch.setattr(RsioSession, "octets", property(measure))
     resumables = Resumables()
@@ -141,7 +141,7 @@ def test_a_session_that_is_lost_with_thousands_of_others_is_measured_a_few_times
 
 
 def test_what_a_lost_session_still_gathers_counts() -> None:
-    resumables = Resumables(EndpointLimits(resumable_octets=100))
+    resumables = Resumables(EndpointLimits(resumable_bytes=100))
     connections = [Connection() for _ in range(2)]
     for connection in connections:
         connection.session.receive(SubscribeFrame("a", 1, 9))

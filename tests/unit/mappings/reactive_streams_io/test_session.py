@@ -21,7 +21,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.reactive_streams_io.session import RsioSession
-from tests.support.reactive_streams_io.examples import octets
+from tests.support.reactive_streams_io.examples import raw
 
 
 def session(keeps_copies: bool = True, **limits: int) -> RsioSession:
@@ -49,7 +49,7 @@ def test_streams_have_their_turn_one_frame_each() -> None:
     one.offer(first, [b"a", b"b", b"c"])
     one.offer(second, [b"x"])
     one.end(second, None)
-    assert drained(one) == octets("82 01 01 61 82 02 01 78 82 01 01 62 86 02 82 01 01 63")
+    assert drained(one) == raw("82 01 01 61 82 02 01 78 82 01 01 62 86 02 82 01 01 63")
 
 
 def test_a_stream_that_is_alone_says_what_there_is_room_for_at_once() -> None:
@@ -66,12 +66,12 @@ def test_a_stream_that_is_alone_says_what_there_is_room_for_at_once() -> None:
     assert one.next_frame() == encode(OnSubscribe(2, 0))
     one.offer(other, [b"x"])
     assert one.more_frames(100) == ()
-    assert drained(one) == octets("82 01 01 63 82 02 01 78")
+    assert drained(one) == raw("82 01 01 63 82 02 01 78")
     one.offer(stream, [b"d"])
     assert one.more_frames(100) == [encode(OnNext(1, b"d"))]
     assert one.next_frame() is None
     one.repeat(2)
-    assert drained(one) == octets("82 01 01 62 81 02 00 82 01 01 63 82 02 01 78 82 01 01 64")
+    assert drained(one) == raw("82 01 01 62 81 02 00 82 01 01 63 82 02 01 78 82 01 01 64")
 
 
 def test_a_stream_that_was_cancelled_says_nothing_more() -> None:
@@ -153,7 +153,7 @@ def test_positions_count_frames_and_copies_are_kept_until_acknowledged() -> None
     assert one.is_repeating
     assert one.first_available == 4
     one.offer(stream, [b"d"])
-    assert drained(one) == octets("82 01 01 63 82 01 01 64")
+    assert drained(one) == raw("82 01 01 63 82 01 01 64")
     assert one.sent == 5
 
 
@@ -165,7 +165,7 @@ def test_copies_are_bounded_in_number_and_in_octets() -> None:
         for number in range(500):
             one.offer(stream, [bytes(20)])
             drained(one)
-            assert one.octets <= 250, number
+            assert one.raw <= 250, number
         assert one.first_available == 501 + 1 - 10
 
 
@@ -173,9 +173,9 @@ def test_nothing_is_kept_where_nobody_may_come_back() -> None:
     one = session(keeps_copies=False)
     stream = opened(one)
     one.offer(stream, [b"a"])
-    assert one.octets > 0
+    assert one.raw > 0
     drained(one)
-    assert one.octets == 0
+    assert one.raw == 0
     assert one.first_available == one.sent + 1
 
 
@@ -202,7 +202,7 @@ def test_the_end_of_all_leaves_nothing() -> None:
     one.end(over, None)
     assert one.end_all("gone") == [Cancelled(published), StreamFailed(asked, "gone")]
     assert drained(one) == b""
-    assert one.octets == 0
+    assert one.raw == 0
     assert one.end_all("gone") == []
 
 

@@ -70,9 +70,9 @@ def test_the_end_of_the_connection_ends_every_stream_and_frees_every_id() -> Non
     streams = subscribing(2)
     streams.begins(1, 0)
     streams.comes(OnNextPart(1, 0, b"abc"))
-    assert streams.open_octets == 3
+    assert streams.open_bytes == 3
     assert streams.end_all("gone") == [StreamFailed(1, "gone"), StreamFailed(2, "gone")]
-    assert streams.open_octets == 0
+    assert streams.open_bytes == 0
     with pytest.raises(ProtocolError, match="without a subscribe"):
         streams.begins(2, 0)
     assert streams.subscribe(3, 0).subscriber == 1

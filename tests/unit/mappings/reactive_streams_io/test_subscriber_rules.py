@@ -14,7 +14,7 @@ import pytest
 from mappings.reactive_streams_io.events import Completed, ElementsReceived, StreamAccepted, StreamFailed
 from mappings.reactive_streams_io.limits import UNBOUNDED
 from tests.support.reactive_streams_io.conversation import Party, greeted, is_goodbye, subscriber
-from tests.support.reactive_streams_io.examples import octets
+from tests.support.reactive_streams_io.examples import raw
 from tests.support.table import each_row
 
 RULES = {
@@ -45,17 +45,17 @@ ends = pytest.mark.parametrize("end", ENDS, ids=["complete", "failed"])
 def is_over(party: Party) -> bool:
     """Whether nothing is kept of any stream."""
     subscribing = party.endpoint.session.subscribing
-    return not subscribing.streams and not subscribing.open_octets
+    return not subscribing.streams and not subscribing.open_bytes
 
 
 def test_spec_2_01_what_was_not_requested_is_not_taken() -> None:
     party, (stream,) = subscriber("a", demand=0)
     assert party.hears("81 01 00") == b""
     assert party.endpoint.request(stream, 2)
-    assert party.says() == octets("12 01 02")
+    assert party.says() == raw("12 01 02")
     party.hears("82 01 01 31 82 01 01 32")
     assert party.elements(stream) == [b"1", b"2"]
-    assert party.hears("82 01 01 33") == octets("13 01")
+    assert party.hears("82 01 01 33") == raw("13 01")
     assert party.elements(stream) == [b"1", b"2"]
     assert party.failure(stream) is not None
 
@@ -65,10 +65,10 @@ def test_spec_2_01_demand_may_come_with_the_subscribe_and_adds_up() -> None:
     party.hears("81 01 00")
     party.endpoint.request(stream, 1)
     party.endpoint.request(stream, 2)
-    assert party.says() == octets("12 01 01 12 01 02")
+    assert party.says() == raw("12 01 01 12 01 02")
     assert party.hears("82 01 01 31 82 01 01 32 82 01 01 33 82 01 01 34") == b""
     assert len(party.elements(stream)) == 4
-    assert party.hears("82 01 01 35") == octets("13 01")
+    assert party.hears("82 01 01 35") == raw("13 01")
 
 
 @pytest.mark.parametrize("demand", [0, -1, -(2**63)])
@@ -124,7 +124,7 @@ def test_spec_2_06_what_is_not_needed_any_longer_is_cancelled_once() -> None:
     party.hears("81 01 00")
     for stream, said in ((first, "13 01"), (second, "13 02")):
         assert party.endpoint.cancel(stream)
-        assert party.says() == octets(said)
+        assert party.says() == raw(said)
         assert party.endpoint.cancel(stream) is False
         assert party.says() == b""
     assert is_over(party)
@@ -138,7 +138,7 @@ def test_spec_2_07_requests_and_cancels_go_in_the_order_in_which_they_were_made(
         party.endpoint.cancel(streams[order[0]])
         assert party.endpoint.request(streams[order[0]], 1) is False
         ids = [f"{place + 1:02x}" for place in order]
-        assert party.says() == octets(" ".join(f"12 {each} 01" for each in ids) + f" 13 {ids[0]}")
+        assert party.says() == raw(" ".join(f"12 {each} 01" for each in ids) + f" 13 {ids[0]}")
 
 
 def test_spec_2_08_elements_that_come_behind_a_cancel_are_borne() -> None:
@@ -172,8 +172,8 @@ def test_spec_2_10_failure_comes_with_and_without_a_request(demand: int) -> None
 @pytest.mark.parametrize("piece", [1, 3, 1 << 20], ids=["octet by octet", "in threes", "at once"])
 def test_spec_2_11_elements_are_told_in_the_order_in_which_they_came(piece: int) -> None:
     party, (first, second) = subscriber("a", "b", demand=100)
-    said = octets("81 01 00 81 02 01") + b"".join(
-        octets(f"82 01 01 {number:02x} 83 02 02 {number:02x} {number:02x}") for number in range(40)
+    said = raw("81 01 00 81 02 01") + b"".join(
+        raw(f"82 01 01 {number:02x} 83 02 02 {number:02x} {number:02x}") for number in range(40)
     )
     for place in range(0, len(said), piece):
         party.hears(said[place : place + piece])
@@ -187,7 +187,7 @@ def test_spec_2_12_a_beginning_is_told_once_for_each_subscribe() -> None:
     party, (first,) = subscriber("a")
     party.hears("81 01 00 86 01")
     second = party.endpoint.subscribe("a", 1)
-    assert party.says() == octets("11 01 61 01 01")
+    assert party.says() == raw("11 01 61 01 01")
     party.hears("81 01 00 82 01 01 31 86 01")
     assert party.told(StreamAccepted) == [StreamAccepted(first, 0), StreamAccepted(second, 0)]
 
@@ -229,7 +229,7 @@ def test_spec_2_13_an_element_that_is_none_is_refused() -> None:
         party.endpoint.offer(stream, [None])  # type: ignore[list-item]
     assert party.says() == b""
     assert party.endpoint.offer(stream, [b""])
-    assert party.says() == octets("82 01 00")
+    assert party.says() == raw("82 01 00")
 
 
 def test_every_rule_is_a_test() -> None:

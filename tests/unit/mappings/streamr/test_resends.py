@@ -92,7 +92,12 @@ def test_case_r19_a_message_names_its_true_predecessor() -> None:
 def test_case_r20_two_resends_are_told_apart() -> None:
     first, second = (ResendFrames(Resend("tank", 0, sub, OffsetRange(0))) for sub in ("a", "b"))
     one, two, three, four = stored()
-    frames = [*first.element_frames([one]), *second.element_frames([one, two]), *first.element_frames([two, three, four]), *second.element_frames([])]
+    frames = [
+        *first.element_frames([one]),
+        *second.element_frames([one, two]),
+        *first.element_frames([two, three, four]),
+        *second.element_frames([]),
+    ]
     frames += [second.completed(), first.completed()]
     subs = {"a": [7, 10, 13, 16], "b": [7, 10]}
     for sub, offsets in subs.items():

@@ -204,8 +204,8 @@ REQUESTS: list[Request] = [
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
 def test_cases_b03_b04_without_a_reply_address_only_a_publish_is_carried_out(request_: Request) -> None:
-    verdict = Sessions().admit(request_, None, PLANT, 0, is_allowed=allowed)
-    assert verdict is (SenderDecision.SILENT if isinstance(request_, Publish) else SenderDecision.NOWHERE)
+    decision = Sessions().admit(request_, None, PLANT, 0, is_allowed=allowed)
+    assert decision is (SenderDecision.SILENT if isinstance(request_, Publish) else SenderDecision.NOWHERE)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
@@ -224,8 +224,8 @@ def test_case_b06_nobody_else_touches_a_session(request_: Request) -> None:
     session = sessions.get(A)
     assert session is not None
     seen = session.seen
-    verdict = sessions.admit(request_, A, frozenset({"mqtt:other"}), clock.advance(60), is_allowed=allowed)
-    assert verdict is SenderDecision.TAKEN
+    decision = sessions.admit(request_, A, frozenset({"mqtt:other"}), clock.advance(60), is_allowed=allowed)
+    assert decision is SenderDecision.TAKEN
     assert session.seen == seen
     assert sessions.admit(request_, A, PLANT, clock.now(), is_allowed=allowed) is SenderDecision.SERVED
 
@@ -271,20 +271,20 @@ def test_a_session_that_nobody_hears_for_half_a_minute_ends() -> None:
     clock = Clock()
     sessions = Sessions()
     subscribe(sessions, now=clock.now())
-    assert [sessions.unheard(A, clock.advance(1)) for _ in range(20)] == [[]] * 20
-    assert sessions.unheard(A, clock.advance(11)) == [LeaveStream(A, TANK), EndSession(A, End.UNHEARD)]
-    assert sessions.unheard(A, clock.now()) == []
+    assert [sessions.undelivered(A, clock.advance(1)) for _ in range(20)] == [[]] * 20
+    assert sessions.undelivered(A, clock.advance(11)) == [LeaveStream(A, TANK), EndSession(A, End.UNDELIVERED)]
+    assert sessions.undelivered(A, clock.now()) == []
 
 
 def test_three_messages_have_to_be_unheard_and_none_heard_between() -> None:
     clock = Clock()
     sessions = Sessions()
     subscribe(sessions, now=clock.now())
-    assert sessions.unheard(A, clock.now()) == sessions.unheard(A, clock.advance(40)) == []
+    assert sessions.undelivered(A, clock.now()) == sessions.undelivered(A, clock.advance(40)) == []
     sessions.reader_seen(A)
     sessions.reader_seen(B)
-    assert sessions.unheard(A, clock.now()) == sessions.unheard(A, clock.advance(40)) == []
-    assert sessions.unheard(A, clock.now())[-1] == EndSession(A, End.UNHEARD)
+    assert sessions.undelivered(A, clock.now()) == sessions.undelivered(A, clock.advance(40)) == []
+    assert sessions.undelivered(A, clock.now())[-1] == EndSession(A, End.UNDELIVERED)
 
 
 # --- restarts -----------------------------------------------------------------------------------------------------------

@@ -41,8 +41,8 @@ def test_case_p14_ten_partitions_by_md5() -> None:
 
 @pytest.mark.parametrize("key", [None, ""])
 def test_case_p15_without_a_key_every_partition_is_used(key: str | None) -> None:
-    chance = dice("partitions")
-    assert {choose_partition(key, 10, chance=chance) for _ in range(1000)} == set(range(10))
+    random_source = dice("partitions")
+    assert {choose_partition(key, 10, random_source=random_source) for _ in range(1000)} == set(range(10))
 
 
 def test_one_partition_is_the_only_one() -> None:

@@ -98,10 +98,10 @@ def test_a_newest_commit_that_a_power_cut_has_spoilt_is_taken_away(place: Lake, 
         os.truncate(max(added, key=lambda it: Path(it).stat().st_mtime_ns), 0)
     else:
         os.truncate(newest, 0 if spoil == "empty" else newest.stat().st_size - 20)
-    assert durability.mend(place) == [newest]
+    assert durability.repair(place) == [newest]
     assert rows(place) == [0, 1]
     assert [file for file in (newest, *beside) if file.exists()] == []
-    assert durability.mend(place) == []
+    assert durability.repair(place) == []
 
 
 def test_files_of_a_partition_are_made_durable_and_looked_at_too(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,17 +116,17 @@ def test_files_of_a_partition_are_made_durable_and_looked_at_too(place: Lake, mo
         durability.sync(place)
     assert {str(file), str(file.parent)} <= set(found)
     publish(place, before=True)
-    assert durability.mend(place) == []
+    assert durability.repair(place) == []
     os.truncate(file, 0)
-    assert durability.mend(place) == [table / "_delta_log" / f"{1:020}.json"]
+    assert durability.repair(place) == [table / "_delta_log" / f"{1:020}.json"]
 
 
 def test_commits_that_are_spoilt_one_upon_the_other_go_together(place: Lake) -> None:
     publish(place, before=True)
     os.truncate(commit(place, 1), 0)
-    assert durability.mend(place) == [], "what stands below a good one is for people to see"
+    assert durability.repair(place) == [], "what stands below a good one is for people to see"
     os.truncate(commit(place, 2), 0)
-    assert durability.mend(place) == [commit(place, 2), commit(place, 1)]
+    assert durability.repair(place) == [commit(place, 2), commit(place, 1)]
     assert rows(place) == [0]
 
 
@@ -156,14 +156,14 @@ def test_a_checkpoint_of_the_newest_commit_goes_too_where_the_log_says_everythin
     gone = [newest] if spoil == "checkpoint" else [newest, commit(place, 3)]
     for file in gone[spoil == "commit" :]:
         os.truncate(file, 0)
-    assert durability.mend(place) == gone
+    assert durability.repair(place) == gone
     assert [file for file in (*gone, beside) if file.exists()] == []
     assert not newest.with_name("_last_checkpoint").exists(), "it is of the one that went"
     kept = [0, 1, 2, 3] if spoil == "checkpoint" else [0, 1, 2]
     assert rows(place) == kept
     write_deltalake(place.path(EVENTS), pa.table({"n": [4]}), mode="append")
     assert rows(place) == [*kept, 4]
-    assert durability.mend(place) == []
+    assert durability.repair(place) == []
 
 
 @pytest.mark.parametrize("missing", ["commit", "empty commit", "older checkpoint"])
@@ -181,19 +181,19 @@ def test_a_checkpoint_without_which_the_log_would_lack_something_stays(place: La
         if missing == "commit":
             commit(place, 1).unlink()
     os.truncate(commit(place, 3), 0)
-    assert durability.mend(place) == []
+    assert durability.repair(place) == []
     assert newest.exists()
     os.truncate(newest, 0)
-    assert durability.mend(place) == [], "what it said nobody else can say"
+    assert durability.repair(place) == [], "what it said nobody else can say"
 
 
 def test_other_damage_stays_as_it_is(place: Lake) -> None:
     os.truncate(commit(place, 2), 0)
-    assert durability.mend(place) == [], "nobody knows what was published"
+    assert durability.repair(place) == [], "nobody knows what was published"
     publish(place)
-    assert durability.mend(place) == [], "what was published is durable: this was no power cut"
+    assert durability.repair(place) == [], "what was published is durable: this was no power cut"
     publish(place, before=True)
     for number in (1, 0):
         os.truncate(commit(place, number), 0)
-    assert durability.mend(place) == [commit(place, 2), commit(place, 1)], "without the first one there is no table"
-    assert durability.mend(Lake(place.folder / "elsewhere")) == []
+    assert durability.repair(place) == [commit(place, 2), commit(place, 1)], "without the first one there is no table"
+    assert durability.repair(Lake(place.folder / "elsewhere")) == []

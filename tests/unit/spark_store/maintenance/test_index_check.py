@@ -160,7 +160,7 @@ def test_of_many_only_some_are_told_one_by_one(file: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("kills", [8, pytest.param(200, marks=pytest.mark.soak(shard="kills-operators"))])
 def test_index_and_states_are_of_one_mind_wherever_the_writer_is_killed(tmp_path: Path, kills: int) -> None:
     """Also while the index is made anew."""
-    path, chance = tmp_path / "journal.db", dice("index writer", kills)
+    path, random_source = tmp_path / "journal.db", dice("index writer", kills)
     waited, compared = 0, 0
     for _ in range(kills):
         command = [
@@ -168,11 +168,11 @@ def test_index_and_states_are_of_one_mind_wherever_the_writer_is_killed(tmp_path
             "-m",
             "tests.support.kill_series.index_writer",
             str(path),
-            str(chance.randrange(1 << 32)),
+            str(random_source.randrange(1 << 32)),
         ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as writer:
             assert writer.stdout is not None
-            for _ in range(chance.randrange(1, 120)):
+            for _ in range(random_source.randrange(1, 120)):
                 assert writer.stdout.readline() == b"committed\n"
             writer.send_signal(signal.SIGKILL)
         found = compare(path)

@@ -55,8 +55,8 @@ def stop(after: int) -> Callable[[VerifyReport], None]:
     """Interrupts a comparison after so many steps."""
     told: list[int] = []
 
-    def say(verdict: VerifyReport) -> None:
-        told.append(verdict.compared)
+    def say(decision: VerifyReport) -> None:
+        told.append(decision.compared)
         if len(told) == after:
             raise Interrupted
 
@@ -318,7 +318,7 @@ def test_an_interrupted_comparison_goes_on_and_says_the_same(site: DataFolder) -
     with pytest.raises(Interrupted):
         verify(site.lake, VerifyOptions(range=10), stop(3))
     starts: list[int] = []
-    verify(site.lake, VerifyOptions(range=10, restart=True), lambda verdict: starts.append(verdict.compared))
+    verify(site.lake, VerifyOptions(range=10, restart=True), lambda decision: starts.append(decision.compared))
     assert starts[0] == 10
 
 

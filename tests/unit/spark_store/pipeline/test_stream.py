@@ -147,7 +147,12 @@ def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_
         known.append((read_watermark(target.lake.watermark).seq, first, last))
         raise KeyboardInterrupt
 
-    found = {"prepare": lambda _: None, "last_appended": lambda _: 45, "last_merged": lambda _: 20, "check_same_journal": trimmed}
+    found = {
+        "prepare": lambda _: None,
+        "last_appended": lambda _: 45,
+        "last_merged": lambda _: 20,
+        "check_same_journal": trimmed,
+    }
     for name, call in found.items():
         monkeypatch.setattr(tables_module, name, call)
     monkeypatch.setattr(tables_module, "merge_latest", merged)
@@ -372,7 +377,7 @@ def test_a_kind_of_upkeep_that_failed_is_told_until_it_has_gone_well(
 
     monkeypatch.setattr(stream, "due", lambda *_: todo.pop(0))
     monkeypatch.setattr(snapshots, "take", lambda _: 0)
-    monkeypatch.setattr(maintenance, "optimize", optimize)
+    monkeypatch.setattr(table_maintenance, "optimize", optimize)
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(1, 1))
     monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
     running = PipelineStream(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())

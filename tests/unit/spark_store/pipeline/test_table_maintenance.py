@@ -112,15 +112,21 @@ def test_a_start_goes_on_waiting_however_long_that_is() -> None:
     found = resume_state(FRESH, Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, maintenance, timedelta(0))
     assert found.vacuumed == LONG_AGO
     # As a version wrote it that did not say more.
-    found = resume_state(FRESH, Watermark(retention=RetentionRun(text(NOW - DAY / 48), 0)), NOW, NOW, maintenance, timedelta(0))
+    found = resume_state(
+        FRESH, Watermark(retention=RetentionRun(text(NOW - DAY / 48), 0)), NOW, NOW, maintenance, timedelta(0)
+    )
     assert found.forgotten == NOW - DAY / 48
     # By hand, since then.
     done = RetentionRun(text(LONG_AGO), 0, text(NOW - DAY / 48), text(LONG_AGO))
-    assert resume_state(FRESH, Watermark(retention=done), NOW, NOW, maintenance, timedelta(0)).forgotten == NOW - DAY / 48
+    assert (
+        resume_state(FRESH, Watermark(retention=done), NOW, NOW, maintenance, timedelta(0)).forgotten == NOW - DAY / 48
+    )
 
 
 def test_nothing_is_forgotten_where_everything_is_kept() -> None:
     assert not due(FRESH._replace(forgotten=LONG_AGO), NOW, MaintenancePlan()).forget
     assert not due(
-        FRESH._replace(forgotten=LONG_AGO), NOW, MaintenancePlan(retention=RetentionRules(namespaces={"a": RetentionRule()}))
+        FRESH._replace(forgotten=LONG_AGO),
+        NOW,
+        MaintenancePlan(retention=RetentionRules(namespaces={"a": RetentionRule()})),
     ).forget

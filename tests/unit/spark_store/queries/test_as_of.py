@@ -18,7 +18,16 @@ from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, JournalReader
 from spark_store.lake.tables import MOMENTS, SNAPSHOTS, Lake, Table
-from spark_store.queries.as_of import Candidate, CandidateAccess, with_policies, instant, is_reached, matching, query, visible_parts
+from spark_store.queries.as_of import (
+    Candidate,
+    CandidateAccess,
+    with_policies,
+    instant,
+    is_reached,
+    matching,
+    query,
+    visible_parts,
+)
 from spark_store.records import Change
 from spark_store.rql.options import read_options
 from spark_store.rql.query import Access, Thing, ThingQuery
@@ -130,7 +139,9 @@ def test_what_a_thing_was_before_it_was_erased_is_nobodys_though_it_was_made_ane
         erase(journal, GONE)
         assert with_policies(follower, found) == []
         make_anew(journal, GONE, 4)
-        assert [(it.candidate.revision, it.policy) for it in with_policies(follower, found)] == [(4, ("acme:third", "acme"))]
+        assert [(it.candidate.revision, it.policy) for it in with_policies(follower, found)] == [
+            (4, ("acme:third", "acme"))
+        ]
 
 
 class Chosen:

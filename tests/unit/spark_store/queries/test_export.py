@@ -93,18 +93,18 @@ def test_a_part_is_a_range_of_keys_with_a_plain_bound() -> None:
 
 
 def test_lake_and_journal_are_joined_in_order_however_they_are_cut() -> None:
-    chance = dice("export")
+    random_source = dice("export")
     for _ in range(200):
         everything = sorted(
             (f"e{entity}", kind, revision)
             for entity in range(4)
             for kind in ("policy", "thing")
-            for revision in range(1, chance.randint(1, 6))
+            for revision in range(1, random_source.randint(1, 6))
         )
-        border = {(entity, kind): chance.randint(0, 6) for entity, kind, _ in everything}
+        border = {(entity, kind): random_source.randint(0, 6) for entity, kind, _ in everything}
         old = [key for key in everything if key[2] <= border[key[:2]]]
         new = [key for key in everything if key[2] > border[key[:2]]]
-        places = sorted(chance.sample(range(len(old) + 1), min(3, len(old))))
+        places = sorted(random_source.sample(range(len(old) + 1), min(3, len(old))))
         parts = [old[low:high] for low, high in zip([0, *places], [*places, len(old)], strict=True)]
         tables = (events(*part) for part in parts if part)
         assert keys(merge_ordered(tables, events(*new) if new else None)) == everything

@@ -56,7 +56,7 @@ def a_filter(dice: random.Random, depth: int) -> str:
 
 
 def test_what_is_certain_comes_true_whatever_the_open_fields_turn_out_to_be() -> None:
-    chance = dice("foresee")
+    random_source = dice("foresee")
     worlds = [
         {
             "attributes": {
@@ -68,7 +68,7 @@ def test_what_is_certain_comes_true_whatever_the_open_fields_turn_out_to_be() ->
     ]
     certain = 0
     for _ in range(500):
-        predicate = parse(a_filter(chance, 3))
+        predicate = parse(a_filter(random_source, 3))
         foreseen = partial_evaluate(predicate, DOCUMENT, is_open)
         if foreseen is not None:
             certain += 1

@@ -127,8 +127,10 @@ def test_all_pages_together_are_the_answer(search: SqliteSearch, many: Given) ->
         assert found(search, asking(None, "sort(-thingId)"), many, limit) == by_id[::-1]
         assert found(search, asking("ge(attributes/n,0)", "sort(+attributes/n)"), many, limit) == by_number
         assert found(search, asking(None, "sort(-attributes/n)"), many, limit) == by_number[::-1]
-        rooms = sorted(range(1000), key=lambda number: (-(number % 4), by_number[number]))
-        assert found(search, asking(None, "sort(-attributes/room)"), many, limit) == [by_number[it] for it in rooms]
+        registries = sorted(range(1000), key=lambda number: (-(number % 4), by_number[number]))
+        assert found(search, asking(None, "sort(-attributes/room)"), many, limit) == [
+            by_number[it] for it in registries
+        ]
 
 
 def test_a_thing_that_may_be_seen_whole_comes_as_its_text(search: SqliteSearch, many: Given) -> None:

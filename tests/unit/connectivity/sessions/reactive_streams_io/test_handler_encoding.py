@@ -47,8 +47,8 @@ def elements(frames: list[Frame], stream: int) -> list[bytes]:
         (b'{"b":[],"a":1}', "a2616280616101"),
     ],
 )
-def test_a_value_has_the_octets_that_the_standard_says(text: bytes, octets: str) -> None:
-    assert cbor(text).hex() == octets
+def test_a_value_has_the_octets_that_the_standard_says(text: bytes, raw: str) -> None:
+    assert cbor(text).hex() == raw
 
 
 @given(VALUES)

@@ -23,7 +23,7 @@ from connectivity.transports.base import ReaderStatus
 from mappings.errors import INTERNAL_ERROR
 from mappings.reactive_streams_io.frames import OnComplete
 from mappings.reactive_streams_io.limits import OBJECT, EndpointLimits
-from tests.support.in_process.reactive_streams_io import H, Quay, octets, trial
+from tests.support.in_process.reactive_streams_io import H, Quay, raw, trial
 from tests.support.in_process.service import pause, until
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -67,7 +67,7 @@ async def test_a_session_reads_up_to_its_bound_and_goes_on_as_its_client_takes()
     tasks = [asyncio.create_task(read(feed)) for feed in feeds]
     await pause()
     assert [task.done() for task in tasks] == [True] * 8 + [False] * 12
-    assert hall.octets == MOST
+    assert hall.raw == MOST
     feeds[3].release()
     feeds[3].release()
     await pause()
@@ -81,7 +81,7 @@ async def test_a_session_reads_up_to_its_bound_and_goes_on_as_its_client_takes()
     assert all(task.done() for task in tasks)
     for feed in feeds:
         feed.release()
-    assert hall.octets == 0
+    assert hall.raw == 0
 
 
 async def test_streams_have_their_turns_one_after_the_other() -> None:
@@ -132,7 +132,7 @@ async def test_whoever_is_cancelled_or_closed_while_it_waits_keeps_nobody_from_r
     assert await tasks[10] == read_ahead.PAGE
     for feed in feeds:
         feed.release()
-    assert hall.octets == 0
+    assert hall.raw == 0
     assert "0 octets held, 0 reading, 0 waiting" in repr(gate)
 
 
@@ -157,7 +157,7 @@ async def test_what_is_closed_or_fails_while_it_is_read_holds_nothing() -> None:
     feed.close()
     store.ready.set()
     await task
-    assert hall.octets == 0
+    assert hall.raw == 0
     store.failure = FeedFailed(INTERNAL_ERROR)
     with pytest.raises(FeedFailed):
         await read(BudgetedFeed(store, gate))
@@ -193,7 +193,7 @@ async def test_while_no_client_is_there_little_is_read() -> None:
 
 
 @contextmanager
-def at_most(octets: int) -> Iterator[None]:
+def at_most(raw: int) -> Iterator[None]:
     """What is done takes no more memory than this, and what it found."""
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
@@ -202,7 +202,7 @@ def at_most(octets: int) -> Iterator[None]:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak - before < octets, f"{peak - before} octets"
+    assert peak - before < raw, f"{peak - before} octets"
 
 
 STREAMS = EndpointLimits().subscriptions
@@ -231,14 +231,14 @@ async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
         # The last of them may still be about to leave.
         await until(lambda: completed(quay) == set(range(streams)))
     quay.dispatcher.reader("site", "a", ReaderStatus.GONE)
-    await until(lambda: hall(quay).octets == 0)
+    await until(lambda: hall(quay).raw == 0)
 
 
 async def test_what_is_cancelled_at_once_is_forgotten_at_once() -> None:
     quay = await Quay.filled()
     quay.say("a", H)
     for _ in range(3):
-        quay.say("a", *(octets(trial("never"), "13 01") for _ in range(300)))
+        quay.say("a", *(raw(trial("never"), "13 01") for _ in range(300)))
         await pause()
     await until(lambda: list(quay.streams) == [])
     assert sum(map(len, quay.streams._scopes.values())) == 0
@@ -249,7 +249,7 @@ def completed(quay: Quay) -> set[int]:
 
 
 def hall(quay: Quay) -> ConnectionBudget:
-    desk: Any = quay.desks.of("reactive_streams_io")
-    (room,) = desk._rooms.values()
+    desk: Any = quay.handlers.of("reactive_streams_io")
+    (room,) = desk._registries.values()
     found: ConnectionBudget = room._hall
     return found

@@ -37,7 +37,7 @@ from mappings.reactive_streams_io.frames import (
     SubscribeFrame,
 )
 from tests.support.dice import THOROUGH, dice
-from tests.support.in_process.reactive_streams_io import Quay, octets, source, subscribe
+from tests.support.in_process.reactive_streams_io import Quay, raw, source, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, document, pause, policy, turn, until
 from tests.support.wait import PATIENCE
 
@@ -69,7 +69,7 @@ async def taking(*sources: dict[str, Any], **more: Any) -> Quay:
 
 def elements(*messages: bytes, id: int = 1) -> bytes:
     """Frames that bring these."""
-    return octets(*(OnNext(id, message) for message in messages))
+    return raw(*(OnNext(id, message) for message in messages))
 
 
 def turns(first: int, last: int) -> bytes:
@@ -454,7 +454,7 @@ async def test_when_the_service_stops_a_client_learns_of_all_that_is_done_before
     quay.say("a", turns(1, 100))
     quay.disk.hold()
     quay.say("a", turns(101, 103))
-    parting = asyncio.create_task(quay.dispatcher.desks.part("site"))
+    parting = asyncio.create_task(quay.dispatcher.handlers.part("site"))
     await pause()
     assert quay.frames("a") == []
     quay.disk.release()
@@ -513,7 +513,7 @@ async def test_whatever_a_client_brings_harms_nobody_else(seed: int) -> None:
     """Octets of frames and of the commands in them are changed, left out or put in."""
     random = dice("changed commands", seed)
     quay = await taking(options={"ingestReplyAddress": "answers"})
-    said = octets(OnSubscribe(1, 0)) + elements(
+    said = raw(OnSubscribe(1, 0)) + elements(
         turn(1, response_required=True), creation("lamp-8"), command("retrieve"), b"[]", turn({"a": [1, "x"]})
     )
     with capture_logs() as logs:
@@ -524,7 +524,7 @@ async def test_whatever_a_client_brings_harms_nobody_else(seed: int) -> None:
             for _ in range(random.randint(0, 4)):
                 at = random.randrange(len(made) + 1)
                 made[at : at + random.randrange(2)] = random.randbytes(random.randrange(3))
-            message = (octets(Seq(1)) if number % 4 == 3 else b"") + made
+            message = (raw(Seq(1)) if number % 4 == 3 else b"") + made
             quay.handle(
                 *(quay.delivery(message, f"m{number}", redelivered=again, reply_to=address) for again in (False, True))
             )
@@ -552,10 +552,10 @@ async def test_a_session_that_is_cut_anywhere_and_resumed_carries_out_each_comma
             endpoint.offer(stream, [turn(sent + 1 + each) for each in range(wanted)])
             sent += wanted
         is_cut = endpoint.ticket() is not None and random.random() < 0.2
-        while octets := endpoint.take():
+        while raw := endpoint.take():
             if is_cut and random.random() < 0.5:
                 break
-            quay.say(address, octets)
+            quay.say(address, raw)
         await pause(random.randint(1, 60))
         heard = quay.messages(address)
         if is_cut:

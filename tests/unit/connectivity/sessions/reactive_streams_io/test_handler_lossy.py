@@ -59,10 +59,10 @@ class LossyReader:
     async def step(self) -> None:
         """Say and hear what there is; where there is nothing, time passes."""
         said = False
-        while octets := self.endpoint.take():
+        while raw := self.endpoint.take():
             said = True
             for _ in range(self.times()):
-                self.quay.say(self.address, octets)
+                self.quay.say(self.address, raw)
         await pause()
         messages = self.quay.messages(self.address)[self.seen :]
         self.seen += len(messages)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from mappings.reactive_streams_io.frames import Goodbye
-from tests.support.in_process.reactive_streams_io import H, Quay, octets
+from tests.support.in_process.reactive_streams_io import H, Quay, raw
 from tests.support.in_process.service import pause, until
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -82,9 +82,7 @@ async def test_cases_h05_to_k02_what_is_said_wrongly_is_answered_with_a_goodbye(
     assert isinstance(last, Goodbye)
     assert last.reason.startswith(reason)
     # Over messages the hello answers the client's, so there is none where that one is wrong.
-    assert b"".join(quay.messages("a")).startswith(
-        octets(SERVER) if len(said) > 1 or said[0].startswith(H) else b"\x03"
-    )
+    assert b"".join(quay.messages("a")).startswith(raw(SERVER) if len(said) > 1 or said[0].startswith(H) else b"\x03")
     before = len(quay.messages("a"))
     quay.say("a", "12 01 01")
     await until(lambda: len(quay.messages("a")) > before)

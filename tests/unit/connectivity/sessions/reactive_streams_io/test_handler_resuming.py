@@ -29,7 +29,7 @@ from tests.support.in_process.reactive_streams_io import (
     elements,
     goodbye,
     granted,
-    octets,
+    raw,
     source,
     subscribe,
     trial,
@@ -237,20 +237,20 @@ async def test_case_r12_whoever_still_reads_the_old_address_is_told() -> None:
     quay.say("b", RequestFrame(1, 9))
     await until(lambda: OnComplete(1) in quay.frames("b"))
     quay.dispatcher.sweep()
-    assert repr(quay.desks).count(" 1 clients") == 1
+    assert repr(quay.handlers).count(" 1 clients") == 1
 
 
 async def test_case_r13_elements_of_a_fixed_size_go_on_without_a_length() -> None:
     quay = await Quay.filled()
     quay.say("a", HELLO, trial("fixed?n=5&size=2", 1, 2))
-    await until(lambda: b"".join(quay.messages("a")).endswith(octets("83 01 02 00 01 00 02")))
+    await until(lambda: b"".join(quay.messages("a")).endswith(raw("83 01 02 00 01 00 02")))
     token = granted(quay.frames("a"))
     quay.say("b", HELLO)
     quay.say("b", Resume(token, 1, 2))
     quay.say("b", RequestFrame(1, 3))
-    ended = octets("83 01 03 00 03 00 04 00 05 86 01")
+    ended = raw("83 01 03 00 03 00 04 00 05 86 01")
     await until(lambda: b"".join(quay.messages("b")).endswith(ended))
-    assert octets("a2 01 83 01 02 00 01 00 02 a0 10") in b"".join(quay.messages("b"))
+    assert raw("a2 01 83 01 02 00 01 00 02 a0 10") in b"".join(quay.messages("b"))
 
 
 async def test_case_r14_a_split_element_goes_on_with_its_next_part() -> None:

@@ -25,7 +25,7 @@ from tests.support.in_process.reactive_streams_io import (
     Quay,
     elements,
     goodbye,
-    octets,
+    raw,
     source,
     subscribe,
     trial,
@@ -100,8 +100,8 @@ async def test_case_b05_a_second_hello_begins_anew_without_a_goodbye() -> None:
 async def test_case_b06_a_message_that_the_broker_brings_again_counts_once(extensions: tuple[int, ...]) -> None:
     quay = await Quay.filled()
     quay.say("a", ClientHello(0, extensions), trial("range?n=9"))
-    number = octets(Seq(1)) if extensions else b""
-    request = number + octets(RequestFrame(1, 1))
+    number = raw(Seq(1)) if extensions else b""
+    request = number + raw(RequestFrame(1, 1))
     for redelivered in (False, True):
         quay.handle(quay.delivery(request, "d-1", redelivered=redelivered, reply_to="a"))
     await pause()
@@ -110,7 +110,7 @@ async def test_case_b06_a_message_that_the_broker_brings_again_counts_once(exten
 
 async def test_a_hello_that_the_broker_brings_again_begins_nothing() -> None:
     quay = await Quay.filled()
-    hello = octets(H, trial("range?n=3", 1, 1))
+    hello = raw(H, trial("range?n=3", 1, 1))
     quay.handle(quay.delivery(hello, "d-1", reply_to="a"))
     quay.say("a", "12 01 01")
     await until(lambda: len(elements(quay.frames("a"))) == 2)
@@ -158,7 +158,7 @@ async def test_case_b11_what_is_there_at_the_same_time_leaves_together() -> None
     assert len(quay.messages("a")) < 10
     assert quay.readers[0].route.meter.events == 100
     quay.say("b", H, trial("fixed?n=20000&size=16", 1, 20_000))
-    await until(lambda: quay.messages("b")[-1:] and quay.messages("b")[-1].endswith(octets("86 01")))
+    await until(lambda: quay.messages("b")[-1:] and quay.messages("b")[-1].endswith(raw("86 01")))
     assert max(map(len, quay.messages("b"))) <= 64 << 10
 
 
@@ -256,7 +256,7 @@ async def test_case_g02_who_is_there_when_the_service_stops_is_told_and_waited_f
     for address in ("a", "b"):
         quay.say(address, H, trial("never"))
         await quay.framed(address, 2)
-    parting = asyncio.create_task(quay.dispatcher.desks.part("site"))
+    parting = asyncio.create_task(quay.dispatcher.handlers.part("site"))
     for address in ("a", "b"):
         assert goodbye(await quay.framed(address, 3)) == "shutdown"
     await until(lambda: list(quay.streams) == [])
@@ -271,7 +271,7 @@ async def test_case_g02_who_is_there_when_the_service_stops_is_told_and_waited_f
     await asyncio.wait_for(parting, PATIENCE)
     await quay.framed("a", 3)
     await quay.framed("b", 4 if answer == H else 3)
-    await asyncio.wait_for(quay.dispatcher.desks.part("elsewhere"), PATIENCE)
+    await asyncio.wait_for(quay.dispatcher.handlers.part("elsewhere"), PATIENCE)
 
 
 async def test_a_closed_connection_has_no_sessions() -> None:
@@ -299,8 +299,8 @@ async def test_who_has_gone_has_no_session_and_is_sent_nothing() -> None:
     assert len(quay.link.published) == published
     quay.say("a", "12 01 01")
     await until(lambda: len(quay.link.published) > published)
-    assert octets(Goodbye("protocol error: no session")) in quay.messages("a")[-1]
-    assert repr(quay.desks).count("1 clients") == 1
+    assert raw(Goodbye("protocol error: no session")) in quay.messages("a")[-1]
+    assert repr(quay.handlers).count("1 clients") == 1
 
 
 FINDS_GAPS = "01 00 02 01 03"
@@ -310,13 +310,15 @@ FINDS_GAPS = "01 00 02 01 03"
 @pytest.mark.parametrize(
     ("signs", "goes_on"),
     [
-        pytest.param((ReaderStatus.UNHEARD, ReaderStatus.UNHEARD), True, id="twice"),
+        pytest.param((ReaderStatus.UNDELIVERED, ReaderStatus.UNDELIVERED), True, id="twice"),
         pytest.param(
-            (ReaderStatus.UNHEARD, ReaderStatus.HEARD, ReaderStatus.UNHEARD, ReaderStatus.UNHEARD),
+            (ReaderStatus.UNDELIVERED, ReaderStatus.HEARD, ReaderStatus.UNDELIVERED, ReaderStatus.UNDELIVERED),
             True,
             id="heard in between",
         ),
-        pytest.param((ReaderStatus.UNHEARD, ReaderStatus.UNHEARD, ReaderStatus.UNHEARD), False, id="three times"),
+        pytest.param(
+            (ReaderStatus.UNDELIVERED, ReaderStatus.UNDELIVERED, ReaderStatus.UNDELIVERED), False, id="three times"
+        ),
         pytest.param((ReaderStatus.REFUSED,), False, id="refused"),
         pytest.param((ReaderStatus.GONE,), False, id="gone"),
     ],
@@ -346,12 +348,12 @@ async def test_a_message_that_nobody_received_ends_a_session_that_would_not_miss
     quay = await Quay.filled()
     quay.say("a", hello, trial("never"))
     await until(lambda: list(quay.streams) != [])
-    quay.dispatcher.reader("site", "a", ReaderStatus.UNHEARD)
+    quay.dispatcher.reader("site", "a", ReaderStatus.UNDELIVERED)
     await until(lambda: isinstance(quay.frames("a")[-1], Goodbye))
     assert goodbye(quay.frames("a")).startswith("503 rsio:message.lost")
     await until(lambda: list(quay.streams) == [])
-    quay.dispatcher.reader("site", "a", ReaderStatus.UNHEARD)
-    assert repr(quay.desks).count(" 0 clients") == 1
+    quay.dispatcher.reader("site", "a", ReaderStatus.UNDELIVERED)
+    assert repr(quay.handlers).count(" 0 clients") == 1
 
 
 async def test_a_client_that_is_not_read_holds_up_its_own_streams_alone() -> None:
@@ -392,11 +394,11 @@ async def test_whatever_comes_costs_its_own_session_at_most_a_goodbye(seed: int)
     quay = await Quay.filled(revisions=3)
     quay.say("other", H, trial("range?n=100"))
     conversation = [
-        octets("01 00 03 01 02 03", trial("range?n=50", 1, 3), subscribe(HISTORY, 2, 9)),
-        octets(Seq(1), RequestFrame(1, 5), "a8 01 07", subscribe("things/search?unit=thing", 3, 9)),
-        octets(Seq(2), "13 01", trial("fixed?n=9&size=3", 1, 9), trial("fail?after=2", 4, 9)),
-        octets(Seq(3), RequestFrame(2, 2**62), RequestFrame(2, 2**62), "a4 02"),
-        octets(Seq(4), trial("big?bytes=70000", 9, 1), "03 00"),
+        raw("01 00 03 01 02 03", trial("range?n=50", 1, 3), subscribe(HISTORY, 2, 9)),
+        raw(Seq(1), RequestFrame(1, 5), "a8 01 07", subscribe("things/search?unit=thing", 3, 9)),
+        raw(Seq(2), "13 01", trial("fixed?n=9&size=3", 1, 9), trial("fail?after=2", 4, 9)),
+        raw(Seq(3), RequestFrame(2, 2**62), RequestFrame(2, 2**62), "a4 02"),
+        raw(Seq(4), trial("big?bytes=70000", 9, 1), "03 00"),
     ]
     with capture_logs() as logs:
         for number in range(80):

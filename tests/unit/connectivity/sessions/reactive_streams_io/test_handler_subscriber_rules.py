@@ -22,7 +22,7 @@ from mappings.reactive_streams_io.frames import (
     ServerHello,
     SubscribeFrame,
 )
-from tests.support.in_process.reactive_streams_io import H, Quay, octets
+from tests.support.in_process.reactive_streams_io import H, Quay, raw
 from tests.support.in_process.service import pause, turn, until
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -66,7 +66,7 @@ async def taking(*begun: Frame) -> Quay:
 
 def turns(*numbers: int) -> bytes:
     """Frames that set the lamp to these numbers."""
-    return octets(*(OnNext(1, turn(number)) for number in numbers))
+    return raw(*(OnNext(1, turn(number)) for number in numbers))
 
 
 async def holds(quay: Quay, messages: int, *values: int) -> None:
@@ -172,7 +172,7 @@ async def test_spec_2_12_a_beginning_counts_once_for_each_subscribe() -> None:
     quay.clock.advance(1.1)
     quay.dispatcher.sweep()
     await until(lambda: SubscribeFrame("ingest/telemetry", 2, 256) in quay.frames("a"))
-    quay.say("a", OnSubscribe(2, 0), octets(OnNext(2, turn(2))))
+    quay.say("a", OnSubscribe(2, 0), raw(OnNext(2, turn(2))))
     await holds(quay, 2, 1, 2)
 
 

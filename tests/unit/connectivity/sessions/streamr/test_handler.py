@@ -110,7 +110,7 @@ async def test_a_mistake_of_our_own_costs_one_request_an_error(monkeypatch: pyte
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(type(tank.desks.of("streamr")), "_subscribe", broken)
+    monkeypatch.setattr(type(tank.handlers.of("streamr")), "_subscribe", broken)
     (refused,) = await tank.asked("a", subscribe())
     assert error(refused)["status"] == 500
     assert await tank.settled(1)

@@ -259,7 +259,7 @@ async def test_a_subject_whose_time_is_over_follows_a_minute_longer_at_most() ->
 @pytest.mark.parametrize("seed", range(4 if THOROUGH else 1))
 async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed: int) -> None:
     """Policies, one of them imported, change at random, while clients come and go."""
-    chance = dice("streamr rights", seed)
+    random_source = dice("streamr rights", seed)
     tank = await Tank.filled(CLIENTS)
     await ditto(tank, on_policy("create", "/", ROLES, "roles"), on_policy("modify", "/imports/acme.site:roles", {}))
     await now_may(tank, {})
@@ -267,8 +267,8 @@ async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed:
     followed: set[tuple[str, str]] = set()
     told = Counter[str]()
     for _ in range(120):
-        client, stream = chance.choice("abc"), chance.choice(("tank", "pair", "commons"))
-        match chance.choice(("subscribe", "subscribe", "unsubscribe", "policy")):
+        client, stream = random_source.choice("abc"), random_source.choice(("tank", "pair", "commons"))
+        match random_source.choice(("subscribe", "subscribe", "unsubscribe", "policy")):
             case "subscribe":
                 (frame,) = await tank.asked(client, subscribe(stream=stream))
                 may = any(stream in streams for streams in granted.values())
@@ -281,8 +281,8 @@ async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed:
                 followed.discard((client, stream))
                 told[client] += 1
             case _:
-                policy = chance.choice(("tanks", "roles"))
-                granted[policy] = set(chance.sample(("tank", "pair", "commons"), chance.randint(0, 3)))
+                policy = random_source.choice(("tanks", "roles"))
+                granted[policy] = set(random_source.sample(("tank", "pair", "commons"), random_source.randint(0, 3)))
                 resources = {f"stream:/{each}": granting("READ") for each in granted[policy]}
                 await ditto(tank, on_policy("modify", PUMP, resources, policy))
                 lost = {each for each in followed if not any(each[1] in streams for streams in granted.values())}

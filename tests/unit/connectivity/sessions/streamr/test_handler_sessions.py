@@ -94,19 +94,19 @@ async def test_case_b09_who_subscribes_again_in_time_lives_on() -> None:
 async def test_who_receives_nothing_three_times_in_half_a_minute_is_gone() -> None:
     tank = await following()
 
-    def unheard(after: float) -> None:
+    def undelivered(after: float) -> None:
         tank.clock.advance(after)
-        tank.dispatcher.reader("site", "a", ReaderStatus.UNHEARD)
-        tank.dispatcher.reader("site", "b", ReaderStatus.UNHEARD)
+        tank.dispatcher.reader("site", "a", ReaderStatus.UNDELIVERED)
+        tank.dispatcher.reader("site", "b", ReaderStatus.UNDELIVERED)
 
     for _ in range(5):
-        unheard(5)
+        undelivered(5)
     tank.dispatcher.reader("site", "a", ReaderStatus.HEARD)
     for after in (40, 15):
-        unheard(after)
-    tank.dispatcher.reader("elsewhere", "a", ReaderStatus.UNHEARD)
+        undelivered(after)
+    tank.dispatcher.reader("elsewhere", "a", ReaderStatus.UNDELIVERED)
     assert not await is_over(tank)
-    unheard(15)
+    undelivered(15)
     assert await is_over(tank)
 
 
@@ -122,9 +122,9 @@ async def test_who_may_not_be_sent_anything_or_has_left_is_gone_at_once(sign: Re
 async def test_an_operator_who_closes_the_connection_ends_its_sessions() -> None:
     tank = await following()
     tank.dispatcher.close_connection("site")
-    tank.dispatcher.desks.keep_only(lambda connection_id: connection_id != "site")
+    tank.dispatcher.handlers.keep_only(lambda connection_id: connection_id != "site")
     assert tank.kept.written == {}
-    tank.dispatcher.desks.opened("site", tank.routes)
+    tank.dispatcher.handlers.opened("site", tank.routes)
     assert await is_over(tank)
 
 
@@ -134,8 +134,8 @@ async def test_a_connection_that_is_opened_again_goes_on_with_its_sessions() -> 
     tank.dispatcher.close_connection("site")
     await tank.publish(2)
     assert tank.heard("a") == []
-    tank.dispatcher.desks.keep_only(lambda _: True)
-    tank.dispatcher.desks.opened("site", tank.routes)
+    tank.dispatcher.handlers.keep_only(lambda _: True)
+    tank.dispatcher.handlers.opened("site", tank.routes)
     assert offsets(await tank.frames("a", 2)) == [3, 4]
 
 

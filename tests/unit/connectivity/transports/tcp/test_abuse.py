@@ -60,7 +60,7 @@ def stuck(there: Landing) -> list[TcpPeer]:
 
 
 @contextmanager
-def within(octets: int) -> Iterator[None]:
+def within(raw: int) -> Iterator[None]:
     """What is allocated meanwhile is never more than so much at a time."""
     tracemalloc.start()
     try:
@@ -68,7 +68,7 @@ def within(octets: int) -> Iterator[None]:
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert most < octets, f"{most / MIB:.1f} MiB"
+    assert most < raw, f"{most / MIB:.1f} MiB"
 
 
 @pytest.mark.parametrize(

@@ -65,12 +65,12 @@ class StoringListener:
 
     def entered(self, peer: TcpPeer) -> None: ...
 
-    def took(self, peer: TcpPeer, octets: bytes) -> None:
-        assert octets or not self.pieces, "only the first piece is empty"
-        assert len(octets) <= PIECE
+    def took(self, peer: TcpPeer, raw: bytes) -> None:
+        assert raw or not self.pieces, "only the first piece is empty"
+        assert len(raw) <= PIECE
         peer.unsettled += 1
         assert peer.unsettled <= MOST
-        self.pieces.append(octets)
+        self.pieces.append(raw)
 
     def left(self, peer: TcpPeer) -> None:
         assert not self.has_left

@@ -56,7 +56,7 @@ class Pier:
     async def take(self, count: int) -> list[Delivery]:
         return await self.taker.take(count, PATIENCE)
 
-    async def octets(self, number: int) -> bytes:
+    async def raw(self, number: int) -> bytes:
         """So many octets of whoever sends; each delivery is settled."""
         found = b""
         while len(found) < number:
@@ -120,15 +120,15 @@ async def test_what_a_peer_sends_arrives_in_order_whatever_its_pieces_are() -> N
             caller.writer.write(sent[start : min(start + 7, 1000)])
             await asyncio.sleep(0)
         caller.writer.write(sent[1000:])
-        assert await pier.octets(len(sent)) == sent
+        assert await pier.raw(len(sent)) == sent
 
 
 async def test_what_is_not_taken_is_not_read_and_comes_together_later() -> None:
     async with opened(options={"maxUnsettled": "2"}) as pier:
         caller, name = await pier.met()
-        for octet in b"abcdef":
-            caller.writer.write(bytes([octet]))
-            await wait_until(lambda octet=octet: len(pier.taker.deliveries) == min(octet - 96, 2))  # type: ignore[misc]
+        for byte in b"abcdef":
+            caller.writer.write(bytes([byte]))
+            await wait_until(lambda byte=byte: len(pier.taker.deliveries) == min(byte - 96, 2))  # type: ignore[misc]
         caller.writer.write(b"x" * (8 << 20))
         peer = pier.peer(name)
         await wait_until(lambda: not peer.times.is_reading)
@@ -137,7 +137,7 @@ async def test_what_is_not_taken_is_not_read_and_comes_together_later() -> None:
         assert len(peer._unread) < 1 << 20
         for each in (one, two):
             each.settle()
-        rest = await pier.octets((8 << 20) + 4)
+        rest = await pier.raw((8 << 20) + 4)
         assert rest[:5] == b"cdefx"
 
 
@@ -164,7 +164,7 @@ async def test_what_a_peer_has_said_before_it_left_is_delivered() -> None:
         await wait_until(lambda: not pier.peer(name).times.is_reading)
         assert not told, "it has not left before all of it was taken"
         first.settle()
-        assert await pier.octets(100_000) == bytes(100_000)
+        assert await pier.raw(100_000) == bytes(100_000)
         await wait_until(lambda: told == [(name, ReaderStatus.GONE)])
 
 
@@ -354,7 +354,7 @@ async def test_with_tls_the_listener_presents_its_certificate_and_the_protocol(a
         assert caller.writer.get_extra_info("ssl_object").selected_alpn_protocol() == "rsio/0"
         sent = os.urandom(1 << 20)
         caller.writer.write(sent)
-        assert await pier.octets(len(sent)) == sent
+        assert await pier.raw(len(sent)) == sent
         publishing = pier.telling(name, *[sent[start : start + PIECE] for start in range(0, len(sent), PIECE)])
         assert await caller.take(len(sent)) == sent
         assert await publishing.all_done(PATIENCE) == [None] * (len(sent) // PIECE)

@@ -271,7 +271,7 @@ async def test_a_long_stream_comes_whole_and_in_order(there: Landing) -> None:
 
 async def test_case_g02_clients_are_told_when_the_service_stops_and_waited_for(there: Landing) -> None:
     answering, silent = await there.greeted(), await there.greeted()
-    parting = asyncio.create_task(there.quay.dispatcher.desks.part("landing"))
+    parting = asyncio.create_task(there.quay.dispatcher.handlers.part("landing"))
     await answering.hears("03 08 73 68 75 74 64 6f 77 6e")
     answering.say("12 01 01 03 00")
     assert await answering.rest() == b""

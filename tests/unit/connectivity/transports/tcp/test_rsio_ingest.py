@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from mappings.reactive_streams_io.frames import OnNext, OnSubscribe, Resume
-from tests.support.in_process.reactive_streams_io import Quay, definition, octets
+from tests.support.in_process.reactive_streams_io import Quay, definition, raw
 from tests.support.in_process.service import turn
 from tests.support.in_process.tcp_service import Landing, landing
 from tests.support.wait import wait_until
@@ -29,7 +29,7 @@ async def there() -> AsyncIterator[Landing]:
 
 def turns(first: int, last: int) -> bytes:
     """Frames that set the lamp to these numbers."""
-    return octets(*(OnNext(1, turn(number)) for number in range(first, last + 1)))
+    return raw(*(OnNext(1, turn(number)) for number in range(first, last + 1)))
 
 
 async def has(there: Landing, last: int) -> None:

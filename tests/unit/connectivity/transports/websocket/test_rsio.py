@@ -17,13 +17,13 @@ from websockets.typing import Subprotocol
 from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.frames import CORE, Frame, OnComplete, OnNext, ServerHello
 from mappings.reactive_streams_io.limits import EndpointLimits
-from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, definition, octets, revisions, subscribe
+from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, definition, raw, revisions, subscribe
 from tests.support.in_process.service import OWNER
 from tests.support.in_process.websocket_service import House
 from tests.support.wait import PATIENCE, wait_until
 
 PATH = "/streams"
-SERVER_HELLO = octets("02 00 03 01 02 03")
+SERVER_HELLO = raw("02 00 03 01 02 03")
 RSIO = Subprotocol("rsio.v0")
 
 
@@ -69,7 +69,7 @@ async def ended(client: ClientConnection) -> tuple[bytes, int | None]:
 
 async def conversation(client: ClientConnection) -> list[Frame]:
     """What a client hears who asks for a whole history."""
-    await client.send(octets(H, subscribe(HISTORY, 1, 10)))
+    await client.send(raw(H, subscribe(HISTORY, 1, 10)))
     reader, found = Decoder(EndpointLimits(), CORE | {0x02}, 0x02, {}), list[Frame]()
     while not any(isinstance(frame, OnComplete) for frame in found):
         found += reader.feed(await heard(client))
@@ -96,37 +96,37 @@ async def test_case_h02_once_the_subprotocol_is_agreed_on_the_service_speaks_fir
 ) -> None:
     silent, other = await spoken(house), await spoken(house)
     assert await heard(silent) == SERVER_HELLO
-    await other.send(octets(H))
+    await other.send(raw(H))
     assert await heard(other) == SERVER_HELLO
     house.site.clock.advance(11)
-    house.site.dispatcher.desks.sweep()
+    house.site.dispatcher.handlers.sweep()
     said, code = await ended(silent)
     assert said.startswith(b"\x03")
     assert b"protocol error: no hello in time" in said
     assert code == 1002
-    await other.send(octets(subscribe("tck/range?n=0", 1, 0)))
-    assert await heard(other) == octets("81 01 00 86 01")
+    await other.send(raw(subscribe("tck/range?n=0", 1, 0)))
+    assert await heard(other) == raw("81 01 00 86 01")
 
 
 async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_time(house: House) -> None:
     client = await house.client(PATH)
     house.site.clock.advance(1000)
-    house.site.dispatcher.desks.sweep()
-    await client.send(octets(H))
+    house.site.dispatcher.handlers.sweep()
+    await client.send(raw(H))
     assert await heard(client) == SERVER_HELLO
     house.site.clock.advance(1000)
-    house.site.dispatcher.desks.sweep()
-    await client.send(octets(subscribe("tck/range?n=0", 1, 0)))
-    assert await heard(client) == octets("81 01 00 86 01"), "a socket that is silent is still there"
+    house.site.dispatcher.handlers.sweep()
+    await client.send(raw(subscribe("tck/range?n=0", 1, 0)))
+    assert await heard(client) == raw("81 01 00 86 01"), "a socket that is silent is still there"
 
 
 @pytest.mark.parametrize(
     ("message", "found", "code"),
     [
-        pytest.param(octets("12 01"), b"a message that ends inside a frame", 1002, id="a cut frame"),
-        pytest.param(octets("55"), b"an unknown frame code", 1002, id="V07"),
-        pytest.param(octets(H), b"a second hello", 1002, id="H10"),
-        pytest.param(octets("12 01 01").decode(), b"a text message instead of a binary one", 1003, id="a text"),
+        pytest.param(raw("12 01"), b"a message that ends inside a frame", 1002, id="a cut frame"),
+        pytest.param(raw("55"), b"an unknown frame code", 1002, id="V07"),
+        pytest.param(raw(H), b"a second hello", 1002, id="H10"),
+        pytest.param(raw("12 01 01").decode(), b"a text message instead of a binary one", 1003, id="a text"),
     ],
 )
 @pytest.mark.parametrize("is_agreed", [True, False])
@@ -134,7 +134,7 @@ async def test_a_protocol_violation_is_reported_by_a_goodbye_and_the_close_code(
     house: House, is_agreed: bool, message: bytes | str, found: bytes, code: int
 ) -> None:
     client = await (spoken(house) if is_agreed else house.client(PATH))
-    await client.send(octets(H))
+    await client.send(raw(H))
     assert await heard(client) == SERVER_HELLO
     await client.send(message)
     said, closed = await ended(client)
@@ -145,7 +145,7 @@ async def test_a_protocol_violation_is_reported_by_a_goodbye_and_the_close_code(
 
 async def test_case_h09_who_begins_with_something_else_is_told_so(house: House) -> None:
     client = await house.client(PATH)
-    await client.send(octets("12 05 0a"))
+    await client.send(raw("12 05 0a"))
     said, code = await ended(client)
     assert b"protocol error: no session" in said
     assert code == 1002
@@ -154,16 +154,16 @@ async def test_case_h09_who_begins_with_something_else_is_told_so(house: House) 
 async def test_case_g01_a_goodbye_is_answered_and_the_socket_closed(house: House) -> None:
     client = await spoken(house)
     assert await heard(client) == SERVER_HELLO
-    await client.send(octets(H, subscribe("tck/never", 1, 1)))
-    assert await heard(client) == octets("81 01 00")
-    await client.send(octets("03 04 64 6f 6e 65"))
-    assert await ended(client) == (octets("03 02 6f 6b"), 1000)
+    await client.send(raw(H, subscribe("tck/never", 1, 1)))
+    assert await heard(client) == raw("81 01 00")
+    await client.send(raw("03 04 64 6f 6e 65"))
+    assert await ended(client) == (raw("03 02 6f 6b"), 1000)
     await wait_until(lambda: list(house.site.streams) == [])
 
 
 async def test_case_d22_with_its_socket_all_streams_of_a_client_end(house: House) -> None:
     client = await spoken(house)
-    await client.send(octets(H, *(subscribe("tck/never", number, 1) for number in (1, 2, 3))))
+    await client.send(raw(H, *(subscribe("tck/never", number, 1) for number in (1, 2, 3))))
     await wait_until(lambda: len(list(house.site.streams)) == 3)
     await client.close()
     await wait_until(lambda: not list(house.site.streams))
